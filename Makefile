@@ -1,0 +1,50 @@
+# Every target works on a fresh clone with Python 3.11 and pip.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SOURCES := hfx exporter client python_backends tests examples bench
+
+.DEFAULT_GOAL := help
+.PHONY: help install format check test test-unit demo docs bench-encoder zoo clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
+
+install: $(STAMP) ## Create .venv with the pinned dependencies and hfx
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[embedded,dev]'
+	@touch $@
+
+format: install ## Format the code and sort the imports
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+check: install ## Lint, format, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## Every check and every test
+	$(BIN)/python -m pytest
+
+test-unit: install ## The tests that start no server and train no model
+	$(BIN)/python -m pytest tests/unit tests/attacks -m 'not slow and not triton'
+
+demo: install ## A trained classifier from checkpoint to a real Triton
+	$(BIN)/python -m examples.classifier
+
+bench-encoder: install ## Encoders through Triton against bare sessions and the peers
+	$(BIN)/python -m bench.encoder
+
+docs: install ## Make the generated pages of docs/
+	$(BIN)/python -m hfx.cli.reference docs
+
+zoo: install ## Train all checkpoints of the tests
+	$(BIN)/python -m tests.zoo build --all
+
+clean: ## Remove what make made
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

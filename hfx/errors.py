@@ -1,0 +1,105 @@
+"""The closed error tree of hfx.
+
+Every failure that a user can cause or cure is one of these. Each class owns an exit code; each instance says what
+happened and, in `fix`, what to do next. Nothing here knows how errors are printed.
+
+    HfxError                    1   unexpected
+      UsageError                2   a name, option or value that can't be taken
+      SourceError               3   the checkpoint can't be used
+        CheckpointMissing           no such folder, or the hub can't be reached
+        CheckpointCorrupt           a config, weight or tokenizer file is damaged or does not fit the others
+        CheckpointUnsafe            a pickle, link or path that hfx refuses to follow
+        CheckpointUnsupported       an architecture or task that hfx can't export
+        StorageFull                 no room for the export
+      VerificationFailed        4   the exported model does not answer like the checkpoint
+      ServerError               5   a server that does not start, answer or know the model
+        ServerUnreachable           nobody listens, or the connection broke
+        RequestRefused              the server understood the request and said no
+        ServerBusy                  its queue is full, or the request waited too long
+      LintFailed                7   the repository breaks a rule
+      RepositoryError           2   the repository can't do what was asked (name taken, model missing, manifest damaged)
+"""
+
+from __future__ import annotations
+
+
+class HfxError(Exception):
+    """What happened (`message`), and what to do next (`fix`, may be empty)."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.fix}" if self.fix else self.message
+
+
+class UsageError(HfxError):
+    """A name, option or value that can't be taken."""
+
+    exit_code = 2
+
+
+class RepositoryError(HfxError):
+    """The repository can't do what was asked: a name is taken, a model is missing, a manifest is damaged."""
+
+    exit_code = 2
+
+
+class SourceError(HfxError):
+    """The checkpoint can't be used."""
+
+    exit_code = 3
+
+
+class CheckpointMissing(SourceError):
+    """No such folder, or the hub can't be reached."""
+
+
+class CheckpointCorrupt(SourceError):
+    """A config, weight or tokenizer file is damaged, or does not fit the others."""
+
+
+class CheckpointUnsafe(SourceError):
+    """A pickle, link or path that hfx refuses to follow."""
+
+
+class CheckpointUnsupported(SourceError):
+    """An architecture or task that hfx can't export."""
+
+
+class StorageFull(SourceError):
+    """No room on the disk for the export."""
+
+
+class VerificationFailed(HfxError):
+    """The exported model does not answer like the checkpoint; nothing was published."""
+
+    exit_code = 4
+
+
+class ServerError(HfxError):
+    """A server that does not start, answer, or know the model."""
+
+    exit_code = 5
+
+
+class ServerUnreachable(ServerError):
+    """Nobody listens at the address, or the connection broke."""
+
+
+class RequestRefused(ServerError):
+    """The server understood the request and refused it: the message is the server's."""
+
+
+class ServerBusy(ServerError):
+    """The server's queue is full, or the request waited longer than the queue's timeout."""
+
+
+class LintFailed(HfxError):
+    """The repository breaks at least one lint rule."""
+
+    exit_code = 7
