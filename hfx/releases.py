@@ -1,0 +1,79 @@
+"""Triton releases: what runs in each image, as one table with its sources.
+
+Owns the facts; refuses to guess for a tag that isn't here. It must not know what is exported or how a server starts.
+
+Sources, by column
+    ort, python     triton-inference-server/server, docs/introduction/compatibility.md (ONNX Runtime Versions; Python of
+                    the images, which is the Python of the backend's stubs). 24.11 is 3.10 there for one image and 3.12
+                    for another: None.
+    opset, ir       measured: the highest default opset and IR version of a one-node model that `onnxruntime` of exactly
+                    this version from PyPI loads; it refuses the next one (ValidateOpsetForDomain in
+                    core/graph/model_load_utils.h, and core/graph/model.cc). 25.08 has a development version of ONNX
+                    Runtime (1.23.0+1d1712fdaf) that can't be measured: None.
+    triton          24.10: the binary of nvidia-pytriton 0.7.0 says so. 25.03: build.py of the server. 25.06: the name
+                    of the GitHub release. No source was found for the others: None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hfx.errors import UsageError
+
+DEFAULT_TAG = "24.10"  # the embedded server's
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One Triton release. `opset` and `ir` are the highest that its ONNX Runtime loads; None is "not known"."""
+
+    tag: str
+    triton: str | None
+    ort: str
+    opset: int | None
+    ir: int | None
+    python: str | None
+
+    @property
+    def image(self) -> str:
+        """The full NGC image; for CPU and GPU alike."""
+        return f"nvcr.io/nvidia/tritonserver:{self.tag}-py3"
+
+
+RELEASES = (
+    Release("24.09", triton=None, ort="1.19.2", opset=21, ir=10, python="3.10"),
+    Release("24.10", triton="2.51.0", ort="1.19.2", opset=21, ir=10, python="3.10"),
+    Release("24.11", triton=None, ort="1.19.2", opset=21, ir=10, python=None),
+    Release("24.12", triton=None, ort="1.20.1", opset=21, ir=10, python="3.12"),
+    Release("25.01", triton=None, ort="1.20.1", opset=21, ir=10, python="3.12"),
+    Release("25.02", triton=None, ort="1.20.1", opset=21, ir=10, python="3.12"),
+    Release("25.03", triton="2.56.0", ort="1.21.0", opset=22, ir=10, python="3.12"),
+    Release("25.04", triton=None, ort="1.21.0", opset=22, ir=10, python="3.12"),
+    Release("25.05", triton=None, ort="1.22.0", opset=22, ir=10, python="3.12"),
+    Release("25.06", triton="2.59.0", ort="1.22.0", opset=22, ir=10, python="3.12"),
+    Release("25.07", triton=None, ort="1.22.0", opset=22, ir=10, python="3.12"),
+    Release("25.08", triton=None, ort="1.23.0+1d1712fdaf", opset=None, ir=None, python="3.12"),
+    Release("25.09", triton=None, ort="1.23.0", opset=23, ir=11, python="3.12"),
+    Release("25.10", triton=None, ort="1.23.1", opset=23, ir=11, python="3.12"),
+    Release("25.11", triton=None, ort="1.23.2", opset=23, ir=11, python="3.12"),
+    Release("25.12", triton=None, ort="1.23.2", opset=23, ir=11, python="3.12"),
+    Release("26.01", triton=None, ort="1.23.2", opset=23, ir=11, python="3.12"),
+    Release("26.02", triton=None, ort="1.24.1", opset=25, ir=13, python="3.12"),
+    Release("26.03", triton=None, ort="1.24.2", opset=25, ir=13, python="3.12"),
+    Release("26.04", triton=None, ort="1.24.4", opset=25, ir=13, python="3.12"),
+    Release("26.05", triton=None, ort="1.24.4", opset=25, ir=13, python="3.12"),
+    Release("26.06", triton=None, ort="1.24.4", opset=25, ir=13, python="3.12"),
+    Release("26.07", triton=None, ort="1.27.0", opset=26, ir=13, python="3.12"),
+)
+
+_BY_TAG = {entry.tag: entry for entry in RELEASES}
+
+
+def release(tag: str) -> Release:
+    """The release with the image tag `tag`, for example "24.10"; UsageError for a tag that isn't in the table."""
+    if tag not in _BY_TAG:
+        raise UsageError(
+            f"{tag!r} is no Triton release that hfx knows; it does not guess which operators one can run.",
+            f"Choose one of {', '.join(_BY_TAG)}.",
+        )
+    return _BY_TAG[tag]

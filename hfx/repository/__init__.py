@@ -1,0 +1,47 @@
+"""Reading, linting and atomically publishing a Triton model repository.
+
+Owns configurations (config), publication (publish), the catalogue (catalog) and the rules (lint). It must not know how
+a model is built, served or called.
+"""
+
+from hfx.repository.catalog import Entry, model, models
+from hfx.repository.config import (
+    BatchInput,
+    DynamicBatching,
+    EnsembleStep,
+    InstanceGroup,
+    ModelConfig,
+    TensorSpec,
+    Warmup,
+    WarmupInput,
+    parse_config,
+    render,
+)
+from hfx.repository.finding import Finding, Rule
+from hfx.repository.lint import RULES, lint
+from hfx.repository.publish import check_target, publish, recover
+from hfx.repository.staging import Staging
+
+__all__ = [
+    "RULES",
+    "BatchInput",
+    "DynamicBatching",
+    "EnsembleStep",
+    "Entry",
+    "Finding",
+    "InstanceGroup",
+    "ModelConfig",
+    "Rule",
+    "Staging",
+    "TensorSpec",
+    "Warmup",
+    "WarmupInput",
+    "check_target",
+    "lint",
+    "model",
+    "models",
+    "parse_config",
+    "publish",
+    "recover",
+    "render",
+]

@@ -1,0 +1,83 @@
+"""What is in a repository: the models of hfx with their manifests, damaged ones, and folders of others.
+
+Owns the look at the top level. It must not know rules (lint) or change anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfx.errors import RepositoryError
+from hfx.manifest import Manifest, read_manifest
+from hfx.names import MANIFEST_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the catalogue.
+
+    A model of hfx has a `manifest` and its entry point's folder; a damaged one has `problem` instead of a manifest; a
+    folder that hfx didn't make has neither.
+    """
+
+    name: str
+    folder: Path
+    manifest: Manifest | None = None
+    problem: str | None = None
+
+    @property
+    def foreign(self) -> bool:
+        """Whether hfx didn't make this folder."""
+        return self.manifest is None and self.problem is None
+
+
+def models(repository: Path) -> list[Entry]:
+    """Every model in `repository`, sorted by name; members of a model of hfx are not listed by themselves.
+
+    Raises RepositoryError when `repository` is no folder; a damaged manifest is an entry, not an error.
+    """
+    entries = [_entry(folder) for folder in model_folders(repository)]
+    members = {member for entry in entries if entry.manifest for member in entry.manifest.folders}
+    names = {entry.name for entry in entries if entry.manifest}
+    return [entry for entry in entries if entry.name in names or entry.problem or entry.name not in members]
+
+
+def model(repository: Path, name: str) -> Manifest:
+    """The manifest of NAME. Raises RepositoryError for a model that isn't there, isn't hfx's, or is damaged."""
+    path = repository / name / MANIFEST_FILE
+    if not path.exists():
+        known = ", ".join(entry.name for entry in models(repository) if entry.manifest) or "none"
+        raise RepositoryError(
+            f"There is no model {name!r} of hfx in {repository}.",
+            f"Models there: {known}. Export it, or correct the name.",
+        )
+    return _named(read_manifest(path), path)
+
+
+def model_folders(repository: Path) -> list[Path]:
+    """The folders that Triton would take for models, sorted by name. Raises RepositoryError for no folder."""
+    if not repository.is_dir():
+        raise RepositoryError(f"{repository} is no folder.", "Give the folder of a model repository with --repository.")
+    try:
+        return sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError as error:
+        raise RepositoryError(f"{repository} can't be read: {error.strerror}.", "Check its permissions.") from error
+
+
+def _entry(folder: Path) -> Entry:
+    path = folder / MANIFEST_FILE
+    if not path.exists() and not path.is_symlink():
+        return Entry(folder.name, folder)
+    try:
+        return Entry(folder.name, folder, manifest=_named(read_manifest(path), path))
+    except RepositoryError as error:
+        return Entry(folder.name, folder, problem=error.message)
+
+
+def _named(manifest: Manifest, path: Path) -> Manifest:
+    if manifest.name != path.parent.name:
+        raise RepositoryError(
+            f"{path} is the manifest of {manifest.name!r}.", "Rename its folder back, or export the model again."
+        )
+    return manifest

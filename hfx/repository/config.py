@@ -1,0 +1,306 @@
+"""Model configurations: typed values -> config.pbtxt text, and text -> Triton's own protobuf.
+
+Owns the layout and the completeness of every config.pbtxt that hfx writes. It must not know which models there are,
+where files lie, or which rules a repository obeys.
+
+Dims never name the batch dimension; -1 is a dimension of any size. Field names and values are those of
+triton-inference-server/common, protobuf/model_config.proto, as tritonclient ships it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from textwrap import indent
+from typing import Any, Literal
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from hfx.errors import RepositoryError
+
+MAX_CONFIG_BYTES = 1 << 20
+LINE_WIDTH = 140  # a message that fits is printed in one line
+# What a reader looks for first; protobuf's own order is by field number, which puts `backend` last.
+FIELD_ORDER = (
+    "name",
+    "backend",
+    "platform",
+    "default_model_filename",
+    "max_batch_size",
+    "input",
+    "batch_input",
+    "output",
+    "ensemble_scheduling",
+    "dynamic_batching",
+    "instance_group",
+    "optimization",
+    "parameters",
+    "model_warmup",
+)
+
+Fill = Literal["zero", "random"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output. `optional` and `ragged` (allow_ragged_batch) are properties of inputs only."""
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+    optional: bool = False
+    ragged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """A tensor that Triton's C++ backends add for each batch, for example kind BATCH_ITEM_SHAPE for ragged inputs."""
+
+    kind: str
+    target_name: str
+    data_type: str
+    source_input: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """`count` instances of one kind: KIND_CPU, KIND_GPU, KIND_MODEL or KIND_AUTO."""
+
+    kind: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBatching:
+    """A FIFO queue that Triton cuts into batches.
+
+    A full queue refuses at once; a request that waited longer than the timeout is rejected when the next batch is
+    formed (timeout_action REJECT, protobuf's default). preferred_batch_size is left out on purpose: it makes small
+    batches wait.
+    """
+
+    max_queue_size: int
+    default_timeout_microseconds: int
+    max_queue_delay_microseconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """A warm-up tensor: zeros, random values, or the bytes of a file in the model's folder `warmup`."""
+
+    data_type: str
+    dims: tuple[int, ...]
+    fill: Fill | str = "zero"
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """One request of `batch_size` rows that Triton runs before it calls the model ready."""
+
+    name: str
+    batch_size: int
+    inputs: Mapping[str, WarmupInput]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleStep:
+    """One model of an ensemble. Both maps go from the member's tensor name to the ensemble's."""
+
+    model_name: str
+    input_map: Mapping[str, str]
+    output_map: Mapping[str, str]
+
+
+Accelerator = tuple[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Everything that a config.pbtxt of hfx says. Exactly one of `backend` and `platform` ("ensemble") is set."""
+
+    name: str
+    max_batch_size: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    backend: str = ""
+    platform: str = ""
+    default_model_filename: str = ""
+    instance_groups: tuple[InstanceGroup, ...] = ()
+    batching: DynamicBatching | None = None
+    batch_inputs: tuple[BatchInput, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    cpu_accelerators: tuple[Accelerator, ...] = ()
+    gpu_accelerators: tuple[Accelerator, ...] = ()
+    warmups: tuple[Warmup, ...] = ()
+    steps: tuple[EnsembleStep, ...] = ()
+    decoupled: bool = False
+    response_cache: bool = False
+    latest_versions: int = 1
+
+    def __post_init__(self) -> None:
+        if bool(self.backend) == bool(self.platform):
+            raise RepositoryError(
+                f"The configuration of {self.name!r} needs either a backend or a platform.",
+                'Set backend="python" (or another one), or platform="ensemble" for an ensemble.',
+            )
+
+
+def to_protobuf(config: ModelConfig) -> Any:
+    """The same configuration as Triton's inference.ModelConfig message.
+
+    Raises RepositoryError for a data type, kind or number that Triton's protobuf doesn't have.
+    """
+    try:
+        return _message(config)
+    except (ValueError, TypeError) as error:
+        raise RepositoryError(
+            f"The configuration of {config.name!r} can't be written: {error}.",
+            "Use the enum names of Triton's model_config.proto (TYPE_INT32, KIND_CPU, BATCH_ITEM_SHAPE, ...).",
+        ) from error
+
+
+def _message(config: ModelConfig) -> Any:
+    return pb.ModelConfig(
+        name=config.name,
+        backend=config.backend,
+        platform=config.platform,
+        version_policy=pb.ModelVersionPolicy(latest={"num_versions": config.latest_versions}),
+        max_batch_size=config.max_batch_size,
+        default_model_filename=config.default_model_filename,
+        input=[_input(spec) for spec in config.inputs],
+        output=[pb.ModelOutput(name=o.name, data_type=o.data_type, dims=o.dims) for o in config.outputs],
+        batch_input=[_batch_input(entry) for entry in config.batch_inputs],
+        instance_group=[pb.ModelInstanceGroup(kind=g.kind, count=g.count) for g in config.instance_groups],
+        dynamic_batching=None if config.batching is None else _dynamic_batching(config.batching),
+        optimization=_optimization(config),
+        parameters={key: pb.ModelParameter(string_value=value) for key, value in config.parameters.items()},
+        model_warmup=[_warmup(warmup) for warmup in config.warmups],
+        ensemble_scheduling=_ensemble(config.steps) if config.steps else None,
+        model_transaction_policy=pb.ModelTransactionPolicy(decoupled=True) if config.decoupled else None,
+        response_cache=pb.ModelResponseCache(enable=True) if config.response_cache else None,
+    )
+
+
+def _input(spec: TensorSpec) -> Any:
+    return pb.ModelInput(
+        name=spec.name,
+        data_type=spec.data_type,
+        dims=spec.dims,
+        optional=spec.optional,
+        allow_ragged_batch=spec.ragged,
+    )
+
+
+def _batch_input(entry: BatchInput) -> Any:
+    return pb.BatchInput(
+        kind=entry.kind,
+        target_name=[entry.target_name],
+        data_type=entry.data_type,
+        source_input=[entry.source_input],
+    )
+
+
+def _dynamic_batching(batching: DynamicBatching) -> Any:
+    return pb.ModelDynamicBatching(
+        max_queue_delay_microseconds=batching.max_queue_delay_microseconds,
+        default_queue_policy=pb.ModelQueuePolicy(
+            timeout_action="REJECT",
+            max_queue_size=batching.max_queue_size,
+            default_timeout_microseconds=batching.default_timeout_microseconds,
+        ),
+    )
+
+
+def _optimization(config: ModelConfig) -> Any:
+    if not (config.cpu_accelerators or config.gpu_accelerators):
+        return None
+    accelerator = pb.ModelOptimizationPolicy.ExecutionAccelerators.Accelerator
+    return pb.ModelOptimizationPolicy(
+        execution_accelerators=pb.ModelOptimizationPolicy.ExecutionAccelerators(
+            cpu_execution_accelerator=[accelerator(name=n, parameters=dict(p)) for n, p in config.cpu_accelerators],
+            gpu_execution_accelerator=[accelerator(name=n, parameters=dict(p)) for n, p in config.gpu_accelerators],
+        )
+    )
+
+
+def _warmup(warmup: Warmup) -> Any:
+    inputs = {name: _warmup_input(tensor) for name, tensor in warmup.inputs.items()}
+    return pb.ModelWarmup(name=warmup.name, batch_size=warmup.batch_size, inputs=inputs)
+
+
+def _warmup_input(tensor: WarmupInput) -> Any:
+    source: dict[str, object] = {"input_data_file": tensor.fill}
+    if tensor.fill in ("zero", "random"):
+        source = {f"{tensor.fill}_data": True}
+    return pb.ModelWarmup.Input(data_type=tensor.data_type, dims=tensor.dims, **source)
+
+
+def _ensemble(steps: tuple[EnsembleStep, ...]) -> Any:
+    return pb.ModelEnsembling(
+        step=[
+            pb.ModelEnsembling.Step(
+                model_name=step.model_name,
+                model_version=-1,
+                input_map=dict(step.input_map),
+                output_map=dict(step.output_map),
+            )
+            for step in steps
+        ]
+    )
+
+
+def render(config: ModelConfig, made_by: str) -> str:
+    """The text of config.pbtxt: a comment that names the command `made_by`, then every field of `config`.
+
+    Parsing the text gives `to_protobuf(config)` back. Fields that hold protobuf's default (false, 0, REJECT) are left
+    out, except max_batch_size: whether a model batches must be readable.
+    """
+    text = text_format.MessageToString(to_protobuf(config), as_utf8=True, use_short_repeated_primitives=True)
+    blocks = _fold(line.strip() for line in text.splitlines())
+    if not config.max_batch_size:
+        blocks.append("max_batch_size: 0")
+    comment = "".join(character if character.isprintable() else " " for character in made_by)
+    return "\n".join([f"# Made by: {comment}", *sorted(blocks, key=_position)]) + "\n"
+
+
+def _fold(lines: Iterator[str]) -> list[str]:
+    """The fields up to the closing brace, each message on one line when it fits and indented otherwise."""
+    blocks: list[str] = []
+    for line in lines:
+        if line == "}":
+            break
+        if line.endswith("{"):
+            inner = _fold(lines)
+            flat = " ".join([line, *inner, "}"])
+            fits = len(flat) <= LINE_WIDTH and "\n" not in flat
+            line = flat if fits else "\n".join([line, *(indent(block, "  ") for block in inner), "}"])
+        blocks.append(line)
+    return blocks
+
+
+def _position(block: str) -> int:
+    name = block.replace(":", " ").split(maxsplit=1)[0]
+    return FIELD_ORDER.index(name) if name in FIELD_ORDER else len(FIELD_ORDER)
+
+
+def parse_config(text: str) -> Any:
+    """Triton's inference.ModelConfig message of a config.pbtxt.
+
+    Raises RepositoryError with line and column for text that is not one; protobuf's ParseError is its cause.
+    """
+    if len(text) > MAX_CONFIG_BYTES:
+        raise RepositoryError(
+            f"The configuration is larger than {MAX_CONFIG_BYTES} characters.", "A config.pbtxt is a few kilobytes."
+        )
+    try:
+        return text_format.Parse(text, pb.ModelConfig())
+    except text_format.ParseError as error:
+        raise RepositoryError(
+            f"The configuration can't be parsed: {str(error).rstrip('.')}.",
+            "Correct the line, or export the model again.",
+        ) from error
+    except (ValueError, RecursionError) as error:  # characters that are no Unicode, and the like
+        raise RepositoryError(
+            f"The configuration can't be parsed: {error}.", "Write it as UTF-8 text in protobuf's text format."
+        ) from error

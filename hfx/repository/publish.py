@@ -1,0 +1,215 @@
+"""Publishing: a set of model folders enters a repository as a whole, or not at all.
+
+Owns the journal, the moves, and the recovery after a crash. It must not know what the folders hold, beyond the manifest
+that names them.
+
+Every move is a rename inside one file system. The states before and after each one are told apart by what lies where,
+so recovery needs no log of single steps and can itself be interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hfx.errors import RepositoryError, UsageError
+from hfx.manifest import Manifest, member_folders, read_manifest
+from hfx.names import MANIFEST_FILE, check_name
+from hfx.repository.staging import (
+    COMMITTED,
+    JOURNAL,
+    Staging,
+    claim_abandoned,
+    flush,
+    flush_tree,
+    locked,
+    stagings,
+    storage,
+)
+from hfx.strict_json import read_json
+
+JOURNAL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """A publication: the entry point NAME, the folders that go, and the folders that come."""
+
+    name: str
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+def check_target(repository: Path, name: str, replace: bool) -> None:
+    """Raise RepositoryError if NAME can't be published into `repository`: call it before the work, not after it."""
+    _outgoing(repository, check_name(name), (), replace)
+
+
+def publish(staging: Staging, replace: bool) -> Manifest:
+    """Move the staged folders into the repository, the entry point NAME last, and return their manifest.
+
+    An older version of NAME is replaced if `replace` says so. Raises RepositoryError when NAME is taken, or when a
+    folder isn't as the manifest says, and StorageFull; the repository is then as it was.
+    """
+    repository = staging.repository
+    manifest = _staged_manifest(staging)
+    with storage(repository):
+        flush_tree(staging.root)
+        with locked(repository):
+            _recover_all(repository)
+            old = _outgoing(repository, manifest.name, manifest.folders, replace)
+            new = (*(folder for folder in manifest.folders if folder != manifest.name), manifest.name)
+            _move(repository, staging.path, _Journal(manifest.name, old, new))
+    return manifest
+
+
+def recover(repository: Path) -> list[str]:
+    """Undo unfinished publications of processes that are gone, delete what they left, and say what was done.
+
+    Cheap and without any write when there is nothing to do. Raises RepositoryError when the repository can't be
+    repaired, for example because it is read-only.
+    """
+    found = stagings(repository)
+    if not found:
+        return []
+    if not os.access(repository, os.W_OK) and not any((staging / JOURNAL).exists() for staging in found):
+        return []  # the models are whole; leftovers in a read-only repository hurt nobody
+    with storage(repository), locked(repository):
+        return _recover_all(repository)
+
+
+# Steps of a publication
+
+
+def _staged_manifest(staging: Staging) -> Manifest:
+    manifest = read_manifest(staging.root / staging.name / MANIFEST_FILE)
+    staged = {path.name for path in staging.root.iterdir()}
+    if manifest.name != staging.name or staged != set(manifest.folders):
+        raise RepositoryError(
+            f"The staged folders {', '.join(sorted(staged))} are not those of the manifest of {manifest.name!r}: "
+            f"{', '.join(manifest.folders)}.",
+            "Name exactly the folders that were built in the manifest.",
+        )
+    return manifest
+
+
+def _outgoing(repository: Path, name: str, incoming: tuple[str, ...], replace: bool) -> tuple[str, ...]:
+    """The folders of the version that NAME has now, the entry point first; refuses what isn't hfx's to replace."""
+    old: tuple[str, ...] = ()
+    entry = repository / name
+    if os.path.lexists(entry):
+        if entry.is_symlink() or not (entry / MANIFEST_FILE).is_file():
+            raise RepositoryError(
+                f"{name!r} exists in {repository} and was not made by hfx.", "Choose another --name, or move it away."
+            )
+        if not replace:
+            raise RepositoryError(
+                f"{name!r} exists in {repository}.", "Use --force to replace it, or choose another --name."
+            )
+        old = _replaceable(entry, read_manifest(entry / MANIFEST_FILE))
+    for folder in incoming:
+        if folder not in old and os.path.lexists(repository / folder):
+            raise RepositoryError(
+                f"{folder!r} exists in {repository} and doesn't belong to {name!r}.",
+                "Choose another --name, or move the folder away.",
+            )
+    return old
+
+
+def _replaceable(entry: Path, manifest: Manifest) -> tuple[str, ...]:
+    if manifest.name != entry.name:
+        raise RepositoryError(
+            f"{entry / MANIFEST_FILE} is the manifest of {manifest.name!r}.", f"Move {entry} away, or rename it back."
+        )
+    members = (folder for folder in manifest.folders if folder != manifest.name)
+    return (manifest.name, *(folder for folder in members if os.path.lexists(entry.parent / folder)))
+
+
+def _move(repository: Path, staging: Path, journal: _Journal) -> None:
+    _write(staging / JOURNAL, asdict(journal))
+    try:
+        for folder in journal.old:
+            (repository / folder).rename(staging / "old" / folder)
+        for folder in journal.new:
+            (staging / "new" / folder).rename(repository / folder)
+        flush(repository)
+        (staging / JOURNAL).rename(staging / COMMITTED)
+    except BaseException:
+        if (staging / JOURNAL).exists():  # else an interrupt came right after the commit
+            _roll_back(repository, staging, journal)
+        raise
+    flush(staging)  # before the old version is deleted
+
+
+def _roll_back(repository: Path, staging: Path, journal: _Journal) -> None:
+    """Put everything back. May be interrupted and repeated: what lies where says what is still to do."""
+    for folder in reversed(journal.new):
+        if not os.path.lexists(staging / "new" / folder) and os.path.lexists(repository / folder):
+            (repository / folder).rename(staging / "new" / folder)
+    for folder in reversed(journal.old):
+        if os.path.lexists(staging / "old" / folder):
+            if os.path.lexists(repository / folder):
+                raise RepositoryError(
+                    f"{folder!r} can't be restored from {staging}: another {folder!r} is in its place.",
+                    "Move the other one away, then try again.",
+                )
+            (staging / "old" / folder).rename(repository / folder)
+    flush(repository)
+    (staging / JOURNAL).unlink()
+
+
+# Recovery
+
+
+def _recover_all(repository: Path) -> list[str]:
+    done = []
+    for staging in stagings(repository):
+        owner = claim_abandoned(staging)
+        if owner is None:
+            continue
+        try:
+            done.append(_recover_one(repository, staging))
+        finally:
+            os.close(owner)
+    return done
+
+
+def _recover_one(repository: Path, staging: Path) -> str:
+    if (staging / JOURNAL).exists():
+        journal = _read_journal(staging / JOURNAL)
+        _roll_back(repository, staging, journal)
+        done = f"rolled back the unfinished export of {journal.name}"
+    elif (staging / COMMITTED).exists():
+        done = f"deleted the version before of {_read_journal(staging / COMMITTED).name}"
+    else:
+        done = f"deleted the abandoned staging folder {staging.name}"
+    shutil.rmtree(staging)
+    return done
+
+
+def _read_journal(path: Path) -> _Journal:
+    try:
+        at = read_json(path, JOURNAL_BYTES).members(_Journal)
+        old, new = (tuple(folder.text() for folder in at[field].elements()) for field in ("old", "new"))
+        journal = _Journal(check_name(at["name"].text()), old, new)
+    except (RepositoryError, UsageError) as error:
+        raise RepositoryError(
+            error.message, f"Move the models in {path.parent} back by hand, then delete it."
+        ) from error
+    if not {*journal.old, *journal.new} <= set(member_folders(journal.name)):
+        raise RepositoryError(f"{path} names folders of other models.", f"hfx didn't write it: delete {path.parent}.")
+    return journal
+
+
+def _write(path: Path, data: dict[str, object]) -> None:
+    """Write a small file that is either there as a whole or not at all, also after a power cut."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(data, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    flush(path.parent)

@@ -1,0 +1,64 @@
+"""Rules about models of the Python backend."""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from hfx.errors import RepositoryError
+from hfx.repository.finding import Problem
+from hfx.repository.rules.files import backend_of
+from hfx.repository.subject import Subject
+from hfx.strict_json import read_text
+
+MODEL_FILE = "model.py"
+SOURCE_BYTES = 4 << 20
+
+
+def _versions(subject: Subject) -> Iterator[Path]:
+    found = {
+        version for model, _, config in subject.parsed() if backend_of(config) == "python" for version in model.versions
+    }
+    yield from sorted(found)
+
+
+def missing_model(subject: Subject) -> Iterator[Problem]:
+    """HFX701."""
+    for model, _, config in subject.parsed():
+        if backend_of(config) == "python":
+            name = config.message.default_model_filename or MODEL_FILE
+            for version in model.versions:
+                if not (version / name).exists():
+                    yield Problem(
+                        f"{subject.relative(version)}/{name}", None, "is missing.", "Put the model's Python file there."
+                    )
+
+
+def does_not_compile(subject: Subject) -> Iterator[Problem]:
+    """HFX702."""
+    for version in _versions(subject):
+        for path in sorted(version.rglob("*.py")):
+            problem = _syntax_problem(path, subject.release.python)
+            if problem:
+                message, line = problem
+                yield Problem(
+                    subject.relative(path), line, message, f"Correct it for Python {subject.release.python or 3}."
+                )
+
+
+def _syntax_problem(path: Path, python: str | None) -> tuple[str, int | None] | None:
+    major, minor = (python or "3.12").split(".")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of invalid escapes and the like: not this rule's subject
+            text = read_text(Path(os.path.realpath(path)), SOURCE_BYTES)
+            ast.parse(text, str(path), feature_version=(int(major), int(minor)))
+    except SyntaxError as error:
+        return f"does not compile: {error.msg}.", error.lineno
+    except RepositoryError as error:
+        return error.message, None
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; expressions nested too deeply
+        return f"does not compile: {str(error) or type(error).__name__}.", None
+    return None

@@ -1,0 +1,155 @@
+"""What the linter looks at: the models of a repository with their configurations, read once.
+
+Owns reading; it never raises for what a repository holds, because a damaged file is a finding. It must not know rules.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from hfx.errors import RepositoryError
+from hfx.manifest import FileProblem, Manifest, verify_files
+from hfx.releases import Release
+from hfx.repository.catalog import Entry, model_folders, models
+from hfx.repository.config import MAX_CONFIG_BYTES, parse_config
+from hfx.repository.onnx_facts import OnnxFacts, read_onnx
+from hfx.strict_json import read_text
+
+CONFIG = "config.pbtxt"
+VARIANTS = "configs"  # MODEL/configs/NAME.pbtxt, chosen by --model-config-name
+DEFAULT = ""
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """One configuration file: its text and message, or the problem that kept it from being read."""
+
+    path: str
+    text: str = ""
+    message: Any = None
+    problem: str = ""
+    problem_line: int | None = None
+
+    def line(self, *words: str) -> int | None:
+        """The first line with the last of `words`, after a line with each of the words before it; None if not there."""
+        number, lines = 0, self.text.splitlines()
+        for word in words:
+            pattern = re.compile(rf"(?<![\w]){re.escape(word)}(?![\w])")
+            found = next((n for n in range(number, len(lines)) if pattern.search(lines[n].split("#")[0])), None)
+            if found is None:
+                return None
+            number = found
+        return number + 1 if words else None
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model folder: its configurations by variant ("" is config.pbtxt) and its version folders."""
+
+    name: str
+    folder: Path
+    configs: Mapping[str, ConfigFile]
+    versions: tuple[Path, ...]
+
+    def config(self, variant: str) -> ConfigFile | None:
+        """What Triton reads with --model-config-name VARIANT: that file, or config.pbtxt where there is none."""
+        return self.configs.get(variant) or self.configs.get(DEFAULT)
+
+
+View = Mapping[str, ConfigFile]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The repository under test, the Triton release it is for, and the CPU cores of the machine that serves it."""
+
+    repository: Path
+    release: Release
+    cores: int
+    models: Mapping[str, Model]
+    entries: tuple[Entry, ...]
+    _onnx: dict[Path, OnnxFacts] = field(default_factory=dict, repr=False)
+    _files: dict[str, list[FileProblem]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def variants(self) -> tuple[str, ...]:
+        """The names that --model-config-name can be given here, and "" for none."""
+        return tuple(sorted({DEFAULT, *(name for model in self.models.values() for name in model.configs)}))
+
+    @cached_property
+    def views(self) -> tuple[View, ...]:
+        """For each variant the configuration that every model would be served with, where it can be parsed."""
+        return tuple(self._view(variant) for variant in self.variants)
+
+    def _view(self, variant: str) -> View:
+        found = {name: model.config(variant) for name, model in self.models.items()}
+        return {name: config for name, config in found.items() if config is not None and config.message is not None}
+
+    def parsed(self) -> Iterator[tuple[Model, str, ConfigFile]]:
+        """Every configuration that can be parsed, with its model and variant."""
+        for model in self.models.values():
+            for variant, config in model.configs.items():
+                if config.message is not None:
+                    yield model, variant, config
+
+    def relative(self, path: Path) -> str:
+        """`path` as findings name it."""
+        return path.relative_to(self.repository).as_posix()
+
+    def onnx(self, path: Path) -> OnnxFacts:
+        """The facts of an ONNX file, read once."""
+        if path not in self._onnx:
+            self._onnx[path] = read_onnx(path)
+        return self._onnx[path]
+
+    def file_problems(self, manifest: Manifest) -> list[FileProblem]:
+        """How the files of a model differ from its manifest; they are hashed once."""
+        if manifest.name not in self._files:
+            self._files[manifest.name] = verify_files(manifest, self.repository)
+        return self._files[manifest.name]
+
+    def entry_of(self, model: Model) -> Entry | None:
+        """The entry of the model of hfx that a folder belongs to."""
+        for entry in self.entries:
+            if entry.manifest and model.name in entry.manifest.folders:
+                return entry
+        return None
+
+
+def read_subject(repository: Path, release: Release, cores: int) -> Subject:
+    """Read every configuration. Raises RepositoryError when `repository` is no folder."""
+    folders = model_folders(repository)
+    found = {folder.name: _model(repository, folder) for folder in folders}
+    return Subject(repository, release, cores, found, tuple(models(repository)))
+
+
+def _model(repository: Path, folder: Path) -> Model:
+    paths = {DEFAULT: folder / CONFIG} if os.path.lexists(folder / CONFIG) else {}
+    paths |= {path.stem: path for path in sorted((folder / VARIANTS).glob("*.pbtxt"))}
+    configs = {variant: _config(repository, path) for variant, path in paths.items()}
+    versions = tuple(sorted(path for path in folder.glob("*") if _is_version(path)))
+    return Model(folder.name, folder, configs, versions)
+
+
+def _is_version(path: Path) -> bool:
+    return re.fullmatch(r"[1-9][0-9]*", path.name, re.ASCII) is not None and path.is_dir()
+
+
+def _config(repository: Path, path: Path) -> ConfigFile:
+    name = path.relative_to(repository).as_posix()
+    text = ""
+    try:
+        text = read_text(Path(os.path.realpath(path)), MAX_CONFIG_BYTES)
+        return ConfigFile(name, text, parse_config(text))
+    except RepositoryError as error:
+        cause = error.__cause__
+        line = cause.GetLine() if isinstance(cause, text_format.ParseError) else None
+        return ConfigFile(name, text, None, error.message, line)

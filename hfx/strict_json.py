@@ -1,0 +1,161 @@
+"""JSON and other files of unknown origin, read strictly.
+
+Owns the limits (size, depth, text) and the refusals, each of which names file and field. It must not know what any
+file means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hfx.errors import RepositoryError
+
+MAX_TEXT = 4096  # characters of one string
+MAX_DEPTH = 16  # of nested figures
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes; no link is followed, and a pipe doesn't block.
+
+    Raises RepositoryError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                _refuse(path.as_posix(), "", "is not a regular file")
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise RepositoryError(
+            f"{path.as_posix()} can't be read: {error.strerror}.", "Export the model again, or correct the repository."
+        ) from error
+    if len(data) > limit:
+        _refuse(path.as_posix(), "", f"is larger than {limit} bytes")
+    return data
+
+
+def read_text(path: Path, limit: int) -> str:
+    """The same as text, which must be UTF-8. Raises RepositoryError."""
+    try:
+        return read_regular(path, limit).decode("utf-8")
+    except UnicodeDecodeError as error:
+        _refuse(path.as_posix(), "", f"is not UTF-8 ({error.reason} at byte {error.start})")
+
+
+def read_json(path: Path, limit: int) -> Node:
+    """The root of a JSON file. Raises RepositoryError."""
+    return parse_json(read_text(path, limit), path.as_posix())
+
+
+def parse_json(text: str, origin: str) -> Node:
+    """The root of a JSON text; `origin` is how errors name it. Raises RepositoryError."""
+    try:
+        return Node(origin, "", json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant))
+    except RecursionError:
+        _refuse(origin, "", "is nested too deeply")
+    except ValueError as error:
+        _refuse(origin, "", f"is not JSON: {error}")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands twice in one object")
+    return members
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _refuse(origin: str, where: str, reason: str) -> NoReturn:
+    subject = f"{origin}: {where}" if where else origin
+    raise RepositoryError(
+        f"{subject} {reason}.", "Export the model again with --force, or restore the file as it was published."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A JSON value that knows where it stands, so that every refusal can say so. All methods raise RepositoryError."""
+
+    origin: str
+    where: str
+    value: Any
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise RepositoryError: this value `reason`."""
+        _refuse(self.origin, self.where, reason)
+
+    def child(self, name: str | int, value: Any) -> Node:
+        """A value below this one."""
+        return Node(self.origin, f"{self.where}.{name}" if self.where else str(name), value)
+
+    def items(self) -> list[tuple[str, Node]]:
+        """The members of an object, by name."""
+        if not isinstance(self.value, dict):
+            self.refuse("must be an object")
+        return [(self.child(repr(k), k).text(), self.child(k, v)) for k, v in self.value.items()]
+
+    def members(self, of: type) -> dict[str, Node]:
+        """The members of an object that has exactly the fields of a dataclass."""
+        nodes, names = dict(self.items()), {entry.name for entry in fields(of)}
+        if names != nodes.keys():
+            missing, unknown = sorted(names - nodes.keys()), sorted(nodes.keys() - names)
+            self.refuse(f"has no {missing[0]!r}" if missing else f"has {unknown[0]!r}, which is unknown")
+        return nodes
+
+    def elements(self) -> list[Node]:
+        """The elements of a list."""
+        if not isinstance(self.value, list):
+            self.refuse("must be a list")
+        return [self.child(i, v) for i, v in enumerate(self.value)]
+
+    def text(self) -> str:
+        """A printable string that isn't empty."""
+        if not isinstance(self.value, str) or not self.value or len(self.value) > MAX_TEXT:
+            self.refuse(f"must be a string of 1 to {MAX_TEXT} characters")
+        if not self.value.isprintable():  # control characters, lone surrogates, text direction overrides
+            self.refuse("holds characters that can't be printed")
+        return self.value
+
+    def optional_text(self) -> str | None:
+        """The same, or None for null."""
+        return None if self.value is None else self.text()
+
+    def matching(self, pattern: str, meaning: str) -> str:
+        """A string that matches an ASCII pattern as a whole."""
+        if not re.fullmatch(pattern, self.text(), re.ASCII):
+            self.refuse(f"must be {meaning}")
+        return self.text()
+
+    def integer(self, least: int) -> int:
+        """An integer from `least` to 2**63 - 1; a boolean is none."""
+        if type(self.value) is not int or not least <= self.value < 2**63:
+            self.refuse(f"must be an integer of at least {least}")
+        return self.value
+
+    def json(self, depth: int = 0) -> Json:
+        """Any value, of finite numbers and printable strings, at most MAX_DEPTH deep."""
+        if depth > MAX_DEPTH:
+            self.refuse(f"is nested deeper than {MAX_DEPTH}")
+        if isinstance(self.value, dict):
+            return {name: node.json(depth + 1) for name, node in self.items()}
+        if isinstance(self.value, list):
+            return [node.json(depth + 1) for node in self.elements()]
+        if isinstance(self.value, str) and self.value:
+            return self.text()
+        if isinstance(self.value, float) and not math.isfinite(self.value):
+            self.refuse("is too large a number")
+        return self.value  # type: ignore[no-any-return]
