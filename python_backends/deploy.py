@@ -1,0 +1,48 @@
+"""Which files of this package a model folder or a backend folder of Triton needs.
+
+Owns the lists, for whoever copies: the exporter into NAME_tokenize/1 and NAME_postprocess/1, the launcher into its
+backend directory. Files lie flat there and import each other as they do here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .postprocess.tasks import MODULES
+
+Files = dict[str, Path]
+
+HERE = Path(__file__).resolve().parent
+
+_ENCODERS = ("capping", "encoding", "hypotheses", "inputs", "rows", "settings", "texts", "windows")
+
+# What a task's postprocessing needs beside its own module.
+_SHARED = ("inputs", "tasks")
+_EXTRA = {"token_classification": ("text_classification", "words")}
+
+BACKEND_PACKAGE = "hfx_onnxruntime"
+
+
+def tokenize_files() -> Files:
+    """Target name in NAME_tokenize/1 -> source. tokenizer.json and settings.json are the exporter's."""
+    return {"model.py": HERE / "tokenize.py", **_flat(HERE, _ENCODERS)}
+
+
+def postprocess_files(task: str) -> Files:
+    """Target name in NAME_postprocess/1 -> source. Raises KeyError for a task without a postprocessing step."""
+    module = MODULES[task]
+    folder = HERE / "postprocess"
+    return {"model.py": folder / "model.py", **_flat(folder, (*_SHARED, module, *_EXTRA.get(module, ())))}
+
+
+def onnxruntime_files() -> Files:
+    """Target name (with folders) in BACKENDS/onnxruntime -> source."""
+    folder = HERE / "onnxruntime"
+    package = {
+        f"{BACKEND_PACKAGE}/{path.name}": path for path in sorted(folder.glob("*.py")) if path.name != "entry.py"
+    }
+    return {"model.py": folder / "entry.py", **package}
+
+
+def _flat(folder: Path, modules: tuple[str, ...]) -> Files:
+    return {f"{module}.py": folder / f"{module}.py" for module in modules}

@@ -1,0 +1,198 @@
+"""From requests of any shapes to runs of the graph, and back: ragged inputs, batch inputs, groups, chunks.
+
+The contract is that of NVIDIA's C++ backend: inputs with allow_ragged_batch reach the graph flattened, batch_input
+tensors tell it the shapes. What is ours: only rows of one shape share a run, so that no answer depends on its
+neighbours' lengths. Knows no Triton and no runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .batch_inputs import PER_ROW, BatchInput
+from .config import DTYPES, Config, ConfigError
+from .sessions import Feed, Outputs, Session, Tensor
+
+# Runs have 1, 2, 4, ... rows, at most MAX_ROWS and, unless one row alone has more, MAX_ELEMENTS elements of an input:
+# few shapes for the runtime to prepare, and memory that a large batch of long rows can't exhaust.
+MAX_ROWS = 64
+MAX_ELEMENTS = 64 * 512
+
+
+@dataclass(frozen=True)
+class Request:
+    """The tensors of one request by name (rows first where the model batches), and the outputs that it wants."""
+
+    feed: Feed
+    wanted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a configuration says about inputs and outputs."""
+
+    inputs: tuple[str, ...]
+    optional: frozenset[str]
+    ragged: frozenset[str]
+    outputs: tuple[str, ...]
+    batch_inputs: tuple[BatchInput, ...]
+    batched: bool
+
+    @classmethod
+    def read(cls, config: Config) -> Layout:
+        """The layout of a configuration. Raises ConfigError."""
+        if config.get("batch_output"):
+            raise ConfigError("batch_output is not supported: outputs must have one entry a row")
+        inputs = config["input"]
+        return cls(
+            inputs=tuple(each["name"] for each in inputs),
+            optional=frozenset(each["name"] for each in inputs if each.get("optional")),
+            ragged=frozenset(each["name"] for each in inputs if each.get("allow_ragged_batch")),
+            outputs=tuple(each["name"] for each in config["output"]),
+            batch_inputs=tuple(BatchInput.read(each) for each in config.get("batch_input") or []),
+            batched=int(config.get("max_batch_size", 0)) > 0,
+        )
+
+    def missing(self, feed: Feed) -> list[str]:
+        """The required inputs that a request does not have."""
+        return [name for name in self.inputs if name not in feed and name not in self.optional]
+
+
+def check(layout: Layout, config: Config, session: Session) -> None:
+    """Raise ConfigError where the configuration and the graph differ in names, types, or the rank of ragged inputs."""
+    inputs = {tensor.name: tensor for tensor in session.inputs}
+    outputs = {tensor.name: tensor for tensor in session.outputs}
+    for each in config["input"]:
+        _agree(each, inputs, "input")
+        if each["name"] in layout.ragged and len(inputs[each["name"]].shape) != 1:
+            raise ConfigError(
+                f"input {each['name']} has allow_ragged_batch, so the graph must take it with one dimension"
+            )
+    for each in config["output"]:
+        _agree(each, outputs, "output")
+    made = {target for batch_input in layout.batch_inputs for target in batch_input.targets}
+    absent = made - inputs.keys()
+    if absent:
+        raise ConfigError(f"batch_input makes {', '.join(sorted(absent))}, which the graph does not take")
+    unfed = inputs.keys() - made - set(layout.inputs)
+    if unfed:
+        raise ConfigError(f"the graph takes {', '.join(sorted(unfed))}, which the configuration does not name")
+
+
+def _agree(declared: Config, tensors: dict[str, Tensor], what: str) -> None:
+    name, data_type = declared["name"], declared["data_type"]
+    if name not in tensors:
+        raise ConfigError(f"the graph has no {what} {name}; it has {', '.join(tensors)}")
+    if data_type not in DTYPES or tensors[name].dtype != DTYPES[data_type]:
+        raise ConfigError(f"{what} {name} is {data_type} in the configuration but {tensors[name].dtype} in the graph")
+
+
+def answer(session: Session, layout: Layout, requests: Sequence[Request]) -> list[Outputs | Exception]:
+    """The outputs of each request, or the runtime's error for it, in order.
+
+    A request's answer is the same bytes in any company. When a run fails its requests are run alone, so that only the
+    guilty ones fail.
+    """
+    answers: list[Outputs | Exception] = [{} for _ in requests]
+    for members in _groups(layout, requests):
+        group = [requests[member] for member in members]
+        for member, found in zip(members, _answer_group(session, layout, group), strict=True):
+            answers[member] = found
+    return answers
+
+
+def _groups(layout: Layout, requests: Sequence[Request]) -> list[list[int]]:
+    """Positions of the requests that may share a run: equal outputs, equal inputs, equal shapes of rows."""
+    if not layout.batched or len(requests) == 1:
+        return [[at] for at in range(len(requests))]
+    groups: dict[object, list[int]] = {}
+    for at, request in enumerate(requests):
+        key = (request.wanted, tuple((name, array.shape[1:]) for name, array in request.feed.items()))
+        groups.setdefault(key, []).append(at)
+    return list(groups.values())
+
+
+def _answer_group(session: Session, layout: Layout, group: Sequence[Request]) -> list[Outputs | Exception]:
+    try:
+        return [*_run(session, layout, group)]
+    except Exception as error:  # a runtime's own exception types differ; each request is told its own
+        if len(group) == 1:
+            return [error]
+        return [_answer_group(session, layout, [request])[0] for request in group]
+
+
+def _run(session: Session, layout: Layout, group: Sequence[Request]) -> list[Outputs]:
+    wanted = group[0].wanted
+    if not layout.batched:
+        return [session.run(_feed(layout, [group[0].feed]), wanted)]
+    counts = [_rows(request.feed) for request in group]
+    runs = [_checked(session.run(feed, wanted), rows) for feed, rows in _feeds(layout, group, sum(counts))]
+    whole = runs[0] if len(runs) == 1 else {name: np.concatenate([run[name] for run in runs]) for name in wanted}
+    return [*_split(whole, counts)]
+
+
+def _feeds(layout: Layout, group: Sequence[Request], rows: int) -> Iterator[tuple[Feed, int]]:
+    """The feeds of the runs that a group needs, with the number of rows of each."""
+    feeds = [request.feed for request in group]
+    # What is counted by request would change if a request were cut, and only ragged inputs need few shapes.
+    if not layout.ragged or any(each.kind not in PER_ROW for each in layout.batch_inputs):
+        yield _feed(layout, feeds), rows
+        return
+    joined = _joined(feeds)
+    start = 0
+    for size in _sizes(rows, max(array[0].size for array in joined.values())):
+        part = joined if size == rows else {name: array[start : start + size] for name, array in joined.items()}
+        yield _feed(layout, [part]), size
+        start += size
+
+
+def _sizes(rows: int, elements: int) -> Iterator[int]:
+    """Powers of two, largest first, that sum up to `rows`."""
+    most = min(MAX_ROWS, max(1, MAX_ELEMENTS // max(1, elements)))
+    while rows:
+        size = 1 << (min(rows, most).bit_length() - 1)
+        yield size
+        rows -= size
+
+
+def _feed(layout: Layout, feeds: Sequence[Feed]) -> Feed:
+    joined = _joined(feeds)
+    feed = {
+        name: np.ascontiguousarray(array.reshape(-1) if name in layout.ragged else array)
+        for name, array in joined.items()
+    }
+    for batch_input in layout.batch_inputs:
+        made = batch_input.make([each[batch_input.source] for each in feeds], layout.batched)
+        for target in batch_input.targets:
+            feed[target] = made
+    return feed
+
+
+def _joined(feeds: Sequence[Feed]) -> Feed:
+    if len(feeds) == 1:
+        return feeds[0]
+    return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+
+
+def _rows(feed: Feed) -> int:
+    return len(next(iter(feed.values())))
+
+
+def _checked(outputs: Outputs, rows: int) -> Outputs:
+    for name, array in outputs.items():
+        if array.ndim == 0 or len(array) != rows:
+            raise RuntimeError(f"output {name} has the shape {list(array.shape)} for a batch of {rows} rows")
+    return outputs
+
+
+def _split(whole: Outputs, counts: Sequence[int]) -> Iterator[Outputs]:
+    if len(counts) == 1:
+        yield whole
+        return
+    start = 0
+    for count in counts:
+        yield {name: array[start : start + count] for name, array in whole.items()}
+        start += count

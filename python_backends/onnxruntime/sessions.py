@@ -1,0 +1,189 @@
+"""One ONNX file, two runtimes with one interface: ONNX Runtime and OpenVINO.
+
+Owns how a configuration becomes a session; knows nothing of requests and batches. Neither runtime is allowed to report
+to its maker: both are told so before they are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import Config, ConfigError, accelerators, integer, parameters
+from .providers import providers, session_options
+
+Feed = Mapping[str, NDArray[Any]]
+Outputs = dict[str, NDArray[Any]]
+
+# ONNX's element types, as ONNX Runtime writes them.
+ONNX_DTYPES: dict[str, Any] = {
+    "tensor(bool)": np.bool_,
+    "tensor(uint8)": np.uint8,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64,
+    "tensor(int8)": np.int8,
+    "tensor(int16)": np.int16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(float16)": np.float16,
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(string)": np.object_,
+}
+
+
+RESULT_SUFFIX = "/sink_port_0"  # what OpenVINO appends to the name of an ONNX output
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of a graph; a dimension that is not fixed is -1."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Session(Protocol):
+    """A graph that can be run; not for several threads at once."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+    def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
+        """The outputs `wanted` for contiguous inputs; the arrays are the caller's own."""
+
+
+class OnnxRuntimeSession:
+    """A graph in ONNX Runtime."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.inputs = tuple(map(_onnx_tensor, session.get_inputs()))
+        self.outputs = tuple(map(_onnx_tensor, session.get_outputs()))
+        self._strings = {tensor.name for tensor in self.inputs if tensor.dtype == np.object_}
+
+    def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
+        """The outputs `wanted`; only they are computed."""
+        if self._strings:
+            feed = {name: _text(array) if name in self._strings else array for name, array in feed.items()}
+        return dict(zip(wanted, self._session.run(list(wanted), feed), strict=True))
+
+
+class OpenVinoSession:
+    """A graph in OpenVINO, on CPU, with one infer request."""
+
+    def __init__(self, model: Any, compiled: Any, tensor_type: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._tensor = tensor_type
+        self.inputs = tuple(map(_openvino_tensor, model.inputs))
+        self.outputs = tuple(map(_openvino_tensor, model.outputs))
+        # A port carries the names of all tensors that OpenVINO merged into it: a cast that costs nothing, an identity.
+        self._input_at = {name: at for at, port in enumerate(compiled.inputs) for name in port.get_names()}
+        self._output_at = {name: at for at, port in enumerate(compiled.outputs) for name in port.get_names()}
+
+    def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
+        """The outputs `wanted`, copied out of the infer request's own memory."""
+        request = self._request
+        # Setting tensors one by one costs half of what infer(feed) does.
+        for name, array in feed.items():
+            shared = array if array.flags.writeable else array.copy()
+            request.set_input_tensor(self._input_at[name], self._tensor(shared, shared_memory=True))
+        request.infer(None, share_inputs=True, share_outputs=True)
+        return {name: request.get_output_tensor(self._output_at[name]).data.copy() for name in wanted}
+
+
+def open_session(config: Config, path: Path | str, kind: str = "CPU", device_id: int = 0) -> Session:
+    """The session that `config` asks for, of the ONNX file `path`.
+
+    `kind` is the instance's: CPU, or GPU with its `device_id`. Raises ConfigError for what can't be honoured; nothing
+    falls back in silence.
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"{path} is not there: default_model_filename must name a file of the version folder")
+    if kind == "CPU" and accelerators(config, "cpu"):
+        return _open_openvino(config, path)
+    return _open_onnxruntime(config, path, kind, device_id)
+
+
+def signature(path: Path | str) -> Session:
+    """A session for looking at a file's inputs and outputs: nothing is optimized, so that it opens quickly."""
+    return _open_onnxruntime({"optimization": {"graph": {"level": 2}}}, path, "CPU", 0)
+
+
+def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: int) -> Session:
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    import onnxruntime
+
+    chosen = providers(config, kind, device_id, onnxruntime.get_available_providers())
+    session = onnxruntime.InferenceSession(str(path), session_options(config, onnxruntime), providers=chosen)
+    # A provider whose libraries can't be loaded is dropped by ONNX Runtime with no more than a log line.
+    lost = [name for name, _ in chosen if name not in session.get_providers()]
+    if lost:
+        raise ConfigError(f"onnxruntime {onnxruntime.__version__} could not start {', '.join(lost)}: see the log above")
+    return OnnxRuntimeSession(session)
+
+
+def _open_openvino(config: Config, path: Path | str) -> Session:
+    for name, options in accelerators(config, "cpu"):
+        if name != "openvino":
+            raise ConfigError(f"cpu_execution_accelerator {name!r} is unknown; openvino can be used")
+        if options:
+            raise ConfigError("parameters of the openvino accelerator are not read: write parameters 'openvino.KEY'")
+    openvino = _import_openvino()
+    core = openvino.Core()
+    model = core.read_model(str(path))
+    compiled = core.compile_model(model, "CPU", openvino_properties(config))
+    return OpenVinoSession(model, compiled, openvino.Tensor)
+
+
+def openvino_properties(config: Config) -> dict[str, str]:
+    """OpenVINO's compile properties: exact arithmetic and least latency, unless parameters "openvino.KEY" say other."""
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    threads = integer(config, "intra_op_thread_count", 0)
+    if threads > 0:
+        properties["INFERENCE_NUM_THREADS"] = str(threads)
+    prefix = "openvino."
+    given = parameters(config).items()
+    return properties | {key[len(prefix) :]: value for key, value in given if key.startswith(prefix)}
+
+
+def _import_openvino() -> Any:
+    # Its import starts a counter in the home directory and a client of Google Analytics; without the package it
+    # takes an empty one of its own.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    try:
+        import openvino
+    except ImportError as error:
+        raise ConfigError(
+            f"the model asks for OpenVINO, which can't be imported ({error}): install openvino, or remove "
+            "cpu_execution_accelerator from the configuration"
+        ) from None
+    return openvino
+
+
+def _onnx_tensor(node: Any) -> Tensor:
+    shape = tuple(size if isinstance(size, int) else -1 for size in node.shape)
+    if node.type not in ONNX_DTYPES:
+        raise ConfigError(f"{node.name} has the type {node.type}, which can't be served")
+    return Tensor(node.name, np.dtype(ONNX_DTYPES[node.type]), shape)
+
+
+def _openvino_tensor(port: Any) -> Tensor:
+    shape = tuple(size.get_length() if size.is_static else -1 for size in port.get_partial_shape())
+    # The node's own name is the ONNX tensor's; get_any_name() picks any of those that share the port.
+    name = port.get_node().get_friendly_name().removesuffix(RESULT_SUFFIX)
+    return Tensor(name, np.dtype(port.get_element_type().to_dtype()), shape)
+
+
+def _text(array: NDArray[Any]) -> NDArray[Any]:
+    texts = [each.decode() if isinstance(each, bytes) else each for each in array.flat]
+    return np.array(texts, dtype=np.object_).reshape(array.shape)

@@ -1,0 +1,45 @@
+"""What the postprocessing steps read of a request, and how a refusal is worded. Knows no task and no Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tensors = Mapping[str, NDArray[Any]]
+
+TOP_K = "top_k"
+
+
+class InvalidInput(ValueError):
+    """A client's tensor that can't be taken; the text names the tensor and says what is wrong with it."""
+
+
+def top_k(tensors: Tensors, default: int | None, available: int) -> int:
+    """How many answers each row of the request wants, at most `available`; `default` None means all.
+
+    `top_k` [rows, 1] is optional; the rows of a request share the shape of its outputs, so they must agree.
+    """
+    wanted = default
+    if TOP_K in tensors:
+        values = tensors[TOP_K]
+        if values.size == 0:
+            raise InvalidInput(f"{TOP_K} is empty")
+        wanted = int(values.flat[0])
+        if np.any(values != wanted):
+            raise InvalidInput(f"{TOP_K} differs between the rows of one request")
+        if wanted < 1:
+            raise InvalidInput(f"{TOP_K} must be at least 1, not {wanted}")
+    return available if wanted is None else min(wanted, available)
+
+
+def head(raw: bytes, characters: int) -> str:
+    """At least the first `characters` characters of a UTF-8 text, without decoding megabytes that nothing refers to."""
+    return raw[: 4 * characters].decode("utf-8", "ignore")
+
+
+def strings(values: list[list[str]]) -> NDArray[np.object_]:
+    """A STRING tensor of the shape of `values`."""
+    return np.array([[value.encode() for value in row] for row in values], dtype=np.object_)

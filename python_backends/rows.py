@@ -1,0 +1,85 @@
+"""Encoded rows, and how they become the tensors that travel to the net.
+
+Owns padding and the tensors' names and shapes; knows neither tokenizers nor tasks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .settings import Settings
+
+SPECIAL = -1  # in a sequence's places: a token that stands for no characters of the text
+PADDING = -2  # in the spans tensor: no token at all
+
+# Several sequences a row (tensors [rows, sequences, width]), and the tensor that holds the sequences' places.
+NESTED = {"question-answering", "zero-shot-classification"}
+PLACES = {"token-classification": ("offsets", SPECIAL), "question-answering": ("spans", PADDING)}
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One token sequence; `places` are the characters [tokens, 2] (start, end) that each token stands for."""
+
+    ids: list[int]
+    type_ids: list[int]
+    places: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one row of a request becomes: its sequences, and how many tokens (at least) were left out."""
+
+    sequences: tuple[Sequence, ...]
+    truncated_tokens: int
+
+
+def tensors(rows: Many[Row], settings: Settings) -> dict[str, NDArray[Any]]:
+    """The tensors of one request, by name; INT32, the rows first, padded to the least width that holds the longest.
+
+    input_ids, attention_mask and, if the net takes it, token_type_ids: [rows, width], or [rows, sequences, width]
+    (question-answering: windows; zero-shot: labels; rows of fewer sequences get sequences of zero mask).
+    truncated_tokens: [rows, 1]. token-classification: offsets [rows, width, 2], -1 for special and padding tokens.
+    question-answering: spans [rows, sequences, width, 2], -1 where no answer may start or end, -2 for padding.
+    """
+    count = max(len(row.sequences) for row in rows)
+    width = _width(max(len(sequence.ids) for row in rows for sequence in row.sequences), settings.widths)
+    dense = (len(rows), count, width)
+    shape = dense if settings.task in NESTED else (len(rows), width)
+    filled = _fill(rows, dense, settings)
+    named = {name: array.reshape(shape + array.shape[3:]) for name, array in filled.items()}
+    named["truncated_tokens"] = np.array([[row.truncated_tokens] for row in rows], np.int32)
+    return named
+
+
+def _fill(rows: Many[Row], shape: tuple[int, int, int], settings: Settings) -> dict[str, NDArray[np.int32]]:
+    ids = np.full(shape, settings.pad_id, np.int32)
+    mask = np.zeros(shape, np.int32)
+    arrays = {"input_ids": ids, "attention_mask": mask}
+    types = places = None
+    if "token_type_ids" in settings.inputs:
+        types = arrays["token_type_ids"] = np.full(shape, settings.pad_type_id, np.int32)
+    if settings.task in PLACES:
+        name, padding = PLACES[settings.task]
+        places = arrays[name] = np.full((*shape, 2), padding, np.int32)
+    for i, row in enumerate(rows):
+        for j, sequence in enumerate(row.sequences):
+            length = len(sequence.ids)
+            ids[i, j, :length] = sequence.ids
+            mask[i, j, :length] = 1
+            if types is not None:
+                types[i, j, :length] = sequence.type_ids
+            if places is not None:
+                places[i, j, :length] = sequence.places
+    return arrays
+
+
+def _width(longest: int, widths: tuple[int, ...]) -> int:
+    at = bisect_left(widths, longest)
+    return widths[at] if at < len(widths) else longest

@@ -1,0 +1,92 @@
+"""One text a row: text-classification, token-classification, feature-extraction.
+
+Token ids equal those of the checkpoint's own tokenizer with truncation to max_length. Knows nothing of padding
+and Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .capping import BYTES_PER_TOKEN, Piece, characters_before, piece, settled
+from .inputs import InvalidInput, Tensors, Text, column, encoded
+from .rows import SPECIAL, Row, Sequence
+from .settings import Settings
+
+FIELD = "text_input"
+
+
+class TextEncoder:
+    """Encodes texts; `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself."""
+
+    fields: tuple[str, ...] = (FIELD,)
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self.settings = settings
+        self._tokenizer = tokenizer
+        self._side = settings.truncation_side
+        self._needs_types = "token_type_ids" in settings.inputs
+        self._needs_places = settings.task == "token-classification"
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(settings.max_length, direction=settings.truncation_side)
+
+    def items(self, tensors: Tensors) -> list[Text]:
+        """The texts of a request, one a row."""
+        return [*column(FIELD, tensors)]
+
+    def encode(self, items: Many[Text]) -> list[Row | InvalidInput]:
+        """One row (or the reason why there is none) for each text, by one call of the tokenizer."""
+        raws = [encoded(item) for item in items]
+        pieces = [self._piece(raw, BYTES_PER_TOKEN[0]) for raw in raws]
+        good = [found for found in pieces if isinstance(found, Piece)]
+        encodings = iter(self._tokenize(good))
+        return [
+            found if isinstance(found, InvalidInput) else self._row(raw, found, next(encodings))
+            for raw, found in zip(raws, pieces, strict=True)
+        ]
+
+    def _piece(self, raw: bytes, bytes_per_token: int) -> Piece | InvalidInput:
+        try:
+            return piece(FIELD, raw, self.settings.max_length * bytes_per_token, self._side)
+        except InvalidInput as refusal:
+            return refusal
+
+    def _tokenize(self, pieces: Many[Piece]) -> Any:
+        texts = [each.text for each in pieces]
+        # The fast call knows neither offsets nor words; words are what a cut text is checked by.
+        if self._needs_places or any(each.cut for each in pieces):
+            return self._tokenizer.encode_batch(texts)
+        return self._tokenizer.encode_batch_fast(texts)
+
+    def _row(self, raw: bytes, used: Piece, encoding: Any) -> Row | InvalidInput:
+        for bytes_per_token in BYTES_PER_TOKEN[1:]:
+            if not used.cut or settled(encoding, self._side):
+                break
+            wider = self._piece(raw, bytes_per_token)
+            if isinstance(wider, InvalidInput):
+                return wider
+            used, encoding = wider, self._tokenizer.encode(wider.text)
+        if len(encoding) == 0:
+            return InvalidInput(f"{FIELD} has no tokens")
+        places = _places(encoding, characters_before(raw, used)) if self._needs_places else None
+        sequence = Sequence(encoding.ids, encoding.type_ids if self._needs_types else [], places)
+        return Row((sequence,), max(self._dropped(encoding), int(used.cut)))
+
+    def _dropped(self, encoding: Any) -> int:
+        if len(encoding) < self.settings.max_length:
+            return 0
+        return sum(len(part) - _specials(part) for part in encoding.overflowing)
+
+
+def _specials(encoding: Any) -> int:
+    return sum(encoding.special_tokens_mask)
+
+
+def _places(encoding: Any, shift: int) -> NDArray[np.int32]:
+    places = np.array(encoding.offsets, np.int32).reshape(-1, 2) + np.int32(shift)
+    places[np.array(encoding.special_tokens_mask, np.bool_)] = SPECIAL
+    return places

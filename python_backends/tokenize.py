@@ -1,0 +1,59 @@
+"""Triton adapter of NAME_tokenize: STRING tensors in, token tensors out; one call of the tokenizer for a whole batch.
+
+Owns requests and responses only: what is encoded and refused is decided in the encoders. One bad request is answered
+alone, the others of its batch are not touched.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+# Threads of the tokenizer would take the net's cores; a served batch is small.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import triton_python_backend_utils as pb
+
+from .encoding import InvalidInput, open_encoder, tensors
+
+
+class TritonPythonModel:
+    """One instance of NAME_tokenize."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Open the tokenizer of the version folder."""
+        self.encoder = open_encoder(Path(args["model_repository"]) / args["model_version"])
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """One response a request, in order."""
+        items: list[Any] = []
+        answers: list[Any] = []
+        for request in requests:
+            try:
+                found = self._items(request)
+            except InvalidInput as refusal:
+                answers.append(refusal)
+                continue
+            answers.append(slice(len(items), len(items) + len(found)))
+            items += found
+        rows = self.encoder.encode(items) if items else []
+        return [self._response(each if isinstance(each, InvalidInput) else rows[each]) for each in answers]
+
+    def _items(self, request: Any) -> list[Any]:
+        arrays = {}
+        for name in self.encoder.fields:
+            tensor = pb.get_input_tensor_by_name(request, name)
+            if tensor is None:
+                raise InvalidInput(f"{name} is missing")
+            arrays[name] = tensor.as_numpy()
+        return self.encoder.items(arrays)
+
+    def _response(self, rows: Any) -> Any:
+        refusal = (
+            rows if isinstance(rows, InvalidInput) else next((r for r in rows if isinstance(r, InvalidInput)), None)
+        )
+        if refusal is not None:
+            return pb.InferenceResponse(error=pb.TritonError(str(refusal), pb.TritonError.INVALID_ARG))
+        arrays = tensors(rows, self.encoder.settings)
+        return pb.InferenceResponse([pb.Tensor(name, array) for name, array in arrays.items()])

@@ -1,0 +1,161 @@
+"""Question answering: a question and a context become overlapping windows over the context.
+
+Windows, and the characters that an answer's borders stand for, are those of transformers' QuestionAnsweringPipeline
+(4.57): max_seq_len 384, only the context is truncated, answers aligned to words. Knows nothing of padding and Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from .capping import Piece, characters_before, piece, refuse_longer, sequence_length
+from .inputs import InvalidInput, Tensors, Text, column, decoded, encoded, same_rows
+from .rows import SPECIAL, Row, Sequence
+from .settings import Settings
+
+QUESTION = "question"
+CONTEXT = "context"
+
+MAX_WINDOW_LENGTH = 384
+MAX_STRIDE = 128
+
+# A longer context is cut, and truncated_tokens says so: each window costs a pass of the net. The bytes are enough to
+# fill the windows with ordinary text, which has 3 to 5 bytes a token.
+MAX_WINDOWS = 64
+CONTEXT_BYTES_PER_TOKEN = 6
+
+Item = tuple[Text, Text]
+
+
+class WindowEncoder:
+    """Encodes (question, context); `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself."""
+
+    fields: tuple[str, ...] = (QUESTION, CONTEXT)
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self.settings = settings
+        self._tokenizer = tokenizer
+        self._needs_types = "token_type_ids" in settings.inputs
+        self._length = min(settings.max_length, MAX_WINDOW_LENGTH)
+        self._stride = settings.doc_stride or min(self._length // 2, MAX_STRIDE)
+        self._room = self._length - tokenizer.num_special_tokens_to_add(is_pair=True)
+        self._counter = _counter(tokenizer)
+        self._context = 1 if settings.question_first else 0
+        self._context_bytes = MAX_WINDOWS * (self._length - self._stride) * CONTEXT_BYTES_PER_TOKEN
+        strategy = "only_second" if settings.question_first else "only_first"
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(
+            self._length, stride=self._stride, strategy=strategy, direction=settings.truncation_side
+        )
+
+    def items(self, tensors: Tensors) -> list[Item]:
+        """The questions and contexts of a request, a pair a row."""
+        same_rows(QUESTION, CONTEXT, tensors)
+        return list(zip(column(QUESTION, tensors), column(CONTEXT, tensors), strict=True))
+
+    def encode(self, items: Many[Item]) -> list[Row | InvalidInput]:
+        """One row of as many sequences as windows (or the reason why there is none) for each item."""
+        checked = [self._check(encoded(question), encoded(context)) for question, context in items]
+        good = [each for each in checked if not isinstance(each, InvalidInput)]
+        pairs = [self._ordered(question, used.text) for question, used, _ in good]
+        encodings = iter(self._tokenizer.encode_batch(pairs))
+        return [
+            each if isinstance(each, InvalidInput) else self._row(next(encodings), each[1], each[2]) for each in checked
+        ]
+
+    def _check(self, question: bytes, context: bytes) -> tuple[str, Piece, int] | InvalidInput:
+        try:
+            if not question:
+                raise InvalidInput(f"{QUESTION} is empty")
+            if not context:
+                raise InvalidInput(f"{CONTEXT} is empty")
+            refuse_longer(QUESTION, question, self._length)
+            asked = decoded(QUESTION, question)
+            used = piece(CONTEXT, context, self._context_bytes, self.settings.truncation_side)
+            self._refuse_crowding(asked, used.text)
+            return asked, used, characters_before(context, used)
+        except InvalidInput as refusal:
+            return refusal
+
+    def _refuse_crowding(self, question: str, context: str) -> None:
+        """Refuse a question beside which windows can't advance over the context: the tokenizer would abort on it."""
+        asked = self._count(question)
+        if asked + self._stride < self._room:
+            return
+        if asked + self._count(context) > self._room:
+            allowed = self._room - self._stride - 1
+            raise InvalidInput(
+                f"{QUESTION} has {asked} tokens; beside a {CONTEXT} that does not fit whole it may have {allowed}"
+            )
+
+    def _count(self, text: str) -> int:
+        return len(self._counter.encode(text, add_special_tokens=False))
+
+    def _ordered(self, question: str, context: str) -> tuple[str, str]:
+        return (question, context) if self.settings.question_first else (context, question)
+
+    def _row(self, encoding: Any, used: Piece, shift: int) -> Row:
+        windows = [encoding, *encoding.overflowing]
+        dropped = sum(sequence_length(each, self._context) - self._stride for each in windows[MAX_WINDOWS:])
+        sequences = tuple(self._window(each, shift) for each in windows[:MAX_WINDOWS])
+        return Row(sequences, max(dropped, int(used.cut)))
+
+    def _window(self, window: Any, shift: int) -> Sequence:
+        ids = window.ids
+        sequence_ids = np.array([-1 if each is None else each for each in window.sequence_ids], np.int32)
+        places = _word_places(window, sequence_ids == self._context) + np.int32(shift)
+        places[~self._allowed(np.array(ids), sequence_ids)] = SPECIAL
+        return Sequence(ids, window.type_ids if self._needs_types else [], places)
+
+    def _allowed(self, ids: NDArray[Any], sequence_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Where the pipeline lets an answer start or end: in the context, and at the classification token.
+
+        With the context first (tokenizers that pad on the left) the pipeline masks nothing.
+        """
+        if not self.settings.question_first:
+            return np.ones(ids.shape, np.bool_)
+        allowed: NDArray[np.bool_] = sequence_ids == 1
+        if self.settings.cls_id is not None:
+            allowed |= ids == self.settings.cls_id
+        return allowed
+
+
+def _counter(tokenizer: Any) -> Any:
+    """A tokenizer that counts tokens: it shares the model (the memory) and truncates nothing."""
+    counter = Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        counter.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        counter.pre_tokenizer = tokenizer.pre_tokenizer
+    added = tokenizer.get_added_tokens_decoder()
+    counter.add_special_tokens([token for token in added.values() if token.special])
+    counter.add_tokens([token for token in added.values() if not token.special])
+    return counter
+
+
+def _word_places(window: Any, in_context: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """For each token the characters of the context's word with the token's word number, else the token's own.
+
+    A word that the window's border cuts has only the characters that are in the window.
+    """
+    places = np.array(window.offsets, np.int32).reshape(-1, 2)
+    words = np.array([-1 if word is None else word for word in window.word_ids], np.int32)
+    members = np.flatnonzero(in_context & (words >= 0))
+    if members.size == 0:
+        return places
+    known = words[members]
+    begins = np.full(int(words.max()) + 1, -1, np.int32)
+    ends = begins.copy()
+    # Assignment in order: the last one wins, so the first token of a word is written last.
+    begins[known[::-1]] = places[members[::-1], 0]
+    ends[known] = places[members, 1]
+    has_word = np.flatnonzero(words >= 0)
+    has_word = has_word[begins[words[has_word]] >= 0]
+    places[has_word, 0] = begins[words[has_word]]
+    places[has_word, 1] = ends[words[has_word]]
+    return places
