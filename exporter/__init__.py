@@ -1,0 +1,1 @@
+"""Checkpoint -> graph -> files -> verified -> published. `pipeline.py` is the list of steps."""

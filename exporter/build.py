@@ -1,0 +1,146 @@
+"""From a torch model to the net's ONNX graph: exported, cleaned, named and flattened, in float32.
+
+Owns the call of optimum's exporter. It knows the task's tensors, not what happens to the graph afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from hfx import names
+from hfx.errors import CheckpointUnsupported, StorageFull
+from hfx.exporter.graph.clean import clean
+from hfx.exporter.graph.pooling import Pooling, append_pooling
+from hfx.exporter.graph.ragged import flatten_inputs
+from hfx.exporter.tasks.task import EncoderTask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOKEN_INPUTS = (names.INPUT_IDS, names.ATTENTION_MASK, names.TOKEN_TYPE_IDS)
+HIDDEN_STATE = "last_hidden_state"
+
+
+def supported_model_types(task: EncoderTask) -> frozenset[str]:
+    """Architectures that optimum exports for this task and that read a text as a whole (have a masked-LM class)."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    with _quiet():
+        from optimum.exporters.onnx import onnx_export_from_model  # noqa: F401  (fills the registry)
+        from optimum.exporters.tasks import TasksManager
+
+        exportable = TasksManager.get_supported_model_type_for_task(task.export_task, "onnx")
+    return frozenset(exportable) & frozenset(MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+
+
+def build_graph(
+    model: PreTrainedModel, task: EncoderTask, opset: int, pad_id: int, pooling: Pooling | None
+) -> onnx.ModelProto:
+    """The flat float32 graph of `model` for `task`, with the net's tensor names (DESIGN: tensors between the steps).
+
+    `pooling` is given for embeddings only. Raises CheckpointUnsupported when the architecture can't be exported or
+    takes other inputs than token ids, mask and types.
+    """
+    graph = clean(_export(model, task, opset))
+    inputs = [value.name for value in graph.graph.input]
+    if unknown := [name for name in inputs if name not in TOKEN_INPUTS]:
+        raise CheckpointUnsupported(
+            f"The model takes inputs that a text doesn't have: {', '.join(unknown)}.",
+            "hfx exports models that read token ids, an attention mask and token types.",
+        )
+    outputs = task.net_outputs(model.config.to_dict())
+    if pooling is not None:
+        append_pooling(
+            graph, pooling, HIDDEN_STATE, names.ATTENTION_MASK, names.EMBEDDING, width=int(outputs[0].dims[-1])
+        )
+    _keep_outputs(graph, [spec.name for spec in outputs])
+    padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
+    flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs})
+    return clean(graph)
+
+
+def _export(model: PreTrainedModel, task: EncoderTask, opset: int) -> onnx.ModelProto:
+    from optimum.exporters.onnx import onnx_export_from_model
+
+    with tempfile.TemporaryDirectory(prefix="hfx-export-") as folder, _quiet(), _exportable_pooling(model):
+        try:
+            onnx_export_from_model(model, folder, opset=opset, task=task.export_task, do_validation=False)
+        except OSError as error:
+            raise StorageFull(
+                f"The graph can't be written: {error}.", "Free space in TMPDIR, or point it elsewhere."
+            ) from error
+        except (ValueError, RuntimeError, NotImplementedError, AttributeError, TypeError, KeyError) as error:
+            reason = (str(error) or repr(error)).splitlines()[0]
+            raise CheckpointUnsupported(
+                f"{type(model).__name__} can't be exported to ONNX: {reason}",
+                "optimum's exporter refused it; another attention or a newer optimum may do.",
+            ) from error
+        return onnx.load(Path(folder) / "model.onnx")
+
+
+def _keep_outputs(model: onnx.ModelProto, wanted: list[str]) -> None:
+    """Drop the outputs that no one reads (hidden states, encoder states); clean() then drops what made them."""
+    kept = {value.name: value for value in model.graph.output}
+    if missing := [name for name in wanted if name not in kept]:
+        raise CheckpointUnsupported(
+            f"The exported graph has no output {', '.join(missing)}; it has {', '.join(kept)}.", "Pass another --task."
+        )
+    values = [kept[name] for name in wanted]
+    del model.graph.output[:]
+    model.graph.output.extend(values)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter's warnings are about tracing and are settled by the parity gate."""
+    levels = {name: logging.getLogger(name).level for name in ("optimum", "transformers", "torch.onnx")}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@contextlib.contextmanager
+def _exportable_pooling(model: PreTrainedModel) -> Iterator[None]:
+    """BART-like classifiers pool at the last end-of-sequence token of each row; export that rule as it is meant.
+
+    Transformers writes it as `hidden[mask].view(rows, -1, width)[:, -1]`, and checks before it that all rows have
+    equally many such tokens. A traced graph loses the check: rows with different counts (a text may spell "</s>")
+    would then mix. Reading each row at its own last token gives the same numbers and can't mix rows.
+    """
+    head = getattr(model, "classification_head", None)
+    eos = getattr(model.config, "eos_token_id", None)
+    if head is None or eos is None or not getattr(model.config, "is_encoder_decoder", False):
+        yield
+        return
+    original = model.forward
+
+    def forward(input_ids: Any = None, attention_mask: Any = None, **unused: Any) -> Any:
+        import torch
+        from transformers.modeling_outputs import SequenceClassifierOutput
+
+        base = getattr(model, model.base_model_prefix)
+        hidden = base(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+        order = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
+        last = (input_ids.eq(eos).long() * order).argmax(dim=1)
+        index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
+        return SequenceClassifierOutput(logits=head(hidden.gather(1, index)[:, 0]))
+
+    model.forward = forward
+    try:
+        yield
+    finally:
+        model.forward = original

@@ -1,0 +1,111 @@
+"""The JSON files of a checkpoint, above all config.json: bounded, and refused where transformers would do harm.
+
+A config decides how much is built before a weight is seen, which file is loaded and which code runs it. Owns the
+checks of those fields; what they mean for a task is the task's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
+
+MAX_BYTES = 16 * 1024 * 1024  # a config.json is a few KB; one of hundreds of MB is an attack or a mistake
+AGAIN = "Download or save the checkpoint again."
+# The largest value of each field that sizes a model. Above it, building would only exhaust time or memory.
+SIZES = {
+    "num_hidden_layers": 1_000,
+    "n_layers": 1_000,
+    "encoder_layers": 1_000,
+    "decoder_layers": 1_000,
+    "num_attention_heads": 10_000,
+    "n_heads": 10_000,
+    "hidden_size": 1_000_000,
+    "dim": 1_000_000,
+    "d_model": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "max_position_embeddings": 100_000_000,
+    "vocab_size": 100_000_000,
+    "num_labels": 1_000_000,
+}
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a small JSON file of a checkpoint."""
+    if not file.is_file():
+        raise CheckpointCorrupt(f"{file.parent} has no {file.name}.", "Pass a folder written by save_pretrained.")
+    if file.stat().st_size > MAX_BYTES:
+        raise CheckpointCorrupt(f"{file} is over {MAX_BYTES >> 20} MB.", "It can't be the file of a checkpoint.")
+    try:
+        value = json.loads(file.read_bytes())
+    except OSError as error:
+        raise CheckpointCorrupt(f"{file} can't be read: {error.strerror}.", "Check its permissions.") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointCorrupt(f"{file} is not JSON: {error}.", AGAIN) from error
+    if not isinstance(value, dict):
+        raise CheckpointCorrupt(f"{file} holds no JSON object.", AGAIN)
+    return value
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, with the fields that hfx rests on checked for their types."""
+    file = folder / "config.json"
+    config = read_json(file)
+    if not isinstance(config.get("model_type"), str):
+        if "auto_map" in config:
+            raise CheckpointUnsafe(
+                f"{file} wants code of its own (auto_map).",
+                "hfx runs no remote code: use a model that transformers has.",
+            )
+        raise CheckpointCorrupt(f"{file} has no model_type.", "Save the model again with save_pretrained.")
+    architectures = config.get("architectures")
+    if architectures is not None and not (
+        isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
+    ):
+        raise CheckpointCorrupt(f"architectures in {file} is no list of names.", "Save the model again.")
+    _refuse_detours(file, config)
+    _check_sizes(file, config)
+    _check_labels(file, config.get("id2label"))
+    return config
+
+
+def _refuse_detours(file: Path, config: dict[str, Any]) -> None:
+    """Fields by which a config makes transformers load another file, foreign kernels, or weights that aren't floats."""
+    if config.get("transformers_weights") is not None:
+        raise CheckpointUnsafe(
+            f"{file} names its own weight file (transformers_weights).", "Save the model again with save_pretrained."
+        )
+    for field in ("_attn_implementation", "_attn_implementation_internal", "attn_implementation"):
+        if "/" in str(config.get(field)):
+            raise CheckpointUnsafe(
+                f"{file} wants kernels from the hub ({field}: {config[field]!r}).", f"Remove {field} from it."
+            )
+    if config.get("quantization_config") is not None:
+        raise CheckpointUnsupported(
+            f"{file} has a quantization_config: these weights are quantized already.",
+            "Pass the float checkpoint; hfx quantizes by itself (--quantize).",
+        )
+
+
+def _check_sizes(file: Path, config: dict[str, Any]) -> None:
+    for field, largest in SIZES.items():
+        value = config.get(field)
+        if value is None or isinstance(value, list | dict):
+            continue  # transformers' default, or a model of another kind
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+            raise CheckpointCorrupt(
+                f"{field} in {file} is {str(value)[:50]!r}; it should be a whole number from 1 to {largest}.", AGAIN
+            )
+
+
+def _check_labels(file: Path, labels: object) -> None:
+    """Label names are looked up by the index of a logit: 0, 1, 2 without a gap."""
+    if labels is None:
+        return
+    if isinstance(labels, dict) and labels and {str(key) for key in labels} == {str(i) for i in range(len(labels))}:
+        return
+    raise CheckpointCorrupt(
+        f"id2label in {file} doesn't name the labels 0, 1, 2, ...", "Number its keys from 0, without gaps."
+    )

@@ -1,0 +1,232 @@
+"""The model folders of an encoder task: configurations and files of NAME, NAME_tokenize, NAME_net, NAME_postprocess.
+
+Owns what Triton will read. It knows tensors and settings, not how graphs were made nor whether they are right.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hfx import names
+from hfx.exporter.plan import ExportPlan
+from hfx.exporter.runtime import CpuChoice
+from hfx.exporter.tasks.task import Settings
+from hfx.python_backends import deploy
+from hfx.repository import (
+    BatchInput,
+    DynamicBatching,
+    EnsembleStep,
+    InstanceGroup,
+    ModelConfig,
+    Staging,
+    TensorSpec,
+    Warmup,
+    WarmupInput,
+    render,
+)
+
+QUEUED_BATCHES = 16  # a longer queue only makes callers wait for an answer that they have given up on
+QUEUE_TIMEOUT_SECONDS = 60
+CPU = (InstanceGroup("KIND_CPU", 1),)
+TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
+
+
+def token_inputs(plan: ExportPlan, inputs: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+    """The tensors that travel from the tokenizer to the net: a width, or sequences and a width."""
+    return tuple(TensorSpec(name, "TYPE_INT32", (-1,) * plan.task.item_rank) for name in inputs)
+
+
+def public_outputs(plan: ExportPlan) -> tuple[TensorSpec, ...]:
+    """The outputs of the entry point; where the net answers itself, with the net's exact dims."""
+    if plan.task.postprocess_settings is None:
+        return (*plan.task.net_outputs(plan.checkpoint.config), TRUNCATED)
+    return (*plan.task.outputs, TRUNCATED)
+
+
+def write_ensemble(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...]) -> None:
+    """The entry point NAME."""
+    folder = staging.folder(plan.name)
+    (folder / "1").mkdir()
+    (
+        folder / "1" / ".keep"
+    ).touch()  # Triton wants a version folder, and copies by git or object stores drop empty ones
+    task = plan.task
+    read = {spec.name: spec.name for spec in task.inputs if not spec.optional}
+    made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
+    answered = [spec.name for spec in task.net_outputs(plan.checkpoint.config)]
+    steps = [
+        EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made}),
+        EnsembleStep(plan.name + names.NET_SUFFIX, {n: n for n in inputs}, {n: n for n in answered}),
+    ]
+    if task.postprocess_settings is not None:
+        outputs = {spec.name: spec.name for spec in task.outputs}
+        reads = {name: name for name in (*answered, *task.postprocess_reads)}
+        steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, outputs))
+    config = ModelConfig(
+        name=plan.name,
+        platform="ensemble",
+        max_batch_size=plan.max_batch_size,
+        inputs=tuple(replace(spec, ragged=False) for spec in task.inputs),
+        outputs=public_outputs(plan),
+        steps=tuple(steps),
+    )
+    _write_config(config, plan, folder / "config.pbtxt")
+
+
+def write_tokenizer(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...], tokenizer: Any) -> None:
+    """NAME_tokenize: the tokenizer as transformers set it up, and how its output becomes tensors."""
+    folder = staging.folder(plan.name + names.TOKENIZE_SUFFIX)
+    version = _copy_files(folder, deploy.tokenize_files())
+    write_tokenizer_json(tokenizer, version / "tokenizer.json")
+    settings: Settings = {
+        "task": str(plan.task.task),
+        "max_length": plan.max_length,
+        "widths": list(plan.widths),
+        "pad_id": int(tokenizer.pad_token_id or 0),
+        "pad_type_id": int(tokenizer.pad_token_type_id),
+        "truncation_side": tokenizer.truncation_side,
+        "inputs": list(inputs),
+        "question_first": tokenizer.padding_side == "right",
+        "cls_id": tokenizer.cls_token_id,
+        **plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length),
+    }
+    _write_json(version / "settings.json", settings)
+    read = tuple(spec for spec in plan.task.inputs if not spec.optional)
+    config = ModelConfig(
+        name=plan.name + names.TOKENIZE_SUFFIX,
+        backend="python",
+        max_batch_size=plan.max_batch_size,
+        inputs=read,
+        outputs=(*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED),
+        instance_groups=CPU,
+        batching=_batching(plan),
+        warmups=(_text_warmup(plan, folder, read),),
+    )
+    _write_config(config, plan, folder / "config.pbtxt")
+
+
+def write_net(
+    plan: ExportPlan, folder: Path, inputs: tuple[str, ...], files: dict[str, str], choice: CpuChoice | None
+) -> None:
+    """The configurations of NAME_net, whose ONNX files `files` (device -> file name) lie in its version folder."""
+    config = ModelConfig(
+        name=plan.name + names.NET_SUFFIX,
+        backend="onnxruntime",
+        max_batch_size=plan.max_batch_size,
+        inputs=tuple(replace(spec, ragged=True) for spec in token_inputs(plan, inputs)),
+        outputs=plan.task.net_outputs(plan.checkpoint.config),
+        batch_inputs=(BatchInput("BATCH_ITEM_SHAPE", names.ITEM_SHAPE, "TYPE_INT32", names.INPUT_IDS),),
+        batching=_batching(plan),
+        warmups=_width_warmups(plan, inputs),
+    )
+    configs = folder / "configs"
+    configs.mkdir()
+    if "gpu" in files:
+        gpu = replace(config, default_model_filename=files["gpu"], instance_groups=(InstanceGroup("KIND_GPU", 1),))
+        _write_config(gpu, plan, configs / "gpu.pbtxt")
+        _write_config(gpu, plan, folder / "config.pbtxt")
+    if choice is not None:
+        cpu = replace(
+            config,
+            default_model_filename=files["cpu"],
+            instance_groups=CPU,
+            parameters=choice.parameters(plan.threads),
+            cpu_accelerators=choice.accelerators,
+        )
+        _write_config(cpu, plan, configs / "cpu.pbtxt")
+        _write_config(cpu, plan, folder / "config.pbtxt")
+
+
+def write_postprocess(plan: ExportPlan, staging: Staging, tokenizer: Any) -> None:
+    """NAME_postprocess, for the tasks that have one."""
+    task = plan.task
+    if task.postprocess_settings is None:
+        return
+    folder = staging.folder(plan.name + names.POSTPROCESS_SUFFIX)
+    version = _copy_files(folder, deploy.postprocess_files(str(task.task)))
+    settings: Settings = {"task": str(task.task), **task.postprocess_settings(plan.checkpoint.config)}
+    if plan.aggregation:
+        settings["aggregation"] = plan.aggregation
+    if names.INPUT_IDS in task.postprocess_reads:  # its answers spell tokens
+        write_tokenizer_json(tokenizer, version / "tokenizer.json")
+        settings["unk_id"] = tokenizer.unk_token_id
+    _write_json(version / "settings.json", settings)
+    config = ModelConfig(
+        name=plan.name + names.POSTPROCESS_SUFFIX,
+        backend="python",
+        max_batch_size=plan.max_batch_size,
+        inputs=_postprocess_inputs(plan),
+        outputs=task.outputs,
+        instance_groups=CPU,
+        batching=_batching(plan),
+    )
+    _write_config(config, plan, folder / "config.pbtxt")
+
+
+def write_tokenizer_json(tokenizer: Any, path: Path) -> None:
+    """The fast tokenizer as transformers uses it, without the truncation and padding of its last call."""
+    from tokenizers import Tokenizer
+
+    copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    copy.save(str(path))
+
+
+def _postprocess_inputs(plan: ExportPlan) -> tuple[TensorSpec, ...]:
+    task = plan.task
+    known = {spec.name: spec for spec in (*task.inputs, *task.token_outputs)}
+    known |= {spec.name: spec for spec in token_inputs(plan, (names.INPUT_IDS,))}
+    read = (*task.net_outputs(plan.checkpoint.config), *(known[name] for name in task.postprocess_reads))
+    return tuple(replace(spec, ragged=-1 in spec.dims) for spec in read)  # requests of any shape share a batch
+
+
+def _batching(plan: ExportPlan) -> DynamicBatching:
+    return DynamicBatching(
+        max_queue_size=QUEUED_BATCHES * plan.max_batch_size,
+        default_timeout_microseconds=QUEUE_TIMEOUT_SECONDS * 1_000_000,
+    )
+
+
+def _text_warmup(plan: ExportPlan, folder: Path, read: tuple[TensorSpec, ...]) -> Warmup:
+    """One example request from files in `warmup/`; each of Triton's BYTES is a 4-byte length and the text."""
+    (folder / "warmup").mkdir()
+    example, inputs = plan.task.example, {}
+    for spec in read:
+        value = example[spec.name]
+        texts = [value] if isinstance(value, str) else list(value)
+        raw = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
+        (folder / "warmup" / spec.name).write_bytes(raw)
+        inputs[spec.name] = WarmupInput(spec.data_type, (len(texts),), spec.name)
+    return Warmup("text", 1, inputs)
+
+
+def _width_warmups(plan: ExportPlan, inputs: tuple[str, ...]) -> tuple[Warmup, ...]:
+    """Every width once: the first request of a shape would pay for the runtime's preparation of it."""
+    lead = (1,) * (plan.task.item_rank - 1)
+    return tuple(
+        Warmup(f"width {width}", 1, {name: WarmupInput("TYPE_INT32", (*lead, width)) for name in inputs})
+        for width in plan.widths
+    )
+
+
+def _copy_files(folder: Path, files: dict[str, Path]) -> Path:
+    version = folder / "1"
+    version.mkdir()
+    for name, source in files.items():
+        (version / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copyfile(source, version / name)
+    return version
+
+
+def _write_json(path: Path, value: Settings) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _write_config(config: ModelConfig, plan: ExportPlan, path: Path) -> None:
+    path.write_text(render(config, made_by=plan.command), encoding="utf-8")

@@ -1,0 +1,209 @@
+"""The checkpoint in memory: its torch model and its fast tokenizer, each checked to fit the files and each other.
+
+Owns the calls into transformers. Weights come as float32, in evaluation mode; no remote code is run.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
+from hfx.exporter.config_file import AGAIN, read_json
+from hfx.exporter.source import Checkpoint
+
+if TYPE_CHECKING:
+    import torch
+
+# A head that the task doesn't use may be absent or left over: pooler weights in checkpoints of either kind.
+OPTIONAL_TENSORS = re.compile(r"(^|\.)pooler\.|position_ids$|num_batches_tracked$")
+NAMES_SHOWN = 6
+TOKENIZER_CONFIG = "tokenizer_config.json"
+# The keys by which a tokenizer's config can name files of its own.
+TOKENIZER_FILE_KEYS = ("tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "added_tokens_file")
+PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
+
+
+def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch.nn.Module:
+    """The torch model of a checkpoint as `auto_class` (a transformers Auto class), float32, in evaluation mode.
+
+    `headless` models (embeddings) may leave the tensors of a head that they don't have unused. Raises
+    CheckpointCorrupt where tensor names or shapes don't fit, CheckpointUnsafe for a pickle with more than tensors,
+    CheckpointUnsupported where transformers has no such model.
+    """
+    import torch
+    import transformers
+
+    loader = getattr(transformers, auto_class)
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.ERROR)  # what it warns of is checked below, and refused
+    try:
+        _check_parameters(checkpoint, loader)
+        model, report = loader.from_pretrained(
+            checkpoint.folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=not checkpoint.pickled,
+            dtype=torch.float32,
+            attn_implementation="eager",  # the plain graph: scores, softmax, values
+            ignore_mismatched_sizes=True,  # they are in the report, by name
+            output_loading_info=True,
+            weights_only=True,
+        )
+    except SourceError:
+        raise
+    except Exception as error:  # a config or file that no one foresaw fails anywhere in transformers
+        raise _load_error(checkpoint, auto_class, error) from error
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+    _check_names(checkpoint, report, headless)
+    model.eval()
+    return model  # type: ignore[no-any-return]
+
+
+def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
+    """Refuse a config of more parameters than the weight files have bytes, before memory is taken for them."""
+    import torch
+    from transformers import AutoConfig
+    from transformers.modeling_utils import no_init_weights
+
+    config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"), no_init_weights():
+        model = loader.from_config(config, attn_implementation="eager", trust_remote_code=False)
+        model.tie_weights()
+    described = sum(parameter.numel() for parameter in model.parameters())
+    held = sum(file.stat().st_size for file in checkpoint.weights)
+    if described > held:
+        raise CheckpointCorrupt(
+            f"{checkpoint.folder / 'config.json'} describes {described:,} parameters, which {_files(checkpoint)} "
+            f"with its {held:,} bytes can't hold.",
+            "Put the config.json and the weights of one model together, or download the checkpoint again.",
+        )
+
+
+def _files(checkpoint: Checkpoint) -> str:
+    first, *others = checkpoint.weights
+    return f"{first} (with {len(others)} further files)" if others else str(first)
+
+
+def _causes(error: BaseException | None) -> Iterator[str]:
+    """The texts of an error and of what led to it."""
+    while error is not None:
+        yield str(error)
+        error = error.__cause__ or error.__context__
+
+
+def _first_lines(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:300] or type(error).__name__
+
+
+def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> SourceError:
+    texts = list(_causes(error))
+    if any(text.startswith("Weights only load failed") for text in texts):
+        return CheckpointUnsafe(
+            f"The pickle {_files(checkpoint)} holds something else than plain tensors; it was not run.",
+            "Convert it to safetensors where you trust it: model.save_pretrained(FOLDER).",
+        )
+    if any("Unrecognized configuration class" in t or "does not recognize this architecture" in t for t in texts):
+        return CheckpointUnsupported(
+            f"Transformers has no {auto_class} for {checkpoint.model_type!r} ({checkpoint.folder / 'config.json'}).",
+            "Pass --task for what the model does.",
+        )
+    if isinstance(error, ImportError):
+        return CheckpointUnsupported(
+            f"{checkpoint.folder / 'config.json'} asks for a package that is not installed: {_first_lines(error)}",
+            "Install it, or remove the field that asks for it.",
+        )
+    if any("Unable to load weights" in text for text in texts):
+        return CheckpointCorrupt(f"{_files(checkpoint)} is truncated or damaged.", AGAIN)
+    return CheckpointCorrupt(
+        f"{checkpoint.folder / 'config.json'} and {_files(checkpoint)} can't be loaded: {_first_lines(error)}",
+        "Compare the named field or tensor with the original, or download the checkpoint again.",
+    )
+
+
+def _check_names(checkpoint: Checkpoint, report: dict[str, Any], headless: bool) -> None:
+    mismatched = set(report["mismatched_keys"])
+    missing = {name for name in report["missing_keys"] if not OPTIONAL_TENSORS.search(name)} - mismatched
+    unexpected = {name for name in report["unexpected_keys"] if not OPTIONAL_TENSORS.search(name)}
+    findings = {
+        "has tensors of other shapes than config.json says": mismatched,
+        "lacks tensors": missing,
+        "has unknown tensors": set() if headless else unexpected,
+    }
+    for finding, names in findings.items():
+        if names:
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            raise CheckpointCorrupt(
+                f"{_files(checkpoint)} {finding}: {', '.join(sorted(names)[:NAMES_SHOWN])}{more}.",
+                "Pass the checkpoint of the task (--task), or save the model again from its own class.",
+            )
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The checkpoint's fast tokenizer (transformers' PreTrainedTokenizerFast); its ids all fit the model.
+
+    Raises CheckpointCorrupt, CheckpointUnsafe or CheckpointUnsupported (a tokenizer in Python only).
+    """
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+
+    _refuse_foreign_files(checkpoint.folder)
+    try:
+        tokenizer = loader.from_pretrained(
+            checkpoint.folder, local_files_only=True, trust_remote_code=False, use_fast=True
+        )
+        tokenizer(PROBE, verbose=False)
+    except BaseException as error:  # plain Exceptions, and the PanicException of tokenizers' Rust, which is none
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise _tokenizer_error(checkpoint.folder, error) from error
+    if not tokenizer.is_fast:
+        raise CheckpointUnsupported(
+            f"{checkpoint.folder} has only a slow (Python) tokenizer, {type(tokenizer).__name__}.",
+            "hfx serves tokenizers with a tokenizer.json; look for a checkpoint that has one.",
+        )
+    _check_ids(checkpoint, max(tokenizer.get_vocab().values(), default=0))
+    return tokenizer
+
+
+def _tokenizer_error(folder: Path, error: BaseException) -> SourceError:
+    if "trust_remote_code" in str(error):
+        return CheckpointUnsafe(
+            f"{folder / TOKENIZER_CONFIG} wants code of its own (auto_map).",
+            "hfx runs no remote code: save the tokenizer as a PreTrainedTokenizerFast.",
+        )
+    return CheckpointCorrupt(
+        f"The tokenizer of {folder} can't be loaded: {_first_lines(error)}",
+        "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
+    )
+
+
+def _refuse_foreign_files(folder: Path) -> None:
+    """A tokenizer's config may name its files by a path, which transformers would follow anywhere."""
+    file = folder / TOKENIZER_CONFIG
+    config = read_json(file) if file.is_file() else {}
+    for key in TOKENIZER_FILE_KEYS:
+        value = config.get(key)
+        if isinstance(value, str) and Path(value).is_file() and not _is_inside(folder, Path(value)):
+            raise CheckpointUnsafe(
+                f"{file} names a file outside the checkpoint ({key}: {value!r}).", f"Remove {key} from it."
+            )
+
+
+def _is_inside(folder: Path, path: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _check_ids(checkpoint: Checkpoint, largest: int) -> None:
+    vocabulary = checkpoint.config.get("vocab_size")
+    if isinstance(vocabulary, int) and largest >= vocabulary:
+        raise CheckpointCorrupt(
+            f"The tokenizer of {checkpoint.folder} has token ids up to {largest}, the model {vocabulary} embeddings.",
+            "Use the tokenizer that the model was trained with, or resize its embeddings.",
+        )

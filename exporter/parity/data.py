@@ -1,0 +1,136 @@
+"""Labelled data from the user's CSV or TSV: requests of a task, and what the right answers are.
+
+Owns the reading of tables; a task's metric compares. Columns are found by their usual names unless they are given.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfx import names
+from hfx.errors import UsageError
+from hfx.exporter.tasks.task import Config, EncoderTask, Request, labels_of
+
+FIELD_LIMIT = 64 * 1024 * 1024  # a context may be long; the csv module's own limit is 128 KB
+MOST_ROWS = 100_000
+INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    names.TEXT_INPUT: ("text_input", "text", "sentence", "input"),
+    names.QUESTION: ("question",),
+    names.CONTEXT: ("context", "passage"),
+    names.CANDIDATE_LABELS: ("candidate_labels", "candidates"),
+}
+PAIR_COLUMNS = (("first", "second"), ("text1", "text2"), ("sentence1", "sentence2"), ("text_a", "text_b"))
+TARGET_COLUMNS = ("target", "label", "labels", "entities", "answer", "answers", "score", "similarity")
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """Requests and targets. Embeddings have two requests a target: the texts of a pair in turn."""
+
+    requests: tuple[Request, ...]
+    targets: tuple[str, ...]
+
+
+def read_data(
+    path: Path,
+    task: EncoderTask,
+    config: Config,
+    input_columns: Sequence[str] = (),
+    target_column: str | None = None,
+) -> LabelledData:
+    """The rows of `path` for `task`. UsageError names the file, the line or column, and what was found.
+
+    `input_columns` are given in the order of the task's inputs (question, context) or of a pair's texts.
+    """
+    rows = _rows(path)
+    header = list(rows[0])
+    target = _column(path, header, (target_column,) if target_column else TARGET_COLUMNS)
+    columns = _input_columns(path, header, task, input_columns)
+    requests: list[Request] = []
+    for row in rows:
+        requests.extend(_requests(row, columns))
+    known = labels_of(config)
+    return LabelledData(tuple(requests), tuple(_target(row[target], known, task) for row in rows))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    csv.field_size_limit(FIELD_LIMIT)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+            rows = []
+            for row in reader:
+                if None in row or None in row.values():
+                    raise UsageError(
+                        f"{path}, line {reader.line_num}: not as many fields as the header has.",
+                        "Quote commas in texts.",
+                    )
+                rows.append(row)
+                if len(rows) > MOST_ROWS:
+                    raise UsageError(f"{path} has over {MOST_ROWS} rows.", "Take a sample of it.")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(
+            f"{path} can't be read as CSV: {error}.", "Save it as UTF-8 CSV or TSV with a header."
+        ) from error
+    if not rows:
+        raise UsageError(f"{path} has no rows.", "It needs a header and at least one row.")
+    return rows
+
+
+def _column(path: Path, header: list[str], wanted: Sequence[str]) -> str:
+    for name in wanted:
+        if name in header:
+            return name
+    raise UsageError(
+        f"{path} has none of the columns {', '.join(wanted)}; it has {', '.join(header)}.",
+        "Rename a column, or give it by --input-column / --target-column.",
+    )
+
+
+def _input_columns(path: Path, header: list[str], task: EncoderTask, given: Sequence[str]) -> list[dict[str, str]]:
+    """For each request that a row makes: tensor name -> column."""
+    if task.task is names.Task.FEATURE_EXTRACTION:
+        pair = next((p for p in ((tuple(given),) if given else PAIR_COLUMNS) if set(p) <= set(header)), None)
+        if pair is None or len(pair) != 2:
+            raise UsageError(
+                f"{path} has no pair of text columns ({', '.join('/'.join(p) for p in PAIR_COLUMNS)}).",
+                "Embeddings are measured on pairs of texts with a similarity.",
+            )
+        return [{names.TEXT_INPUT: column} for column in pair]
+    tensors = [spec.name for spec in task.inputs if not spec.optional]
+    if given and len(given) != len(tensors):
+        raise UsageError(
+            f"{task.task} reads {', '.join(tensors)}.", f"Give {len(tensors)} input columns in that order."
+        )
+    wanted: list[tuple[str, ...]] = [(name,) for name in given] or [INPUT_COLUMNS[tensor] for tensor in tensors]
+    return [{tensor: _column(path, header, names_) for tensor, names_ in zip(tensors, wanted, strict=True)}]
+
+
+def _requests(row: dict[str, str], columns: list[dict[str, str]]) -> list[Request]:
+    return [{tensor: _value(tensor, row[column]) for tensor, column in request.items()} for request in columns]
+
+
+def _value(tensor: str, text: str) -> str | list[str]:
+    if tensor != names.CANDIDATE_LABELS:
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text.split("|")
+    return [str(label) for label in value] if isinstance(value, list) else [str(value)]
+
+
+def _target(text: str, labels: list[str], task: EncoderTask) -> str:
+    """A label's name; a number stands for a label where no label is called so."""
+    if (
+        task.task is names.Task.TEXT_CLASSIFICATION
+        and text not in labels
+        and text.isdigit()
+        and int(text) < len(labels)
+    ):
+        return labels[int(text)]
+    return text

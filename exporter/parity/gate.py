@@ -1,0 +1,149 @@
+"""The gate: the files that would be served, run by the code that would serve them, against the checkpoint in torch.
+
+Owns the figures and the verdict. It is called on staged folders; what fails here is never published.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hfx import names
+from hfx.errors import VerificationFailed
+from hfx.exporter.graph.pooling import Pooling
+from hfx.exporter.parity.reference import forward
+from hfx.exporter.parity.thresholds import Limits
+from hfx.exporter.tasks.task import EncoderTask
+from hfx.local import Answer, LocalModel, Request, Tensors
+
+ALONE = 64  # requests that are also run one by one, to see that company doesn't change an answer
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The checkpoint's side: requests, their tokens, and torch's outputs and answers."""
+
+    requests: Sequence[Request]
+    encoded: Sequence[Tensors]
+    outputs: Sequence[Tensors]
+    answers: Sequence[Answer]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of one file.
+
+    `delta` is the largest difference of any output of the net, `delta_share` the same as a share of the largest
+    output; `agreement` the share of equal answers; drifts are differences of scores; `company` the largest
+    difference of an output between a request alone and in a mixed batch.
+    """
+
+    requests: int
+    delta: float
+    delta_share: float
+    agreement: float
+    mean_drift: float
+    max_drift: float
+    company: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures for the manifest."""
+        return {
+            name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in asdict(self).items()
+        }
+
+
+def make_reference(
+    model: LocalModel,
+    task: EncoderTask,
+    requests: Sequence[Request],
+    checkpoint: Any,
+    inputs: tuple[str, ...],
+    pooling: Pooling | None,
+) -> Reference:
+    """Answer `requests` with the torch model `checkpoint`: one forward a request, on the tokens that are served."""
+    encoded = model.encode(requests)
+    outputs = forward(checkpoint, encoded, inputs, model.layout.outputs, pooling)
+    answers = [model.answer(r, e, o) for r, e, o in zip(requests, encoded, outputs, strict=True)]
+    return Reference(requests, encoded, outputs, answers)
+
+
+def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference: Reference) -> int:
+    """Compare each request's token ids with transformers' own; raise VerificationFailed where one differs."""
+    length = model.encoder.settings.max_length
+    for request, encoded in zip(reference.requests, reference.encoded, strict=True):
+        expected = task.expected_ids(tokenizer, dict(request), length)
+        mask = encoded[names.ATTENTION_MASK].reshape(-1, encoded[names.ATTENTION_MASK].shape[-1])
+        ids = encoded[names.INPUT_IDS].reshape(mask.shape)
+        ours = [row[: int(m.sum())].tolist() for row, m in zip(ids, mask, strict=True)]
+        if ours != expected:
+            raise VerificationFailed(
+                f"The served tokenizer and the checkpoint's differ on {_short(request)}.",
+                "Please report this checkpoint's tokenizer; nothing was published.",
+            )
+    return len(reference.requests)
+
+
+def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figures:
+    """Run `model` on the reference's tokens, in batches and alone, and compare outputs and answers."""
+    outputs = model.run(reference.encoded)
+    deltas = [_delta(r, o, e) for r, o, e in zip(reference.outputs, outputs, reference.encoded, strict=True)]
+    delta = float(np.max(deltas))  # NaN if any is
+    largest = max(float(np.abs(v).max(initial=0.0)) for r in reference.outputs for v in r.values())
+    compared = [
+        task.compare(answer, model.answer(request, encoded, found))
+        for request, encoded, found, answer in zip(
+            reference.requests, reference.encoded, outputs, reference.answers, strict=True
+        )
+    ]
+    chosen = np.linspace(0, len(outputs) - 1, min(ALONE, len(outputs))).astype(int)
+    alone = [model.run([reference.encoded[i]])[0] for i in chosen]
+    company = [_delta(outputs[i], found, reference.encoded[i]) for i, found in zip(chosen, alone, strict=True)]
+    drifts = [comparison.drift for comparison in compared]
+    return Figures(
+        requests=len(outputs),
+        delta=delta,
+        delta_share=delta / max(1.0, largest),
+        agreement=sum(comparison.same for comparison in compared) / len(compared),
+        mean_drift=float(np.mean(drifts)),
+        max_drift=float(np.max(drifts)),
+        company=float(np.max(company)),
+    )
+
+
+def judge(what: str, figures: Figures, limits: Limits) -> None:
+    """Raise VerificationFailed, with the figures, unless all are within `limits`. A NaN is never within."""
+    checks = {
+        f"agreement {figures.agreement:.4f}, at least {limits.agreement:.4f}": figures.agreement >= limits.agreement,
+        f"mean score drift {figures.mean_drift:.2e}, at most {limits.drift:.2e}": figures.mean_drift <= limits.drift,
+        f"outputs finite, largest difference {figures.delta:.2e}": bool(np.isfinite(figures.delta)),
+        f"answers depend on their batch by {figures.company:.2e}, at most 0": figures.company == 0.0,
+    }
+    if limits.delta is not None:
+        text = f"largest difference {figures.delta_share:.2e} of the largest output, at most {limits.delta:.2e}"
+        checks[text] = figures.delta_share <= limits.delta
+    if failed := [text for text, passed in checks.items() if not passed]:
+        raise VerificationFailed(
+            f"{what} does not answer like the checkpoint on {figures.requests} requests: {'; '.join(failed)}.",
+            "Nothing was published. Use another --precision, or accept more with --max-drop.",
+        )
+
+
+def _delta(reference: Tensors, outputs: Tensors, encoded: Tensors) -> float:
+    """Largest difference over real tokens; padding positions have outputs that nobody reads."""
+    mask = encoded[names.ATTENTION_MASK].astype(bool)
+    worst = []
+    for name, expected in reference.items():
+        difference = np.abs(outputs[name].astype(np.float64) - expected)
+        by_token = expected.shape[: mask.ndim] == mask.shape
+        worst.append(np.max(difference[mask] if by_token else difference, initial=0.0))
+    return float(np.max(worst))
+
+
+def _short(request: Request) -> str:
+    text = json.dumps(dict(request), ensure_ascii=False)
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,0 +1,115 @@
+"""Which CPU runtime serves a model: measured on this machine, chosen, and written down.
+
+OpenVINO and ONNX Runtime read the same kinds of file but differ by model, precision and processor, so `auto` times
+both, in turn, on the very files and settings that would be served. Knows sessions, not checkpoints.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfx import names
+from hfx.errors import UsageError
+
+Name = TypeVar("Name", bound=str)
+Runtime = Literal["openvino", "onnxruntime"]
+# Rows x width: a single short text, and a batch as it forms under load.
+TIMED_SHAPES = ((1, 16), (8, 64))
+ROUNDS = 7
+SECONDS_A_SHAPE = 3.0
+
+
+@dataclass(frozen=True)
+class CpuChoice:
+    """The chosen runtime, its file, and what each candidate took: runtime -> {"ROWSxWIDTH": median milliseconds}."""
+
+    runtime: Runtime
+    quantization_group: int | None = None
+    milliseconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def accelerators(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
+        """The standard entry by which an onnxruntime backend is told to use OpenVINO."""
+        return (("openvino", {}),) if self.runtime == "openvino" else ()
+
+    def parameters(self, threads: int) -> dict[str, str]:
+        """Parameters of NAME_net. Threads don't spin: other models and the tokenizer need the cores in between."""
+        common = {"intra_op_thread_count": str(threads), "inter_op_thread_count": "1"}
+        if self.runtime == "onnxruntime":
+            return {**common, "session.intra_op.allow_spinning": "0"}
+        if self.quantization_group is None:
+            return common
+        # One activation scale for each group of a row; the default of 32 is no faster than ONNX Runtime.
+        return {**common, "openvino.DYNAMIC_QUANTIZATION_GROUP_SIZE": str(self.quantization_group)}
+
+    def backend_config(self, threads: int) -> dict[str, Any]:
+        """The part of a model configuration that opens the session, as the backend receives it from Triton."""
+        accelerators = [{"name": name, "parameters": dict(p)} for name, p in self.accelerators]
+        return {
+            "parameters": {key: {"string_value": value} for key, value in self.parameters(threads).items()},
+            "optimization": {"execution_accelerators": {"cpu_execution_accelerator": accelerators}},
+        }
+
+
+def openvino_available() -> bool:
+    """Whether the openvino package is installed."""
+    return importlib.util.find_spec("openvino") is not None
+
+
+def require_openvino() -> None:
+    """Raise UsageError where `--cpu-runtime openvino` was asked for and can't be had."""
+    if not openvino_available():
+        raise UsageError("--cpu-runtime openvino: the package openvino is not installed.", "pip install openvino")
+
+
+def choose(
+    candidates: Mapping[Runtime, tuple[CpuChoice, Path]], inputs: tuple[str, ...], item_rank: int, threads: int
+) -> CpuChoice:
+    """The fastest candidate by the geometric mean over TIMED_SHAPES, with everybody's figures in it."""
+    from hfx.python_backends.onnxruntime.sessions import open_session
+
+    sessions = {
+        runtime: open_session(choice.backend_config(threads), path, "CPU", 0)
+        for runtime, (choice, path) in candidates.items()
+    }
+    figures: dict[str, dict[str, float]] = {runtime: {} for runtime in sessions}
+    for rows, width in TIMED_SHAPES:
+        feed = _feed(inputs, item_rank, rows, width)
+        ways = {runtime: partial(s.run, feed, [o.name for o in s.outputs]) for runtime, s in sessions.items()}
+        for runtime, seconds in interleave(ways).items():
+            figures[runtime][f"{rows}x{width}"] = round(1e3 * seconds, 3)
+    best = min(candidates, key=lambda runtime: statistics.geometric_mean(figures[runtime].values()))
+    return replace(candidates[best][0], milliseconds=figures)
+
+
+def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
+    """Median seconds of each way, run in turn so that a noisy machine disturbs all alike."""
+    for run in ways.values():
+        run()  # shapes are prepared at their first run
+    times: dict[Name, list[float]] = {name: [] for name in ways}
+    begin = time.perf_counter()
+    for _ in range(ROUNDS):
+        for name, run in ways.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+        if time.perf_counter() - begin > SECONDS_A_SHAPE:
+            break
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _feed(inputs: tuple[str, ...], item_rank: int, rows: int, width: int) -> dict[str, NDArray[np.int32]]:
+    # Any id does; type 0 exists in every model.
+    tokens = {name: np.full(rows * width, 0 if name == names.TOKEN_TYPE_IDS else 1, np.int32) for name in inputs}
+    shape = [[width]] * rows if item_rank == 1 else [[1, width]] * rows
+    return {**tokens, names.ITEM_SHAPE: np.array(shape, np.int32)}

@@ -1,0 +1,195 @@
+"""A folder or a hub id becomes a Checkpoint whose files have been looked at before anything trusts them.
+
+Owns where a checkpoint is (folder, hub, cache) and that its links and paths stay inside. What its JSON files may say is
+config_file's, what its weight files look like weight_files'. It knows neither tasks nor ONNX.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
+from hfx.exporter.config_file import read_config
+from hfx.exporter.weight_files import find_weights
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
+HUB_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
+HUB_CONFIG_PATTERNS = ["*.json", "1_Pooling/*"]
+ADAPTER = "adapter_config.json"  # with peft installed, transformers would follow it to another model
+HASH_CHUNK = 1 << 20
+NAME_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk.
+
+    `id` is what the user typed, `revision` the hub's commit (None for a folder), `config` the parsed config.json,
+    `weights` the weight files (safetensors where there are any).
+    """
+
+    id: str
+    folder: Path
+    revision: str | None
+    config: dict[str, Any]
+    weights: tuple[Path, ...]
+
+    @property
+    def model_type(self) -> str:
+        """Transformers' name of the architecture family, for example `distilbert`."""
+        return str(self.config["model_type"])
+
+    @property
+    def architecture(self) -> str:
+        """Class of the weights, for example `BertForTokenClassification`; empty when the config is silent."""
+        architectures = self.config.get("architectures") or [""]
+        return str(architectures[0])
+
+    @property
+    def pickled(self) -> bool:
+        """Whether the weights are pickles, read by `weights_only=True` alone."""
+        return any(file.suffix == ".bin" for file in self.weights)
+
+    def sha256(self) -> str:
+        """Hash over the names and contents of the files that an answer depends on."""
+        digest = hashlib.sha256()
+        names = {file.relative_to(self.folder).as_posix() for file in self.folder.rglob("*.json")}
+        names |= {name for name in TOKENIZER_FILES if (self.folder / name).is_file()}
+        names |= {file.relative_to(self.folder).as_posix() for file in self.weights}
+        for name in sorted(names):
+            digest.update(name.encode() + b"\0")
+            with (self.folder / name).open("rb") as stream:
+                while chunk := stream.read(HASH_CHUNK):
+                    digest.update(chunk)
+        return digest.hexdigest()
+
+
+def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
+    """Look at the checkpoint `model` (a folder, or a hub id with `revision`) and return it ready to be loaded.
+
+    Raises CheckpointMissing, CheckpointCorrupt or CheckpointUnsafe; every message names the file.
+    """
+    folder, commit, config = _look_at(model, revision, HUB_PATTERNS)
+    weights = find_weights(folder)
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise CheckpointCorrupt(
+            f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES)}).",
+            "Save the tokenizer beside the weights: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
+        )
+    return Checkpoint(model, folder, commit, config, weights)
+
+
+def open_config(model: str, revision: str | None = None) -> Checkpoint:
+    """The checkpoint with its config alone: no weight is fetched or looked at (for `--dry-run`)."""
+    folder, commit, config = _look_at(model, revision, HUB_CONFIG_PATTERNS)
+    return Checkpoint(model, folder, commit, config, ())
+
+
+def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, dict[str, Any]]:
+    """Folder, commit and config of a checkpoint that keeps to its folder."""
+    folder, commit, root = _locate(model, revision, patterns)
+    if (folder / ADAPTER).is_file():
+        raise CheckpointUnsupported(
+            f"{folder / ADAPTER}: these are the weights of an adapter, not of a model.",
+            "Merge it first: model.merge_and_unload().save_pretrained(FOLDER).",
+        )
+    if (folder / "config.json").exists():  # else it is no checkpoint, and may be a home folder with a million files
+        _refuse_escapes(folder, root)
+    return folder, commit, read_config(folder)
+
+
+def _locate(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, Path]:
+    """Folder of the checkpoint, its commit, and the root that its links may not leave."""
+    shown = model if len(model) <= NAME_SHOWN else model[:NAME_SHOWN] + "..."
+    try:
+        path = Path(model).expanduser()
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # a name too long, a home of nobody, a folder that may not be entered
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointMissing(
+            f"{shown} can't be opened: {reason}.",
+            "Check the path, or pass a hub id such as org/name.",
+        ) from error
+    if not model.strip():
+        raise CheckpointMissing("The model has no name.", "Pass a checkpoint's folder or a hub id such as org/name.")
+    if is_folder:
+        if revision:
+            raise CheckpointMissing(
+                f"{model} is a folder, which has no revision {revision!r}.", "Leave --revision out."
+            )
+        return path.resolve(), None, path.resolve()
+    if exists:
+        raise CheckpointMissing(f"{model} is a file.", "Pass the folder that holds config.json and the weights.")
+    if model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model:
+        raise CheckpointMissing(f"There is no folder {shown}.", "Check the path, or pass a hub id such as org/name.")
+    return _fetch(model, revision, patterns)
+
+
+def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, Path]:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+        if patterns is HUB_PATTERNS and not any(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(model, revision=revision, allow_patterns=[*patterns, "*.bin"]))
+    except GatedRepoError as error:
+        raise CheckpointMissing(
+            f"{model!r} is on the hub, but its owner must let you in.",
+            f"Accept its terms at https://huggingface.co/{model} and log in with `hf auth login`.",
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CheckpointMissing(
+            f"{model!r} has no revision {revision!r}.", "Pass a branch, tag or commit of it (--revision)."
+        ) from error
+    except (HFValidationError, RepositoryNotFoundError) as error:
+        raise CheckpointMissing(
+            f"{model!r} is neither a folder here nor a model on the hub.",
+            "Check the spelling; for a private model, log in with `hf auth login`.",
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            raise StorageFull(
+                f"No room to download {model!r}: {error}.", "Free space, or point HF_HOME at a larger disk."
+            ) from error
+        raise CheckpointMissing(
+            f"The hub can't be reached for {model!r}, and no copy is in the local cache ({type(error).__name__}).",
+            "Download the model elsewhere and pass its folder: hfx export ./FOLDER.",
+        ) from error
+    return folder, folder.name, folder.parents[1]  # a snapshot's links lead to ../../blobs, inside the model's cache
+
+
+def _refuse_escapes(folder: Path, root: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and not _resolved(path).is_relative_to(root.resolve()):
+            raise CheckpointUnsafe(
+                f"{path} is a link that leads outside the checkpoint.",
+                "Replace the link by the file that it points to, if you trust it.",
+            )
+
+
+def _resolved(link: Path) -> Path:
+    try:
+        return link.resolve()
+    except (OSError, RuntimeError) as error:
+        raise CheckpointUnsafe(f"{link} is a link that leads back to itself.", "Remove it.") from error
+
+
+def require_supported(model_type: str, supported: frozenset[str], task: str) -> None:
+    """Raise CheckpointUnsupported, naming what is supported, unless `model_type` is."""
+    if model_type not in supported:
+        raise CheckpointUnsupported(
+            f"{task} of {model_type!r} models can't be exported.",
+            f"Supported architectures: {', '.join(sorted(supported))}.",
+        )

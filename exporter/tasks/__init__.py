@@ -1,0 +1,51 @@
+"""The tasks that an encoder checkpoint can be published for, one file each. A new task is a file and a line here."""
+
+from __future__ import annotations
+
+from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.tasks import (
+    feature_extraction,
+    question_answering,
+    text_classification,
+    token_classification,
+    zero_shot_classification,
+)
+from hfx.exporter.tasks.task import EncoderTask, labels_of
+from hfx.names import Task
+
+TASKS: tuple[EncoderTask, ...] = (
+    text_classification.TASK,
+    token_classification.TASK,
+    question_answering.TASK,
+    zero_shot_classification.TASK,
+    feature_extraction.TASK,
+)
+
+__all__ = ["TASKS", "EncoderTask", "find_task", "infer_task"]
+
+
+def find_task(task: str) -> EncoderTask:
+    """The task of this name; UsageError names all tasks."""
+    for candidate in TASKS:
+        if candidate.task == task:
+            return candidate
+    raise UsageError(f"There is no task {task!r}.", f"Tasks: {', '.join(t.task for t in TASKS)}.")
+
+
+def infer_task(checkpoint: Checkpoint) -> EncoderTask:
+    """The task that a checkpoint's `architectures` stand for.
+
+    A sequence classifier with an "entailment" label is an NLI model, which users serve for zero-shot classification.
+    """
+    architecture = checkpoint.architecture
+    if architecture.endswith("ForSequenceClassification"):
+        nli = any(label.lower().startswith("entail") for label in labels_of(checkpoint.config))
+        return find_task(Task.ZERO_SHOT_CLASSIFICATION if nli else Task.TEXT_CLASSIFICATION)
+    for candidate in TASKS:
+        if architecture.endswith(candidate.architectures):
+            return candidate
+    raise CheckpointUnsupported(
+        f"The task of {checkpoint.id} can't be told from its architecture {architecture or '(none given)'}.",
+        f"Pass --task: {', '.join(t.task for t in TASKS)}.",
+    )

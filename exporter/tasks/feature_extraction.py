@@ -1,0 +1,67 @@
+"""Sentence embeddings. Pooling and normalization are part of the net's graph: an embedding needs no last step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hfx import names
+from hfx.errors import CheckpointCorrupt
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask
+from hfx.exporter.tasks.text_classification import expected_ids, samples
+from hfx.repository.config import TensorSpec
+
+SAME_DIRECTION = 0.995  # cosine: below it, the nearest neighbours in an index of sentences begin to change places
+
+
+def width(config: Config) -> int:
+    """Length of an embedding."""
+    for field in ("hidden_size", "dim", "d_model", "emb_dim"):
+        if isinstance(config.get(field), int):
+            return int(config[field])
+    raise CheckpointCorrupt("config.json has no hidden_size (nor dim, d_model, emb_dim).", "Save the model again.")
+
+
+def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
+    """One embedding a text."""
+    return (TensorSpec(names.EMBEDDING, "TYPE_FP32", (width(config),)),)
+
+
+def cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    """Cosine similarity; 1 for two zero vectors, which point the same way as far as a user can tell."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    norm = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y / norm) if norm else float(np.array_equal(x, y))
+
+
+def compare(reference: Answer, answer: Answer) -> Comparison:
+    """Same direction; drift is 1 - cosine."""
+    similarity = cosine(reference[names.EMBEDDING], answer[names.EMBEDDING])
+    return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
+
+
+def spearman(answers: Sequence[Answer], targets: Sequence[str]) -> float:
+    """Rank correlation of cosines with the targets. Answers come in pairs: the two texts of each target in turn."""
+    from scipy.stats import spearmanr
+
+    cosines = [cosine(answers[i][names.EMBEDDING], answers[i + 1][names.EMBEDDING]) for i in range(0, len(answers), 2)]
+    return float(spearmanr(cosines, [float(target) for target in targets]).statistic)
+
+
+TASK = EncoderTask(
+    task=names.Task.FEATURE_EXTRACTION,
+    auto_class="AutoModel",
+    architectures=("Model",),
+    export_task="feature-extraction",
+    item_rank=1,
+    inputs=(TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),),
+    outputs=(TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1,)),),
+    net_outputs=net_outputs,
+    samples=samples,
+    expected_ids=expected_ids,
+    compare=compare,
+    metric=spearman,
+    metric_name="spearman",
+    headless=True,
+)

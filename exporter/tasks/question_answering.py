@@ -1,0 +1,106 @@
+"""Extractive question answering: the best span of a context, read in overlapping windows where it is long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hfx import names
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings
+from hfx.repository.config import TensorSpec
+
+# transformers' QuestionAnsweringPipeline: its window, the overlap of two windows, and the longest answer in words.
+WINDOW = 384
+OVERLAP = 128
+MAX_ANSWER_LENGTH = 15
+SAMPLE_QUESTIONS = (
+    "Who is it about?",
+    "Where does it happen?",
+    "What is said?",
+    "When?",
+    "How many are there, and why?",
+)
+LONG_CONTEXT_TEXTS = 12  # texts joined to one context, so that windows are verified too
+
+
+def tokenize_settings(config: Config, max_length: int) -> Settings:
+    """The overlap as the pipeline chooses it for windows of `max_length` tokens."""
+    return {"doc_stride": min(max_length // 2, OVERLAP)}
+
+
+def postprocess_settings(config: Config) -> Settings:
+    """The longest answer."""
+    return {"max_answer_length": MAX_ANSWER_LENGTH}
+
+
+def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
+    """Start and end logits of every token of every window."""
+    return tuple(TensorSpec(name, "TYPE_FP32", (-1, -1)) for name in (names.START_LOGITS, names.END_LOGITS))
+
+
+def samples(texts: Sequence[str]) -> list[Request]:
+    """Each text under a question, and every tenth time a long context of many texts."""
+    usable = [text for text in texts if text.strip()]
+    requests = []
+    for i, text in enumerate(usable):
+        context = " ".join(usable[i : i + LONG_CONTEXT_TEXTS]) if i % 10 == 0 else text
+        requests.append({names.QUESTION: SAMPLE_QUESTIONS[i % len(SAMPLE_QUESTIONS)], names.CONTEXT: context})
+    return requests
+
+
+def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
+    """The windows over the context, each behind the question (before it, where the tokenizer pads on the left)."""
+    first, second = request[names.QUESTION], request[names.CONTEXT]
+    if tokenizer.padding_side == "left":
+        first, second = second, first
+    ids: list[list[int]] = tokenizer(
+        first,
+        second,
+        truncation="only_second" if tokenizer.padding_side == "right" else "only_first",
+        max_length=max_length,
+        stride=min(max_length // 2, OVERLAP),
+        return_overflowing_tokens=True,
+    )["input_ids"]
+    return ids
+
+
+def compare(reference: Answer, answer: Answer) -> Comparison:
+    """Same characters of the context; the score drifts."""
+    same = (reference[names.START], reference[names.END]) == (answer[names.START], answer[names.END])
+    return Comparison(same, abs(float(reference[names.SCORE]) - float(answer[names.SCORE])))
+
+
+def exact_match(answers: Sequence[Answer], targets: Sequence[str]) -> float:
+    """Share of answers that are the target, but for outer blanks."""
+    hits = sum(bool(a[names.ANSWER].strip() == t.strip()) for a, t in zip(answers, targets, strict=True))
+    return hits / len(targets)
+
+
+TASK = EncoderTask(
+    task=names.Task.QUESTION_ANSWERING,
+    auto_class="AutoModelForQuestionAnswering",
+    architectures=("ForQuestionAnswering",),
+    export_task="question-answering",
+    item_rank=2,
+    inputs=(
+        TensorSpec(names.QUESTION, "TYPE_STRING", (1,)),
+        TensorSpec(names.CONTEXT, "TYPE_STRING", (1,)),
+    ),
+    outputs=(
+        TensorSpec(names.ANSWER, "TYPE_STRING", (1,)),
+        TensorSpec(names.SCORE, "TYPE_FP32", (1,)),
+        TensorSpec(names.START, "TYPE_INT32", (1,)),
+        TensorSpec(names.END, "TYPE_INT32", (1,)),
+    ),
+    net_outputs=net_outputs,
+    token_outputs=(TensorSpec(names.SPANS, "TYPE_INT32", (-1, -1, 2)),),
+    postprocess_reads=(names.CONTEXT, names.SPANS),
+    tokenize_settings=tokenize_settings,
+    postprocess_settings=postprocess_settings,
+    samples=samples,
+    expected_ids=expected_ids,
+    compare=compare,
+    metric=exact_match,
+    metric_name="exact_match",
+    longest=WINDOW,
+)

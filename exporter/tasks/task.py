@@ -1,0 +1,71 @@
+"""What one encoder task is: its tensors, its settings, and how two answers to it are compared.
+
+A task is a value; the pipeline reads it and never asks which task it is. Nothing here touches torch or ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hfx.names import Task
+from hfx.repository.config import TensorSpec
+
+Config = Mapping[str, Any]  # a checkpoint's config.json
+Settings = dict[str, Any]
+Request = dict[str, Any]  # public input tensor -> value of one row: str, or list of str
+Answer = dict[str, Any]  # public output tensor -> value of one row
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two answers to one request: whether they say the same, and how far their scores are apart (0 = equal)."""
+
+    same: bool
+    drift: float
+
+
+@dataclass(frozen=True)
+class EncoderTask:
+    """One task that an encoder checkpoint can be published for.
+
+    `item_rank` is 1 where a row is one token sequence and 2 where it is several (windows, label pairs).
+    `token_outputs` are what the tokenizer makes beside the ids, `postprocess_reads` the names of the tensors that the
+    last step reads beside the net's. A task without `postprocess_settings` ends with the net. `longest` bounds the
+    tokens of one sequence below what the model reads; `expected_ids(tokenizer, request, max_length)` are the token
+    sequences that transformers' own pipeline feeds the checkpoint with.
+    """
+
+    task: Task
+    auto_class: str
+    architectures: tuple[str, ...]
+    export_task: str
+    item_rank: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    net_outputs: Callable[[Config], tuple[TensorSpec, ...]]
+    samples: Callable[[Sequence[str]], list[Request]]
+    expected_ids: Callable[[Any, Request, int], list[list[int]]]
+    compare: Callable[[Answer, Answer], Comparison]
+    metric: Callable[[Sequence[Answer], Sequence[str]], float]
+    metric_name: str
+    token_outputs: tuple[TensorSpec, ...] = ()
+    postprocess_reads: tuple[str, ...] = ()
+    tokenize_settings: Callable[[Config, int], Settings] = lambda config, max_length: {}
+    postprocess_settings: Callable[[Config], Settings] | None = None
+    headless: bool = False
+    longest: int | None = None
+
+    @property
+    def example(self) -> Request:
+        """A request that any model of this task answers; used for warm-up and for measuring."""
+        return self.samples(["The quick brown fox jumps over the lazy dog."])[0]
+
+
+def labels_of(config: Config) -> list[str]:
+    """Label names in the order of the logits, as transformers reads them (LABEL_0, LABEL_1 where none are given)."""
+    names = config.get("id2label")
+    if isinstance(names, dict) and names:
+        return [str(names[key]) for key in sorted(names, key=int)]
+    return [f"LABEL_{i}" for i in range(int(config.get("num_labels", 2)))]

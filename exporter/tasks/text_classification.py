@@ -1,0 +1,74 @@
+"""Text classification: one label of several (softmax), several at once or a single one (sigmoid), or a regression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hfx import names
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
+from hfx.repository.config import TensorSpec
+
+
+def activation(config: Config) -> str:
+    """As transformers' pipeline chooses it from `problem_type` and the number of labels."""
+    problem, count = config.get("problem_type"), len(labels_of(config))
+    if problem == "regression":
+        return "none"
+    return "sigmoid" if problem == "multi_label_classification" or count == 1 else "softmax"
+
+
+def postprocess_settings(config: Config) -> Settings:
+    """Labels, activation, and how many labels an answer holds unless `top_k` says otherwise (as the pipeline: one)."""
+    return {"labels": labels_of(config), "activation": activation(config), "default_top_k": 1}
+
+
+def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
+    """One logit a label."""
+    return (TensorSpec(names.LOGITS, "TYPE_FP32", (len(labels_of(config)),)),)
+
+
+def samples(texts: Sequence[str]) -> list[Request]:
+    """Every text is a request."""
+    return [{names.TEXT_INPUT: text} for text in texts]
+
+
+def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
+    """The text, truncated."""
+    return [tokenizer(request[names.TEXT_INPUT], truncation=True, max_length=max_length)["input_ids"]]
+
+
+def compare(reference: Answer, answer: Answer) -> Comparison:
+    """The first label decides; its score drifts."""
+    return Comparison(
+        same=reference[names.LABEL][0] == answer[names.LABEL][0],
+        drift=abs(float(reference[names.SCORE][0]) - float(answer[names.SCORE][0])),
+    )
+
+
+def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
+    """Share of answers whose first label is the target."""
+    hits = sum(bool(a[names.LABEL][0] == target) for a, target in zip(answers, targets, strict=True))
+    return hits / len(targets)
+
+
+TASK = EncoderTask(
+    task=names.Task.TEXT_CLASSIFICATION,
+    auto_class="AutoModelForSequenceClassification",
+    architectures=("ForSequenceClassification",),
+    export_task="text-classification",
+    item_rank=1,
+    inputs=(
+        TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
+        TensorSpec(names.TOP_K, "TYPE_INT32", (1,), optional=True),
+    ),
+    outputs=(TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))),
+    net_outputs=net_outputs,
+    postprocess_reads=(names.TOP_K,),
+    postprocess_settings=postprocess_settings,
+    samples=samples,
+    expected_ids=expected_ids,
+    compare=compare,
+    metric=accuracy,
+    metric_name="accuracy",
+)

@@ -1,0 +1,86 @@
+"""Zero-shot classification: an NLI model is asked, for each candidate label, whether the text entails it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hfx import names
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.tasks.task import Config, EncoderTask, Request, Settings, labels_of
+from hfx.exporter.tasks.text_classification import accuracy, compare
+from hfx.repository.config import TensorSpec
+
+HYPOTHESIS_TEMPLATE = "This example is {}."  # transformers' own
+SAMPLE_LABELS = ("good news", "sports", "a question", "politics", "food")
+
+
+def entailment_index(config: Config) -> int:
+    """Index of the label that begins with "entail", as transformers' pipeline finds it."""
+    for index, label in enumerate(labels_of(config)):
+        if label.lower().startswith("entail"):
+            return index
+    raise CheckpointUnsupported(
+        "Zero-shot classification needs a model with an 'entailment' label (NLI); this one has "
+        f"{', '.join(labels_of(config))}.",
+        "Pass --task text-classification, or an NLI checkpoint.",
+    )
+
+
+def postprocess_settings(config: Config) -> Settings:
+    """Where the entailment and contradiction logits stand; an answer ranks all candidate labels by default."""
+    entailment = entailment_index(config)
+    contradiction = len(labels_of(config)) - 1 if entailment == 0 else 0
+    return {"entailment": entailment, "contradiction": contradiction}
+
+
+def tokenize_settings(config: Config, max_length: int) -> Settings:
+    """The sentence that a candidate label is put into."""
+    return {"hypothesis_template": HYPOTHESIS_TEMPLATE}
+
+
+def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
+    """One row of NLI logits for each candidate label."""
+    return (TensorSpec(names.LOGITS, "TYPE_FP32", (-1, len(labels_of(config)))),)
+
+
+def samples(texts: Sequence[str]) -> list[Request]:
+    """Each text with two to five labels, so that rows of different counts meet in a batch."""
+    return [
+        {names.TEXT_INPUT: text, names.CANDIDATE_LABELS: list(SAMPLE_LABELS[: 2 + i % 4])}
+        for i, text in enumerate(texts)
+        if text.strip()  # as the pipeline: there is no premise in an empty text
+    ]
+
+
+def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
+    """A pair of text and hypothesis for each label; only the text is truncated."""
+    hypotheses = [HYPOTHESIS_TEMPLATE.format(label) for label in request[names.CANDIDATE_LABELS]]
+    texts = [request[names.TEXT_INPUT]] * len(hypotheses)
+    ids: list[list[int]] = tokenizer(texts, hypotheses, truncation="only_first", max_length=max_length)["input_ids"]
+    return ids
+
+
+TASK = EncoderTask(
+    task=names.Task.ZERO_SHOT_CLASSIFICATION,
+    auto_class="AutoModelForSequenceClassification",
+    architectures=("ForSequenceClassification",),
+    export_task="text-classification",
+    item_rank=2,
+    inputs=(
+        TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
+        TensorSpec(names.CANDIDATE_LABELS, "TYPE_STRING", (-1,), ragged=True),
+        TensorSpec(names.TOP_K, "TYPE_INT32", (1,), optional=True),
+        TensorSpec(names.MULTI_LABEL, "TYPE_BOOL", (1,), optional=True),
+    ),
+    outputs=(TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))),
+    net_outputs=net_outputs,
+    postprocess_reads=(names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL),
+    tokenize_settings=tokenize_settings,
+    postprocess_settings=postprocess_settings,
+    samples=samples,
+    expected_ids=expected_ids,
+    compare=compare,
+    metric=accuracy,
+    metric_name="accuracy",
+)
