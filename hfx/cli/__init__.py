@@ -1,0 +1,103 @@
+"""The command line `hfx`: options that all commands share, and how errors become words and exit codes.
+
+A command is one file here with one function `command(context, …)` in typer's annotations, whose docstring
+is its help. It is imported only when needed, and must import nothing heavy at its top (typer, hfx.errors, hfx.names
+and hfx.cli.output are light). It gets its output from `reporter(context)` and raises HfxError; it never exits.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import hfx
+from hfx.cli.commands import Commands
+from hfx.cli.output import Reporter
+from hfx.errors import HfxError, UsageError
+
+INTERRUPTED = 130  # 128 + SIGINT
+READER_GONE = 141  # 128 + SIGPIPE
+# typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
+ParsingError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="hfx",
+    cls=Commands,
+    help="Hugging Face checkpoints to verified, fast Triton model repositories.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"hfx {hfx.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Take the options of all commands; `--json` and `--debug` are read by the Reporter, wherever they stand."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `hfx ARGUMENTS` (the process's own without them) and return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    reporter = Reporter.of(words)
+    if sys.stdout is None:  # it was closed
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal that lacks a character gets its escape, not an error
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(words, reporter)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+        return READER_GONE
+
+
+def _run(words: list[str], reporter: Reporter) -> int:
+    try:
+        code = typer.main.get_command(app).main(args=words, prog_name="hfx", standalone_mode=False, obj=reporter)
+        if code == INTERRUPTED:  # typer >= 0.26 makes it of a KeyboardInterrupt, older ones an Abort
+            raise KeyboardInterrupt
+        return int(code or 0)
+    except HfxError as error:
+        return reporter.failure(error, error.exit_code)
+    except ParsingError as error:
+        return reporter.failure(*_parsing_failure(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return reporter.failure(HfxError("Interrupted."), INTERRUPTED, kind="Interrupted")
+    except SystemExit as ending:
+        if isinstance(ending.__context__, BrokenPipeError):  # click turns it into exit code 1
+            raise ending.__context__ from None
+        raise  # shell completion ends so
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        fix = "" if reporter.debug else "--debug shows more. Please report it: this should not happen."
+        return reporter.failure(HfxError(f"Unexpected: {reason}", fix), 1, kind=type(error).__name__, cause=error)
+
+
+def _parsing_failure(error: Any) -> tuple[HfxError, int]:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help
+        return UsageError(error.format_message()), UsageError.exit_code
+    path = context.command_path if context else "hfx"
+    return UsageError(error.format_message(), f"`{path} --help` shows what it takes."), UsageError.exit_code

@@ -1,0 +1,163 @@
+"""`hfx export`: a checkpoint becomes a verified model. Decisions are plan.py's, the work is pipeline.py's."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hfx.cli.output import reporter
+from hfx.errors import UsageError
+
+if TYPE_CHECKING:
+    from hfx.manifest import Manifest
+
+
+class Device(StrEnum):
+    """Which files and configurations are made."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    BOTH = "both"
+
+
+class CpuRuntime(StrEnum):
+    """What computes on the CPU; auto takes the one that is faster here."""
+
+    AUTO = "auto"
+    OPENVINO = "openvino"
+    ONNXRUNTIME = "onnxruntime"
+
+
+class Precision(StrEnum):
+    """The precision of the files."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+def command(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, or a hub id such as org/name.")],
+    name: Annotated[str | None, typer.Option(help="Name to publish as; from MODEL without it.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task; from the checkpoint's architecture without it.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    quantize: Annotated[bool, typer.Option("--quantize", help="int8 on CPU, fp16 on GPU.")] = False,
+    precision: Annotated[
+        Precision | None, typer.Option(help="One precision; fp32 on CPU and fp16 on GPU without it.")
+    ] = None,
+    device: Annotated[Device, typer.Option(help="What to build for.")] = Device.BOTH,
+    cpu_runtime: Annotated[CpuRuntime, typer.Option(help="Runtime on the CPU; auto times both.")] = CpuRuntime.AUTO,
+    repository: Annotated[Path, typer.Option(help="Where models are published.")] = Path("model_repository"),
+    triton: Annotated[str, typer.Option(help="Tag of the Triton release to build for.")] = "24.10",
+    max_batch_size: Annotated[int, typer.Option(help="Rows of a batch at most.")] = 64,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens of a text at most; what the checkpoint reads without it.")
+    ] = None,
+    aggregation: Annotated[
+        str | None, typer.Option(help="Token classification: none, simple (the default), first, average or max.")
+    ] = None,
+    verify_data: Annotated[
+        list[Path] | None, typer.Option(help="Labelled CSV or TSV; may be given several times.")
+    ] = None,
+    max_drop: Annotated[
+        float | None, typer.Option(help="Share of answers, and of the metric, that may be lost.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a published model of this name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
+) -> None:
+    """Export a Hugging Face checkpoint, verify it, and publish it for Triton."""
+    if quantize and precision not in (None, Precision.INT8):
+        raise UsageError("--quantize and --precision exclude each other.", "Leave one of them out.")
+    from hfx.exporter.plan import ExportOptions, make_plan
+    from hfx.exporter.source import open_checkpoint, open_config
+
+    report = reporter(context)
+    options = ExportOptions(
+        name=name,
+        task=task,
+        precision="int8" if quantize else (precision.value if precision else None),
+        device=device.value,
+        cpu_runtime=cpu_runtime.value,
+        repository=repository,
+        triton=triton,
+        max_batch_size=max_batch_size,
+        max_length=max_length,
+        aggregation=aggregation,
+        verify_data=tuple(verify_data or ()),
+        max_drop=max_drop,
+        force=force,
+        command=_made_by(model),
+    )
+    if dry_run:
+        plan = make_plan(open_config(model, revision), options)
+        report.result(plan.describe(), [f"{key:15} {_words(value)}" for key, value in plan.describe().items()])
+        return
+    plan = make_plan(open_checkpoint(model, revision), options)
+    from hfx.exporter.pipeline import export
+
+    manifest = export(plan, report.progress)
+    report.result(published(manifest, repository), summary(manifest, repository))
+
+
+def published(manifest: Manifest, repository: Path) -> dict[str, Any]:
+    """The outcome for --json."""
+    return {
+        "name": manifest.name,
+        "task": str(manifest.task),
+        "repository": str(repository),
+        "folders": list(manifest.folders),
+        "precision": {"cpu": manifest.precision.cpu, "gpu": manifest.precision.gpu},
+        "parity": dict(manifest.parity),
+        "choices": dict(manifest.choices),
+    }
+
+
+def summary(manifest: Manifest, repository: Path) -> list[str]:
+    """The outcome for people: what was published, and every figure of the gate."""
+    parity: dict[str, Any] = dict(manifest.parity)
+    lines = [f"Published {manifest.name} ({manifest.task}) to {repository}."]
+    for device in ("cpu", "gpu"):
+        if device in parity:
+            lines.append(f"  {device}: {figures_line(parity[device])}")
+    runtime: Any = manifest.choices.get("cpu_runtime")
+    if runtime:
+        times = ", ".join(
+            f"{way} " + " ".join(f"{shape} {ms:.2f} ms" for shape, ms in figures.items())
+            for way, figures in runtime["milliseconds"].items()
+        )
+        lines.append(f"  cpu runtime: {runtime['runtime']} ({times})")
+    for file, figures in (parity.get("data") or {}).items():
+        measured = ", ".join(f"{way} {figures[way]:.4f}" for way in ("torch", "cpu", "gpu") if way in figures)
+        lines.append(f"  {figures['metric']} on {file} ({figures['rows']} rows): {measured}")
+    return lines
+
+
+def figures_line(figures: dict[str, Any]) -> str:
+    """One line of the gate's figures of one file."""
+    return (
+        f"{figures['precision']}, {figures['requests']} requests: agreement {100 * figures['agreement']:.2f} %, "
+        f"score drift {figures['mean_drift']:.1e} (max {figures['max_drift']:.1e}), "
+        f"largest difference {figures['delta']:.1e}, alone and in a batch equal to the bit"
+    )
+
+
+def _made_by(model: str) -> str:
+    """The command as generated files quote it: options as typed, but no folder of this machine."""
+    words = [Path(word).name if word == model and Path(word).exists() else word for word in sys.argv[1:]]
+    return "hfx " + shlex.join(_without_paths(words))
+
+
+def _without_paths(words: list[str]) -> list[str]:
+    return [Path(word).name if word.startswith(("/", "~", "..")) else word for word in words]
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {entry}" for key, entry in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,39 @@
+"""`hfx lint`: a repository against the rules, offline. The rules are hfx.repository's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hfx.cli.output import reporter
+from hfx.errors import LintFailed
+
+
+def command(
+    context: typer.Context,
+    repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
+        "model_repository"
+    ),
+    triton: Annotated[str, typer.Option(help="Tag of the Triton release that will serve it.")] = "24.10",
+    cores: Annotated[
+        int | None, typer.Option(help="Cores of the machine that will serve it; this one's without it.")
+    ] = None,
+) -> None:
+    """Check a model repository against hfx's rules, without a server."""
+    from hfx.repository.lint import lint
+
+    report = reporter(context)
+    findings = lint(repository, triton, cores)
+    lines = []
+    for finding in findings:
+        place = f"{finding.path}:{finding.line}" if finding.line else finding.path
+        lines += [f"{finding.rule} {finding.severity} {place}", f"    {finding.message}", f"    {finding.fix}"]
+    value = {"repository": str(repository), "findings": [asdict(finding) for finding in findings]}
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings = len(findings) - errors
+    report.result(value, [*lines, f"{errors} errors, {warnings} warnings."])
+    if errors:
+        raise LintFailed(f"{repository} breaks the rules in {errors} places.", "Each finding above says what to do.")

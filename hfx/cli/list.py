@@ -1,0 +1,65 @@
+"""`hfx list`: the models of a repository, with what was measured when they were published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hfx.cli.output import reporter
+
+COLUMNS = ("NAME", "TASK", "CPU", "GPU", "MB", "AGREEMENT", "CREATED", "PROBLEM")
+
+
+def command(
+    context: typer.Context,
+    repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
+        "model_repository"
+    ),
+) -> None:
+    """List the models of a repository: task, precision, size, parity."""
+    from hfx.repository import recover
+    from hfx.repository.catalog import models
+
+    report = reporter(context)
+    for done in recover(repository):
+        report.note(done)
+    entries = [_entry(entry) for entry in models(repository)]
+    value = {"repository": str(repository), "models": entries}
+    report.table(value, COLUMNS, [_row(entry) for entry in entries])
+
+
+def _entry(entry: Any) -> dict[str, Any]:
+    manifest = entry.manifest
+    if manifest is None:
+        return {"name": entry.name, "task": None, "problem": entry.problem}
+    return {
+        "name": manifest.name,
+        "task": str(manifest.task),
+        "precision": {"cpu": manifest.precision.cpu, "gpu": manifest.precision.gpu},
+        "bytes": sum(file.size for file in manifest.files.values()),
+        "parity": dict(manifest.parity),
+        "source": manifest.source.id,
+        "created": manifest.created,
+        "problem": entry.problem,
+    }
+
+
+def _row(entry: dict[str, Any]) -> tuple[object, ...]:
+    if entry["task"] is None:
+        return (entry["name"], "-", "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
+    agreements = [
+        f"{100 * figures['agreement']:.1f} %" for key in ("cpu", "gpu") if (figures := entry["parity"].get(key))
+    ]
+    precision = entry["precision"]
+    return (
+        entry["name"],
+        entry["task"],
+        precision["cpu"] or "-",
+        precision["gpu"] or "-",
+        f"{entry['bytes'] / 1e6:.1f}",
+        " / ".join(agreements) or "-",
+        entry["created"],
+        entry["problem"] or "",
+    )

@@ -1,0 +1,117 @@
+"""Where a command's words go: people's text, progress, and the one JSON object.
+
+With --json, stdout carries exactly one JSON object and everything else goes to stderr; without it, results go to
+stdout. Nothing here knows what the results mean.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from hfx.errors import HfxError
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """A command's only way to print. `json`: one object on stdout; `debug`: tracebacks."""
+
+    json: bool = False
+    debug: bool = False
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Reporter:
+        """The reporter that a command line asks for; what follows `--` is not an option."""
+        options = words[: words.index("--")] if "--" in words else words
+        return cls(json="--json" in options, debug="--debug" in options)
+
+    def result(self, value: Mapping[str, Any], text: str | Iterable[str]) -> None:
+        """The outcome: VALUE as JSON with --json, else TEXT (a string, or lines) for people; both on stdout."""
+        if self.json:
+            _print_json(value)
+            return
+        for line in [text] if isinstance(text, str) else text:
+            print(visible(line), flush=True)
+
+    def table(self, value: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """The outcome as a table for people: a head of COLUMNS and ROWS, aligned; VALUE with --json."""
+        cells = [list(columns), *([str(cell) for cell in row] for row in rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(columns))]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+        self.result(value, (line.rstrip() for line in lines))
+
+    def note(self, text: str) -> None:
+        """A word to people on the way, on stderr."""
+        print(visible(text), file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        """A word of caution, on stderr."""
+        self.note(f"Warning: {text}")
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Callable[[str], None]]:
+        """A spinner with the last message, on a terminal only; elsewhere each message is a line on stderr.
+
+        Yields the function that takes messages.
+        """
+        if not sys.stderr.isatty():
+            self.note(title)
+            yield self.note
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        with Console(stderr=True).status(Text(title)) as status:
+            yield lambda message: status.update(Text(f"{title}: {visible(message)}"))
+
+    @contextmanager
+    def steps(self, title: str, total: int) -> Iterator[Callable[[], None]]:
+        """A bar of TOTAL steps, on a terminal only. Yields the function that counts one."""
+        if not sys.stderr.isatty():
+            yield lambda: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=total)
+            yield lambda: bar.advance(task)
+
+    def failure(self, error: HfxError, code: int, *, kind: str = "", cause: BaseException | None = None) -> int:
+        """What happened and what to do next; returns CODE. KIND names an error that is none of hfx's."""
+        if self.debug:
+            traceback.print_exception(cause or error)
+        if self.json:
+            body = {"type": kind or type(error).__name__, "message": error.message, "fix": error.fix, "exit_code": code}
+            _print_json({"error": body})
+        print(visible(f"Error: {error.message}"), file=sys.stderr)
+        if error.fix:
+            print(visible(error.fix), file=sys.stderr)
+        return code
+
+
+def reporter(context: typer.Context) -> Reporter:
+    """The reporter of this run."""
+    found = context.find_object(Reporter)
+    return found if found is not None else Reporter()
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    readable = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    text = json.dumps(value, ensure_ascii=not readable, allow_nan=False)
+    # Half of a surrogate pair (from a damaged argument) has no UTF-8; escaped it is valid JSON.
+    print("".join(f"\\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in text), flush=True)
+
+
+def visible(text: str) -> str:
+    """TEXT without the control characters by which a model's output could steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)

@@ -1,0 +1,29 @@
+"""The tritonserver arguments that hold wherever the server runs.
+
+What is served is what is written (no auto-completion, no loading by request), and the parts of the API that nobody
+needs over a network are closed. Addresses, ports and paths of the machine belong to whoever starts the server.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+SHARED_MEMORY_BYTES = 1 << 20  # a Python stub's first region; it grows by itself
+CLOSED_APIS = "shared-memory,trace,logging"  # they write files or map memory; the key to them is thrown away
+
+
+def server_arguments(repository: str, device: str, load_seconds: float, exit_seconds: int) -> list[str]:
+    """Arguments for a server of REPOSITORY on DEVICE (cpu or gpu: configs/DEVICE.pbtxt of each model)."""
+    key = f"hfx-key={secrets.token_hex(16)}"
+    return [
+        f"--model-repository={repository}",
+        "--model-control-mode=none",
+        "--disable-auto-complete-config",
+        f"--model-config-name={device}",
+        f"--http-restricted-api={CLOSED_APIS}:{key}",
+        f"--grpc-restricted-protocol={CLOSED_APIS}:{key}",
+        f"--exit-timeout-secs={exit_seconds}",
+        f"--backend-config=python,shm-default-byte-size={SHARED_MEMORY_BYTES}",
+        f"--backend-config=python,stub-timeout-seconds={int(load_seconds) or 1}",
+        "--log-format=ISO8601",
+    ]

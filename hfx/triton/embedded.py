@@ -1,0 +1,284 @@
+"""The real tritonserver of the nvidia-pytriton wheel as a child process, for a laptop, a test or a CPU host.
+
+`with EmbeddedServer("model_repository") as server: server.grpc_url` starts it, waits until every model answers, and
+leaves nothing behind. It serves a private copy of the repository (farm.py) and restarts in well under a second.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hfx.errors import ServerError
+from hfx.triton import http_api, process
+from hfx.triton.arguments import server_arguments
+from hfx.triton.farm import plant, select_models
+from hfx.triton.ports import OPTIONS, choose_ports, port_taken
+from hfx.triton.server import Endpoints, Ports, check_device, check_host, is_loopback
+from hfx.triton.startup import StartupLog, exit_reason, load_error
+from hfx.triton.wheel import VERSION, Wheel, find_wheel, make_backend_directory
+from hfx.triton.workspace import Workspace, remove_regions, sweep
+
+POLL_SECONDS = 0.03
+PORT_RACES = 3
+STOP_MARGIN_SECONDS = 5.0  # Triton looks once a second whether it may end
+
+
+class EmbeddedServer:
+    """A Triton server of this process; a context manager.
+
+    `repository` is a folder of model folders, each with a config.pbtxt; `models` limits it to some (with the members
+    they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 means a free one. `timeout` is the
+    number of seconds the models may take to load, `exit_timeout` the seconds that running requests get at the end.
+    `options` are further tritonserver arguments; `progress` receives one line for each model loaded.
+
+    Raises ServerError: no wheel, a port taken, a model that does not load (with the reason), not ready in time.
+    Must be started from the main thread.
+    """
+
+    def __init__(
+        self,
+        repository: str | Path,
+        *,
+        device: str = "cpu",
+        host: str = "127.0.0.1",
+        http_port: int = 0,
+        grpc_port: int = 0,
+        metrics_port: int = 0,
+        models: Sequence[str] = (),
+        timeout: float = 300.0,
+        exit_timeout: int = 10,
+        options: Sequence[str] = (),
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self.repository = Path(repository)
+        self.device = check_device(device)
+        self.host = check_host(host)
+        self.wanted_ports = Ports(http_port, grpc_port, metrics_port)
+        self.models = tuple(models)
+        self.timeout = timeout
+        self.exit_timeout = exit_timeout
+        self.options = tuple(options)
+        self._progress = progress or (lambda line: None)
+        self._endpoints = Endpoints(self.host, self.wanted_ports)
+        self._workspace: Workspace | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._first_stubs: dict[str, list[int]] = {}
+
+    @property
+    def http_url(self) -> str:
+        """`http://HOST:PORT` of the HTTP API."""
+        return self._endpoints.http_url
+
+    @property
+    def grpc_url(self) -> str:
+        """`HOST:PORT` of the gRPC API, as clients take it."""
+        return self._endpoints.grpc_url
+
+    @property
+    def metrics_url(self) -> str:
+        """`http://HOST:PORT/metrics`, Prometheus text."""
+        return self._endpoints.metrics_url
+
+    @property
+    def pid(self) -> int:
+        """The process id of tritonserver, also its process group; ServerError when it is not running."""
+        return self._running().pid
+
+    @property
+    def exposure(self) -> str:
+        """A warning when others than this machine can reach the server, else an empty string."""
+        if is_loopback(self.host):
+            return ""
+        return (
+            f"Listening at {self.host}: whoever reaches this machine can use the models. The embedded tritonserver "
+            f"{VERSION} lacks the security fixes of 2025; use --with docker and a recent --triton tag instead."
+        )
+
+    def start(self) -> None:
+        """Start and return when every model answers."""
+        if self._process is not None:
+            raise ServerError("This server is running already.", "Call stop() first.")
+        wheel = find_wheel()
+        names = select_models(self.repository, self.models)
+        sweep()
+        self._workspace = Workspace()
+        try:
+            plant(self.repository, names, self._workspace.folder / "repository")
+            make_backend_directory(self._workspace.folder / "backends", wheel, _python_based_backends())
+            (self._workspace.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
+            self._launch_on_free_ports(wheel)
+        except OSError as error:
+            folder = self._folder
+            self._abandon(error)
+            raise ServerError(
+                f"Can't prepare {folder}: {error}.", "Give it room, or set TMPDIR to another folder."
+            ) from error
+        except BaseException as error:
+            self._abandon(error)
+            raise
+
+    def stop(self) -> None:
+        """End the server, giving running requests `exit_timeout` seconds, and remove all it left."""
+        if self._process is not None:
+            # A server with a dead stub would wait for it until the timeout.
+            process.end(self._process, 0 if self.fault() else self.exit_timeout + STOP_MARGIN_SECONDS)
+            self._process = None
+        if self._workspace is not None:
+            self._workspace.remove()
+            self._workspace = None
+
+    def fault(self) -> str:
+        """Why the server can't serve any longer; an empty string while it can.
+
+        Triton never restarts a stub that died, and keeps saying that the model is ready.
+        """
+        code = self._running().poll()
+        if code is not None:
+            return f"tritonserver ended by itself ({exit_reason(code)})"
+        dead = [name for name, pids in self._first_stubs.items() if not process.is_running(pids[-1], self.pid)]
+        return f"the Python process of {', '.join(dead)} died" if dead else ""
+
+    def restart(self) -> None:
+        """Kill the server with its stubs and start it again at the same ports, from the same files."""
+        process.end(self._running(), grace=0)
+        remove_regions(self._folder)
+        try:
+            self._launch(find_wheel())
+        except _PortLostError as lost:
+            self._abandon(lost)
+            raise port_taken(lost.use, self.host, lost.port, "another program took it meanwhile") from None
+        except BaseException as error:
+            self._abandon(error)
+            raise
+
+    def stubs(self) -> dict[str, list[int]]:
+        """The live Python processes: model instance (e.g. `NAME_tokenize_0_0`) -> pids."""
+        return process.stubs(self.pid)
+
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """Triton's statistics by model name, e.g. `["NAME_net"]["execution_count"]`; times in nanoseconds.
+
+        Triton counts a request shortly after it has sent the answer.
+        """
+        return http_api.statistics(self.http_url)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ServerError("This server is not running.", "Call start(), or use it in a `with` statement.")
+        return self._process
+
+    @property
+    def _folder(self) -> Path:
+        assert self._workspace is not None
+        return self._workspace.folder
+
+    @property
+    def log(self) -> Path:
+        """Triton's log file; it goes with the server, and is kept when a start fails."""
+        return self._folder / "triton.log"
+
+    def _command(self, wheel: Wheel) -> list[str]:
+        assert self._workspace is not None
+        ports = self._endpoints.ports
+        return [
+            str(wheel.binary),
+            *server_arguments(str(self._folder / "repository"), self.device, self.timeout, self.exit_timeout),
+            f"--backend-directory={self._folder / 'backends'}",
+            f"--cache-directory={wheel.caches}",
+            f"--http-address={self.host}",
+            f"--http-port={ports.http}",
+            f"--grpc-address={self.host}",
+            f"--grpc-port={ports.grpc}",
+            f"--metrics-address={self.host}",
+            f"--metrics-port={ports.metrics}",
+            f"--backend-config=python,shm-region-prefix-name={self._workspace.region_prefix}",
+            *self.options,
+        ]
+
+    def _launch_on_free_ports(self, wheel: Wheel) -> None:
+        for attempt in range(1, PORT_RACES + 1):
+            self._endpoints = Endpoints(self.host, choose_ports(self.wanted_ports, self.host))
+            try:
+                self._launch(wheel)
+            except _PortLostError as lost:
+                given = getattr(self.wanted_ports, lost.use)
+                if given or attempt == PORT_RACES:
+                    raise port_taken(lost.use, self.host, lost.port, "another program took it") from None
+            else:
+                return
+
+    def _launch(self, wheel: Wheel) -> None:
+        assert self._workspace is not None
+        log = StartupLog(self.log)
+        self._process = process.spawn(
+            self._command(wheel), self.log, wheel.environment(), self._folder / "cwd", inherit=[self._workspace.lock]
+        )
+        self._wait_until_ready(log)
+        self._first_stubs = self.stubs()
+
+    def _wait_until_ready(self, log: StartupLog) -> None:
+        deadline = time.monotonic() + self.timeout
+        while True:
+            ended = self._running().poll() is not None
+            log.read()
+            if line := log.progress():
+                self._progress(line)
+            if ended or log.has_given_up() or log.taken_port(self._endpoints.ports.metrics):
+                self._fail(log)
+            # Metrics come last, and the log says "started" even when their port is taken: only the socket is proof.
+            if http_api.is_ready(self.http_url) and process.listens(self.pid, self._endpoints.ports.metrics):
+                return
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"Triton was not ready after {self.timeout:g} s. Its last words:\n{log.tail()}",
+                    f"Give it more time, or look for the reason in {self.log}.",
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _fail(self, log: StartupLog) -> None:
+        """Raise what the log says about a start that failed."""
+        code = self._running().poll()
+        process.end(self._running(), grace=0)
+        log.read()
+        port = log.taken_port(self._endpoints.ports.metrics)
+        if port:
+            raise _PortLostError(next(use for use in OPTIONS if getattr(self._endpoints.ports, use) == port), port)
+        raise load_error(log, {str(self._folder / "repository"): str(self.repository)}, code)
+
+    def _abandon(self, error: BaseException) -> None:
+        """Clean up after a start that failed; the log stays when the error tells its path."""
+        if self._process is not None:
+            process.end(self._process, grace=0)
+            self._process = None
+        if self._workspace is not None:
+            self._workspace.remove(keep=self.log if str(self.log) in str(error) else None)
+            self._workspace = None
+
+
+class _PortLostError(Exception):
+    """Another process took a port between our look and Triton's bind."""
+
+    def __init__(self, use: str, port: int) -> None:
+        super().__init__(f"{use} port {port}")
+        self.use = use
+        self.port = port
+
+
+def _python_based_backends() -> dict[str, dict[str, Path]]:
+    from hfx.python_backends.deploy import onnxruntime_files
+
+    return {"onnxruntime": dict(onnxruntime_files())}

@@ -1,0 +1,79 @@
+"""The private folder of one running server, and the sweep of those that crashed.
+
+A workspace holds a lock that the server and its stubs inherit: it is free exactly when all of them are gone, also
+across containers that share a temporary folder. What a crash leaves (the folder, regions in /dev/shm) is removed at
+the next start. This file must not know what lies in the folder, beyond its lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+PREFIX = "hfx-triton-"
+LOCK = "lock"
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Workspace:
+    """A fresh folder with a held lock; `remove()` frees both and the shared memory that carries its name."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        # Locked under another name first: a sweep only looks at "lock", so it never meets one that isn't held yet.
+        unborn = self.folder / f"{LOCK}.new"
+        self.lock = os.open(unborn, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        unborn.rename(self.folder / LOCK)
+
+    @property
+    def region_prefix(self) -> str:
+        """What the names of this server's shared memory regions begin with."""
+        return region_prefix(self.folder)
+
+    def remove(self, keep: Path | None = None) -> None:
+        """Remove the folder, except for the file KEEP directly in it, and free the lock."""
+        remove_regions(self.folder)
+        for entry in self.folder.iterdir():
+            if entry != keep:
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        if keep is None or not keep.exists():
+            self.folder.rmdir()
+        os.close(self.lock)
+
+
+def region_prefix(folder: Path) -> str:
+    """The shared memory prefix of the workspace FOLDER: its unique name, without what region names can't hold."""
+    return folder.name.replace("-", "_") + "_"
+
+
+def remove_regions(folder: Path) -> None:
+    """Remove the shared memory regions that carry the name of the workspace FOLDER."""
+    for region in SHARED_MEMORY.glob(region_prefix(folder) + "*"):
+        region.unlink(missing_ok=True)
+
+
+def sweep() -> None:
+    """Remove this user's workspaces whose processes are all gone."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        try:
+            if lock.parent.lstat().st_uid == os.getuid():
+                _sweep_one(lock)
+        except FileNotFoundError:
+            continue  # its owner, or another sweep, was faster
+
+
+def _sweep_one(lock: Path) -> None:
+    descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return  # alive
+    else:
+        remove_regions(lock.parent)
+        shutil.rmtree(lock.parent, ignore_errors=True)
+    finally:
+        os.close(descriptor)
