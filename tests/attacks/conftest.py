@@ -1,0 +1,20 @@
+"""A good checkpoint to damage: each test gets a copy of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_checkpoints
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoints.save(tmp_path_factory.mktemp("checkpoints") / "good", tiny_checkpoints.bert())
+
+
+@pytest.fixture
+def folder(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "model"))

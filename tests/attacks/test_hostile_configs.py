@@ -1,0 +1,206 @@
+"""config.json files that are damaged, or that ask transformers for code, kernels, memory or files of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, UsageError
+from hfx.exporter.build import supported_model_types
+from hfx.exporter.config_file import MAX_BYTES
+from hfx.exporter.source import open_checkpoint, open_config, require_supported
+from hfx.exporter.tasks import TASKS, EncoderTask
+from tests.attacks.damage import DROPPED, edit_json, load, plan, refused
+
+
+def test_an_untouched_checkpoint_loads(folder: Path) -> None:
+    load(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"null", b"[]", b"1", b'"bert"', b"{", b"\xff\xfe{}", b"9" * 5000, b"[" * 100_000, b'{"a":' * 100_000],
+    ids=lambda content: repr(content[:12]),
+)
+def test_a_config_that_is_no_object_is_corrupt(folder: Path, content: bytes) -> None:
+    (folder / "config.json").write_bytes(content)
+    refused(CheckpointCorrupt, folder / "config.json", lambda: open_checkpoint(str(folder)))
+
+
+def test_a_huge_config_is_not_parsed(folder: Path) -> None:
+    with (folder / "config.json").open("wb") as stream:
+        stream.truncate(MAX_BYTES + 1)
+    message = refused(CheckpointCorrupt, folder / "config.json", lambda: open_checkpoint(str(folder)))
+    assert "MB" in message
+
+
+def test_a_missing_config_is_named(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    message = refused(CheckpointCorrupt, folder, lambda: open_checkpoint(str(folder)))
+    assert "config.json" in message
+
+
+def test_a_folder_in_the_place_of_the_config_is_corrupt(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+    refused(CheckpointCorrupt, folder, lambda: open_checkpoint(str(folder)))
+
+
+@pytest.mark.parametrize("model_type", [DROPPED, None, 5, ["bert"]])
+def test_a_config_without_model_type_is_corrupt(folder: Path, model_type: object) -> None:
+    edit_json(folder / "config.json", model_type=model_type)
+    refused(CheckpointCorrupt, folder / "config.json", lambda: open_checkpoint(str(folder)))
+
+
+def test_a_config_that_needs_remote_code_is_unsafe(folder: Path) -> None:
+    edit_json(folder / "config.json", model_type=DROPPED, auto_map={"AutoModel": "evil.Evil"})
+    refused(CheckpointUnsafe, folder / "config.json", lambda: open_checkpoint(str(folder)))
+
+
+def test_remote_code_beside_a_known_type_is_not_run(folder: Path, tmp_path: Path) -> None:
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    edit_json(
+        folder / "config.json", auto_map={"AutoConfig": "evil.Evil", "AutoModelForSequenceClassification": "evil.Evil"}
+    )
+    load(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("field", ["_attn_implementation", "_attn_implementation_internal", "attn_implementation"])
+def test_kernels_from_the_hub_are_unsafe(folder: Path, field: str) -> None:
+    edit_json(folder / "config.json", **{field: "somebody/kernels"})
+    refused(CheckpointUnsafe, folder / "config.json", lambda: open_checkpoint(str(folder)))
+
+
+def test_a_config_that_names_another_weight_file_is_unsafe(folder: Path) -> None:
+    edit_json(folder / "config.json", transformers_weights="../other.safetensors")
+    refused(CheckpointUnsafe, folder / "config.json", lambda: open_checkpoint(str(folder)))
+
+
+def test_weights_that_are_quantized_already_are_unsupported(folder: Path) -> None:
+    edit_json(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    refused(CheckpointUnsupported, folder / "config.json", lambda: open_checkpoint(str(folder)))
+
+
+def test_an_adapter_is_unsupported(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "/somewhere/else"}')
+    refused(CheckpointUnsupported, folder / "adapter_config.json", lambda: open_checkpoint(str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("architectures", "BertForSequenceClassification"),
+        ("architectures", [1]),
+        ("vocab_size", "21"),
+        ("vocab_size", -1),
+        ("vocab_size", 10**12),
+        ("hidden_size", 0),
+        ("hidden_size", 32.0),
+        ("num_hidden_layers", "two"),
+        ("num_hidden_layers", 10**9),
+        ("num_attention_heads", 0),
+        ("max_position_embeddings", True),
+        ("max_position_embeddings", 1e9),
+        ("num_labels", "x"),
+        ("num_labels", 10**9),
+        ("id2label", {"a": "x"}),
+        ("id2label", {"0": "a", "5": "b"}),
+        ("id2label", {"1": "a", "2": "b"}),
+        ("id2label", {"00": "a"}),
+        ("id2label", {}),
+        ("id2label", ["a", "b"]),
+    ],
+)
+def test_a_field_of_a_wrong_kind_is_named_at_once(folder: Path, field: str, value: object) -> None:
+    edit_json(folder / "config.json", **{field: value})
+    message = refused(CheckpointCorrupt, folder / "config.json", lambda: open_checkpoint(str(folder)))
+    assert field in message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"vocab_size": None},
+        {"vocab_size": [21]},
+        {"hidden_act": "nonsense"},
+        {"num_attention_heads": 5},
+        {"pad_token_id": "x"},
+        {"pad_token_id": 10**9},
+        {"dtype": "nonsense"},
+        {"problem_type": "nonsense"},
+        {"label2id": 3},
+        {"_attn_implementation": "nonsense"},
+    ],
+    ids=str,
+)
+def test_a_config_that_transformers_can_not_build_is_corrupt(folder: Path, fields: dict[str, Any]) -> None:
+    edit_json(folder / "config.json", **fields)
+    refused(CheckpointCorrupt, folder, lambda: load(folder))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"vocab_size": 90_000_000},
+        {"hidden_size": 999_998},
+        {"max_position_embeddings": 50_000_000},
+        {"num_hidden_layers": 99},
+    ],
+    ids=str,
+)
+def test_a_model_larger_than_its_weight_files_is_not_built(folder: Path, fields: dict[str, Any]) -> None:
+    edit_json(folder / "config.json", **fields)
+    message = refused(CheckpointCorrupt, folder / "config.json", lambda: load(folder))
+    assert "parameters" in message
+
+
+def test_a_model_that_reads_no_text_is_unsupported(folder: Path) -> None:
+    edit_json(folder / "config.json", max_position_embeddings=5)
+    refused(CheckpointUnsupported, "5 tokens", lambda: plan(folder))
+
+
+@pytest.mark.parametrize("architectures", [None, [], ["ViTForImageClassification"], ["BertForMaskedLM"]])
+def test_an_architecture_of_no_task_is_unsupported(folder: Path, architectures: object) -> None:
+    edit_json(folder / "config.json", architectures=architectures)
+    refused(CheckpointUnsupported, folder, lambda: plan(folder))
+
+
+@pytest.mark.parametrize("model_type", ["vit", "nonsense", "clip"])
+def test_a_model_type_without_such_a_class_is_unsupported(folder: Path, model_type: str) -> None:
+    edit_json(folder / "config.json", model_type=model_type)
+    refused(CheckpointUnsupported, model_type, lambda: load(folder))
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: str(task.task))
+@pytest.mark.parametrize("model_type", ["vit", "gpt2", "t5", "../x"])
+def test_an_unsupported_architecture_is_told_the_supported_ones(task: EncoderTask, model_type: str) -> None:
+    supported = supported_model_types(task)
+    with pytest.raises(CheckpointUnsupported) as caught:
+        require_supported(model_type, supported, task.task)
+    assert model_type in caught.value.message
+    assert {"bert", "distilbert", "roberta", "deberta-v2", "mpnet"} <= set(
+        caught.value.fix.removesuffix(".").replace(": ", ", ").split(", ")
+    )
+
+
+def test_an_embedding_without_a_width_is_corrupt(folder: Path) -> None:
+    edit_json(folder / "config.json", hidden_size=DROPPED)
+    decided = plan(folder, task="feature-extraction")
+    refused(CheckpointCorrupt, "hidden_size", lambda: decided.task.net_outputs(decided.checkpoint.config))
+
+
+def test_zero_shot_without_an_entailment_label_is_unsupported(folder: Path) -> None:
+    refused(CheckpointUnsupported, "entailment", lambda: plan(folder, task="zero-shot-classification"))
+
+
+def test_a_task_that_does_not_exist_is_a_usage_error(folder: Path) -> None:
+    with pytest.raises(UsageError, match="text-classification"):
+        plan(folder, task="mining")
+
+
+def test_a_dry_run_refuses_the_same_configs(folder: Path) -> None:
+    edit_json(folder / "config.json", id2label={"a": "x"})
+    refused(CheckpointCorrupt, folder / "config.json", lambda: open_config(str(folder)))

@@ -1,0 +1,209 @@
+"""hfx.json files made to harm: each one is refused by a typed error that says where and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import RepositoryError
+from hfx.manifest import MAX_BYTES, parse_manifest, read_manifest, to_json
+from tests.unit.manifests import manifest
+
+ENTRY = {"sha256": "b" * 64, "size": 1}
+
+
+def changed(field: str, value: Any) -> str:
+    """The JSON of a good manifest with one member, named by a dotted path, replaced."""
+    data = json.loads(to_json(manifest()))
+    *parents, last = field.split(".")
+    place = data
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    return json.dumps(data)
+
+
+def refused(text: str) -> RepositoryError:
+    with pytest.raises(RepositoryError) as caught:
+        parse_manifest(text, "repository/m/hfx.json")
+    assert caught.value.message.startswith("repository/m/hfx.json")
+    assert caught.value.fix
+    return caught.value
+
+
+@pytest.mark.parametrize("value", [0, 2, -1, 1.0e9, "1", None, [], {}, "x" * 10_000])
+def test_an_unknown_format_is_named(value: object) -> None:
+    assert len(refused(changed("format", value)).message) < 200
+
+
+@pytest.mark.parametrize("value", [True, 1.0])
+def test_a_format_that_only_equals_one_is_refused(value: object) -> None:
+    refused(changed("format", value))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../m/x",
+        "m/../../x",
+        "m/..",
+        "m/./x",
+        "m//x",
+        "m/",
+        "m",
+        "./m/x",
+        "other/x",
+        "m_postprocess/x",  # not among the folders
+        "m\\..\\x",
+        "m/\0",
+        "m/a\nb",
+        "m/a\u202eb",  # right-to-left override
+        "m/u\u0308",  # not in normal form C
+        "m/hfx.json",
+        "",
+        " ",
+        "m/" + "x" * 5000,
+        "\ud800",
+    ],
+)
+def test_a_path_that_is_not_plain_is_refused(path: str) -> None:
+    refused(changed("files", {path: ENTRY}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", "other"),
+        ("name", "../m"),
+        ("name", "M"),
+        ("name", ""),
+        ("name", None),
+        ("name", "m_net"),
+        ("task", "mining"),
+        ("task", ["text-classification"]),
+        ("folders", []),
+        ("folders", ["m_net"]),
+        ("folders", ["m", "m"]),
+        ("folders", ["m", "victim"]),
+        ("folders", ["m", "m/../victim"]),
+        ("folders", "m"),
+        ("folders", {"m": 1}),
+        ("files", []),
+        ("files", {"m/x": {}}),
+        ("files", {"m/x": ENTRY | {"more": 1}}),
+        ("files", {"m/x": ENTRY | {"size": -1}}),
+        ("files", {"m/x": ENTRY | {"size": True}}),
+        ("files", {"m/x": ENTRY | {"size": 1.5}}),
+        ("files", {"m/x": ENTRY | {"size": 2**70}}),
+        ("files", {"m/x": ENTRY | {"sha256": "B" * 64}}),
+        ("files", {"m/x": ENTRY | {"sha256": "b" * 63}}),
+        ("files", {"m/x": ENTRY | {"sha256": "٣" * 64}}),
+        ("source.id", ""),
+        ("source.revision", 7),
+        ("source.more", 7),
+        ("source", "org/model"),
+        ("precision", {"cpu": "fp32"}),
+        ("precision.cpu", False),
+        ("triton.minimum", "24.10; rm -rf /"),
+        ("triton.minimum", "٢٤.١٠"),
+        ("opset", "17"),
+        ("opset", True),
+        ("opset", 0),
+        ("ir", None),
+        ("created", "2025-01-31T12:00:00"),
+        ("created", "2025-01-31T12:00:00+02:00"),
+        ("created", "now"),
+        ("versions", {"onnx": 1.17}),
+        ("versions", {"on\x1bnx": "1"}),
+        ("parity", [1]),
+        ("parity", {"x": "\ud800"}),
+        ("choices", None),
+        ("unknown", 1),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_field(field: str, value: object) -> None:
+    assert field.split(".")[0] in refused(changed(field, value)).message
+
+
+@pytest.mark.parametrize("field", list(json.loads(to_json(manifest()))))
+def test_a_missing_field_is_named(field: str) -> None:
+    data = json.loads(to_json(manifest()))
+    del data[field]
+    assert f"{field!r}" in refused(json.dumps(data)).message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "1",
+        '"hfx"',
+        "{",
+        "{}",
+        '{"format": 1}',
+        '{"format": 1, "format": 1}',
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"format": ' + "9" * 5000 + "}",
+        "\ufeff{}",
+    ],
+)
+def test_what_is_no_manifest_is_refused(text: str) -> None:
+    refused(text)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_numbers_that_json_does_not_have_are_refused(number: str) -> None:
+    refused(changed("parity", {"x": "HERE"}).replace('"HERE"', number))
+
+
+def test_figures_nested_too_deeply_are_refused() -> None:
+    nested: object = 1
+    for _ in range(100):
+        nested = [nested]
+    assert "nested" in refused(changed("parity", {"x": nested})).message
+
+
+def test_a_path_listed_twice_is_refused() -> None:
+    text = changed("files", {"m/x": ENTRY, "m/y": ENTRY}).replace("m/y", "m/x")
+    assert "twice" in refused(text).message
+
+
+def test_a_file_that_is_too_large_is_not_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "hfx.json"
+    path.write_bytes(b" " * (MAX_BYTES + 1))
+    with pytest.raises(RepositoryError, match="larger than"):
+        read_manifest(path)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "hfx.json"
+    path.write_bytes(b'{"name": "\xff"}')
+    with pytest.raises(RepositoryError, match="not UTF-8"):
+        read_manifest(path)
+
+
+def test_links_pipes_and_folders_are_not_read(tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    good.write_text(to_json(manifest()))
+    link, pipe, folder = tmp_path / "link", tmp_path / "pipe", tmp_path / "folder"
+    link.symlink_to(good)
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (link, pipe, folder, tmp_path / "missing", good / "below"):
+        with pytest.raises(RepositoryError) as caught:
+            read_manifest(path)
+        assert str(path) in caught.value.message
+
+
+def test_every_truncation_of_a_good_manifest_is_refused() -> None:
+    text = to_json(manifest()).rstrip()
+    for end in range(len(text)):
+        refused(text[:end])

@@ -1,0 +1,173 @@
+"""Repositories made to harm: the linter reports, never crashes, hangs, or changes anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfx.errors import RepositoryError, UsageError
+from hfx.repository import Staging, lint, models, recover
+from tests.unit.repositories import CORES, build
+
+NET = "m_net/1/model.onnx"
+PYTHON = "m_tokenize/1/model.py"
+CONFIG = "m_tokenize/config.pbtxt"
+
+
+def replaced(name: str, content: bytes) -> Callable[[Path], None]:
+    def attack(repository: Path) -> None:
+        (repository / name).write_bytes(content)
+
+    return attack
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def attack(repository: Path) -> None:
+        (repository / name).unlink()
+        os.mkfifo(repository / name)
+
+    return attack
+
+
+def link(name: str, target: str) -> Callable[[Path], None]:
+    def attack(repository: Path) -> None:
+        (repository / name).unlink(missing_ok=True)
+        (repository / name).symlink_to(target)
+
+    return attack
+
+
+def folder(name: str) -> Callable[[Path], None]:
+    def attack(repository: Path) -> None:
+        (repository / name).unlink()
+        (repository / name).mkdir()
+
+    return attack
+
+
+def cut(name: str, part: float) -> Callable[[Path], None]:
+    def attack(repository: Path) -> None:
+        data = (repository / name).read_bytes()
+        (repository / name).write_bytes(data[: int(len(data) * part)])
+
+    return attack
+
+
+ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "config pipe": (pipe(CONFIG), "HFX102"),
+    "config folder": (folder(CONFIG), "HFX102"),
+    "config device": (link(CONFIG, "/dev/zero"), "HFX102"),
+    "config loop": (link(CONFIG, "config.pbtxt"), "HFX102"),
+    "config outside": (link(CONFIG, "/etc/hostname"), "HFX108"),
+    "config too large": (replaced(CONFIG, b"#" * (2 << 20)), "HFX102"),
+    "config not UTF-8": (replaced(CONFIG, b'name: "\xff"'), "HFX102"),
+    "config with nulls": (replaced(CONFIG, b"\0" * 100), "HFX102"),
+    "config nested": (replaced(CONFIG, b"input {" * 100_000), "HFX102"),
+    "config overflowing": (replaced(CONFIG, b"max_batch_size: 99999999999999999999"), "HFX102"),
+    "config repeating a scalar": (replaced(CONFIG, b'name: "a" name: "b"'), "HFX102"),
+    "config extreme": (
+        replaced(CONFIG, b"max_batch_size: -2147483648 input { dims: [-9223372036854775808] }"),
+        "HFX303",
+    ),
+    "onnx pipe": (pipe(NET), "HFX601"),
+    "onnx folder": (folder(NET), "HFX601"),
+    "onnx device": (link(NET, "/dev/zero"), "HFX601"),
+    "onnx half": (cut(NET, 0.5), "HFX601"),
+    "onnx random": (replaced(NET, bytes(range(256)) * 100), "HFX601"),
+    "onnx nested": (replaced(NET, b"\x3a\x7f" * 5000), "HFX601"),
+    "python pipe": (pipe(PYTHON), "HFX702"),
+    "python device": (link(PYTHON, "/dev/zero"), "HFX702"),
+    "python nested": (replaced(PYTHON, b"(" * 100_000), "HFX702"),
+    "python deep": (replaced(PYTHON, b"x=" + b"-" * 100_000 + b"1"), "HFX702"),
+    "python not UTF-8": (replaced(PYTHON, b"\xff\xfe"), "HFX702"),
+    "manifest pipe": (pipe("m/hfx.json"), "HFX201"),
+    "manifest link": (link("m/hfx.json", "/etc/hostname"), "HFX201"),
+    "link to everything": (link("m_net/1/root", "/"), "HFX108"),
+    "link to itself": (link("m_net/1/loop", "loop"), "HFX108"),
+    "link to its parent": (link("m_net/1/parent", ".."), "HFX204"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_a_finding(tmp_path: Path, name: str) -> None:
+    repository = build(tmp_path / "repository")
+    attack, rule = ATTACKS[name]
+    attack(repository)
+    before = sorted(os.walk(repository))
+    assert rule in {finding.rule for finding in lint(repository, cores=CORES)}
+    assert sorted(os.walk(repository)) == before
+
+
+def test_an_ensemble_of_itself_is_no_endless_loop(tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    step = 'step { model_name: "m" input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } }'
+    tensors = 'input { name: "x" data_type: TYPE_FP32 dims: [1] } output { name: "y" data_type: TYPE_FP32 dims: [1] }'
+    (tmp_path / "m/config.pbtxt").write_text(f'platform: "ensemble" {tensors} ensemble_scheduling {{ {step} }}')
+    assert {finding.rule for finding in lint(tmp_path)} <= {"HFX414"}
+
+
+def test_names_from_a_hostile_file_system_are_only_text(tmp_path: Path) -> None:
+    for name in ("a\nb", "a b", "-rf", "ü\u202e", "\udcff"):
+        (tmp_path / name).mkdir()
+    assert {finding.rule for finding in lint(tmp_path)} == {"HFX101", "HFX106"}
+    assert all(entry.foreign for entry in models(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "journal",
+    [
+        "",
+        "{",
+        "[]",
+        '{"name": "m"}',
+        '{"name": "m", "old": ["../victim"], "new": []}',
+        '{"name": "m", "old": [], "new": ["victim"]}',
+        '{"name": "../m", "old": [], "new": []}',
+        '{"name": 1, "old": 2, "new": 3}',
+        '{"name": "m", "old": [[]], "new": []}',
+        "[" * 100_000,
+    ],
+)
+def test_a_forged_journal_moves_nothing(tmp_path: Path, journal: str) -> None:
+    repository = tmp_path / "repository"
+    staging = repository / ".hfx-staging-m-forged"
+    for path in (repository / "victim", tmp_path / "victim", staging / "old" / "victim", staging / "new"):
+        path.mkdir(parents=True)
+    (staging / "journal.json").write_text(journal)
+    before = sorted(str(path) for path in tmp_path.rglob("*") if path.name not in (".hfx-lock", "owner.json"))
+    with pytest.raises(RepositoryError) as caught:
+        recover(repository)
+    assert caught.value.fix
+    assert sorted(str(path) for path in tmp_path.rglob("*") if path.name not in (".hfx-lock", "owner.json")) == before
+
+
+def test_a_staging_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    victim, repository = tmp_path / "victim", tmp_path / "repository"
+    victim.mkdir()
+    (victim / "file").touch()
+    repository.mkdir()
+    (repository / ".hfx-staging-m-link").symlink_to(victim)
+    assert recover(repository) == []
+    assert (victim / "file").exists()
+
+
+def test_a_stale_staging_with_links_is_deleted_without_following_them(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").touch()
+    stale = tmp_path / "repository/.hfx-staging-m-stale/new/m"
+    stale.mkdir(parents=True)
+    (stale / "link").symlink_to(victim)
+    assert len(recover(tmp_path / "repository")) == 1
+    assert (victim / "file").exists()
+
+
+@pytest.mark.parametrize("name", ["../m", "", ".", "a/b", "m_net", "M", "m" * 500, "\0"])
+def test_a_name_that_is_no_name_gets_no_staging(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        Staging(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []

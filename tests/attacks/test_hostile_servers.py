@@ -1,0 +1,97 @@
+"""Whatever listens at an address, the client answers with one of its own errors, in time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from hfx.client import Client
+from hfx.errors import ServerError, ServerUnreachable, UsageError
+
+# What a listener does with a connection: bytes to send at once, then whether it hangs up.
+BEHAVIOURS = {
+    "hangs up": (b"", True),
+    "is silent": (b"", False),
+    "speaks HTTP/1": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", False),
+    "speaks HTTP/1 and hangs up": (b"HTTP/1.1 400 Bad Request\r\n\r\n", True),
+    "speaks SSH": (b"SSH-2.0-OpenSSH_9.6\r\n", False),
+    "floods zeros": (bytes(1 << 20), False),
+    "floods letters": (b"A" * (1 << 20), True),
+    "settings only": (b"\x00\x00\x00\x04\x00\x00\x00\x00\x00", False),
+    "settings, then goes away": (b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" + b"\x00\x00\x08\x07" + bytes(13), True),
+    "a huge frame": (b"\xff\xff\xff\x00\x00\x00\x00\x00\x01", False),
+}
+
+
+@contextmanager
+def listener(sent: bytes, hangs_up: bool) -> Iterator[str]:
+    connections: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            with suppress(OSError):
+                connection.sendall(sent)
+            if hangs_up:
+                connection.close()
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
+def test_what_is_no_triton_server_is_an_error_in_time(behaviour: tuple[bytes, bool]) -> None:
+    with listener(*behaviour) as address, Client(address, timeout=1.0) as client:
+        began = time.monotonic()
+        with pytest.raises(ServerError) as caught:
+            client.classify("name", "text")
+        assert time.monotonic() - began < 6
+        assert address in caught.value.message
+        assert caught.value.fix
+        assert not client.is_ready()
+
+
+def test_nobody_at_the_port_is_unreachable_at_once() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # bound, not listening: nobody else gets it
+        began = time.monotonic()
+        with pytest.raises(ServerUnreachable, match="can't be reached"):
+            Client(f"127.0.0.1:{reserved.getsockname()[1]}").classify("name", "text")
+        assert time.monotonic() - began < 5
+
+
+def test_a_host_without_an_address_is_unreachable() -> None:
+    with pytest.raises(ServerUnreachable, match=r"nohost\.invalid"):
+        Client("nohost.invalid:8001", timeout=5).models()
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listener(b"", True) as proxy, listener(b"", True) as address:
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://{proxy}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        with pytest.raises(ServerUnreachable) as caught:
+            Client(address, timeout=2).classify("name", "text")
+        assert proxy not in caught.value.message
+
+
+def test_a_closed_client_says_so() -> None:
+    client = Client("127.0.0.1:1")
+    client.close()
+    with pytest.raises(UsageError, match="closed"):
+        client.classify("name", "text")

@@ -1,0 +1,151 @@
+"""Tokenizers that are missing, damaged, foreign, slow, or do not fit the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
+from hfx.exporter.load import load_tokenizer
+from hfx.exporter.source import open_checkpoint
+from tests.attacks.damage import edit_json, load, plan, refused
+
+
+def read(folder: Path) -> Any:
+    return load_tokenizer(open_checkpoint(str(folder)))
+
+
+def edit_vocabulary(folder: Path, **words: int) -> None:
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"] |= words
+    file.write_text(json.dumps(content))
+
+
+def test_no_tokenizer_is_corrupt(folder: Path) -> None:
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink()
+    message = refused(CheckpointCorrupt, folder, lambda: open_checkpoint(str(folder)))
+    assert "tokenizer" in message
+
+
+def test_a_vocabulary_alone_is_a_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert read(folder).is_fast
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"{}", b"[]", b"null", b"\xff\xff", b"[" * 10_000, b'{"version": "1.0", "model": {"type": "BPE"}}'],
+    ids=lambda content: repr(content[:12]),
+)
+def test_a_tokenizer_that_is_no_tokenizer_is_corrupt(folder: Path, content: bytes) -> None:
+    (folder / "tokenizer.json").write_bytes(content)
+    refused(CheckpointCorrupt, folder, lambda: read(folder))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_tokenizer_is_corrupt(folder: Path, share: float) -> None:
+    content = (folder / "tokenizer.json").read_bytes().rstrip()
+    (folder / "tokenizer.json").write_bytes(content[: int(share * len(content))])
+    refused(CheckpointCorrupt, folder, lambda: read(folder))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"type": "WordPiece"', '"type": "Wordpiece"'),
+        ('"[UNK]": 1', '"[UNK]": -1'),
+        ('"[UNK]": 1', '"[UNK]": 4294967296'),
+        ('"unk_token": "[UNK]"', '"unk_token": "gone"'),
+        (
+            '"type": "BertPreTokenizer"',
+            '"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": true',
+        ),
+        ('"type": "BertNormalizer"', '"type": "Precompiled", "precompiled_charsmap": "AAAA"'),
+    ],
+    ids=["model", "negative id", "id beyond 32 bits", "unknown token", "pattern", "panic"],
+)
+def test_a_tokenizer_that_can_not_tokenize_is_corrupt(folder: Path, old: str, new: str) -> None:
+    content = (folder / "tokenizer.json").read_text()
+    assert old in content
+    (folder / "tokenizer.json").write_text(content.replace(old, new))
+    refused(CheckpointCorrupt, folder, lambda: read(folder))
+
+
+@pytest.mark.parametrize(("word", "token"), [("further", 21), ("film", 5000), ("film", 21)])
+def test_a_token_without_an_embedding_is_corrupt(folder: Path, word: str, token: int) -> None:
+    edit_vocabulary(folder, **{word: token})
+    message = refused(CheckpointCorrupt, folder, lambda: read(folder))
+    assert str(token) in message
+    assert "21" in message
+
+
+def test_an_added_token_without_an_embedding_is_corrupt(folder: Path) -> None:
+    edit_json(folder / "tokenizer_config.json", extra_special_tokens={"speaker": "[SPEAKER]"})
+    refused(CheckpointCorrupt, folder, lambda: read(folder))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tokenizer_class": "Nonsense"},
+        {"tokenizer_class": 5},
+        {"added_tokens_decoder": {"x": {}}},
+        {"pad_token": 5},
+        {"model_max_length": "x"},
+        {"tokenizer_file": "/nowhere/tokenizer.json"},
+    ],
+    ids=str,
+)
+def test_a_tokenizer_config_of_wrong_kinds_is_corrupt(folder: Path, fields: dict[str, Any]) -> None:
+    edit_json(folder / "tokenizer_config.json", **fields)
+    refused(CheckpointCorrupt, folder, lambda: read(folder))
+
+
+def test_a_damaged_tokenizer_config_is_refused_by_the_plan(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("{")
+    refused(CheckpointCorrupt, folder / "tokenizer_config.json", lambda: plan(folder))
+
+
+@pytest.mark.parametrize("key", ["tokenizer_file", "vocab_file"])
+def test_a_tokenizer_config_that_leads_outside_is_unsafe(folder: Path, pristine: Path, key: str) -> None:
+    edit_json(folder / "tokenizer_config.json", **{key: str(pristine / "tokenizer.json")})
+    refused(CheckpointUnsafe, folder / "tokenizer_config.json", lambda: read(folder))
+
+
+def test_a_tokenizer_with_code_of_its_own_is_unsafe(folder: Path, tmp_path: Path) -> None:
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    edit_json(
+        folder / "tokenizer_config.json", tokenizer_class="Evil", auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]}
+    )
+    refused(CheckpointUnsafe, folder / "tokenizer_config.json", lambda: read(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizer_in_python_only_is_unsupported(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("a 1\nb 1\n")
+    (folder / "bpe.codes").write_text("a b 1\n")
+    edit_json(folder / "tokenizer_config.json", tokenizer_class="PhobertTokenizer", added_tokens_decoder={})
+    message = refused(CheckpointUnsupported, folder, lambda: read(folder))
+    assert "PhobertTokenizer" in message
+
+
+def test_a_model_of_few_tokens_is_unsupported(folder: Path) -> None:
+    edit_json(folder / "tokenizer_config.json", model_max_length=3)
+    refused(CheckpointUnsupported, "3 tokens", lambda: plan(folder))
+
+
+@pytest.mark.parametrize("stated", [-1, 0, 1e30, None, [512]])
+def test_a_limit_that_is_none_leaves_the_model_s(folder: Path, stated: object) -> None:
+    edit_json(folder / "tokenizer_config.json", model_max_length=stated)
+    assert plan(folder).max_length == 64
+
+
+def test_a_tokenizer_without_padding_loads(folder: Path) -> None:
+    edit_json(folder / "tokenizer_config.json", pad_token=None)
+    load(folder)

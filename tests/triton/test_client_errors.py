@@ -1,0 +1,146 @@
+"""The client against a real server that says no, is busy, is late, or goes away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfx.client import Classification, Client
+from hfx.errors import HfxError, RequestRefused, ServerBusy, ServerError, ServerUnreachable
+from hfx.triton import EmbeddedServer
+from tests.triton.toy_models import write_toy
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    repository = write_toy(tmp_path_factory.mktemp("models"))
+    write_toy(repository, "narrow", queue="max_queue_size: 1")
+    write_toy(repository, "hasty", queue="default_timeout_microseconds: 1000 timeout_action: REJECT")
+    with EmbeddedServer(repository) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: EmbeddedServer) -> Iterator[Client]:
+    with Client(server.grpc_url, timeout=10) as connected:
+        yield connected
+
+
+def test_many_texts_are_batched_and_come_back_in_order(server: EmbeddedServer, client: Client) -> None:
+    before = server.statistics()["toy_tokenize"]
+    texts = ["x" * (number % 90) for number in range(500)]
+    assert [result.label for result in client.classify("toy", texts)] == [f"{len(text)} characters" for text in texts]
+    after = server.statistics()["toy_tokenize"]
+    assert after["execution_count"] - before["execution_count"] < len(texts)
+
+
+def test_threads_may_share_a_client(client: Client) -> None:
+    answers: dict[int, list[Classification]] = {}
+
+    def ask(length: int) -> None:
+        answers[length] = client.classify("toy", ["x" * length] * 50)
+
+    threads = [threading.Thread(target=ask, args=(length,)) for length in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all({a.label for a in answers[length]} == {f"{length} characters"} for length in range(8))
+
+
+def test_a_refusal_carries_the_model_s_words(client: Client) -> None:
+    with pytest.raises(RequestRefused, match="the text is too blue"):
+        client.classify("toy", "refuse the text is too blue")
+
+
+def test_one_refused_text_of_many_is_named_by_its_index(client: Client) -> None:
+    with pytest.raises(RequestRefused, match=r"At index 3: .*too blue"):
+        client.classify("toy", ["a", "b", "c", "refuse too blue", *["d"] * 20])
+    assert client.classify("toy", "x").label == "1 characters"
+
+
+def test_an_unknown_model_is_answered_with_those_that_exist(client: Client) -> None:
+    with pytest.raises(RequestRefused, match="no model 'nope'") as caught:
+        client.classify("nope", "x")
+    assert caught.value.fix == "It serves: hasty, narrow, toy."
+    with pytest.raises(RequestRefused, match="no model 'nope'"):
+        client.metadata("nope")
+
+
+def test_asking_for_another_task_is_refused(client: Client) -> None:
+    with pytest.raises(RequestRefused, match="unexpected inference input"):
+        client.answer("toy", "who?", "me")
+    with pytest.raises(ServerError, match="'entities'"):
+        client.label_tokens("toy", "x")
+
+
+def behind(text: str, count: int) -> Iterator[str]:
+    """TEXT, and COUNT short ones when it has long been under way."""
+    yield text
+    time.sleep(0.3)
+    yield from ["x"] * count
+
+
+def test_a_full_queue_is_busy(client: Client) -> None:
+    first, *others = client.classify_each("narrow", behind("sleep 1.5", 20))
+    assert isinstance(first, Classification)
+    refused = [outcome for outcome in others if isinstance(outcome, HfxError)]
+    assert {type(outcome) for outcome in refused} == {ServerBusy}
+    assert len(refused) >= 18  # one waits in the queue, one at its door
+
+
+def test_a_queue_timeout_is_busy(client: Client) -> None:
+    first, *others = client.classify_each("hasty", behind("sleep 1.5", 2))
+    assert isinstance(first, Classification)
+    assert {type(outcome) for outcome in others} == {ServerBusy}
+
+
+def test_an_answer_that_is_late_is_busy(server: EmbeddedServer) -> None:
+    with Client(server.grpc_url, timeout=0.3) as client:
+        began = time.monotonic()
+        with pytest.raises(ServerBusy, match=r"within 0\.3 s"):
+            client.classify("toy", "sleep 1.5")
+        assert time.monotonic() - began < 1.4
+
+
+def test_a_text_of_many_megabytes_arrives(client: Client) -> None:
+    assert client.classify("toy", "x" * (20 << 20)).label == f"{20 << 20} characters"
+
+
+@pytest.mark.parametrize("text", ["\x00", "naïve 🎈", "", " \n\t"])
+def test_every_text_arrives_whole(client: Client, text: str) -> None:
+    assert client.classify("toy", text).label == f"{len(text)} characters"
+
+
+def test_a_server_that_goes_away_in_the_middle_is_unreachable(tmp_path: Path) -> None:
+    with EmbeddedServer(write_toy(tmp_path)) as server, Client(server.grpc_url, timeout=20) as client:
+        outcomes = client.classify_each("toy", ["x", *["sleep 0.2"] * 30])
+        next(outcomes)
+        os.kill(server.pid, signal.SIGKILL)
+        began = time.monotonic()
+        failures = [outcome for outcome in outcomes if isinstance(outcome, HfxError)]
+        assert {type(failure) for failure in failures} == {ServerUnreachable}
+        assert time.monotonic() - began < 10
+        assert not client.is_ready()
+        server.restart()  # the same client finds it again
+        deadline = time.monotonic() + 20
+        while not client.is_ready() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert client.classify("toy", "x").label == "1 characters"
+
+
+def test_a_dead_process_of_a_model_is_no_fault_of_the_request(tmp_path: Path) -> None:
+    with EmbeddedServer(write_toy(tmp_path)) as server, Client(server.grpc_url) as client:
+        os.kill(server.stubs()["toy_tokenize_0_0"][0], signal.SIGKILL)
+        with pytest.raises(ServerError, match="not healthy") as caught:
+            client.classify("toy", "x")
+        assert type(caught.value) is ServerError
+        assert "restart" in caught.value.fix

@@ -1,0 +1,67 @@
+"""Many callers at once: an answer does not depend on who else is asking."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hfx.client import Client
+from hfx.local import LocalModel
+from hfx.triton import EmbeddedServer
+from tests import zoo
+
+pytestmark = pytest.mark.triton
+
+REQUESTS = 200
+THREADS = 16
+
+
+def mixed_texts() -> list[str]:
+    """Texts of one sentence up to more than the model reads, in a fixed random order."""
+    sentences = [example.text for example in zoo.heldout("sentiment", REQUESTS)]
+    draw = random.Random(0)
+    return [" ".join(draw.choices(sentences, k=draw.choice((1, 1, 1, 2, 4, 12)))) for _ in range(REQUESTS)]
+
+
+@pytest.mark.parametrize("name", ["sentiment-fp32", "sentiment-fp32-openvino", "sentiment-int8", "sentiment-int8-rows"])
+def test_answers_in_company_equal_those_alone_to_the_bit(name: str, server: EmbeddedServer, repository: Path) -> None:
+    texts = mixed_texts()
+    alone = LocalModel.open(repository, name)
+    expected = [alone.infer({"text_input": text, "top_k": 3}) for text in texts]
+    with Client(server.grpc_url) as client, ThreadPoolExecutor(THREADS) as pool:
+        answers = list(pool.map(lambda text: client.classify(name, text, top_k=3), texts))
+    assert [[p.label for p in answer.predictions] for answer in answers] == [row["label"] for row in expected]
+    assert [[p.score for p in answer.predictions] for answer in answers] == [row["score"] for row in expected]
+
+
+def test_requests_with_and_without_optional_inputs_share_batches(client: Client) -> None:
+    texts = [example.text for example in zoo.heldout("sentiment", 64)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        counts = list(
+            pool.map(
+                lambda pair: len(client.classify("sentiment-fp32", pair[1], top_k=pair[0] % 3 or None).predictions),
+                enumerate(texts),
+            )
+        )
+    assert counts == [index % 3 or 1 for index in range(len(texts))]
+
+
+def test_mixed_lengths_share_batches(server: EmbeddedServer) -> None:
+    texts = mixed_texts()
+    before = net_counts(server)
+    with Client(server.grpc_url) as client:
+        client.classify("sentiment-int8", texts)
+    time.sleep(0.5)  # Triton counts a request slightly after it answers
+    requests, executions = (after - early for after, early in zip(net_counts(server), before, strict=True))
+    assert requests == len(texts)
+    assert requests / executions >= 2
+
+
+def net_counts(server: EmbeddedServer) -> tuple[int, int]:
+    """Requests and executions of the net so far."""
+    net = server.statistics()["sentiment-int8_net"]
+    return int(net["inference_count"]), int(net["execution_count"])

@@ -1,0 +1,97 @@
+"""Every encoder task through a real Triton, against transformers' own pipelines on held-out texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.client import Client
+from hfx.repository.catalog import model as read_model
+from tests import zoo
+from tests.conftest import PUBLISHED
+
+pytestmark = pytest.mark.triton
+
+HELD_OUT = 60
+SCORE_TOLERANCE = 1e-4  # float32 sums in another order
+LABELS = ["travel", "food", "music"]
+SENTIMENT = [name for name, (checkpoint, _, _) in PUBLISHED.items() if checkpoint.startswith("sentiment-")]
+Pipe = Callable[..., Any]
+
+
+def agreement_floor(repository: Path, name: str) -> float:
+    """What the manifest says of agreement, less what chance may take of another sample of texts."""
+    figures: Any = read_model(repository, name).parity["cpu"]
+    return float(figures["agreement"]) - 0.05
+
+
+@pytest.mark.parametrize("name", SENTIMENT)
+def test_text_classification_equals_the_pipeline(name: str, client: Client, pipe: Pipe, repository: Path) -> None:
+    checkpoint, precision, _ = PUBLISHED[name]
+    texts = [example.text for example in zoo.heldout("sentiment", HELD_OUT)]
+    expected = pipe("text-classification", checkpoint)(texts)
+    answers = client.classify(name, texts)
+    if precision == "fp32":
+        assert [answer.label for answer in answers] == [row["label"] for row in expected]
+        assert [a.score for a in answers] == pytest.approx([row["score"] for row in expected], abs=SCORE_TOLERANCE)
+    else:
+        same = np.mean([answer.label == row["label"] for answer, row in zip(answers, expected, strict=True)])
+        assert same >= agreement_floor(repository, name)
+
+
+def test_several_labels_are_ranked_as_the_pipeline_ranks_them(client: Client, pipe: Pipe) -> None:
+    texts = [example.text for example in zoo.heldout("topics", HELD_OUT)]
+    expected = pipe("text-classification", "topics-roberta")(texts, top_k=3)
+    for answer, rows in zip(client.classify("topics-fp32", texts, top_k=3), expected, strict=True):
+        assert [p.label for p in answer.predictions] == [row["label"] for row in rows]
+        assert [p.score for p in answer.predictions] == pytest.approx([r["score"] for r in rows], abs=SCORE_TOLERANCE)
+
+
+def test_entities_equal_the_pipeline(client: Client, pipe: Pipe) -> None:
+    texts = [example.text for example in zoo.heldout("entities", HELD_OUT)]
+    expected = pipe("token-classification", "entities-bert", aggregation_strategy="simple")(texts)
+    for answer, rows in zip(client.label_tokens("entities-fp32", texts), expected, strict=True):
+        found = [(e.entity, e.start, e.end, e.word) for e in answer.entities]
+        assert found == [(row["entity_group"], row["start"], row["end"], row["word"]) for row in rows]
+        scores = [float(row["score"]) for row in rows]
+        assert [e.score for e in answer.entities] == pytest.approx(scores, abs=SCORE_TOLERANCE)
+
+
+def test_answers_equal_the_pipeline_over_windows(client: Client, pipe: Pipe) -> None:
+    examples = zoo.heldout("answers", HELD_OUT)
+    asked = pipe("question-answering", "answers-bert")
+    for example in examples:
+        expected = asked(question=example.question, context=example.context)
+        answer = client.answer("answers-fp32", example.question, example.context)
+        assert (answer.answer, answer.start, answer.end) == (expected["answer"], expected["start"], expected["end"])
+        assert answer.score == pytest.approx(expected["score"], abs=SCORE_TOLERANCE)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_zero_shot_equals_the_pipeline(multi_label: bool, client: Client, pipe: Pipe) -> None:
+    texts = [example.text for example in zoo.heldout("topics", 20)]
+    expected = pipe("zero-shot-classification", "nli-bart")(texts, LABELS, multi_label=multi_label)
+    for answer, row in zip(client.zero_shot("nli-fp32", texts, LABELS, multi_label=multi_label), expected, strict=True):
+        scores = {p.label: p.score for p in answer.predictions}
+        assert scores == pytest.approx(dict(zip(row["labels"], row["scores"], strict=True)), abs=SCORE_TOLERANCE)
+
+
+def test_embeddings_equal_mean_pooled_hidden_states(client: Client, pipe: Pipe) -> None:
+    """The pipeline gives hidden states; sentence-transformers' files ask for their mean, scaled to length 1."""
+    texts = [example.first for example in zoo.heldout("similarity", 20)]
+    vectors = client.embed("similar-fp32", texts)
+    for vector, hidden in zip(vectors, pipe("feature-extraction", "similar-mpnet")(texts), strict=True):
+        mean = np.asarray(hidden[0]).mean(axis=0)
+        expected = mean / np.linalg.norm(mean) if np.isclose(np.linalg.norm(vector), 1.0, atol=1e-5) else mean
+        np.testing.assert_allclose(vector, expected, atol=SCORE_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["topics", "entities", "answers", "nli", "similar"])
+def test_int8_agrees_with_fp32(name: str, repository: Path) -> None:
+    figures: Any = read_model(repository, f"{name}-int8").parity["cpu"]
+    assert figures["agreement"] >= 0.95
+    assert figures["company"] == 0.0

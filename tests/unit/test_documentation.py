@@ -1,0 +1,59 @@
+"""What the documents say, held against the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hfx.cli import reference
+from hfx.cli.commands import COMMANDS, load
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def commands(program: str) -> list[str]:
+    """The README's command lines of a program, in code blocks and in the table."""
+    blocks = (
+        "\n".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL))
+        + "\n"
+        + "\n".join(re.findall(r"`([^`\n]+)`", README))
+    )
+    lines = [line.split("#")[0].strip() for line in blocks.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if line.startswith(program + " ")]
+
+
+def test_every_page_is_as_its_generator_makes_it() -> None:
+    for name, text in reference.pages().items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"run `make docs` ({name})"
+
+
+@pytest.mark.parametrize("line", commands("hfx"))
+def test_readme_commands_parse(line: str) -> None:
+    words = shlex.split(line)[1:]
+    if words[0] not in COMMANDS:
+        assert words[0].startswith("-")
+        return
+    command = load(words[0])
+    command.make_context(words[0], words[1:], resilient_parsing=False)
+
+
+@pytest.mark.parametrize("line", commands("make"))
+def test_readme_targets_exist(line: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(rf"^{re.escape(shlex.split(line)[1])}:", makefile, re.MULTILINE)
+
+
+def test_readme_tree_names_only_what_exists() -> None:
+    tree = README.split("## The tree")[1].split("```")[1]
+    for line in tree.splitlines():
+        if match := re.match(r"^([a-z_]+)/ ", line):
+            assert (ROOT / match[1]).is_dir(), line
+
+
+def test_a_bad_option_does_not_parse() -> None:
+    with pytest.raises(Exception, match="no-such-option"):
+        load("export").make_context("export", ["MODEL", "--no-such-option"])

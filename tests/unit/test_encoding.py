@@ -1,0 +1,317 @@
+"""Token ids, windows and pairs equal those of the checkpoint's own tokenizer and of transformers' pipelines."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from hfx.python_backends.encoding import Encoder, InvalidInput, Settings, open_encoder, tensors
+from hfx.python_backends.hypotheses import MAX_LABELS
+from hfx.python_backends.inputs import strings
+from hfx.python_backends.windows import MAX_WINDOWS
+from tests import zoo
+from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, widths
+
+TOKENIZERS = ("sentiment-distilbert", "entities-bert", "topics-roberta", "sentiment-xlm-roberta", "sentiment-albert")
+SENTENCE = "Anna went from Paris to the market in Berlin, and the weather was awful all day long. "
+
+
+@pytest.fixture(params=TOKENIZERS)
+def tokenizer(request: pytest.FixtureRequest) -> Any:
+    return AutoTokenizer.from_pretrained(zoo.checkpoint(request.param))
+
+
+@pytest.fixture
+def bert() -> Any:
+    return AutoTokenizer.from_pretrained(zoo.checkpoint("entities-bert"))
+
+
+def make(tokenizer: Any, task: str, folder: Path, **changed: Any) -> Encoder:
+    return encoder_for(tokenizer, task, folder, **changed)
+
+
+def ids_of(row: Any) -> list[int]:
+    assert not isinstance(row, InvalidInput), row
+    return list(row.sequences[0].ids)
+
+
+def refusal(row: Any) -> str:
+    assert isinstance(row, InvalidInput), row
+    return str(row)
+
+
+# One text a row
+
+
+@pytest.mark.parametrize("max_length", [8, 16, 100])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_ids_equal_the_tokenizers_own(tokenizer: Any, max_length: int, side: str, tmp_path: Path) -> None:
+    tokenizer.truncation_side = side
+    texts = [*EDGE_TEXTS, *(text * 40 for text in EDGE_TEXTS), SENTENCE * 150]
+    expected = [tokenizer(text, truncation=True, max_length=max_length)["input_ids"] for text in texts]
+    rows = make(tokenizer, "text-classification", tmp_path, max_length=max_length).encode(texts)
+    assert [ids_of(row) for row in rows] == expected
+
+
+def test_ids_of_each_length_around_max_length_equal_the_tokenizers_own(bert: Any, tmp_path: Path) -> None:
+    texts = ["the " * count for count in range(24)]
+    expected = [bert(text, truncation=True, max_length=16)["input_ids"] for text in texts]
+    rows = make(bert, "text-classification", tmp_path, max_length=16).encode(texts)
+    assert [ids_of(row) for row in rows] == expected
+    whole = [len(bert(text)["input_ids"]) for text in texts]
+    assert [row.truncated_tokens for row in rows if not isinstance(row, InvalidInput)] == [
+        max(0, length - 16) for length in whole
+    ]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_offsets_and_specials_equal_the_tokenizers_own(tokenizer: Any, side: str, tmp_path: Path) -> None:
+    tokenizer.truncation_side = side
+    texts = [*EDGE_TEXTS, SENTENCE * 3, "é" * 3000 + " " + SENTENCE * 300]
+    fed = encoded(make(tokenizer, "token-classification", tmp_path, max_length=64), texts)
+    for row, text in enumerate(texts):
+        expected = tokenizer(
+            text, truncation=True, max_length=64, return_offsets_mapping=True, return_special_tokens_mask=True
+        )
+        offsets = [
+            (-1, -1) if special else place
+            for place, special in zip(expected["offset_mapping"], expected["special_tokens_mask"], strict=True)
+        ]
+        offsets += [(-1, -1)] * (64 - len(offsets))
+        assert [tuple(place) for place in fed["offsets"][row].tolist()] == offsets, text[:40]
+
+
+def test_type_ids_are_given_only_to_nets_that_take_them(bert: Any, tmp_path: Path) -> None:
+    with_types = make(bert, "text-classification", tmp_path)
+    without = make(bert, "text-classification", tmp_path, inputs=("input_ids", "attention_mask"))
+    assert "token_type_ids" in encoded(with_types, ["a"])
+    assert "token_type_ids" not in encoded(without, ["a"])
+
+
+def test_a_request_is_padded_to_the_least_width_that_holds_its_longest_row(bert: Any, tmp_path: Path) -> None:
+    encoder = make(bert, "text-classification", tmp_path, max_length=100)
+    assert encoded(encoder, ["a"])["input_ids"].shape == (1, 16)
+    both = encoded(encoder, ["a", "the " * 30])
+    assert both["input_ids"].shape == (2, 32)
+    assert both["attention_mask"].sum(axis=1).tolist() == [3, 32]
+    assert both["input_ids"][0, 3:].tolist() == [bert.pad_token_id] * 29
+    assert both["truncated_tokens"].tolist() == [[0], [0]]
+    assert {str(array.dtype) for array in both.values()} == {"int32"}
+    assert encoded(encoder, ["the " * 300])["input_ids"].shape == (1, 100)
+
+
+def test_text_that_is_no_utf8_is_refused_alone(bert: Any, tmp_path: Path) -> None:
+    encoder = make(bert, "text-classification", tmp_path)
+    good, bad, after = encoder.encode([b"good", b"bad \xff\xfe", b"good"])
+    assert ids_of(good) == ids_of(after)
+    assert refusal(bad).startswith("text_input is not UTF-8") and "0xff" in refusal(bad)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("character", ["é", "漢", "😀"])
+def test_a_cut_never_splits_a_character(bert: Any, side: str, character: str, tmp_path: Path) -> None:
+    encoder = make(bert, "text-classification", tmp_path, max_length=16, truncation_side=side)
+    for lead in range(4):
+        text = "a" * lead + character * 2000 + "a" * lead
+        assert not isinstance(encoder.encode([text])[0], InvalidInput)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("flood", [" ", "a", "\x00", "e\u0301", "😀", "漢", ".", "word "])
+def test_a_flood_costs_no_more_than_its_first_part(tokenizer: Any, flood: str, side: str, tmp_path: Path) -> None:
+    encoder = make(tokenizer, "text-classification", tmp_path, max_length=128, truncation_side=side)
+    raw = (flood * (64_000_000 // len(flood.encode()))).encode()
+    began = time.process_time()
+    row = encoder.encode([raw])[0]
+    # Bounded by 256 bytes a token; the whole text would take more than a minute. Left counts no characters here.
+    assert time.process_time() - began < 2
+    assert not isinstance(row, InvalidInput)
+    assert row.truncated_tokens > 0
+
+
+def test_a_sparse_text_is_read_on_until_it_fills_the_model(bert: Any, tmp_path: Path) -> None:
+    encoder = make(bert, "text-classification", tmp_path, max_length=16)
+    text = (" " * 50 + "the") * 1000
+    assert ids_of(encoder.encode([text])[0]) == bert(text, truncation=True, max_length=16)["input_ids"]
+
+
+# Question answering
+
+
+def pipeline_windows(tokenizer: Any, question: str, context: str) -> list[dict[str, Any]]:
+    from transformers import BertConfig, BertForQuestionAnswering
+    from transformers.pipelines import QuestionAnsweringPipeline
+
+    config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=0, num_attention_heads=1, intermediate_size=8)
+    pipe = QuestionAnsweringPipeline(BertForQuestionAnswering(config), tokenizer)
+    return list(pipe.preprocess({"question": question, "context": context}))
+
+
+@pytest.mark.parametrize("max_length", [64, 128, 512])
+@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
+def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    tokenizer.model_max_length = max_length
+    encoder = make(tokenizer, "question-answering", tmp_path, max_length=max_length)
+    contexts = [text for text in EDGE_TEXTS if text] + [
+        SENTENCE,
+        SENTENCE * 10,
+        SENTENCE * 15,
+        "x" * 700 + SENTENCE * 15,
+    ]
+    for context in contexts:
+        expected = pipeline_windows(tokenizer, "Where did Anna go?", context)
+        fed = encoded(encoder, [("Where did Anna go?", context)])
+        assert fed["input_ids"].shape[:2] == (1, len(expected))
+        for at, window in enumerate(expected):
+            ids = window["input_ids"][0].tolist()
+            length = len(ids)
+            assert fed["input_ids"][0, at, :length].tolist() == ids
+            assert fed["attention_mask"][0, at].tolist() == [1] * length + [0] * (fed["input_ids"].shape[2] - length)
+            masked = window["p_mask"][0].tolist()
+            assert (fed["spans"][0, at, :length, 0] < 0).tolist() == [bool(each) for each in masked]
+            assert (fed["spans"][0, at, length:] == -2).all()
+            if "token_type_ids" in fed:
+                assert fed["token_type_ids"][0, at, :length].tolist() == window["token_type_ids"][0].tolist()
+
+
+def test_spans_are_the_words_of_the_context(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    context = "Anna's unbelievably friendly neighbour, Bob."
+    spans = encoded(make(tokenizer, "question-answering", tmp_path), [("Who is it?", context)])["spans"]
+    found = {context[start:end] for start, end in spans[0, 0].tolist() if start >= 0 and end > 0}
+    assert found == {"Anna", "'", "s", "unbelievably", "friendly", "neighbour", ",", "Bob", "."}
+
+
+@pytest.mark.parametrize(("question", "context"), [("", "a context"), ("a question", "")])
+def test_an_empty_question_or_context_is_refused(question: str, context: str, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    row = make(tokenizer, "question-answering", tmp_path).encode([(question, context)])[0]
+    assert refusal(row) == f"{'context' if question else 'question'} is empty"
+
+
+def test_a_question_that_leaves_no_room_for_the_context_is_refused_alone(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    encoder = make(tokenizer, "question-answering", tmp_path, max_length=64)
+    long_question = "the " * 40
+    crowded, good, fits = encoder.encode(
+        [(long_question, SENTENCE * 9), ("Who?", SENTENCE * 9), (long_question, "Bob")]
+    )
+    assert "question has 40 tokens" in refusal(crowded)
+    assert not isinstance(good, InvalidInput) and not isinstance(fits, InvalidInput)
+    assert len(good.sequences) > 1 and len(fits.sequences) == 1
+    assert "question has 4000000 bytes" in refusal(encoder.encode([("the " * 1000000, "Bob")])[0])
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_context_of_megabytes_becomes_a_bounded_number_of_windows(side: str, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    encoder = make(tokenizer, "question-answering", tmp_path, max_length=64, truncation_side=side)
+    context = SENTENCE * 100_000
+    row = encoder.encode([("Who went to Paris?", context)])[0]
+    assert not isinstance(row, InvalidInput)
+    assert len(row.sequences) == MAX_WINDOWS
+    assert row.truncated_tokens > 0
+    places = row.sequences[0].places
+    assert places is not None
+    begin, end = places[places[:, 0] > 0][-1]
+    assert context[begin:end] == {"right": context[begin:end], "left": "."}[side]
+    assert (end == len(context) - 1) == (side == "left")
+
+
+# Zero-shot classification
+
+
+@pytest.mark.parametrize("name", ["nli-bart", "answers-bert", "sentiment-xlm-roberta"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_pairs_equal_the_pipelines(name: str, side: str, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    tokenizer.truncation_side = side
+    tokenizer.model_max_length = 48
+    encoder = make(tokenizer, "zero-shot-classification", tmp_path, max_length=48)
+    labels = ["travel", "a much longer label than the other ones", "politics 😀"]
+    for text in [*(text for text in EDGE_TEXTS if text), SENTENCE * 3, SENTENCE * 900]:
+        fed = encoded(encoder, [(text, labels)])
+        for at, label in enumerate(labels):
+            expected = tokenizer([[text, f"This example is {label}."]], truncation="only_first")["input_ids"][0]
+            assert fed["input_ids"][0, at, : len(expected)].tolist() == expected
+            assert fed["attention_mask"][0, at].sum() == len(expected)
+
+
+def test_rows_of_fewer_labels_get_sequences_that_are_masked(bert: Any, tmp_path: Path) -> None:
+    encoder = make(bert, "zero-shot-classification", tmp_path)
+    fed = encoded(encoder, [("a text", ["one"]), ("a text", ["one", "two", "three"])])
+    assert fed["input_ids"].shape[:2] == (2, 3)
+    assert fed["attention_mask"][0, 1:].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "reason"),
+    [
+        ("", ["one"], "text_input is empty"),
+        ("text", [], "candidate_labels is empty"),
+        ("text", ["one", ""], "candidate_labels has an empty label"),
+        ("text", ["one", " \t"], "candidate_labels has an empty label"),
+        ("text", [b"\xff"], "candidate_labels is not UTF-8"),
+        (b"\xff", ["one"], "text_input is not UTF-8"),
+        ("text", ["the " * 200], "leaves no room"),
+        ("text", ["the " * 200000], "candidate_labels has 800000 bytes"),
+        ("text", ["one"] * (MAX_LABELS + 1), f"at most {MAX_LABELS}"),
+    ],
+)
+def test_labels_that_cannot_be_used_are_refused(bert: Any, text: Any, labels: Any, reason: str, tmp_path: Path) -> None:
+    encoder = make(bert, "zero-shot-classification", tmp_path)
+    bad, good = encoder.encode([(text, labels), ("text", ["one"])])
+    assert reason in refusal(bad)
+    assert not isinstance(good, InvalidInput)
+
+
+# Tensors of a request, and the settings
+
+
+def test_tensors_of_a_wrong_shape_are_refused(bert: Any, tmp_path: Path) -> None:
+    texts = make(bert, "text-classification", tmp_path)
+    with pytest.raises(InvalidInput, match=r"text_input must hold one string a row .* not shape \[1, 2\]"):
+        texts.items({"text_input": np.array([[b"a", b"b"]], object)})
+    pairs = make(bert, "question-answering", tmp_path)
+    with pytest.raises(InvalidInput, match="question has 2 rows but context has 1"):
+        pairs.items({"question": strings("a", "b"), "context": strings("a")})
+    labels = make(bert, "zero-shot-classification", tmp_path)
+    with pytest.raises(InvalidInput, match="candidate_labels is empty"):
+        labels.items({"text_input": strings("a"), "candidate_labels": np.zeros((1, 0), object)})
+
+
+def test_settings_are_read_from_their_file(bert: Any, tmp_path: Path) -> None:
+    make(bert, "text-classification", tmp_path)
+    written = {"task": "text-classification", "max_length": 32, "widths": [16, 32], "pad_id": 7, "later": "unknown"}
+    (tmp_path / "settings.json").write_text(json.dumps(written))
+    encoder = open_encoder(tmp_path)
+    assert encoder.settings == Settings("text-classification", 32, (16, 32), pad_id=7)
+    row = encoder.encode(["a"])[0]
+    assert not isinstance(row, InvalidInput)
+    assert tensors([row], encoder.settings)["input_ids"][0, 3:].tolist() == [7] * 13
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"task": "chess"}, "task"),
+        ({"max_length": 0}, "max_length"),
+        ({"widths": [32, 16]}, "ascend"),
+        ({"widths": [16]}, "no width"),
+        ({"truncation_side": "up"}, "truncation_side"),
+        ({"hypothesis_template": "no place"}, "no place"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    good = {"task": "text-classification", "max_length": 32, "widths": widths(32)}
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(good | wrong))
+    with pytest.raises(ValueError, match=reason):
+        Settings.read(path)

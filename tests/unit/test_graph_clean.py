@@ -1,0 +1,157 @@
+"""Cleaning changes which nodes there are, and no number."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from hfx.exporter.graph.clean import clean
+from tests.unit import onnx_toys
+
+X = np.float32([[1, -2], [3, 4]])
+
+
+def kinds(model: onnx.ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def cluttered() -> onnx.ModelProto:
+    """y = (x + c) * (x + c) + x, where c stands twice, x + c is computed twice, and identities lie in between."""
+    constant = numpy_helper.from_array(np.float32(0.5), "value")
+    return onnx_toys.graph(
+        [
+            helper.make_node("Identity", ["x"], ["x1"]),
+            helper.make_node("Identity", ["x1"], ["x2"]),
+            helper.make_node("Constant", [], ["c"], value=constant),
+            helper.make_node("Add", ["x2", "c"], ["left"]),
+            helper.make_node("Add", ["x1", "again"], ["right"]),
+            helper.make_node("Mul", ["left", "right"], ["square"]),
+            helper.make_node("Exp", ["square"], ["unread"]),
+            helper.make_node("Add", ["square", "x2"], ["sum"]),
+            helper.make_node("Identity", ["sum"], ["y"]),
+        ],
+        [onnx_toys.floats("x", "rows", 2)],
+        [onnx_toys.floats("y", "rows", 2)],
+        {"again": np.float32(0.5), "never": np.zeros((100, 100), np.float32)},
+    )
+
+
+def branching() -> onnx.ModelProto:
+    """y = x if the first of x is positive else -x; both branches hand on values of the graph around them.
+
+    DeBERTa's relative positions come out of torch's exporter like this, with identities in the branches.
+    """
+    output = onnx_toys.floats("branch", "rows", 2)
+    then = helper.make_graph([helper.make_node("Identity", ["x1"], ["branch"])], "then", [], [output])
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["negative"], ["inner"]), helper.make_node("Identity", ["inner"], ["branch"])],
+        "else",
+        [],
+        [output],
+    )
+    return onnx_toys.graph(
+        [
+            helper.make_node("Identity", ["x"], ["x1"]),
+            helper.make_node("Neg", ["x"], ["negative"]),
+            helper.make_node("Gather", ["x", "zero"], ["row"], axis=0),
+            helper.make_node("Gather", ["row", "zero"], ["first"], axis=0),
+            helper.make_node("Greater", ["first", "nothing"], ["positive"]),
+            helper.make_node("If", ["positive"], ["chosen"], then_branch=then, else_branch=other),
+            helper.make_node("Identity", ["chosen"], ["y"]),
+        ],
+        [onnx_toys.floats("x", "rows", 2)],
+        [onnx_toys.floats("y", "rows", 2)],
+        {"zero": np.int64(0), "nothing": np.float32(0)},
+    )
+
+
+def test_the_outputs_stay_equal() -> None:
+    (wanted,), (answer,) = onnx_toys.run(cluttered(), x=X), onnx_toys.run(clean(cluttered()), x=X)
+    np.testing.assert_array_equal(answer, wanted)
+    np.testing.assert_array_equal(answer, (X + 0.5) ** 2 + X)
+
+
+def test_identities_twins_and_the_unread_are_gone() -> None:
+    model = clean(cluttered())
+    assert kinds(model) == {"Add": 2, "Mul": 1} or kinds(model) == {"Add": 2, "Mul": 1, "Identity": 1}  # the output's
+    assert [list(i.dims) for i in model.graph.initializer] == [[]]
+
+
+def test_equal_weights_stand_once() -> None:
+    weight = np.random.default_rng(0).normal(size=(2, 2)).astype(np.float32)
+    model = onnx_toys.graph(
+        [
+            helper.make_node("MatMul", ["x", "a"], ["once"]),
+            helper.make_node("Relu", ["once"], ["bent"]),
+            helper.make_node("MatMul", ["bent", "b"], ["y"]),
+        ],
+        [onnx_toys.floats("x", "rows", 2)],
+        [onnx_toys.floats("y", "rows", 2)],
+        {"a": weight, "b": weight.copy()},
+    )
+    assert len(clean(model).graph.initializer) == 1
+    np.testing.assert_array_equal(onnx_toys.run(clean(model), x=X)[0], onnx_toys.run(model, x=X)[0])
+
+
+def test_an_input_that_is_an_output_stays_one() -> None:
+    model = onnx_toys.graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [onnx_toys.floats("x", "rows", 2)],
+        [onnx_toys.floats("y", "rows", 2)],
+    )
+    np.testing.assert_array_equal(onnx_toys.run(clean(model), x=X)[0], X)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_branches_that_hand_on_outer_values_stay_equal(sign: int) -> None:
+    x = sign * np.abs(X)
+    np.testing.assert_array_equal(onnx_toys.run(branching(), x=x)[0], np.abs(X))
+    np.testing.assert_array_equal(onnx_toys.run(clean(branching()), x=x)[0], np.abs(X))
+
+
+def test_cleaning_twice_changes_nothing_more() -> None:
+    once = clean(cluttered())
+    assert clean(once).SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+
+
+def test_names_and_types_of_inputs_and_outputs_stay() -> None:
+    before, after = cluttered().graph, clean(cluttered()).graph
+    for old, new in zip([*before.input, *before.output], [*after.input, *after.output], strict=True):
+        assert old.name == new.name
+        assert new.type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+def test_a_tiny_deberta_exports_and_answers_like_torch() -> None:
+    """The graph in which onnx_ir's own identity pass fails."""
+    import torch
+    import transformers
+
+    from hfx.exporter.build import build_graph
+    from hfx.exporter.tasks import find_task
+    from tests.tiny_checkpoints import SIZES
+
+    torch.manual_seed(0)
+    config = transformers.DebertaV2Config(
+        vocab_size=50,
+        **SIZES,
+        relative_attention=True,
+        position_buckets=16,
+        pos_att_type=["p2c", "c2p"],
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+        type_vocab_size=0,
+        pooler_hidden_size=SIZES["hidden_size"],
+    )
+    model = transformers.DebertaV2ForSequenceClassification._from_config(config, attn_implementation="eager").eval()
+    graph = build_graph(model, find_task("text-classification"), onnx_toys.OPSET, 0, None)
+    ids = np.arange(5, 25)
+    feed = {value.name: np.ones(20, np.int32) for value in graph.graph.input} | {"input_ids": ids.astype(np.int32)}
+    (logits,) = onnx_toys.run(graph, **feed | {"item_shape": np.int32([[20]])})
+    with torch.no_grad():
+        wanted = model(input_ids=torch.tensor(ids)[None]).logits.numpy()
+    np.testing.assert_allclose(logits, wanted, atol=2e-6)

@@ -1,0 +1,115 @@
+"""Pooling in the graph is sentence-transformers' own, row by row."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+
+from hfx.exporter.graph.pooling import Mode, Pooling, append_pooling
+from tests.unit import onnx_toys
+
+WIDTH = 8
+MODES: tuple[Mode, ...] = get_args(Mode)
+POOLINGS = [Pooling(mode, normalize) for mode in MODES for normalize in (False, True)]
+
+
+def graph(pooling: Pooling) -> onnx.ModelProto:
+    model = onnx_toys.graph(
+        [helper.make_node("Identity", ["hidden"], ["last_hidden_state"])],
+        [onnx_toys.floats("hidden", "rows", "tokens", WIDTH), onnx_toys.integers("mask", "rows", "tokens")],
+        [onnx_toys.floats("last_hidden_state", "rows", "tokens", WIDTH)],
+    )
+    append_pooling(model, pooling, "last_hidden_state", "mask", "embedding", WIDTH)
+    return model
+
+
+def pool(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    (embedding,) = onnx_toys.run(graph(pooling), hidden=hidden, mask=mask)
+    return embedding
+
+
+def reference(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """sentence_transformers.models.Pooling and Normalize, written out."""
+    tokens, real = torch.tensor(hidden), torch.tensor(mask)[..., None].expand(hidden.shape).float()
+    if pooling.mode == "cls":
+        result = tokens[:, 0]
+    elif pooling.mode == "max":
+        result = tokens.masked_fill(real == 0, -1e9).max(1).values
+    else:
+        count = real.sum(1).clamp(min=1e-9)
+        result = (tokens * real).sum(1) / (count if pooling.mode == "mean" else count.sqrt())
+    return (torch.nn.functional.normalize(result, p=2, dim=1) if pooling.normalize else result).numpy()
+
+
+def example(rows: int = 5, tokens: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(0)
+    lengths = numbers.integers(1, tokens + 1, rows)
+    return numbers.normal(size=(rows, tokens, WIDTH)).astype(np.float32), (np.arange(tokens) < lengths[:, None]).astype(
+        int
+    )
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_it_is_sentence_transformers_pooling(pooling: Pooling) -> None:
+    hidden, mask = example()
+    np.testing.assert_allclose(pool(pooling, hidden, mask), reference(pooling, hidden, mask), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_a_row_of_padding_alone_is_as_the_reference_s_and_finite(pooling: Pooling) -> None:
+    hidden, mask = example()
+    mask[2] = 0
+    embedding = pool(pooling, hidden, mask)
+    assert np.isfinite(embedding).all()
+    np.testing.assert_allclose(embedding, reference(pooling, hidden, mask), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_what_stands_on_padding_does_not_count(pooling: Pooling) -> None:
+    hidden, mask = example()
+    mask[:, 0] = 1  # the first token of a row is never padding
+    loud = np.where(mask[..., None] == 1, hidden, np.float32(1e6))
+    np.testing.assert_array_equal(pool(pooling, hidden, mask), pool(pooling, loud, mask))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_nan_stays_in_its_row(pooling: Pooling) -> None:
+    hidden, mask = example()
+    hidden[1, 0] = np.nan
+    embedding = pool(pooling, hidden, mask)
+    assert np.isnan(embedding[1]).all()
+    others = [0, 2, 3, 4]
+    np.testing.assert_allclose(embedding[others], reference(pooling, hidden, mask)[others], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_normalized_embedding_has_length_1(mode: Mode) -> None:
+    lengths = np.linalg.norm(pool(Pooling(mode, normalize=True), *example()), axis=1)
+    np.testing.assert_allclose(lengths, 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_zero_embedding_normalizes_to_zero(mode: Mode) -> None:
+    hidden = np.zeros((1, 3, WIDTH), np.float32)
+    np.testing.assert_array_equal(
+        pool(Pooling(mode, normalize=True), hidden, np.ones((1, 3), int)), np.zeros((1, WIDTH))
+    )
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 100])
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_a_row_is_the_same_alone_and_in_company(pooling: Pooling, tokens: int) -> None:
+    hidden, mask = example(rows=6, tokens=tokens)
+    together = pool(pooling, hidden, mask)
+    for row in range(len(hidden)):
+        np.testing.assert_array_equal(pool(pooling, hidden[row : row + 1], mask[row : row + 1])[0], together[row])
+
+
+def test_the_embedding_is_the_only_output() -> None:
+    outputs = graph(Pooling("mean", normalize=True)).graph.output
+    assert [(value.name, value.type.tensor_type.shape.dim[1].dim_value) for value in outputs] == [("embedding", WIDTH)]

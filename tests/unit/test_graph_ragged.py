@@ -1,0 +1,141 @@
+"""The flat front gives a graph the very tensors that padding would have given it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from hfx.exporter.graph.ragged import flatten_inputs
+from tests import tiny_checkpoints
+from tests.unit import onnx_toys
+
+PAD = 9
+Row = list[list[int]]  # a row's sequences, each of the row's width
+
+
+def echo(item_rank: int) -> onnx.ModelProto:
+    """padded = input_ids, as floats; with its mask beside it."""
+    shape = ("rows", "width")
+    model = onnx_toys.graph(
+        [
+            helper.make_node("Cast", ["input_ids"], ["padded"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        ],
+        [onnx_toys.integers("input_ids", *shape), onnx_toys.integers("attention_mask", *shape)],
+        [onnx_toys.floats("padded", *shape), onnx_toys.floats("mask", *shape)],
+    )
+    flatten_inputs(model, item_rank, {"input_ids": PAD, "attention_mask": 0})
+    return model
+
+
+def flat(rows: list[Row], item_rank: int) -> dict[str, np.ndarray]:
+    tokens = np.array([token for row in rows for sequence in row for token in sequence], np.int32)
+    shapes = [[len(row), len(row[0])][-item_rank:] for row in rows]
+    return {
+        "input_ids": tokens,
+        "attention_mask": np.ones_like(tokens),
+        "item_shape": np.array(shapes, np.int32).reshape(len(rows), item_rank),
+    }
+
+
+def padded(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
+    """ids and mask `[rows, sequences, width]` by hand."""
+    most, widest = max(len(row) for row in rows), max(len(row[0]) for row in rows)
+    ids, mask = np.full((len(rows), most, widest), PAD), np.zeros((len(rows), most, widest))
+    for r, row in enumerate(rows):
+        for s, sequence in enumerate(row):
+            ids[r, s, : len(sequence)], mask[r, s, : len(sequence)] = sequence, 1
+    return ids, mask
+
+
+def random_rows(shapes: list[tuple[int, int]], seed: int = 0) -> list[Row]:
+    numbers = np.random.default_rng(seed)
+    return [numbers.integers(10, 99, shape).tolist() for shape in shapes]
+
+
+@pytest.mark.parametrize("widths", [[1], [5], [1, 1], [3, 3], [1, 7], [7, 1], [4, 2, 9, 1, 4], list(range(1, 33))])
+def test_rows_of_any_width_are_padded_to_the_widest(widths: list[int]) -> None:
+    rows = random_rows([(1, width) for width in widths])
+    answers = onnx_toys.run(echo(1), **flat(rows, 1))
+    for answer, wanted in zip(answers, padded(rows), strict=True):
+        np.testing.assert_array_equal(answer, wanted[:, 0])
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [[(1, 1)], [(3, 5)], [(1, 4), (3, 4)], [(3, 4), (1, 4)], [(2, 3), (2, 6)], [(1, 1), (4, 2), (2, 7), (1, 3)]],
+    ids=str,
+)
+def test_rows_of_fewer_sequences_are_filled_with_empty_ones(shapes: list[tuple[int, int]]) -> None:
+    rows = random_rows(shapes)
+    answers = onnx_toys.run(echo(2), **flat(rows, 2))
+    for answer, wanted in zip(answers, padded(rows), strict=True):
+        np.testing.assert_array_equal(answer, wanted)
+
+
+def test_a_sum_over_the_width_is_each_row_s_own() -> None:
+    """total = sum(ids): 1+2+3, 4, and nothing for the padding."""
+    model = onnx_toys.graph(
+        [
+            helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceSum", ["ids", "axis"], ["total"], keepdims=0),
+        ],
+        [onnx_toys.integers("input_ids", "rows", "width")],
+        [onnx_toys.floats("total", "rows")],
+        {"axis": np.array([1], np.int64)},
+    )
+    flatten_inputs(model, 1, {"input_ids": 0})
+    (total,) = onnx_toys.run(model, input_ids=np.int32([1, 2, 3, 4]), item_shape=np.int32([[3], [1]]))
+    np.testing.assert_array_equal(total, [6, 4])
+
+
+def test_an_output_that_other_nodes_read_is_split_once() -> None:
+    """first = ids, second = first + 1: both come back as [rows, sequences, width]."""
+    model = onnx_toys.graph(
+        [
+            helper.make_node("Cast", ["input_ids"], ["first"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["first", "one"], ["second"]),
+        ],
+        [onnx_toys.integers("input_ids", "rows", "width")],
+        [onnx_toys.floats("first", "rows", "width"), onnx_toys.floats("second", "rows", "width")],
+        {"one": np.float32(1)},
+    )
+    flatten_inputs(model, 2, {"input_ids": 0})
+    shapes = np.int32([[2, 1], [1, 1]])
+    first, second = onnx_toys.run(model, input_ids=np.int32([5, 6, 7]), item_shape=shapes)
+    np.testing.assert_array_equal(first, [[[5], [6]], [[7], [0]]])
+    np.testing.assert_array_equal(second, first + 1)
+
+
+@pytest.mark.parametrize("item_rank", [1, 2])
+def test_the_inputs_are_flat_int32_and_a_shape_a_row(item_rank: int) -> None:
+    inputs = {value.name: value.type.tensor_type for value in echo(item_rank).graph.input}
+    assert list(inputs) == ["input_ids", "attention_mask", "item_shape"]
+    assert {t.elem_type for t in inputs.values()} == {TensorProto.INT32}
+    assert [len(t.shape.dim) for t in inputs.values()] == [1, 1, 2]
+    assert inputs["item_shape"].shape.dim[1].dim_value == item_rank
+
+
+@pytest.fixture(scope="module")
+def bert() -> tuple[onnx.ModelProto, object]:
+    from hfx.exporter.build import build_graph
+    from hfx.exporter.tasks import find_task
+
+    model = tiny_checkpoints.bert(num_labels=3)
+    return build_graph(model, find_task("text-classification"), onnx_toys.OPSET, 0, None), model
+
+
+@pytest.mark.parametrize("widths", [[1], [16], [5, 5], [3, 16, 9, 1], [64, 2]])
+def test_a_flat_bert_answers_as_torch_does_row_by_row(bert: tuple[onnx.ModelProto, object], widths: list[int]) -> None:
+    import torch
+
+    graph, model = bert
+    rows = [np.random.default_rng(w).integers(5, 21, w) for w in widths]
+    tokens = np.concatenate(rows).astype(np.int32)
+    feed = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens)}
+    (logits,) = onnx_toys.run(graph, **feed, item_shape=np.int32([[w] for w in widths]))
+    with torch.no_grad():
+        wanted = np.concatenate([model(input_ids=torch.tensor(row)[None]).logits.numpy() for row in rows])  # type: ignore[operator]
+    np.testing.assert_allclose(logits, wanted, atol=2e-6)  # sums over a padded row are in another order

@@ -1,0 +1,451 @@
+"""Every rule: a healthy repository is clean, and one planted mistake makes exactly one rule speak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto
+
+from hfx.errors import RepositoryError, UsageError
+from hfx.manifest import Precision
+from hfx.repository import RULES, EnsembleStep, Finding, InstanceGroup, ModelConfig, TensorSpec, lint
+from tests.unit.repositories import (
+    CORES,
+    ENSEMBLE,
+    IDS,
+    LOGITS,
+    NET,
+    NET_GPU,
+    POSTPROCESS,
+    SCORES,
+    TEXT,
+    TOKENIZE,
+    TOP_K,
+    OnnxInput,
+    build,
+    put,
+    save,
+    seal,
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return build(tmp_path)
+
+
+def test_a_healthy_repository_is_clean(repository: Path) -> None:
+    assert lint(repository, cores=CORES) == []
+
+
+def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
+    """Replace text in one file, which must hold it."""
+
+    def plant(repository: Path) -> None:
+        text = (repository / name).read_text()
+        assert old in text
+        (repository / name).write_text(text.replace(old, new))
+
+    return plant
+
+
+def configure(*configs: ModelConfig) -> Callable[[Path], None]:
+    """Write configurations; m_net's for CPUs is config.pbtxt and configs/cpu.pbtxt."""
+
+    def plant(repository: Path) -> None:
+        for config in configs:
+            put(repository, config)
+            if config.name == "m_net":
+                put(repository, config, "cpu")
+
+    return plant
+
+
+def configure_gpu(config: ModelConfig) -> Callable[[Path], None]:
+    return lambda repository: put(repository, config, "gpu")
+
+
+def files(**options: object) -> Callable[[Path], None]:
+    """Write both ONNX files anew."""
+
+    def plant(repository: Path) -> None:
+        for name in ("model.onnx", "model.fp16.onnx"):
+            save(repository, name, **options)  # type: ignore[arg-type]
+
+    return plant
+
+
+def net(config: ModelConfig = NET, **options: object) -> Callable[[Path], None]:
+    """Configure m_net for CPUs and GPUs alike, and write both files."""
+
+    def plant(repository: Path) -> None:
+        configure(config)(repository)
+        gpu = replace(config, default_model_filename="model.fp16.onnx", instance_groups=NET_GPU.instance_groups)
+        put(repository, gpu, "gpu")
+        files(**options)(repository)
+
+    return plant
+
+
+def steps(*changed: EnsembleStep) -> ModelConfig:
+    """The ensemble with some steps replaced by those of the same model."""
+    by_model = {step.model_name: step for step in changed}
+    return replace(ENSEMBLE, steps=tuple(by_model.get(step.model_name, step) for step in ENSEMBLE.steps))
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda repository: (repository / name).unlink()
+
+
+def write(name: str, text: str) -> Callable[[Path], None]:
+    def plant(repository: Path) -> None:
+        (repository / name).write_text(text)
+
+    return plant
+
+
+def no_version(repository: Path) -> None:
+    (repository / "m/1/.keep").unlink()
+    (repository / "m/1").rmdir()
+
+
+def link_outside(repository: Path) -> None:
+    (repository / "foreign").mkdir()
+    (repository / "foreign/1").mkdir()
+    put(repository, replace(TOKENIZE, name="foreign"))
+    (repository / "foreign/1/model.py").symlink_to("/etc/hostname")
+
+
+def external_data(repository: Path) -> None:
+    import onnx
+
+    path = repository / "m_net/1/model.onnx"
+    model = onnx.load(path)
+    weight = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[2])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="weights.bin")
+    path.write_bytes(model.SerializeToString())
+
+
+EXTRA = TensorSpec("extra", "TYPE_INT32", (1,), optional=True)
+REQUIRED = replace(EXTRA, optional=False)
+WITH_EXTRA = replace(POSTPROCESS, inputs=(LOGITS, TOP_K, EXTRA))
+TOKENIZE_FILE = "m_tokenize/config.pbtxt"
+FIXED_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", 8])
+PLAIN_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", "width"])
+ITEM_SHAPE: OnnxInput = ("item_shape", TensorProto.INT32, ["rows", 1])
+PLAIN_NET = replace(NET, inputs=(IDS,), batch_inputs=())
+TOKENIZE_STEP, NET_STEP, POSTPROCESS_STEP = ENSEMBLE.steps
+EXTRA_STEP = replace(POSTPROCESS_STEP, input_map={**POSTPROCESS_STEP.input_map, "extra": "nowhere"})
+UNUSED_STEP = replace(TOKENIZE_STEP, output_map={"input_ids": "ids", "extra": "unused"})
+
+
+@dataclass(frozen=True)
+class Mistake:
+    rule: str
+    plant: Callable[[Path], None]
+    path: str
+    line: str = ""  # a pattern of the line that the finding names; "" when none can be known
+    sealed: bool = True  # whether the manifest is written anew, so that only the mistake itself is found
+
+
+MISTAKES = (
+    Mistake("HFX101", remove("m_tokenize/config.pbtxt"), "m_tokenize/config.pbtxt"),
+    Mistake(
+        "HFX102",
+        edit("m_postprocess/config.pbtxt", "max_batch_size: 64", "max_batch_size: many"),
+        "m_postprocess/config.pbtxt",
+        "many",
+    ),
+    Mistake("HFX102", edit("m_net/configs/gpu.pbtxt", "backend", "bakcend"), "m_net/configs/gpu.pbtxt", "bakcend"),
+    Mistake("HFX102", write("m_net/configs/gpu.pbtxt", "name: 'm_net"), "m_net/configs/gpu.pbtxt", "name"),
+    Mistake("HFX103", edit("m/config.pbtxt", 'name: "m"', 'name: "n"'), "m/config.pbtxt", 'name: "n"'),
+    Mistake("HFX104", edit("m_tokenize/config.pbtxt", '"python"', '"pyhton"'), "m_tokenize/config.pbtxt", "pyhton"),
+    Mistake("HFX105", edit("m_tokenize/config.pbtxt", 'backend: "python"', ""), "m_tokenize/config.pbtxt"),
+    Mistake("HFX106", no_version, "m"),
+    Mistake("HFX107", remove("m_net/1/model.fp16.onnx"), "m_net/configs/gpu.pbtxt", "default_model_filename"),
+    Mistake(
+        "HFX107",
+        configure_gpu(replace(NET_GPU, default_model_filename="../1/model.onnx")),
+        "m_net/configs/gpu.pbtxt",
+        "default_model_filename",
+    ),
+    Mistake("HFX108", link_outside, "foreign/1/model.py"),
+    Mistake("HFX109", lambda repository: (repository / ".hfx-staging-m-abc").mkdir(), ".hfx-staging-m-abc"),
+    Mistake("HFX110", remove("m_net/configs/gpu.pbtxt"), "m_net/configs/gpu.pbtxt"),
+    Mistake(
+        "HFX111",
+        write("m_tokenize/1/settings.json", '{\n"file": "/home/me/x"}'),
+        "m_tokenize/1/settings.json",
+        "/home/me/x",
+    ),
+    Mistake(
+        "HFX111",
+        configure_gpu(replace(NET_GPU, parameters={"cache": "/tmp/cache"})),
+        "m_net/configs/gpu.pbtxt",
+        "/tmp/cache",
+    ),
+    Mistake("HFX201", write("m/hfx.json", "{}"), "m/hfx.json", sealed=False),
+    Mistake("HFX202", remove("m_tokenize/1/settings.json"), "m_tokenize/1/settings.json", sealed=False),
+    Mistake("HFX203", write("m_tokenize/1/settings.json", "{}"), "m_tokenize/1/settings.json", sealed=False),
+    Mistake("HFX204", write("m_tokenize/1/more.json", "{}"), "m_tokenize/1/more.json", sealed=False),
+    Mistake(
+        "HFX301", configure(replace(TOKENIZE, inputs=(TEXT, TEXT))), "m_tokenize/config.pbtxt", "^input.*text_input"
+    ),
+    Mistake(
+        "HFX301", configure(replace(POSTPROCESS, outputs=(SCORES, SCORES))), "m_postprocess/config.pbtxt", "^output"
+    ),
+    Mistake("HFX302", configure(replace(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=())))), TOKENIZE_FILE, "extra"),
+    Mistake("HFX303", configure(replace(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=(-2,))))), TOKENIZE_FILE, "extra"),
+    Mistake(
+        "HFX401",
+        configure(replace(ENSEMBLE, steps=(*ENSEMBLE.steps, EnsembleStep("n", {}, {})))),
+        "m/config.pbtxt",
+        '"n"',
+    ),
+    Mistake(
+        "HFX402",
+        configure(steps(replace(NET_STEP, input_map={"input_ids": "ids", "mask": "ids"}))),
+        "m/config.pbtxt",
+        '"mask"',
+    ),
+    Mistake("HFX403", configure(replace(TOKENIZE, inputs=(TEXT, REQUIRED))), "m/config.pbtxt", "m_tokenize"),
+    Mistake("HFX404", configure(WITH_EXTRA, steps(EXTRA_STEP)), "m/config.pbtxt", "nowhere"),
+    Mistake(
+        "HFX405",
+        configure(replace(ENSEMBLE, outputs=(SCORES, replace(SCORES, name="label")))),
+        "m/config.pbtxt",
+        "label",
+    ),
+    Mistake("HFX406", configure(replace(ENSEMBLE, steps=(*ENSEMBLE.steps, TOKENIZE_STEP))), "m/config.pbtxt", '"ids"'),
+    Mistake(
+        "HFX407",
+        configure(replace(TOKENIZE, outputs=(replace(IDS, data_type="TYPE_INT64"),))),
+        "m/config.pbtxt",
+        "m_net",
+    ),
+    Mistake(
+        "HFX408",
+        configure(replace(POSTPROCESS, inputs=(replace(LOGITS, dims=(4,)), TOP_K))),
+        "m/config.pbtxt",
+        '"logits"',
+    ),
+    Mistake(
+        "HFX408", configure(replace(ENSEMBLE, outputs=(replace(SCORES, dims=(-1, 2)),))), "m/config.pbtxt", "^output"
+    ),
+    Mistake("HFX409", configure(replace(POSTPROCESS, max_batch_size=8)), "m/config.pbtxt", "max_batch_size"),
+    Mistake("HFX410", configure(replace(POSTPROCESS, decoupled=True)), "m/config.pbtxt", "m_postprocess"),
+    Mistake(
+        "HFX411",
+        configure(replace(ENSEMBLE, instance_groups=(InstanceGroup("KIND_CPU"),))),
+        "m/config.pbtxt",
+        "instance_group",
+    ),
+    Mistake("HFX412", lambda repository: empty_ensemble(repository), "empty/config.pbtxt", "platform"),
+    Mistake(
+        "HFX413",
+        configure(replace(POSTPROCESS, inputs=(LOGITS, replace(TOP_K, optional=False)))),
+        "m/config.pbtxt",
+        '"top_k"',
+    ),
+    Mistake("HFX414", configure(replace(ENSEMBLE, inputs=(TEXT, TOP_K, EXTRA))), "m/config.pbtxt", "^input.*extra"),
+    Mistake(
+        "HFX414",
+        configure(replace(TOKENIZE, outputs=(IDS, REQUIRED)), steps(UNUSED_STEP)),
+        "m/config.pbtxt",
+        "output_map.*unused",
+    ),
+    Mistake(
+        "HFX501",
+        edit("m_tokenize/config.pbtxt", "dynamic_batching {", "dynamic_batching { preferred_batch_size: [8]"),
+        "m_tokenize/config.pbtxt",
+        "preferred_batch_size",
+    ),
+    Mistake(
+        "HFX502",
+        edit("m_tokenize/config.pbtxt", "max_queue_size: 128", ""),
+        "m_tokenize/config.pbtxt",
+        "dynamic_batching",
+    ),
+    Mistake("HFX503", lambda repository: unbatched(repository), "single/config.pbtxt", "dynamic_batching"),
+    Mistake(
+        "HFX504",
+        configure(replace(POSTPROCESS, instance_groups=(InstanceGroup("KIND_GPU"),))),
+        "m_postprocess/config.pbtxt",
+        "KIND_GPU",
+    ),
+    Mistake(
+        "HFX505",
+        edit("m_net/configs/cpu.pbtxt", "count: 1", "count: 2"),
+        "m_net/configs/cpu.pbtxt",
+        "intra_op_thread_count",
+    ),
+    Mistake("HFX601", write("m_net/1/model.fp16.onnx", "no graph"), "m_net/1/model.fp16.onnx"),
+    Mistake("HFX601", write("m_net/1/model.fp16.onnx", ""), "m_net/1/model.fp16.onnx"),
+    Mistake("HFX602", lambda repository: save(repository, "model.onnx", opset=22), "m_net/1/model.onnx"),
+    Mistake("HFX603", lambda repository: save(repository, "model.onnx", ir=11), "m_net/1/model.onnx"),
+    Mistake(
+        "HFX604",
+        lambda repository: save(repository, "model.fp16.onnx", operators=[("", "MatMulInteger")]),
+        "m_net/configs/gpu.pbtxt",
+        "default_model_filename",
+    ),
+    Mistake(
+        "HFX605",
+        lambda repository: save(repository, "model.fp16.onnx", operators=[("com.microsoft", "FusedMatMul")]),
+        "m_net/configs/gpu.pbtxt",
+        "default_model_filename",
+    ),
+    Mistake(
+        "HFX606",
+        configure_gpu(replace(NET_GPU, outputs=(LOGITS, replace(LOGITS, name="embedding")))),
+        "m_net/configs/gpu.pbtxt",
+        "embedding",
+    ),
+    Mistake(
+        "HFX607",
+        lambda repository: save(
+            repository,
+            "model.onnx",
+            inputs=[("input_ids", TensorProto.INT32, ["tokens"]), ITEM_SHAPE, ("mask", TensorProto.INT32, ["tokens"])],
+        ),
+        "m_net/configs/cpu.pbtxt",
+        "^input",
+    ),
+    Mistake(
+        "HFX608",
+        lambda repository: save(
+            repository, "model.fp16.onnx", inputs=[("input_ids", TensorProto.INT64, ["tokens"]), ITEM_SHAPE]
+        ),
+        "m_net/configs/gpu.pbtxt",
+        "input_ids",
+    ),
+    Mistake("HFX609", net(PLAIN_NET, inputs=[FIXED_IDS]), "m_net/configs/gpu.pbtxt", "^input"),
+    Mistake(
+        "HFX610",
+        lambda repository: save(repository, "model.fp16.onnx", inputs=[PLAIN_IDS, ITEM_SHAPE]),
+        "m_net/configs/gpu.pbtxt",
+        "input_ids",
+    ),
+    Mistake(
+        "HFX611",
+        net(replace(NET, batch_inputs=()), inputs=[("input_ids", TensorProto.INT32, ["tokens"])]),
+        "m_net/configs/gpu.pbtxt",
+        "allow_ragged_batch",
+    ),
+    Mistake(
+        "HFX612",
+        net(replace(NET, inputs=(replace(IDS, ragged=True, optional=True),))),
+        "m_net/configs/gpu.pbtxt",
+        "input_ids",
+    ),
+    Mistake("HFX613", external_data, "m_net/1/model.onnx"),
+    Mistake("HFX701", remove("m_tokenize/1/model.py"), "m_tokenize/1/model.py"),
+    Mistake("HFX702", write("m_tokenize/1/model.py", "def f(:\n"), "m_tokenize/1/model.py", "def f"),
+    Mistake(
+        "HFX702",
+        write("m_tokenize/1/model.py", "try:\n  pass\nexcept* ValueError:\n  pass\n"),
+        "m_tokenize/1/model.py",
+        "pass",
+    ),
+    Mistake("HFX702", write("m_tokenize/1/model.py", "x = 1\0"), "m_tokenize/1/model.py"),
+)
+
+
+def empty_ensemble(repository: Path) -> None:
+    (repository / "empty/1").mkdir(parents=True)
+    put(repository, replace(ENSEMBLE, name="empty", inputs=(TEXT,), outputs=(TEXT,), steps=()))
+
+
+def unbatched(repository: Path) -> None:
+    (repository / "single/1").mkdir(parents=True)
+    put(repository, replace(TOKENIZE, name="single", max_batch_size=0))
+    (repository / "single/1/model.py").touch()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.rule}-{mistake.path}")
+def test_a_planted_mistake_makes_exactly_its_rule_speak(repository: Path, mistake: Mistake) -> None:
+    mistake.plant(repository)
+    if mistake.sealed:
+        seal(repository)
+    findings = lint(repository, cores=CORES)
+    assert {finding.rule for finding in findings} == {mistake.rule}, "\n".join(map(str, findings))
+    assert mistake.path in {finding.path for finding in findings}
+    found = next(finding for finding in findings if finding.path == mistake.path)
+    assert_line(repository, found, mistake.line)
+
+
+def assert_line(repository: Path, finding: Finding, pattern: str) -> None:
+    if not pattern:
+        assert finding.line is None
+        return
+    assert finding.line is not None
+    line = (repository / finding.path).read_text().splitlines()[finding.line - 1]
+    assert re.search(pattern, line), line
+
+
+def test_every_rule_is_planted() -> None:
+    assert {mistake.rule for mistake in MISTAKES} == {rule.id for rule in RULES}
+
+
+def test_rules_are_unique_ordered_and_documented() -> None:
+    ids = [rule.id for rule in RULES]
+    assert ids == sorted(set(ids))
+    assert len({rule.check for rule in RULES}) == len({rule.title for rule in RULES}) == len(RULES) >= 22
+    assert all(rule.check.__doc__ == f"{rule.id}." for rule in RULES)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.rule)
+def test_every_finding_says_what_to_do(repository: Path, mistake: Mistake) -> None:
+    mistake.plant(repository)
+    for finding in lint(repository, cores=CORES):
+        assert finding.fix.endswith(".")
+        assert finding.message.endswith(".")
+        assert finding.severity in ("error", "warning")
+
+
+def test_a_model_for_gpus_only_may_need_a_gpu(repository: Path) -> None:
+    for variant in ("", "cpu"):
+        put(repository, NET_GPU, variant)
+    seal(repository)
+    assert {finding.rule for finding in lint(repository, cores=CORES)} == {"HFX504"}
+    seal(repository, Precision(None, "fp16"))
+    assert lint(repository, cores=CORES) == []
+
+
+def test_a_newer_release_runs_a_newer_opset(repository: Path) -> None:
+    save(repository, "model.onnx", opset=23, ir=11)
+    seal(repository)
+    assert {finding.rule for finding in lint(repository, "24.10", cores=CORES)} == {"HFX602", "HFX603"}
+    assert lint(repository, "25.11", cores=CORES) == []
+
+
+def test_threads_are_counted_along_an_ensemble(repository: Path) -> None:
+    assert {finding.rule for finding in lint(repository, cores=3)} == {"HFX505"}
+
+
+def test_a_repository_of_others_needs_no_manifest(tmp_path: Path) -> None:
+    (tmp_path / "other/1").mkdir(parents=True)
+    (tmp_path / "other/1/model.py").touch()
+    put(tmp_path, replace(TOKENIZE, name="other"))
+    (tmp_path / "README.md").touch()
+    assert lint(tmp_path) == []
+
+
+def test_an_empty_repository_is_clean_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
+    assert lint(tmp_path) == []
+    with pytest.raises(RepositoryError):
+        lint(tmp_path / "missing")
+    with pytest.raises(UsageError):
+        lint(tmp_path, "1.0")
+
+
+def test_a_finding_reads_like_a_compiler_message(repository: Path) -> None:
+    configure(replace(TOKENIZE, inputs=(TEXT, TensorSpec("x", "TYPE_INT32", (0,)))))(repository)
+    seal(repository)
+    text = [str(finding) for finding in lint(repository, cores=CORES) if finding.rule == "HFX303"]
+    assert text == ["m_tokenize/config.pbtxt:6: HFX303 input 'x' has dims [0]."]

@@ -1,0 +1,505 @@
+"""The Python backend gives every request the answer it would get alone, from both runtimes, as its configuration says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, tokenize_files
+from hfx.python_backends.onnxruntime.batch_inputs import KINDS, BatchInput
+from hfx.python_backends.onnxruntime.completion import complete
+from hfx.python_backends.onnxruntime.config import ConfigError, model_file
+from hfx.python_backends.onnxruntime.providers import providers, session_options
+from hfx.python_backends.onnxruntime.ragged import Layout, Request, answer, check
+from hfx.python_backends.onnxruntime.sessions import (
+    Feed,
+    OnnxRuntimeSession,
+    OpenVinoSession,
+    Outputs,
+    Session,
+    open_session,
+    openvino_properties,
+    signature,
+)
+
+INT32, FP32 = "TYPE_INT32", "TYPE_FP32"
+OPENVINO = {"execution_accelerators": {"cpu_execution_accelerator": [{"name": "openvino", "parameters": {}}]}}
+
+
+def string_parameters(**values: str) -> dict[str, Any]:
+    return {key.replace("__", "."): {"string_value": value} for key, value in values.items()}
+
+
+def ragged_config(**changed: Any) -> dict[str, Any]:
+    """A net as exports make it: ids flattened, item_shape made by the server."""
+    return {
+        "max_batch_size": 64,
+        "input": [{"name": "ids", "data_type": INT32, "dims": [-1], "allow_ragged_batch": True}],
+        "output": [
+            {"name": "total", "data_type": INT32, "dims": [1]},
+            {"name": "doubled", "data_type": INT32, "dims": [-1]},
+        ],
+        "batch_input": [
+            {"kind": "BATCH_ITEM_SHAPE", "target_name": ["item_shape"], "data_type": INT32, "source_input": ["ids"]}
+        ],
+        **changed,
+    }
+
+
+def save(folder: Path, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], **constants: Any) -> Path:
+    initializers = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
+    graph = helper.make_graph(list(nodes), "toy", list(inputs), list(outputs), initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def value(name: str, shape: Sequence[Any], element: int = TensorProto.INT32) -> Any:
+    return helper.make_tensor_value_info(name, element, list(shape))
+
+
+@pytest.fixture
+def ragged_file(tmp_path: Path) -> Path:
+    """ids [tokens], item_shape [rows, 1] -> total [rows, 1] (the row's sum), doubled [rows, width]."""
+    nodes = [
+        helper.make_node("Shape", ["item_shape"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+        helper.make_node("Concat", ["rows", "rest"], ["dense_shape"], axis=0),
+        helper.make_node("Reshape", ["ids", "dense_shape"], ["dense"]),
+        helper.make_node("ReduceSum", ["dense", "one"], ["total"], keepdims=1),
+        helper.make_node("Add", ["dense", "dense"], ["doubled"]),
+    ]
+    inputs = [value("ids", ["tokens"]), value("item_shape", ["rows", 1])]
+    outputs = [value("total", ["rows", 1]), value("doubled", ["rows", "width"])]
+    return save(tmp_path, nodes, inputs, outputs, zero=[0], one=[1], rest=[-1])
+
+
+@pytest.fixture(params=["onnxruntime", "openvino"])
+def config(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return ragged_config(optimization=OPENVINO if request.param == "openvino" else {})
+
+
+def request(*rows: Sequence[int], wanted: tuple[str, ...] = ("total", "doubled")) -> Request:
+    return Request({"ids": np.array(rows, np.int32)}, wanted)
+
+
+class Recording:
+    """A session that notes what it is fed."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.inputs, self.outputs = session.inputs, session.outputs
+        self.feeds: list[Feed] = []
+        self.wanted: list[Sequence[str]] = []
+
+    def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
+        self.feeds.append(feed)
+        self.wanted.append(wanted)
+        return self.session.run(feed, wanted)
+
+
+def outputs(found: Outputs | Exception) -> Outputs:
+    assert not isinstance(found, Exception), found
+    return found
+
+
+# Batches
+
+
+def test_requests_of_any_widths_get_their_own_answers(ragged_file: Path, config: dict[str, Any]) -> None:
+    session, layout = open_session(config, ragged_file), Layout.read(config)
+    check(layout, config, session)
+    requests = [request([1, 2, 3]), request([4, 5]), request([6, 7, 8], [9, 10, 11]), request([1]), request([2, 2])]
+    for asked, found in zip(requests, answer(session, layout, requests), strict=True):
+        rows = asked.feed["ids"]
+        assert outputs(found)["total"].tolist() == rows.sum(axis=1, keepdims=True).tolist()
+        assert outputs(found)["doubled"].tolist() == (rows * 2).tolist()
+        alone = outputs(answer(session, layout, [asked])[0])
+        assert {name: array.tobytes() for name, array in alone.items()} == {
+            name: array.tobytes() for name, array in outputs(found).items()
+        }
+
+
+def test_rows_of_one_shape_share_runs_of_powers_of_two(ragged_file: Path, config: dict[str, Any]) -> None:
+    session = Recording(open_session(config, ragged_file))
+    requests = [request([at, at]) for at in range(10)] + [request([1, 1], [2, 2], [3, 3]), request([5, 5, 5])]
+    answers = answer(session, Layout.read(config), requests)
+    assert [feed["item_shape"].tolist() for feed in session.feeds] == [[[2]] * 8, [[2]] * 4, [[2]], [[3]]]
+    assert [outputs(found)["total"].tolist() for found in answers[9:]] == [[[18]], [[2], [4], [6]], [[15]]]
+
+
+def test_no_run_has_more_rows_or_elements_than_memory_allows(ragged_file: Path) -> None:
+    config = ragged_config()
+    session = Recording(open_session(config, ragged_file))
+    many, long = request(*[[1]] * 200), request(*[[1] * 10_000] * 7)
+    answers = answer(session, Layout.read(config), [many, long])
+    assert [len(feed["item_shape"]) for feed in session.feeds] == [64, 64, 64, 8, 2, 2, 2, 1]
+    assert outputs(answers[0])["total"].tolist() == [[1]] * 200
+    assert outputs(answers[1])["total"].tolist() == [[10_000]] * 7
+
+
+def test_only_the_outputs_asked_for_are_computed(ragged_file: Path, config: dict[str, Any]) -> None:
+    session = Recording(open_session(config, ragged_file))
+    requests = [request([1, 2], wanted=("total",)), request([3, 4])]
+    first, second = answer(session, Layout.read(config), requests)
+    assert list(outputs(first)) == ["total"] and list(outputs(second)) == ["total", "doubled"]
+    assert session.wanted == [("total",), ("total", "doubled")]
+
+
+def test_answers_are_not_overwritten_by_the_next_run(ragged_file: Path, config: dict[str, Any]) -> None:
+    session, layout = open_session(config, ragged_file), Layout.read(config)
+    first = outputs(answer(session, layout, [request([1, 2])])[0])["total"]
+    answer(session, layout, [request([5, 6])])
+    assert first.tolist() == [[3]]
+
+
+def test_inputs_that_can_only_be_read_are_taken(ragged_file: Path, config: dict[str, Any]) -> None:
+    rows = np.array([[1, 2]], np.int32)
+    rows.flags.writeable = False
+    found = answer(open_session(config, ragged_file), Layout.read(config), [Request({"ids": rows}, ("total",))])
+    assert outputs(found[0])["total"].tolist() == [[3]]
+
+
+def test_only_the_guilty_request_of_a_batch_fails(tmp_path: Path) -> None:
+    # Gather fails at run time for an index that is out of range.
+    nodes = [helper.make_node("Gather", ["table", "at"], ["out"])]
+    path = save(tmp_path, nodes, [value("at", ["rows"])], [value("out", ["rows"], TensorProto.INT64)], table=[7, 8])
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": "at", "data_type": INT32, "dims": []}],
+        "output": [{"name": "out", "data_type": "TYPE_INT64", "dims": []}],
+    }
+    requests = [Request({"at": np.array([at], np.int32)}, ("out",)) for at in (0, 99, 1)]
+    good, bad, also_good = answer(open_session(config, path), Layout.read(config), requests)
+    assert isinstance(bad, Exception) and "99" in str(bad)
+    assert (outputs(good)["out"].tolist(), outputs(also_good)["out"].tolist()) == ([7], [8])
+
+
+def test_inputs_that_are_not_ragged_are_joined_by_rows(tmp_path: Path) -> None:
+    path = save(
+        tmp_path, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", ["b", "n"])], [value("y", ["b", "n"])]
+    )
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": "x", "data_type": INT32, "dims": [-1]}],
+        "output": [{"name": "y", "data_type": INT32, "dims": [-1]}],
+    }
+    session = Recording(open_session(config, path))
+    requests = [
+        Request({"x": np.full((rows, width), rows, np.int32)}, ("y",)) for rows, width in [(1, 2), (2, 2), (1, 3)]
+    ]
+    answers = answer(session, Layout.read(config), requests)
+    assert [feed["x"].shape for feed in session.feeds] == [(3, 2), (1, 3)]
+    assert [outputs(found)["y"].tolist() for found in answers] == [[[2, 2]], [[4, 4]] * 2, [[2, 2, 2]]]
+
+
+def test_a_model_without_batching_runs_requests_one_by_one(tmp_path: Path) -> None:
+    path = save(tmp_path, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", ["n"])], [value("y", ["n"])])
+    config = {
+        "max_batch_size": 0,
+        "input": [{"name": "x", "data_type": INT32, "dims": [-1]}],
+        "output": [{"name": "y", "data_type": INT32, "dims": [-1]}],
+    }
+    requests = [Request({"x": np.arange(size, dtype=np.int32)}, ("y",)) for size in (2, 2, 3)]
+    answers = answer(open_session(config, path), Layout.read(config), requests)
+    assert [outputs(found)["y"].tolist() for found in answers] == [[0, 2], [0, 2], [0, 2, 4]]
+
+
+def test_strings_pass_through_onnx_runtime(tmp_path: Path) -> None:
+    text = TensorProto.STRING
+    path = save(
+        tmp_path, [helper.make_node("Identity", ["x"], ["y"])], [value("x", ["b"], text)], [value("y", ["b"], text)]
+    )
+    session = open_session({}, path)
+    assert session.run({"x": np.array([b"a", "é".encode()], object)}, ["y"])["y"].tolist() == ["a", "é"]
+
+
+# Batch inputs: the examples of model_config.proto
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("BATCH_ELEMENT_COUNT", [6, 4]),
+        ("BATCH_ACCUMULATED_ELEMENT_COUNT", [6, 10]),
+        ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", [0, 6, 10]),
+        ("BATCH_ITEM_SHAPE", [[3, 1], [3, 1], [2, 2]]),
+        ("BATCH_ITEM_SHAPE_FLATTEN", [3, 1, 3, 1, 2, 2]),
+    ],
+)
+@pytest.mark.parametrize(("data_type", "dtype"), [(INT32, np.int32), (FP32, np.float32)])
+def test_batch_inputs_are_those_of_the_proto(kind: str, expected: Any, data_type: str, dtype: Any) -> None:
+    sources = [np.zeros((2, 3, 1)), np.zeros((1, 2, 2))]
+    entry = {"kind": kind, "target_name": ["t"], "data_type": data_type, "source_input": ["s"]}
+    made = BatchInput.read(entry).make(sources, batched=True)
+    assert made.tolist() == expected
+    assert made.dtype == dtype
+
+
+def test_the_largest_count_may_be_a_shape() -> None:
+    entry = {
+        "kind": "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE",
+        "target_name": ["t"],
+        "data_type": INT32,
+        "source_input": ["s"],
+    }
+    assert BatchInput.read(entry).make([np.zeros((2, 3)), np.zeros((1, 2))], batched=True).shape == (6,)
+    assert len(KINDS) == 6
+
+
+def test_counts_by_request_see_whole_requests(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["ends"], ["seen"]), helper.make_node("Identity", ["ids"], ["same"])]
+    path = save(
+        tmp_path,
+        nodes,
+        [value("ids", ["tokens"]), value("ends", ["requests"])],
+        [value("seen", ["requests"]), value("same", ["tokens"])],
+    )
+    config = ragged_config(
+        output=[{"name": "seen", "data_type": INT32, "dims": []}],
+        batch_input=[
+            {
+                "kind": "BATCH_ACCUMULATED_ELEMENT_COUNT",
+                "target_name": ["ends"],
+                "data_type": INT32,
+                "source_input": ["ids"],
+            }
+        ],
+    )
+    requests = [request([1, 2, 3], wanted=("seen",)) for _ in range(3)]
+    answers = answer(open_session(config, path), Layout.read(config), requests)
+    assert [outputs(found)["seen"].tolist() for found in answers] == [[3], [6], [9]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"kind": "BATCH_WEATHER"}, "kind BATCH_WEATHER is unknown"),
+        ({"source_input": ["a", "b"]}, "2 source inputs"),
+        ({"data_type": "TYPE_INT64"}, "TYPE_INT64"),
+    ],
+)
+def test_a_batch_input_that_cannot_be_made_is_refused(changed: dict[str, Any], reason: str) -> None:
+    entry = {"kind": "BATCH_ITEM_SHAPE", "target_name": ["t"], "data_type": INT32, "source_input": ["s"]}
+    with pytest.raises(ConfigError, match=reason):
+        BatchInput.read(entry | changed)
+
+
+# Configurations
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"batch_input": []}, "takes item_shape, which the configuration does not name"),
+        ({"output": [{"name": "mean", "data_type": INT32}]}, "the graph has no output mean; it has total, doubled"),
+        ({"output": [{"name": "total", "data_type": FP32}]}, "output total is TYPE_FP32 .* int32 in the graph"),
+        ({"input": [{"name": "text", "data_type": INT32}]}, "the graph has no input text"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_the_graph_is_refused(
+    ragged_file: Path, changed: dict[str, Any], reason: str
+) -> None:
+    config = ragged_config(**changed)
+    with pytest.raises(ConfigError, match=reason):
+        check(Layout.read(config), config, signature(ragged_file))
+
+
+def test_a_ragged_input_must_be_flat_in_the_graph(tmp_path: Path) -> None:
+    path = save(
+        tmp_path, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", ["b", "n"])], [value("y", ["b", "n"])]
+    )
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": "x", "data_type": INT32, "allow_ragged_batch": True}],
+        "output": [{"name": "y", "data_type": INT32}],
+    }
+    with pytest.raises(ConfigError, match="one dimension"):
+        check(Layout.read(config), config, signature(path))
+
+
+def test_batch_outputs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="batch_output"):
+        Layout.read(ragged_config(batch_output=[{"target_name": ["total"]}]))
+
+
+def test_missing_inputs_are_named_unless_they_are_optional() -> None:
+    inputs = [{"name": "a"}, {"name": "b", "optional": True}, {"name": "c"}]
+    layout = Layout.read({"max_batch_size": 1, "input": inputs, "output": []})
+    assert layout.missing({"a": np.zeros(1)}) == ["c"]
+
+
+def test_the_cpu_accelerator_openvino_runs_the_file_with_openvino(ragged_file: Path) -> None:
+    assert isinstance(open_session({}, ragged_file), OnnxRuntimeSession)
+    assert isinstance(open_session({"optimization": OPENVINO}, ragged_file), OpenVinoSession)
+
+
+def test_openvino_gets_threads_and_properties_from_the_parameters() -> None:
+    given = string_parameters(
+        intra_op_thread_count="2", openvino__DYNAMIC_QUANTIZATION_GROUP_SIZE="768", session__x="ignored"
+    )
+    assert openvino_properties({"parameters": given}) == {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": "2",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "768",
+    }
+    assert (
+        openvino_properties({"parameters": string_parameters(openvino__PERFORMANCE_HINT="THROUGHPUT")})[
+            "PERFORMANCE_HINT"
+        ]
+        == "THROUGHPUT"
+    )
+
+
+def test_session_options_come_from_the_configuration() -> None:
+    import onnxruntime
+
+    given = string_parameters(
+        intra_op_thread_count="2", inter_op_thread_count="3", execution_mode="1", enable_mem_arena="0",
+        enable_mem_pattern="0", session__intra_op__allow_spinning="0",
+    )  # fmt: skip
+    options = session_options({"parameters": given, "optimization": {"graph": {"level": 1}}}, onnxruntime)
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 3)
+    assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
+    assert not options.enable_cpu_mem_arena and not options.enable_mem_pattern
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    plain = session_options({}, onnxruntime)
+    assert plain.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+def test_a_gpu_instance_gets_the_cuda_and_tensorrt_providers() -> None:
+    listed = [
+        {"name": "tensorrt", "parameters": {"precision_mode": "FP16", "max_workspace_size_bytes": "9"}},
+        {"name": "cuda", "parameters": {"use_ep_level_unified_stream": "1"}},
+    ]
+    config = {
+        "optimization": {"execution_accelerators": {"gpu_execution_accelerator": listed}},
+        "parameters": string_parameters(cudnn_conv_algo_search="1", gpu_mem_limit="77"),
+    }
+    available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert providers(config, "GPU", 1, available) == [
+        ("TensorrtExecutionProvider", {"device_id": 1, "trt_max_workspace_size": "9", "trt_fp16_enable": "1"}),
+        (
+            "CUDAExecutionProvider",
+            {
+                "device_id": 1,
+                "cudnn_conv_algo_search": "HEURISTIC",
+                "gpu_mem_limit": "77",
+                "use_ep_level_unified_stream": "1",
+            },
+        ),
+        ("CPUExecutionProvider", {}),
+    ]
+
+
+def test_a_gpu_instance_without_cuda_is_an_error_and_never_falls_to_the_cpu() -> None:
+    with pytest.raises(ConfigError, match="no CUDAExecutionProvider .* install onnxruntime-gpu"):
+        providers({}, "GPU", 0, ["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"parameters": string_parameters(intra_op_thread_count="many")}, "intra_op_thread_count is 'many'"),
+        ({"optimization": {"graph": {"level": 9}}}, "level is 9"),
+        (
+            {"optimization": {"execution_accelerators": {"cpu_execution_accelerator": [{"name": "abacus"}]}}},
+            "abacus",
+        ),
+    ],
+)
+def test_a_configuration_that_cannot_be_honoured_is_refused(ragged_file: Path, config: Any, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        open_session(config, ragged_file)
+
+
+def test_unknown_accelerators_and_kinds_are_refused() -> None:
+    accelerators = {"gpu_execution_accelerator": [{"name": "abacus"}]}
+    with pytest.raises(ConfigError, match="abacus"):
+        providers({"optimization": {"execution_accelerators": accelerators}}, "GPU", 0, [])
+    with pytest.raises(ConfigError, match="kind MODEL"):
+        providers({}, "MODEL", 0, [])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"other\.onnx is not there"):
+        open_session({}, model_file({"default_model_filename": "other.onnx"}, tmp_path))
+
+
+def test_a_folder_named_like_the_file_holds_external_data(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").mkdir()
+    assert model_file({}, tmp_path) == tmp_path / "model.onnx" / "model.onnx"
+
+
+class AutoConfig:
+    """What Triton hands to auto_complete_config, as far as completion uses it."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {"max_batch_size": 0, "input": [], "output": []}
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.config
+
+    def set_max_batch_size(self, size: int) -> None:
+        self.config["max_batch_size"] = size
+
+    def set_dynamic_batching(self) -> None:
+        self.config["dynamic_batching"] = {}
+
+    def add_input(self, tensor: dict[str, Any]) -> None:
+        self.config["input"].append(tensor)
+
+    def add_output(self, tensor: dict[str, Any]) -> None:
+        self.config["output"].append(tensor)
+
+
+def test_a_bare_configuration_is_completed_from_the_file(ragged_file: Path) -> None:
+    auto = AutoConfig()
+    complete(auto, signature(ragged_file))
+    assert auto.config["max_batch_size"] == 4
+    assert auto.config["input"] == [
+        {"name": "ids", "data_type": INT32, "dims": []},
+        {"name": "item_shape", "data_type": INT32, "dims": [1]},
+    ]
+    assert auto.config["output"][1] == {"name": "doubled", "data_type": INT32, "dims": [-1]}
+
+
+# What lies in Triton's folders
+
+
+def test_every_file_to_deploy_exists_and_none_imports_hfx() -> None:
+    tasks = ("text-classification", "zero-shot-classification", "token-classification", "question-answering")
+    for files in (tokenize_files(), onnxruntime_files(), *(postprocess_files(task) for task in tasks)):
+        assert "model.py" in files
+        for source in files.values():
+            text = source.read_text(encoding="utf-8")
+            assert "import hfx\n" not in text and "from hfx." not in text and "import hfx." not in text
+    with pytest.raises(KeyError):
+        postprocess_files("feature-extraction")
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_runtimes_leave_no_trace_in_the_home_directory(ragged_file: Path, runtime: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    optimization = OPENVINO if runtime == "openvino" else {}
+    script = (
+        "from hfx.python_backends.onnxruntime.sessions import open_session\n"
+        f"open_session({ {'optimization': optimization}!r}, {str(ragged_file)!r})\n"
+    )
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("ORT_", "XDG_"))}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment | {"HOME": str(home)})
+    assert list(home.rglob("*")) == []

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from hfx.exporter.parity.texts import bundled_texts, edge_texts
+from tests import tiny_checkpoints
+
+
+def scripts(text: str) -> set[str]:
+    return {unicodedata.name(c, "").split(" ")[0] for c in text if c.isalpha()}
+
+
+def test_there_are_over_220_texts_and_none_twice() -> None:
+    texts = bundled_texts()
+    assert len(texts) >= 220
+    assert len(set(texts)) == len(texts)
+
+
+def test_no_comment_and_no_blank_is_a_text() -> None:
+    assert not [text for text in bundled_texts() if text.startswith("# ") or not text.strip()]
+
+
+def test_the_texts_are_from_one_word_to_a_hundred() -> None:
+    words = sorted(len(text.split()) for text in bundled_texts())
+    assert words[0] == 1
+    assert 100 <= words[-1] <= 150
+
+
+def test_the_texts_are_in_many_scripts() -> None:
+    found = set[str]().union(*map(scripts, bundled_texts()))
+    assert {
+        "LATIN",
+        "CYRILLIC",
+        "GREEK",
+        "ARABIC",
+        "HEBREW",
+        "DEVANAGARI",
+        "THAI",
+        "CJK",
+        "HIRAGANA",
+        "HANGUL",
+    } <= found
+
+
+@pytest.mark.parametrize("max_length", [8, 64, 512])
+def test_every_edge_text_is_utf_8_and_stands_once(max_length: int) -> None:
+    texts = edge_texts(max_length)
+    assert [text.encode().decode() for text in texts] == texts
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("max_length", [8, 64, 512])
+def test_some_edge_texts_fill_the_model_to_the_token(max_length: int) -> None:
+    tokenizer = tiny_checkpoints.tokenizer()
+    lengths = {len(tokenizer(text, verbose=False).input_ids) for text in edge_texts(max_length)}
+    assert {2, 3, max_length - 1, max_length, max_length + 1} <= lengths

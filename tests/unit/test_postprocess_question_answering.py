@@ -1,0 +1,114 @@
+"""Answers equal those of transformers' QuestionAnsweringPipeline, over any number of windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoTokenizer,
+    BertConfig,
+    BertForQuestionAnswering,
+    pipeline,
+)
+
+from tests import zoo
+from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch, text_tensor
+
+STORY = "Anna went from Paris to the market in Berlin. Bob's unbelievably friendly neighbour, Zoë, stayed at home. "
+CONTEXTS = (*(text for text in EDGE_TEXTS if text.strip()), STORY, STORY * 4, STORY * 12, "x" * 150 + STORY * 8)
+OUTPUTS = ("start_logits", "end_logits")
+
+
+def random_reader(tokenizer: Any, scale: float) -> Any:
+    """A reader with an opinion on every token; a larger `scale` makes it surer."""
+    import torch
+
+    torch.manual_seed(5)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=tokenizer.model_max_length, initializer_range=scale, type_vocab_size=2,
+    )  # fmt: skip
+    return BertForQuestionAnswering(config).eval()
+
+
+def check_equal(tokenizer: Any, model: Any, folder: Path, pairs: list[tuple[str, str]]) -> int:
+    """How many rows had an answer; fails where one differs from the pipeline's."""
+    pipe = pipeline("question-answering", model=model, tokenizer=tokenizer)
+    encoder = encoder_for(tokenizer, "question-answering", folder)
+    postprocessor = postprocessor_for(folder, task="question-answering", max_answer_length=15)
+    answered = 0
+    for question, context in pairs:
+        expected = pipe(question=question, context=context)
+        fed = encoded(encoder, [(question, context)])
+        answer = postprocessor.answer(fed | run_torch(model, fed, OUTPUTS) | {"context": text_tensor(context)})
+        if not isinstance(expected, dict) or expected["score"] == 0.0:
+            assert answer["score"].tolist() == [[0.0]]
+            continue
+        answered += 1
+        assert answer["answer"][0, 0].decode() == expected["answer"], context[:40]
+        assert (answer["start"][0, 0], answer["end"][0, 0]) == (expected["start"], expected["end"]), context[:40]
+        assert answer["score"][0, 0] == np.float32(expected["score"]), context[:40]
+    return answered
+
+
+def test_a_trained_reader_answers_as_in_the_pipeline(tmp_path: Path) -> None:
+    folder = zoo.checkpoint("answers-bert")
+    examples = zoo.heldout("answers", 60)
+    pairs = [(example.question, example.context) for example in examples]
+    pairs += [(example.question, " ".join(other.context for other in examples[:20])) for example in examples[:5]]
+    model = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    assert check_equal(AutoTokenizer.from_pretrained(folder), model, tmp_path, pairs) > 50
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5, 1.5])
+@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
+def test_any_scores_answer_as_in_the_pipeline(name: str, scale: float, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    pairs = [("Where did Anna go?", context) for context in CONTEXTS] + [("Who?", STORY), ("[CLS] <s> who?", STORY * 3)]
+    assert check_equal(tokenizer, random_reader(tokenizer, scale), tmp_path, pairs) > 10
+
+
+def test_a_context_read_from_its_end_answers_as_in_the_pipeline(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    tokenizer.truncation_side = "left"
+    assert check_equal(tokenizer, random_reader(tokenizer, 0.5), tmp_path, [("Who?", STORY * 12)]) == 1
+
+
+def test_a_tokenizer_that_pads_on_the_left_answers_as_in_the_pipeline(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    tokenizer.padding_side = "left"
+    pairs = [("Where did Anna go?", context) for context in (STORY, STORY * 6)]
+    assert check_equal(tokenizer, random_reader(tokenizer, 0.5), tmp_path, pairs) == 2
+
+
+def test_rows_of_different_numbers_of_windows_answer_as_alone(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    model = random_reader(tokenizer, 0.5)
+    encoder = encoder_for(tokenizer, "question-answering", tmp_path)
+    postprocessor = postprocessor_for(tmp_path, task="question-answering")
+    pairs = [("Who?", STORY * 8), ("Where?", "Paris"), ("Where did Anna go?", STORY)]
+
+    def answers(items: list[tuple[str, str]]) -> dict[str, Any]:
+        fed = encoded(encoder, items)
+        contexts = text_tensor(*(context for _, context in items))
+        return postprocessor.answer(fed | run_torch(model, fed, OUTPUTS) | {"context": contexts})
+
+    together = answers(pairs)
+    for row, pair in enumerate(pairs):
+        assert {name: array[0, 0] for name, array in answers([pair]).items()} == {
+            name: array[row, 0] for name, array in together.items()
+        }
+
+
+def test_a_context_without_tokens_has_no_answer(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    fed = encoded(encoder_for(tokenizer, "question-answering", tmp_path), [("Who?", " \n ")])
+    fed |= {name: np.zeros(fed["input_ids"].shape, np.float32) for name in OUTPUTS} | {"context": text_tensor(" \n ")}
+    answer = postprocessor_for(tmp_path, task="question-answering").answer(fed)
+    assert {name: array.tolist() for name, array in answer.items()} == {
+        "answer": [[b""]], "score": [[0.0]], "start": [[0]], "end": [[0]],
+    }  # fmt: skip

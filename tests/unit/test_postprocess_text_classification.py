@@ -1,0 +1,105 @@
+"""Labels and scores equal those of transformers' TextClassificationPipeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from hfx.python_backends.postprocess.inputs import InvalidInput
+from hfx.python_backends.postprocess.tasks import Postprocessor, open_postprocessor
+from tests import zoo
+from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
+
+ACTIVATIONS = [
+    ("single_label_classification", "softmax"),
+    ("multi_label_classification", "sigmoid"),
+    ("regression", "none"),
+]
+
+
+def pairs(answer: dict[str, Any], row: int = 0) -> list[tuple[str, float]]:
+    labels = [label.decode() for label in answer["label"][row]]
+    return list(zip(labels, answer["score"][row].tolist(), strict=True))
+
+
+def three_labels(folder: Path, activation: str = "softmax", top_k: int | None = 1) -> Postprocessor:
+    return postprocessor_for(
+        folder, task="text-classification", labels=["a", "b", "c"], activation=activation, default_top_k=top_k
+    )
+
+
+@pytest.mark.parametrize(("problem", "activation"), ACTIVATIONS)
+@pytest.mark.parametrize("name", ["sentiment-distilbert", "topics-roberta"])
+def test_answers_equal_the_pipelines(name: str, problem: str, activation: str, tmp_path: Path) -> None:
+    folder = zoo.checkpoint(name)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    model.config.problem_type = problem
+    labels = [model.config.id2label[at] for at in range(model.config.num_labels)]
+    pipe = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    encoder = encoder_for(tokenizer, "text-classification", tmp_path / "tokenize")
+    postprocessor = postprocessor_for(
+        tmp_path / "post", task="text-classification", labels=labels, activation=activation, default_top_k=None
+    )
+    for text in (*EDGE_TEXTS, "The weather was wonderful. " * 60):
+        expected = pipe(text, top_k=None, truncation=True, max_length=tokenizer.model_max_length)
+        answer = postprocessor.answer(run_torch(model, encoded(encoder, [text]), ("logits",)))
+        assert pairs(answer) == [(each["label"], np.float32(each["score"])) for each in expected], text[:40]
+
+
+def test_one_label_is_scored_by_sigmoid_as_the_pipeline_does(tmp_path: Path) -> None:
+    postprocessor = postprocessor_for(
+        tmp_path, task="text-classification", labels=["only"], activation="sigmoid", default_top_k=1
+    )
+    answer = postprocessor.answer({"logits": np.array([[0.5], [-200.0]], np.float32)})
+    assert answer["label"].tolist() == [[b"only"], [b"only"]]
+    assert answer["score"].tolist() == [[pytest.approx(0.6224593)], [0.0]]
+    assert answer["score"].dtype == np.float32
+
+
+def test_top_k_best_labels_come_best_first_and_ties_in_their_order(tmp_path: Path) -> None:
+    logits = np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]], np.float32)
+    postprocessor = three_labels(tmp_path)
+    for count, expected in ((1, ["b", "a"]), (2, ["bc", "ab"]), (3, ["bca", "abc"]), (99, ["bca", "abc"])):
+        answer = postprocessor.answer({"logits": logits, "top_k": np.full((2, 1), count, np.int32)})
+        assert [b"".join(row).decode() for row in answer["label"]] == expected
+        assert answer["score"].shape == answer["label"].shape == (2, min(count, 3))
+
+
+@pytest.mark.parametrize(("default", "shape"), [(1, (1, 1)), (2, (1, 2)), (None, (1, 3))])
+def test_without_top_k_the_default_counts(default: int | None, shape: tuple[int, int], tmp_path: Path) -> None:
+    answer = three_labels(tmp_path, top_k=default).answer({"logits": np.zeros((1, 3), np.float32)})
+    assert answer["label"].shape == shape
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([[0]], "top_k must be at least 1, not 0"),
+        ([[-3]], "top_k must be at least 1, not -3"),
+        ([[1], [2]], "top_k differs between the rows"),
+        (np.zeros((1, 0)), "top_k is empty"),
+    ],
+)
+def test_a_bad_top_k_is_refused(values: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        three_labels(tmp_path).answer({"logits": np.zeros((2, 3), np.float32), "top_k": np.array(values, np.int32)})
+
+
+def test_rows_have_the_same_scores_alone_and_together(tmp_path: Path) -> None:
+    logits = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    postprocessor = three_labels(tmp_path, top_k=None)
+    together = postprocessor.answer({"logits": logits})["score"]
+    alone = [postprocessor.answer({"logits": row[None]})["score"][0] for row in logits]
+    assert together.tobytes() == np.stack(alone).tobytes()
+
+
+def test_a_task_without_postprocessing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text(json.dumps({"task": "feature-extraction"}))
+    with pytest.raises(ValueError, match="feature-extraction"):
+        open_postprocessor(tmp_path)

@@ -1,0 +1,311 @@
+"""int8 and fp16 files stay near the float graph, and an int8 row never depends on its batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from hfx.exporter.quantize import Quantized, half, row_wise, weight_only
+from tests import tiny_checkpoints
+from tests.unit import onnx_toys
+
+HIDDEN, OUTER, TOKENS = 64, 48, 16
+FORMS = [weight_only, row_wise]
+Form = Callable[[onnx.ModelProto], Quantized]
+
+
+def weight(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32)
+
+
+def sentences(rows: int, seed: int = 1) -> np.ndarray:
+    """Activations with a few loud channels, as transformers have them."""
+    x = np.random.default_rng(seed).normal(size=(rows, TOKENS, HIDDEN)).astype(np.float32)
+    x[..., 7] *= 20
+    return x
+
+
+def product(constant: np.ndarray) -> onnx.ModelProto:
+    """y = x @ constant"""
+    return onnx_toys.graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [onnx_toys.floats("x", "rows", "tokens", constant.shape[0])],
+        [onnx_toys.floats("y", "rows", "tokens", constant.shape[1])],
+        {"w": constant},
+    )
+
+
+def layer(constant: np.ndarray, bias: np.ndarray | None = None, **attributes: object) -> onnx.ModelProto:
+    """y = Gemm(x, constant, bias) on matrices"""
+    transposed = bool(attributes.get("transB"))
+    wide, out = constant.shape[::-1] if transposed else constant.shape
+    constants = {"w": constant} | ({"b": bias} if bias is not None else {})
+    return onnx_toys.graph(
+        [helper.make_node("Gemm", ["x", *constants], ["y"], **attributes)],
+        [onnx_toys.floats("x", "rows", wide)],
+        [onnx_toys.floats("y", "rows", out)],
+        constants,
+    )
+
+
+def bound(form: Form, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The largest error of x @ w when each weight, and for `row_wise` each input, is off by half a step."""
+    half_step = np.abs(w).max(0) / 127 / 2
+    error = np.abs(x).sum(-1, keepdims=True) * half_step
+    if form is row_wise:
+        half_input = np.abs(x).max(-1, keepdims=True) / 127 / 2
+        error = error + half_input * (np.abs(w).sum(0) + len(w) * half_step)
+    return 1.001 * error + 1e-5
+
+
+def run(form: Form, model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    """ONNX Runtime has a fusion of its own for `weight_only`, which OpenVINO serves: that graph is taken literally."""
+    return (onnx_toys.run_as_written if form is weight_only else onnx_toys.run)(model, x=x)
+
+
+def kinds(model: onnx.ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def openvino(model: onnx.ModelProto) -> Callable[[np.ndarray], np.ndarray]:
+    import openvino as ov
+
+    core = ov.Core()
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": HIDDEN,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", settings)
+    return lambda x: compiled([x])[0].copy()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_product_is_within_half_a_step_of_each_factor(form: Form) -> None:
+    x, w = sentences(4), weight(HIDDEN, OUTER)
+    (y,) = run(form, form(product(w)).model, x=x)
+    assert (np.abs(y - x @ w) <= bound(form, x, w)).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_layer_with_bias_is_within_the_bound(form: Form, transposed: bool) -> None:
+    x, w, b = sentences(1)[0], weight(HIDDEN, OUTER), weight(1, OUTER, 5)[0]
+    model = layer(w.T.copy() if transposed else w, b, transB=int(transposed))
+    (y,) = run(form, form(model).model, x=x)
+    assert (np.abs(y - (x @ w + b)) <= bound(form, x, w)).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_layer_without_bias_is_quantized_too(form: Form) -> None:
+    x, w = sentences(1)[0], weight(HIDDEN, OUTER)
+    quantized = form(layer(w))
+    assert quantized.weights == 1
+    assert (np.abs(run(form, quantized.model, x=x)[0] - x @ w) <= bound(form, x, w)).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_weights_are_int8_and_no_float_copy_is_left(form: Form) -> None:
+    stored = {i.data_type for i in form(product(weight(HIDDEN, OUTER))).model.graph.initializer if len(i.dims) == 2}
+    assert stored == {TensorProto.INT8}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_source_graph_is_left_as_it_was(form: Form) -> None:
+    source = product(weight(HIDDEN, OUTER))
+    before = source.SerializeToString()
+    form(source)
+    assert source.SerializeToString() == before
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_channel_of_zeros_stays_zero(form: Form) -> None:
+    w = weight(HIDDEN, OUTER)
+    w[:, 3] = 0
+    (y,) = run(form, form(product(w)).model, x=sentences(2))
+    np.testing.assert_array_equal(y[..., 3], 0)
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    x = sentences(2)
+    x[1, 4] = 0
+    (y,) = onnx_toys.run(row_wise(product(weight(HIDDEN, OUTER))).model, x=x)
+    np.testing.assert_array_equal(y[1, 4], 0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e4])
+def test_the_error_follows_the_size_of_the_inputs(form: Form, scale: float) -> None:
+    x, w = sentences(2), weight(HIDDEN, OUTER)
+    scaled = (scale * x).astype(np.float32)
+    (y,) = run(form, form(product(w)).model, x=scaled)
+    assert (np.abs(y - scaled @ w) <= bound(form, scaled, w)).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("labels", [1, 2, 15])
+def test_a_head_of_a_few_labels_is_left_alone(form: Form, labels: int) -> None:
+    x, w = sentences(2), weight(HIDDEN, labels)
+    quantized = form(product(w))
+    assert quantized.weights == 0
+    np.testing.assert_array_equal(run(form, quantized.model, x=x)[0], onnx_toys.run(product(w), x=x)[0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("attribute", [{"alpha": 0.5}, {"beta": 2.0}])
+def test_a_layer_with_factors_is_left_alone(form: Form, attribute: dict[str, float]) -> None:
+    assert form(layer(weight(HIDDEN, OUTER), weight(1, OUTER)[0], **attribute)).weights == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_weight_that_two_products_share_is_quantized_once(form: Form) -> None:
+    w = weight(HIDDEN, HIDDEN) / 8
+    model = onnx_toys.graph(
+        [helper.make_node("MatMul", ["x", "w"], ["between"]), helper.make_node("MatMul", ["between", "w"], ["y"])],
+        [onnx_toys.floats("x", "rows", "tokens", HIDDEN)],
+        [onnx_toys.floats("y", "rows", "tokens", HIDDEN)],
+        {"w": w},
+    )
+    quantized = form(model)
+    assert quantized.weights == 1
+    assert sum(i.data_type == TensorProto.INT8 and len(i.dims) == 2 for i in quantized.model.graph.initializer) == 1
+    x = sentences(2)
+    np.testing.assert_allclose(run(form, quantized.model, x=x)[0], x @ w @ w, atol=0.05 * np.abs(x @ w @ w).max())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_weight_that_is_read_both_ways_is_right_in_both(form: Form) -> None:
+    """y = x @ w @ w^T: the same square initializer under MatMul and under Gemm with transB."""
+    w = weight(HIDDEN, HIDDEN) / 8
+    w *= np.linspace(0.1, 3, HIDDEN, dtype=np.float32)[:, None]
+    model = onnx_toys.graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["between"]),
+            helper.make_node("Gemm", ["between", "w"], ["y"], transB=1),
+        ],
+        [onnx_toys.floats("x", "rows", HIDDEN)],
+        [onnx_toys.floats("y", "rows", HIDDEN)],
+        {"w": w},
+    )
+    x = sentences(1)[0]
+    (y,) = run(form, form(model).model, x=x)
+    np.testing.assert_allclose(y, x @ w @ w.T, atol=0.05 * np.abs(x @ w @ w.T).max())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_weight_that_is_also_looked_up_keeps_its_floats(form: Form) -> None:
+    """Tied embeddings: the table is gathered from and multiplied by."""
+    w = weight(HIDDEN, OUTER)
+    model = onnx_toys.graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Gather", ["w", "second"], ["row"])],
+        [onnx_toys.floats("x", "rows", "tokens", HIDDEN)],
+        [onnx_toys.floats("y", "rows", "tokens", OUTER), onnx_toys.floats("row", OUTER)],
+        {"w": w, "second": np.int64(1)},
+    )
+    np.testing.assert_array_equal(run(form, form(model).model, x=sentences(1))[1], w[1])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_weight_that_a_branch_reads_keeps_its_floats(form: Form) -> None:
+    w = weight(HIDDEN, OUTER)
+    branch = [
+        helper.make_graph(
+            [helper.make_node(op, ["w"], ["chosen"])], op, [], [onnx_toys.floats("chosen", HIDDEN, OUTER)]
+        )
+        for op in ("Neg", "Abs")
+    ]
+    model = onnx_toys.graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+            helper.make_node("If", ["condition"], ["z"], then_branch=branch[0], else_branch=branch[1]),
+        ],
+        [onnx_toys.floats("x", "rows", "tokens", HIDDEN)],
+        [onnx_toys.floats("y", "rows", "tokens", OUTER), onnx_toys.floats("z", HIDDEN, OUTER)],
+        {"w": w, "condition": np.bool_(True)},
+    )
+    np.testing.assert_array_equal(run(form, form(model).model, x=sentences(1))[1], -w)
+
+
+def test_an_input_that_three_weights_read_is_quantized_once() -> None:
+    names = ("query", "key", "value")
+    model = onnx_toys.graph(
+        [helper.make_node("MatMul", ["x", name + ".w"], [name]) for name in names],
+        [onnx_toys.floats("x", "rows", "tokens", HIDDEN)],
+        [onnx_toys.floats(name, "rows", "tokens", OUTER) for name in names],
+        {name + ".w": weight(HIDDEN, OUTER, i) for i, name in enumerate(names)},
+    )
+    quantized = row_wise(model)
+    assert quantized.weights == 3
+    assert kinds(quantized.model)["Cast"] == 1
+    assert kinds(quantized.model)["MatMulIntegerToFloat"] == 3
+
+
+def test_fewer_levels_bound_the_weights() -> None:
+    model = row_wise(product(weight(HIDDEN, OUTER)), levels=63).model
+    (int8,) = [onnx.numpy_helper.to_array(i) for i in model.graph.initializer if i.data_type == TensorProto.INT8]
+    assert np.abs(int8).max() == 63
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8, 33])
+def test_row_wise_rows_are_bit_equal_alone_and_in_a_batch(rows: int) -> None:
+    model, x = row_wise(product(weight(HIDDEN, OUTER))).model, sentences(rows)
+    (together,) = onnx_toys.run(model, x=x)
+    for row in range(rows):
+        np.testing.assert_array_equal(onnx_toys.run(model, x=x[row : row + 1])[0][0], together[row])
+
+
+@pytest.mark.parametrize("loud", [1.0, 1e3, 1e6])
+def test_a_loud_neighbour_leaves_a_row_wise_row_as_it_is(loud: float) -> None:
+    model, x = row_wise(product(weight(HIDDEN, OUTER))).model, sentences(2)
+    quiet = onnx_toys.run(model, x=x)[0][0]
+    x[1] *= loud
+    np.testing.assert_array_equal(onnx_toys.run(model, x=x)[0][0], quiet)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8, 33])
+def test_weight_only_rows_are_bit_equal_in_openvino(rows: int) -> None:
+    run, x = openvino(weight_only(product(weight(HIDDEN, OUTER))).model), sentences(rows)
+    x[-1] *= 1000
+    together = run(x)
+    for row in range(rows):
+        np.testing.assert_array_equal(run(x[row : row + 1])[0], together[row])
+
+
+def test_weight_only_is_near_the_floats_in_openvino() -> None:
+    x, w = sentences(4), weight(HIDDEN, OUTER)
+    y = openvino(weight_only(product(w)).model)(x)
+    assert (np.abs(y - x @ w) <= bound(row_wise, x, w)).all()  # it may quantize each row's activations too
+
+
+def test_half_keeps_the_types_of_inputs_and_outputs() -> None:
+    model = half(product(weight(HIDDEN, OUTER)))
+    values = [*model.graph.input, *model.graph.output]
+    assert {value.type.tensor_type.elem_type for value in values} == {TensorProto.FLOAT}
+
+
+def test_half_stores_float16_and_stays_near() -> None:
+    x, w = sentences(2), weight(HIDDEN, OUTER)
+    model = half(product(w))
+    assert {i.data_type for i in model.graph.initializer} == {TensorProto.FLOAT16}
+    np.testing.assert_allclose(onnx_toys.run(model, x=x)[0], x @ w, atol=1e-2 * np.abs(x @ w).max())
+
+
+def test_half_of_a_whole_encoder_answers_like_it() -> None:
+    from hfx.exporter.build import build_graph
+    from hfx.exporter.graph.pooling import Pooling
+    from hfx.exporter.tasks import find_task
+
+    graph = build_graph(
+        tiny_checkpoints.bert("Model"), find_task("feature-extraction"), onnx_toys.OPSET, 0, Pooling("mean", True)
+    )
+    tokens = np.arange(5, 21, dtype=np.int32)
+    feed = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens)}
+    feed["item_shape"] = np.int32([[10], [6]])
+    (wanted,), (answer,) = onnx_toys.run(graph, **feed), onnx_toys.run(half(graph), **feed)
+    assert answer.dtype == np.float32
+    np.testing.assert_allclose(answer, wanted, atol=5e-3)

@@ -1,0 +1,53 @@
+"""The catalogue: models of hfx, damaged ones, and folders of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hfx.errors import RepositoryError
+from hfx.repository import model, models
+from tests.unit.manifests import fill
+
+
+def test_models_are_listed_without_their_members(tmp_path: Path) -> None:
+    complete = fill(tmp_path, "m")
+    fill(tmp_path, "a", members=())
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "README.md").touch()
+    (tmp_path / ".hfx-staging-m-x").mkdir()
+    entries = models(tmp_path)
+    assert [entry.name for entry in entries] == ["a", "foreign", "m"]
+    assert [entry.foreign for entry in entries] == [False, True, False]
+    assert entries[2].manifest == complete
+
+
+def test_a_damaged_manifest_is_an_entry_with_its_problem(tmp_path: Path) -> None:
+    fill(tmp_path, "m")
+    (tmp_path / "m/hfx.json").write_text("{")
+    entries = {entry.name: entry for entry in models(tmp_path)}
+    assert "is not JSON" in (entries["m"].problem or "")
+    assert not entries["m"].foreign
+    assert entries["m_net"].foreign
+
+
+def test_a_manifest_under_a_wrong_name_is_damaged(tmp_path: Path) -> None:
+    fill(tmp_path, "m")
+    (tmp_path / "m").rename(tmp_path / "n")
+    assert {entry.name: bool(entry.problem) for entry in models(tmp_path)} == {"m_net": False, "n": True}
+
+
+def test_one_model_is_found_by_name(tmp_path: Path) -> None:
+    complete = fill(tmp_path, "m")
+    assert model(tmp_path, "m") == complete
+    with pytest.raises(RepositoryError, match="no model 'other'") as caught:
+        model(tmp_path, "other")
+    assert "m" in caught.value.fix
+    with pytest.raises(RepositoryError, match="no model 'm_net'"):
+        model(tmp_path, "m_net")
+
+
+def test_a_missing_repository_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="no folder"):
+        models(tmp_path / "missing")

@@ -1,0 +1,91 @@
+"""config.pbtxt: readable text that parses back to exactly what was meant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hfx.errors import RepositoryError
+from hfx.repository import DynamicBatching, EnsembleStep, ModelConfig, TensorSpec, WarmupInput, parse_config, render
+from hfx.repository.config import to_protobuf
+from tests.unit.repositories import ENSEMBLE, NET, NET_GPU, POSTPROCESS, TOKENIZE
+
+SPEECH = replace(
+    NET,
+    parameters={"session.x": 'é "quoted"\n\\', "a" * 300: "b" * 300, "": ""},
+    cpu_accelerators=(("openvino", {"precision": "FP32"}),),
+    gpu_accelerators=(("tensorrt", {}),),
+    warmups=(replace(NET.warmups[0], inputs={"x": WarmupInput("TYPE_STRING", (1,), "warm.bin")}),),
+    decoupled=True,
+    response_cache=True,
+    latest_versions=2,
+)
+EMPTY = ModelConfig(name="e", backend="python", max_batch_size=0, inputs=(), outputs=(), batching=DynamicBatching(0, 0))
+
+
+@pytest.mark.parametrize("config", [ENSEMBLE, TOKENIZE, NET, NET_GPU, POSTPROCESS, SPEECH, EMPTY], ids=lambda c: c.name)
+def test_the_text_parses_back_to_the_same_configuration(config: ModelConfig) -> None:
+    text = render(config, "hfx export x")
+    assert parse_config(text) == to_protobuf(config)
+    assert text.startswith("# Made by: hfx export x\nname: ")
+
+
+def test_the_text_is_for_people() -> None:
+    assert render(replace(TOKENIZE, instance_groups=()), "hfx export org/model --name m") == (
+        "# Made by: hfx export org/model --name m\n"
+        'name: "m_tokenize"\n'
+        'backend: "python"\n'
+        "max_batch_size: 64\n"
+        'input { name: "text_input" data_type: TYPE_STRING dims: [1] }\n'
+        'output { name: "input_ids" data_type: TYPE_INT32 dims: [-1] }\n'
+        "dynamic_batching { default_queue_policy { default_timeout_microseconds: 5000000 max_queue_size: 128 } }\n"
+        "version_policy { latest { num_versions: 1 } }\n"
+    )
+
+
+def test_a_model_that_does_not_batch_says_so() -> None:
+    assert "\nmax_batch_size: 0\n" in render(replace(TOKENIZE, max_batch_size=0), "hfx")
+
+
+def test_a_command_with_line_breaks_stays_a_comment() -> None:
+    text = render(EMPTY, 'hfx\nname: "evil"\r\u2028\x00')
+    assert parse_config(text).name == "e"
+    assert text.splitlines()[0].startswith("# Made by: hfx name:")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("name: 3", "1:7"),
+        ("\nnope: 1", "2:1"),
+        ("max_batch_size: 9e99", "1:17"),
+        ("input {", "1"),
+        ('name: "\udcff"', "1"),
+    ],
+)
+def test_text_that_is_no_configuration_is_refused_with_its_place(text: str, where: str) -> None:
+    with pytest.raises(RepositoryError, match="can't be parsed") as caught:
+        parse_config(text)
+    assert where in caught.value.message
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(TOKENIZE, inputs=(TensorSpec("x", "TYPE_INT33", (1,)),)),
+        replace(TOKENIZE, max_batch_size=2**40),
+        replace(TOKENIZE, batching=DynamicBatching(-1, 0)),
+        replace(ENSEMBLE, steps=(EnsembleStep("m", {"x": 1}, {}),)),  # type: ignore[dict-item]
+    ],
+)
+def test_values_that_triton_does_not_have_are_refused(config: ModelConfig) -> None:
+    with pytest.raises(RepositoryError, match="can't be written"):
+        render(config, "hfx")
+
+
+@pytest.mark.parametrize("changes", [{"backend": ""}, {"platform": "ensemble"}])
+def test_backend_or_platform_but_not_both(changes: dict[str, str]) -> None:
+    with pytest.raises(RepositoryError, match="either a backend or a platform"):
+        replace(TOKENIZE, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,341 @@
+"""Publishing: all of a model or nothing of it, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfx.errors import RepositoryError, StorageFull
+from hfx.manifest import read_manifest, verify_files, write_manifest
+from hfx.repository import Staging, check_target, publish, recover
+from tests.unit.manifests import fill, manifest
+
+TREE = Path(__file__).parents[2]
+
+
+def export(
+    repository: Path, *, members: tuple[str, ...] = ("_net",), content: str = "one", replace: bool = False
+) -> None:
+    with Staging(repository, "m") as staging:
+        fill(staging.root, "m", members, content)
+        publish(staging, replace)
+
+
+def snapshot(repository: Path) -> dict[str, bytes | None]:
+    """Every path in the repository with its bytes (None: a folder), without the lock file."""
+    paths = (path for path in repository.rglob("*") if path.name != ".hfx-lock")
+    return {str(path.relative_to(repository)): None if path.is_dir() else path.read_bytes() for path in sorted(paths)}
+
+
+def test_a_model_is_published_as_staged_and_nothing_else_is_left(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    export(repository)
+    assert {path.name for path in repository.iterdir()} - {".hfx-lock"} == {"m", "m_net"}
+    assert verify_files(read_manifest(repository / "m" / "hfx.json"), repository) == []
+
+
+def test_leaving_without_publishing_leaves_nothing(tmp_path: Path) -> None:
+    with Staging(tmp_path, "m") as staging:
+        fill(staging.root)
+    assert snapshot(tmp_path) == {}
+
+
+def test_an_error_inside_the_block_leaves_nothing_and_passes_through(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        build_and_fail(tmp_path, KeyError())
+    assert snapshot(tmp_path) == {}
+
+
+def build_and_fail(repository: Path, error: Exception) -> None:
+    with Staging(repository, "m") as staging:
+        fill(staging.root)
+        raise error
+
+
+def test_staged_folders_are_made_by_name(tmp_path: Path) -> None:
+    with Staging(tmp_path, "m") as staging:
+        assert staging.folder("m_net").is_dir()
+        with pytest.raises(RepositoryError, match="can't be a folder of the model 'm'"):
+            staging.folder("other_net")
+
+
+def test_an_existing_name_needs_force(tmp_path: Path) -> None:
+    export(tmp_path)
+    before = snapshot(tmp_path)
+    with pytest.raises(RepositoryError, match="exists") as caught:
+        check_target(tmp_path, "m", replace=False)
+    assert "--force" in caught.value.fix
+    with pytest.raises(RepositoryError, match="exists"):
+        export(tmp_path, content="two")
+    assert snapshot(tmp_path) == before
+
+
+def test_force_replaces_and_removes_members_that_are_gone(tmp_path: Path) -> None:
+    export(tmp_path, members=("_tokenize", "_net", "_postprocess"))
+    export(tmp_path, members=("_tokenize", "_net"), content="two", replace=True)
+    assert {path.name for path in tmp_path.iterdir()} - {".hfx-lock"} == {"m", "m_tokenize", "m_net"}
+    assert (tmp_path / "m_net/1/data.bin").read_bytes() == b"two" * 100
+
+
+def test_force_never_touches_folders_of_others(tmp_path: Path) -> None:
+    export(tmp_path)
+    (tmp_path / "m_postprocess").mkdir()
+    (tmp_path / "m_other").mkdir()
+    before = snapshot(tmp_path)
+    with pytest.raises(RepositoryError, match="doesn't belong to 'm'"):
+        export(tmp_path, members=("_net", "_postprocess"), replace=True)
+    assert snapshot(tmp_path) == before
+    export(tmp_path, content="two", replace=True)
+    assert (tmp_path / "m_postprocess").is_dir()
+    assert (tmp_path / "m_other").is_dir()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_a_name_that_hfx_did_not_make_is_refused_even_with_force(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "m")
+    with pytest.raises(RepositoryError, match="not made by hfx"):
+        export(tmp_path, replace=True)
+    with pytest.raises(RepositoryError, match="not made by hfx"):
+        check_target(tmp_path, "m", replace=True)
+
+
+def test_a_manifest_under_a_wrong_name_gives_no_right_to_other_folders(tmp_path: Path) -> None:
+    for name in ("victim", "m"):
+        fill(tmp_path, name)
+    write_manifest(manifest("victim", folders=("victim", "victim_net")), tmp_path / "m" / "hfx.json")
+    before = snapshot(tmp_path)
+    with pytest.raises(RepositoryError, match="manifest of 'victim'"):
+        export(tmp_path, replace=True)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_damaged_manifest_is_not_replaced(tmp_path: Path) -> None:
+    export(tmp_path)
+    (tmp_path / "m" / "hfx.json").write_text("{")
+    before = snapshot(tmp_path)
+    with pytest.raises(RepositoryError, match="is not JSON"):
+        export(tmp_path, replace=True)
+    assert snapshot(tmp_path) == before
+
+
+def test_staged_folders_must_be_those_of_the_manifest(tmp_path: Path) -> None:
+    with Staging(tmp_path, "m") as staging:
+        fill(staging.root)
+        staging.folder("m_tokenize")
+        with pytest.raises(RepositoryError, match="not those of the manifest"):
+            publish(staging, replace=False)
+    assert snapshot(tmp_path) == {}
+
+
+def test_a_staged_link_is_refused(tmp_path: Path) -> None:
+    with Staging(tmp_path, "m") as staging:
+        fill(staging.root)
+        (staging.root / "m_net" / "link").symlink_to("/")
+        with pytest.raises(RepositoryError, match="is a link"):
+            publish(staging, replace=False)
+    assert snapshot(tmp_path) == {}
+
+
+def failing(call: Callable[..., object], at: int, number: int) -> Callable[..., object]:
+    """`call`, except that the at-th time it fails with an error of the operating system."""
+    count = 0
+
+    def step(*arguments: object, **options: object) -> object:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise OSError(number, os.strerror(number))
+        return call(*arguments, **options)
+
+    return step
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES])
+def test_a_failing_rename_leaves_the_version_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, number: int
+) -> None:
+    export(tmp_path, members=("_net", "_postprocess"))
+    before = snapshot(tmp_path)
+    monkeypatch.setattr(os, "rename", failing(os.rename, at, number))
+    expected = StorageFull if number in (errno.ENOSPC, errno.EDQUOT) else RepositoryError
+    with pytest.raises(expected):
+        export(tmp_path, members=("_net", "_tokenize"), content="two", replace=True)
+    monkeypatch.undo()
+    assert snapshot(tmp_path) == before
+    assert recover(tmp_path) == []
+
+
+@pytest.mark.parametrize("at", [1, 3, 9])
+def test_a_disk_that_is_full_at_fsync_leaves_the_version_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    export(tmp_path)
+    before = snapshot(tmp_path)
+    monkeypatch.setattr(os, "fsync", failing(os.fsync, at, errno.ENOSPC))
+    with pytest.raises(StorageFull) as caught:
+        export(tmp_path, content="two", replace=True)
+    assert caught.value.fix
+    assert snapshot(tmp_path) == before
+
+
+def test_a_disk_that_fills_up_while_building_is_storage_full(tmp_path: Path) -> None:
+    with pytest.raises(StorageFull):
+        build_and_fail(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
+    assert snapshot(tmp_path) == {}
+
+
+def test_an_interrupt_between_two_moves_leaves_the_version_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(tmp_path)
+    before = snapshot(tmp_path)
+    count, rename = 0, os.rename
+
+    def interrupted(*arguments: str) -> None:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise KeyboardInterrupt
+        rename(*arguments)
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(tmp_path, content="two", replace=True)
+    assert snapshot(tmp_path) == before
+
+
+# Crashes: a process of its own that kills itself before its n-th change of the file system.
+
+CALLS = ("rename", "fsync", "mkdir", "unlink", "rmdir", "open")
+CHILD = textwrap.dedent("""
+    import os, signal, sys
+    from pathlib import Path
+    from hfx.repository import Staging, publish, recover
+    from tests.unit.manifests import fill
+
+    repository, action, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    count = 0
+
+    def mortal(call):
+        def step(*arguments, **options):
+            global count
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+        return step
+
+    def arm():
+        for name in %r:
+            setattr(os, name, mortal(getattr(os, name)))
+
+    if action == "recover":
+        arm()
+        recover(repository)
+    else:
+        with Staging(repository, "m") as staging:
+            fill(staging.root, "m", ("_net", "_tokenize"), "two")
+            arm()
+            publish(staging, replace=action == "replace")
+    print(count)
+""") % (CALLS,)
+
+
+def run_child(repository: Path, action: str, at: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CHILD, str(repository), action, str(at)]
+    return subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60, check=False)
+
+
+def new_state(tmp_path: Path) -> dict[str, bytes | None]:
+    with Staging(tmp_path / "wanted", "m") as staging:
+        fill(staging.root, "m", ("_net", "_tokenize"), "two")
+        publish(staging, replace=False)
+    return snapshot(tmp_path / "wanted")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["create", "replace"])
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_model_whole(tmp_path: Path, action: str) -> None:
+    wanted, outcomes = new_state(tmp_path), []
+    for at in range(1, 400):
+        repository = tmp_path / str(at)
+        repository.mkdir()
+        (repository / "foreign").mkdir()
+        if action == "replace":
+            export(repository, members=("_net", "_postprocess"))
+        before = snapshot(repository)
+        child = run_child(repository, action, at)
+        recover(repository)
+        after = snapshot(repository)
+        assert after in (before, {**wanted, "foreign": None}), f"step {at}: neither the old state nor the new one"
+        outcomes.append(after == before)
+        if child.returncode == 0:
+            break
+        assert child.returncode == -9, child.stderr
+    assert child.returncode == 0
+    assert len(outcomes) > 30
+    assert outcomes == sorted(outcomes, reverse=True), "once committed, always committed"
+    assert not outcomes[-1]
+
+
+@pytest.mark.slow
+def test_a_kill_during_recovery_is_recovered_from_too(tmp_path: Path) -> None:
+    steps = int(run_child(tmp_path / "count", "create", 0).stdout)
+    template = tmp_path / "template"
+    template.mkdir()
+    export(template, members=("_net", "_postprocess"))
+    before = snapshot(template)
+    kills = 0
+    for publishing in range(steps // 3, steps, 5):
+        for at in range(1, 60, 2):
+            repository = tmp_path / f"{publishing}-{at}"
+            subprocess.run(["cp", "-r", template, repository], check=True)
+            assert run_child(repository, "replace", publishing).returncode == -9
+            if not any(path.name in ("journal.json",) for path in repository.rglob("*")):
+                break  # nothing to roll back at this step
+            child = run_child(repository, "recover", at)
+            recover(repository)
+            assert snapshot(repository) == before
+            if child.returncode == 0:
+                break
+            kills += 1
+    assert kills > 10
+
+
+def test_recovery_says_what_it_did_and_has_nothing_to_do_twice(tmp_path: Path) -> None:
+    assert recover(tmp_path / "missing") == []
+    stale = tmp_path / ".hfx-staging-m-abc"
+    (stale / "new").mkdir(parents=True)
+    assert recover(tmp_path) == ["deleted the abandoned staging folder .hfx-staging-m-abc"]
+    assert recover(tmp_path) == []
+
+
+def test_the_staging_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
+    code = "import sys\nfrom pathlib import Path\nfrom hfx.repository import Staging\n"
+    code += "with Staging(Path(sys.argv[1]), 'm'):\n    print('ready', flush=True)\n    sys.stdin.read()\n"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, cwd=TREE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        assert recover(tmp_path) == []
+        export(tmp_path)
+        assert len(list(tmp_path.glob(".hfx-staging-m-*"))) == 1
+        child.kill()
+        child.wait()
+    assert len(recover(tmp_path)) == 1
+    assert not list(tmp_path.glob(".hfx-staging-*"))
+
+
+def test_our_own_staging_is_left_alone(tmp_path: Path) -> None:
+    with Staging(tmp_path, "m") as staging:
+        fill(staging.root)
+        assert recover(tmp_path) == []
+        assert (staging.root / "m").is_dir()

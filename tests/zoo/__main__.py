@@ -1,0 +1,88 @@
+"""The command line of the zoo: build checkpoints, write shapes, write data.
+
+Paths and nothing else go to stdout, progress to stderr. Exit codes: 0 done, 1 a training stayed below its floor, 2
+usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests import zoo
+from tests.zoo import cache, rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    options = _parser().parse_args(arguments)
+    if options.command == "data":
+        return _data(options)
+    names = options.all_names if options.all else options.names
+    if not names:
+        print("name something to build, or give --all", file=sys.stderr)
+        return 2
+    return _folders(names, options.make, options.output)
+
+
+def _folders(names: Sequence[str], make: Callable[[str], Path], output: Path | None) -> int:
+    missed = 0
+    for name in names:
+        try:
+            folder = make(name)
+        except zoo.TrainingMissed as miss:
+            print(f"error: {miss}", file=sys.stderr)
+            missed = 1
+            continue
+        print(f"{name}: {json.dumps(cache.report(folder))}", file=sys.stderr)
+        print(folder if output is None else shutil.copytree(folder, output / name, dirs_exist_ok=True))
+    return missed
+
+
+def _data(options: argparse.Namespace) -> int:
+    examples = (zoo.heldout if options.split == "heldout" else zoo.train)(options.task, options.count)
+    with options.output.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(rows.header(examples[0]))
+        writer.writerows(rows.row(example) for example in examples)
+    print(options.output)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.zoo", description="Small trained checkpoints, and their data."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    build = commands.add_parser("build", help="train small checkpoints (cached)")
+    build.set_defaults(make=zoo.checkpoint, all_names=zoo.NAMES)
+    shape = commands.add_parser("shape", help="write full-size checkpoints with random weights (cached)")
+    shape.set_defaults(make=zoo.shape, all_names=zoo.SHAPE_NAMES)
+    for command in (build, shape):
+        command.add_argument("names", nargs="*", metavar="NAME", type=_one_of(command.get_default("all_names")))
+        command.add_argument("--all", action="store_true", help="all of them")
+        command.add_argument("--output", type=Path, metavar="DIR", help="copy each to DIR/NAME and print that path")
+    data = commands.add_parser("data", help="write labelled examples as CSV")
+    data.add_argument("task", choices=sorted(zoo.TASK_NAMES))
+    data.add_argument("--split", choices=("heldout", "train"), default="heldout")
+    data.add_argument("--count", type=int, default=600)
+    data.add_argument("--output", type=Path, required=True, metavar="F.csv")
+    return parser
+
+
+def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+    def known(name: str) -> str:
+        if name not in names:
+            raise argparse.ArgumentTypeError(f"unknown name {name!r}; known: {', '.join(names)}")
+        return name
+
+    return known
+
+
+if __name__ == "__main__":
+    sys.exit(main())
