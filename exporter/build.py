@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -21,6 +21,7 @@ from hfx.exporter.graph.clean import clean
 from hfx.exporter.graph.pooling import Pooling, append_pooling
 from hfx.exporter.graph.ragged import flatten_inputs
 from hfx.exporter.tasks.task import EncoderTask
+from hfx.exporter.traceable import traceable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,7 +71,7 @@ def build_graph(
 def _export(model: PreTrainedModel, task: EncoderTask, opset: int) -> onnx.ModelProto:
     from optimum.exporters.onnx import onnx_export_from_model
 
-    with tempfile.TemporaryDirectory(prefix="hfx-export-") as folder, _quiet(), _exportable_pooling(model):
+    with tempfile.TemporaryDirectory(prefix="hfx-export-") as folder, _quiet(), traceable(model):
         try:
             onnx_export_from_model(model, folder, opset=opset, task=task.export_task, do_validation=False)
         except OSError as error:
@@ -111,36 +112,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
-
-
-@contextlib.contextmanager
-def _exportable_pooling(model: PreTrainedModel) -> Iterator[None]:
-    """BART-like classifiers pool at the last end-of-sequence token of each row; export that rule as it is meant.
-
-    Transformers writes it as `hidden[mask].view(rows, -1, width)[:, -1]`, and checks before it that all rows have
-    equally many such tokens. A traced graph loses the check: rows with different counts (a text may spell "</s>")
-    would then mix. Reading each row at its own last token gives the same numbers and can't mix rows.
-    """
-    head = getattr(model, "classification_head", None)
-    eos = getattr(model.config, "eos_token_id", None)
-    if head is None or eos is None or not getattr(model.config, "is_encoder_decoder", False):
-        yield
-        return
-    original = model.forward
-
-    def forward(input_ids: Any = None, attention_mask: Any = None, **unused: Any) -> Any:
-        import torch
-        from transformers.modeling_outputs import SequenceClassifierOutput
-
-        base = getattr(model, model.base_model_prefix)
-        hidden = base(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
-        order = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
-        last = (input_ids.eq(eos).long() * order).argmax(dim=1)
-        index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
-        return SequenceClassifierOutput(logits=head(hidden.gather(1, index)[:, 0]))
-
-    model.forward = forward
-    try:
-        yield
-    finally:
-        model.forward = original

@@ -34,19 +34,24 @@ SIZES = {
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a small JSON file of a checkpoint."""
+    value = read_json_value(file)
+    if not isinstance(value, dict):
+        raise CheckpointCorrupt(f"{file} holds no JSON object.", AGAIN)
+    return value
+
+
+def read_json_value(file: Path) -> Any:
+    """Whatever a small JSON file of a checkpoint holds."""
     if not file.is_file():
         raise CheckpointCorrupt(f"{file.parent} has no {file.name}.", "Pass a folder written by save_pretrained.")
     if file.stat().st_size > MAX_BYTES:
         raise CheckpointCorrupt(f"{file} is over {MAX_BYTES >> 20} MB.", "It can't be the file of a checkpoint.")
     try:
-        value = json.loads(file.read_bytes())
+        return json.loads(file.read_bytes())
     except OSError as error:
         raise CheckpointCorrupt(f"{file} can't be read: {error.strerror}.", "Check its permissions.") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointCorrupt(f"{file} is not JSON: {error}.", AGAIN) from error
-    if not isinstance(value, dict):
-        raise CheckpointCorrupt(f"{file} holds no JSON object.", AGAIN)
-    return value
 
 
 def read_config(folder: Path) -> dict[str, Any]:

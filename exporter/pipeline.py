@@ -128,7 +128,13 @@ def choose_runtime(plan: ExportPlan, made: Artefacts) -> Artefacts:
     for _, other in made.candidates.values():
         if other != kept:
             other.unlink(missing_ok=True)
-    figures = {"runtime": choice.runtime, "requested": plan.cpu_runtime, "milliseconds": choice.milliseconds}
+    figures: dict[str, Any] = {
+        "runtime": choice.runtime,
+        "requested": plan.cpu_runtime,
+        "milliseconds": choice.milliseconds,
+    }
+    if choice.refused:
+        figures["refused"] = choice.refused
     choices = {**made.choices, "cpu_runtime": figures, "threads": plan.threads}
     if plan.cpu_precision == "fp32" and choice.runtime == "onnxruntime":
         from hfx.exporter.fusions import online_fusions

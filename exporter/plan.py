@@ -12,7 +12,7 @@ from typing import Literal
 
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.config_file import read_json
-from hfx.exporter.sentence_transformers import read_max_length
+from hfx.exporter.sentence_transformers import read_max_length, read_pooling
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
@@ -112,6 +112,8 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
     settings = task.postprocess_settings
     if settings is not None:
         settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
+    if task.headless:
+        read_pooling(checkpoint.folder)
     target = release(options.triton)
     cpu, gpu = _precisions(options)
     longest = longest_input(checkpoint, task)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx import names
-from hfx.errors import UsageError
+from hfx.errors import CheckpointUnsupported, UsageError
 
 Name = TypeVar("Name", bound=str)
 Runtime = Literal["openvino", "onnxruntime"]
@@ -31,11 +31,15 @@ SECONDS_A_SHAPE = 3.0
 
 @dataclass(frozen=True)
 class CpuChoice:
-    """The chosen runtime, its file, and what each candidate took: runtime -> {"ROWSxWIDTH": median milliseconds}."""
+    """The chosen runtime, and what each candidate took: runtime -> {"ROWSxWIDTH": median milliseconds}.
+
+    `refused` holds the reasons of runtimes that can't run the graph.
+    """
 
     runtime: Runtime
     quantization_group: int | None = None
     milliseconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def accelerators(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
@@ -78,18 +82,29 @@ def choose(
     """The fastest candidate by the geometric mean over TIMED_SHAPES, with everybody's figures in it."""
     from hfx.python_backends.onnxruntime.sessions import open_session
 
-    sessions = {
-        runtime: open_session(choice.backend_config(threads), path, "CPU", 0)
-        for runtime, (choice, path) in candidates.items()
-    }
+    sessions: dict[Runtime, Any] = {}
+    refused: dict[str, str] = {}
+    for runtime, (choice, path) in candidates.items():
+        try:
+            sessions[runtime] = open_session(choice.backend_config(threads), path, "CPU", 0)
+        except RuntimeError as error:  # what OpenVINO raises for an operator that it doesn't have
+            refused[runtime] = _last_line(error)
+    if not sessions:
+        reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
+        raise CheckpointUnsupported(f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime.")
     figures: dict[str, dict[str, float]] = {runtime: {} for runtime in sessions}
     for rows, width in TIMED_SHAPES:
         feed = _feed(inputs, item_rank, rows, width)
         ways = {runtime: partial(s.run, feed, [o.name for o in s.outputs]) for runtime, s in sessions.items()}
         for runtime, seconds in interleave(ways).items():
             figures[runtime][f"{rows}x{width}"] = round(1e3 * seconds, 3)
-    best = min(candidates, key=lambda runtime: statistics.geometric_mean(figures[runtime].values()))
-    return replace(candidates[best][0], milliseconds=figures)
+    best = min(sessions, key=lambda runtime: statistics.geometric_mean(figures[runtime].values()))
+    return replace(candidates[best][0], milliseconds=figures, refused=refused)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:

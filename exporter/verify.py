@@ -65,13 +65,20 @@ def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: fl
     answers = ask(published.recorded.requests)
     compared = [published.task.compare(a, b) for a, b in zip(published.recorded.answers, answers, strict=True)]
     agreement = sum(comparison.same for comparison in compared) / len(compared)
+    ties = sum(comparison.tie for comparison in compared) / len(compared)
     drift = float(np.mean([comparison.drift for comparison in compared]))
     limit = limits(precision, max_drop)
-    figures = {"requests": len(answers), "agreement": agreement, "mean_drift": drift, "precision": precision}
-    if not (agreement >= limit.agreement and drift <= limit.drift):
+    figures = {
+        "requests": len(answers),
+        "agreement": agreement,
+        "ties": ties,
+        "mean_drift": drift,
+        "precision": precision,
+    }
+    if not (agreement + ties >= limit.agreement and drift <= limit.drift):
         raise VerificationFailed(
             f"{published.manifest.name} does not answer like its checkpoint on {len(answers)} requests: "
-            f"agreement {agreement:.4f} (at least {limit.agreement:.4f}), "
+            f"agreement {agreement:.4f} and {ties:.4f} ties (at least {limit.agreement:.4f}), "
             f"mean score drift {drift:.2e} (at most {limit.drift:.2e}).",
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )

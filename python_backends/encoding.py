@@ -18,7 +18,7 @@ from .settings import Settings
 from .texts import TextEncoder
 from .windows import WindowEncoder
 
-__all__ = ["Encoder", "InvalidInput", "Row", "Settings", "open_encoder", "tensors"]
+__all__ = ["Encoder", "InvalidInput", "Row", "Settings", "make_encoder", "open_encoder", "tensors"]
 
 
 class Encoder(Protocol):

@@ -37,8 +37,9 @@ class Reference:
 class Figures:
     """What was measured of one file.
 
-    `delta` is the largest difference of any output of the net, `delta_share` the same as a share of the largest
-    output; `agreement` the share of equal answers; drifts are differences of scores; `company` the largest
+    `agreement` is the share of equal answers, `ties` the share of those that differ between answers which the
+    checkpoint scores alike. `delta` is the largest difference of any output of the net, `delta_share` the same as a share of the largest
+    output; drifts are differences of scores; `company` the largest
     difference of an output between a request alone and in a mixed batch.
     """
 
@@ -46,6 +47,7 @@ class Figures:
     delta: float
     delta_share: float
     agreement: float
+    ties: float
     mean_drift: float
     max_drift: float
     company: float
@@ -109,6 +111,7 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
         delta=delta,
         delta_share=delta / max(1.0, largest),
         agreement=sum(comparison.same for comparison in compared) / len(compared),
+        ties=sum(comparison.tie for comparison in compared) / len(compared),
         mean_drift=float(np.mean(drifts)),
         max_drift=float(np.max(drifts)),
         company=float(np.max(company)),
@@ -118,11 +121,15 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
 def judge(what: str, figures: Figures, limits: Limits) -> None:
     """Raise VerificationFailed, with the figures, unless all are within `limits`. A NaN is never within."""
     checks = {
-        f"agreement {figures.agreement:.4f}, at least {limits.agreement:.4f}": figures.agreement >= limits.agreement,
+        f"agreement {figures.agreement:.4f} and {figures.ties:.4f} ties, at least {limits.agreement:.4f}": (
+            figures.agreement + figures.ties >= limits.agreement
+        ),
         f"mean score drift {figures.mean_drift:.2e}, at most {limits.drift:.2e}": figures.mean_drift <= limits.drift,
         f"outputs finite, largest difference {figures.delta:.2e}": bool(np.isfinite(figures.delta)),
-        f"answers depend on their batch by {figures.company:.2e}, at most 0": figures.company == 0.0,
     }
+    if limits.company is not None:
+        text = f"outputs depend on their batch by {figures.company:.2e}, at most {limits.company:g}"
+        checks[text] = figures.company <= limits.company
     if limits.delta is not None:
         text = f"largest difference {figures.delta_share:.2e} of the largest output, at most {limits.delta:.2e}"
         checks[text] = figures.delta_share <= limits.delta

@@ -68,7 +68,18 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooling:
 
     feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
     with torch.inference_mode():
-        result = model(**feed)
+        try:
+            result = model(**feed)
+        except ValueError:
+            # BART's classifiers refuse to batch texts that spell "</s>" a different number of times; one by one they
+            # are answered.
+            if len(feed[names.INPUT_IDS]) == 1:
+                raise
+            rows = [
+                _run(model, {n: v[i : i + 1] for n, v in flat.items()}, outputs, pooling)
+                for i in range(len(feed[names.INPUT_IDS]))
+            ]
+            return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         if pooling is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}
         pooled = pool(result.last_hidden_state.float(), feed[names.ATTENTION_MASK], pooling)

@@ -22,6 +22,8 @@ TASKS: tuple[EncoderTask, ...] = (
     feature_extraction.TASK,
 )
 
+LANGUAGE_MODELS = ("HeadModel", "HeadsModel")  # GPT2LMHeadModel, XLMWithLMHeadModel: no bodies, as BertModel is one
+
 __all__ = ["TASKS", "EncoderTask", "find_task", "infer_task"]
 
 
@@ -43,7 +45,7 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
         nli = any(label.lower().startswith("entail") for label in labels_of(checkpoint.config))
         return find_task(Task.ZERO_SHOT_CLASSIFICATION if nli else Task.TEXT_CLASSIFICATION)
     for candidate in TASKS:
-        if architecture.endswith(candidate.architectures):
+        if architecture.endswith(candidate.architectures) and not architecture.endswith(LANGUAGE_MODELS):
             return candidate
     raise CheckpointUnsupported(
         f"The task of {checkpoint.id} can't be told from its architecture {architecture or '(none given)'}.",

@@ -20,10 +20,14 @@ Answer = dict[str, Any]  # public output tensor -> value of one row
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two answers to one request: whether they say the same, and how far their scores are apart (0 = equal)."""
+    """Two answers to one request: whether they say the same, and how far their scores are apart (0 = equal).
+
+    `tie`: they differ, but between answers that the checkpoint itself gives almost equal scores.
+    """
 
     same: bool
     drift: float
+    tie: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from hfx import names
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
 from hfx.repository.config import TensorSpec
 
+ALL_LABELS = 1_000_000  # top_k beyond the number of labels means all of them
+TIE = 0.02  # two scores of the checkpoint so close that neither label is wrong
+
 
 def activation(config: Config) -> str:
     """As transformers' pipeline chooses it from `problem_type` and the number of labels."""
@@ -29,8 +32,8 @@ def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
 
 
 def samples(texts: Sequence[str]) -> list[Request]:
-    """Every text is a request."""
-    return [{names.TEXT_INPUT: text} for text in texts]
+    """Every text is a request, for all labels: a comparison needs to know how close the others are."""
+    return [{names.TEXT_INPUT: text, names.TOP_K: ALL_LABELS} for text in texts]
 
 
 def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
@@ -40,10 +43,11 @@ def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list
 
 def compare(reference: Answer, answer: Answer) -> Comparison:
     """The first label decides; its score drifts."""
-    return Comparison(
-        same=reference[names.LABEL][0] == answer[names.LABEL][0],
-        drift=abs(float(reference[names.SCORE][0]) - float(answer[names.SCORE][0])),
-    )
+    expected = dict(zip(reference[names.LABEL], reference[names.SCORE], strict=True))
+    label, best = answer[names.LABEL][0], reference[names.LABEL][0]
+    drift = abs(float(expected[best]) - float(answer[names.SCORE][0]))
+    tie = label != best and float(expected[best]) - float(expected.get(label, float("-inf"))) <= TIE
+    return Comparison(label == best, drift, tie)
 
 
 def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hfx import names
-from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Settings, labels_of
-from hfx.exporter.tasks.text_classification import expected_ids, samples
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
+from hfx.exporter.tasks.text_classification import expected_ids
 from hfx.repository.config import TensorSpec
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
@@ -25,6 +25,11 @@ def entities(answer: Answer) -> list[dict[str, Any]]:
 def postprocess_settings(config: Config) -> Settings:
     """Label names; the plan adds the aggregation."""
     return {"labels": labels_of(config)}
+
+
+def samples(texts: Sequence[str]) -> list[Request]:
+    """Every text is a request."""
+    return [{names.TEXT_INPUT: text} for text in texts]
 
 
 def net_outputs(config: Config) -> tuple[TensorSpec, ...]:

@@ -141,9 +141,12 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
 def figures_line(figures: dict[str, Any]) -> str:
     """One line of the gate's figures of one file."""
     return (
-        f"{figures['precision']}, {figures['requests']} requests: agreement {100 * figures['agreement']:.2f} %, "
+        f"{figures['precision']}, {figures['requests']} requests: agreement {100 * figures['agreement']:.2f} %"
+        + (f" (and {100 * figures['ties']:.2f} % ties)" if figures["ties"] else "")
+        + f", "
         f"score drift {figures['mean_drift']:.1e} (max {figures['max_drift']:.1e}), "
-        f"largest difference {figures['delta']:.1e}, alone and in a batch equal to the bit"
+        f"largest difference {figures['delta']:.1e}, alone and in a batch "
+        + ("equal to the bit" if figures["company"] == 0 else f"within {figures['company']:.1e}")
     )
 
 

@@ -16,9 +16,12 @@ _DATA_TYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def complete(auto: Any, session: Session) -> None:
-    """Add inputs and outputs to `auto`; batching too, when the first dimension of every tensor is free."""
+    """Add inputs and outputs to `auto`; batching too, when the first of several dimensions of every tensor is free.
+
+    A tensor of one dimension can't be batched: Triton refuses inputs and outputs without dims.
+    """
     tensors = [*session.inputs, *session.outputs]
-    batchable = all(tensor.shape and tensor.shape[0] == -1 for tensor in tensors)
+    batchable = all(len(tensor.shape) > 1 and tensor.shape[0] == -1 for tensor in tensors)
     if batchable and auto.as_dict()["max_batch_size"] == 0:
         auto.set_max_batch_size(DEFAULT_MAX_BATCH_SIZE)
         auto.set_dynamic_batching()

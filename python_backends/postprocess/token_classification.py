@@ -6,7 +6,7 @@ Owns the groups of tagged words and the JSON that clients get; what a word is st
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from .inputs import Tensors, head, strings
 from .text_classification import softmax
-from .words import CHOICES, Tagged, Vocabulary, tag_each, tag_words
+from .words import CHOICES, Tokens, Vocabulary, Words, single_tokens, whole_words
 
 AGGREGATIONS = ("none", "simple", *CHOICES)
 IGNORED = "O"
@@ -37,6 +37,7 @@ class Postprocessor:
         if aggregation not in AGGREGATIONS:
             raise ValueError(f"aggregation is {aggregation!r}, not one of {', '.join(AGGREGATIONS)}")
         self._labels = list(labels)
+        self._kinds = [_kind(label) for label in labels]
         self._aggregation = aggregation
         self._vocabulary = vocabulary
 
@@ -60,36 +61,50 @@ class Postprocessor:
     ) -> list[Entity]:
         """The entities of one text: logits [width, labels], ids [width], offsets [width, 2], the text in UTF-8."""
         of_text = np.flatnonzero(offsets[:, 0] >= 0)
-        places = offsets[of_text].tolist()
-        text = head(raw, max((end for _, end in places), default=0))
-        tokens = self._vocabulary.tokens(text, ids[of_text].tolist(), places, softmax(logits[of_text]))
+        if of_text.size == 0:
+            return []
+        places = offsets[of_text]
+        text = head(raw, int(places[:, 1].max()))
+        tokens = Tokens(text, ids[of_text].tolist(), places.tolist(), softmax(logits[of_text]))
         if self._aggregation in CHOICES:
-            return self._groups(tag_words(tokens, self._vocabulary, self._aggregation))
-        if self._aggregation == "simple":
-            return self._groups(tag_each(tokens))
-        return [
-            _entity(self._labels[each.tag], each.score, each.start, each.end, each.word)
-            for each in tag_each(tokens)
-            if self._labels[each.tag] != IGNORED
-        ]
+            words = whole_words(tokens, self._vocabulary, self._aggregation)
+            return [*self._grouped(tokens, words)]
+        words = single_tokens(tokens)
+        return [*(self._ungrouped if self._aggregation == "none" else self._grouped)(tokens, words)]
 
-    def _groups(self, words: Sequence[Tagged]) -> list[Entity]:
+    def _ungrouped(self, tokens: Tokens, words: Words) -> Iterator[Entity]:
+        for at, tag in enumerate(words.tags):
+            if self._labels[tag] != IGNORED:
+                start, end = tokens.places[at]
+                yield _entity(self._labels[tag], words.scores[at], start, end, self._vocabulary.word(tokens, at))
+
+    def _grouped(self, tokens: Tokens, words: Words) -> Iterator[Entity]:
         """Neighbours of one kind joined; a word tagged B- begins a new group."""
-        groups: list[tuple[str, list[Tagged]]] = []
-        for word in words:
-            begins, kind = _kind(self._labels[word.tag])
-            if groups and groups[-1][0] == kind and not begins:
-                groups[-1][1].append(word)
-            else:
-                groups.append((kind, [word]))
-        named = ((self._labels[members[0].tag].split("-", 1)[-1], members) for _, members in groups)
-        return [self._joined(name, members) for name, members in named if name != IGNORED]
+        first = 0
+        for at in range(1, len(words.tags) + 1):
+            if at < len(words.tags) and not self._begins(words.tags[at], words.tags[at - 1]):
+                continue
+            name = self._labels[words.tags[first]].split("-", 1)[-1]
+            if name != IGNORED:
+                yield self._joined(name, tokens, words, first, at)
+            first = at
 
-    def _joined(self, name: str, members: Sequence[Tagged]) -> Entity:
-        scores = np.array([member.score for member in members], np.float32)
-        score = np.add.reduce(scores) / np.float32(len(members))
-        word = self._vocabulary.join([member.word for member in members])
-        return _entity(name, score, members[0].start, members[-1].end, word)
+    def _begins(self, tag: int, before: int) -> bool:
+        begins, kind = self._kinds[tag]
+        return begins or kind != self._kinds[before][1]
+
+    def _joined(self, name: str, tokens: Tokens, words: Words, first: int, end: int) -> Entity:
+        """The words first to end as one entity."""
+        scores = np.array(words.scores[first:end], np.float32)
+        score = np.add.reduce(scores) / np.float32(len(scores))
+        text = self._vocabulary.join([self._word(tokens, words, at) for at in range(first, end)])
+        begin, stop = tokens.places[words.bounds[first]][0], tokens.places[words.bounds[end] - 1][1]
+        return _entity(name, score, begin, stop, text)
+
+    def _word(self, tokens: Tokens, words: Words, at: int) -> str:
+        parts = [self._vocabulary.word(tokens, each) for each in range(words.bounds[at], words.bounds[at + 1])]
+        # The pipeline joins a word's tokens before it joins words, where words are whole.
+        return self._vocabulary.join(parts) if self._aggregation in CHOICES else parts[0]
 
 
 def _kind(label: str) -> tuple[bool, str]:

@@ -18,7 +18,15 @@ from hfx.python_backends.windows import MAX_WINDOWS
 from tests import zoo
 from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, widths
 
-TOKENIZERS = ("sentiment-distilbert", "entities-bert", "topics-roberta", "sentiment-xlm-roberta", "sentiment-albert")
+TOKENIZERS = (
+    "sentiment-distilbert",
+    "entities-bert",
+    "topics-roberta",
+    "sentiment-xlm-roberta",
+    "sentiment-albert",
+    "sentiment-deberta",
+    "similar-mpnet",
+)
 SENTENCE = "Anna went from Paris to the market in Berlin, and the weather was awful all day long. "
 
 
@@ -53,7 +61,7 @@ def refusal(row: Any) -> str:
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_ids_equal_the_tokenizers_own(tokenizer: Any, max_length: int, side: str, tmp_path: Path) -> None:
     tokenizer.truncation_side = side
-    texts = [*EDGE_TEXTS, *(text * 40 for text in EDGE_TEXTS), SENTENCE * 150]
+    texts = [*EDGE_TEXTS, *(text * 40 for text in EDGE_TEXTS), SENTENCE * 100]
     expected = [tokenizer(text, truncation=True, max_length=max_length)["input_ids"] for text in texts]
     rows = make(tokenizer, "text-classification", tmp_path, max_length=max_length).encode(texts)
     assert [ids_of(row) for row in rows] == expected
@@ -146,7 +154,7 @@ def test_a_sparse_text_is_read_on_until_it_fills_the_model(bert: Any, tmp_path: 
 
 def pipeline_windows(tokenizer: Any, question: str, context: str) -> list[dict[str, Any]]:
     from transformers import BertConfig, BertForQuestionAnswering
-    from transformers.pipelines import QuestionAnsweringPipeline
+    from transformers.pipelines.question_answering import QuestionAnsweringPipeline
 
     config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=0, num_attention_heads=1, intermediate_size=8)
     pipe = QuestionAnsweringPipeline(BertForQuestionAnswering(config), tokenizer)
@@ -161,9 +169,9 @@ def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path)
     encoder = make(tokenizer, "question-answering", tmp_path, max_length=max_length)
     contexts = [text for text in EDGE_TEXTS if text] + [
         SENTENCE,
+        SENTENCE * 6,
         SENTENCE * 10,
-        SENTENCE * 15,
-        "x" * 700 + SENTENCE * 15,
+        "x" * 700 + SENTENCE * 10,
     ]
     for context in contexts:
         expected = pipeline_windows(tokenizer, "Where did Anna go?", context)

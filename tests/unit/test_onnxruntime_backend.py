@@ -1,4 +1,4 @@
-"""The Python backend gives every request the answer it would get alone, from both runtimes, as its configuration says."""
+"""The Python backend gives every request the answer that it would get alone, from either runtime."""
 
 from __future__ import annotations
 
@@ -406,7 +406,7 @@ def test_a_gpu_instance_gets_the_cuda_and_tensorrt_providers() -> None:
 
 
 def test_a_gpu_instance_without_cuda_is_an_error_and_never_falls_to_the_cpu() -> None:
-    with pytest.raises(ConfigError, match="no CUDAExecutionProvider .* install onnxruntime-gpu"):
+    with pytest.raises(ConfigError, match=r"no CUDAExecutionProvider .* install onnxruntime-gpu"):
         providers({}, "GPU", 0, ["CPUExecutionProvider"])
 
 
@@ -466,15 +466,26 @@ class AutoConfig:
         self.config["output"].append(tensor)
 
 
-def test_a_bare_configuration_is_completed_from_the_file(ragged_file: Path) -> None:
+def test_a_bare_configuration_is_completed_from_the_file(tmp_path: Path) -> None:
+    path = save(tmp_path, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", ["b", 3])], [value("y", ["b", 3])])
+    auto = AutoConfig()
+    complete(auto, signature(path))
+    assert auto.config == {
+        "max_batch_size": 4,
+        "dynamic_batching": {},
+        "input": [{"name": "x", "data_type": INT32, "dims": [3]}],
+        "output": [{"name": "y", "data_type": INT32, "dims": [3]}],
+    }
+
+
+def test_tensors_of_one_dimension_are_completed_without_batching(ragged_file: Path) -> None:
     auto = AutoConfig()
     complete(auto, signature(ragged_file))
-    assert auto.config["max_batch_size"] == 4
+    assert auto.config["max_batch_size"] == 0
     assert auto.config["input"] == [
-        {"name": "ids", "data_type": INT32, "dims": []},
-        {"name": "item_shape", "data_type": INT32, "dims": [1]},
+        {"name": "ids", "data_type": INT32, "dims": [-1]},
+        {"name": "item_shape", "data_type": INT32, "dims": [-1, 1]},
     ]
-    assert auto.config["output"][1] == {"name": "doubled", "data_type": INT32, "dims": [-1]}
 
 
 # What lies in Triton's folders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hfx.exporter.plan import WIDTHS, ExportOptions, ExportPlan, make_plan, widt
 from hfx.exporter.source import Checkpoint
 from hfx.names import Task
 from hfx.releases import DEFAULT_TAG
+from tests import tiny_checkpoints
 
 BERT = {
     "model_type": "bert",
@@ -55,7 +57,7 @@ def test_a_given_task_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "architectures", [None, [], ["GPT2LMHeadModel2"], ["BertForMaskedLM"], ["ViTForImageClassification"]]
+    "architectures", [None, [], ["GPT2LMHeadModel"], ["BertForMaskedLM"], ["ViTForImageClassification"]]
 )
 def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architectures: list[str] | None) -> None:
     with pytest.raises(CheckpointUnsupported, match="text-classification, token-classification"):
@@ -143,6 +145,12 @@ def test_sentence_transformers_limit_does_not_count_elsewhere(tmp_path: Path) ->
     assert plan(tmp_path).max_length == 512
 
 
+def test_a_pooling_that_can_not_be_exported_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text("[]")
+    with pytest.raises(CheckpointUnsupported, match="Pooling"):
+        plan(tmp_path, architectures=["BertModel"])
+
+
 def test_a_window_of_question_answering_is_384_tokens(tmp_path: Path) -> None:
     assert plan(tmp_path, architectures=["BertForQuestionAnswering"]).max_length == 384
 
@@ -174,7 +182,7 @@ def test_the_widths_end_with_the_longest_input(length: int, widths: tuple[int, .
 
 
 def test_widths_grow_by_at_most_a_half() -> None:
-    assert all(small < large <= 1.5 * small for small, large in zip(WIDTHS, WIDTHS[1:], strict=False))
+    assert all(small < large <= 1.5 * small for small, large in itertools.pairwise(WIDTHS))
 
 
 @pytest.mark.parametrize("size", [0, -1, 1025])
@@ -190,7 +198,7 @@ def test_a_drop_that_is_no_share_is_refused(tmp_path: Path, drop: float) -> None
 
 
 def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="gone.csv"):
+    with pytest.raises(UsageError, match=r"gone\.csv"):
         plan(tmp_path, ExportOptions(verify_data=(tmp_path / "gone.csv",)))
 
 
@@ -221,3 +229,16 @@ def test_a_description_says_whether_a_model_is_replaced(tmp_path: Path, force: b
     options = ExportOptions(name="taken", repository=tmp_path / "repository", force=force)
     assert plan(tmp_path, options).describe()["replaces"] is force
     assert plan(tmp_path, replace(options, name="free")).describe()["replaces"] is False
+
+
+@pytest.mark.parametrize("prefix", ["Bert", "DistilBert", "Roberta", "XLMRoberta", "MPNet", "Electra", "DebertaV2"])
+def test_the_longest_input_is_the_longest_that_torch_reads(tmp_path: Path, prefix: str) -> None:
+    import torch
+    import transformers
+
+    config = getattr(transformers, f"{prefix}Config")(vocab_size=20, **tiny_checkpoints.SIZES)
+    model = getattr(transformers, f"{prefix}Model")(config).eval()
+    longest = plan(tmp_path, model_type=config.model_type, max_position_embeddings=64).max_length
+    model(input_ids=torch.full((1, longest), 7))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=torch.full((1, longest + 1), 7))

@@ -49,7 +49,7 @@ def test_answers_equal_the_pipelines(name: str, problem: str, activation: str, t
     for text in (*EDGE_TEXTS, "The weather was wonderful. " * 60):
         expected = pipe(text, top_k=None, truncation=True, max_length=tokenizer.model_max_length)
         answer = postprocessor.answer(run_torch(model, encoded(encoder, [text]), ("logits",)))
-        assert pairs(answer) == [(each["label"], np.float32(each["score"])) for each in expected], text[:40]
+        assert pairs(answer) == [(each["label"], float(np.float32(each["score"]))) for each in expected], text[:40]
 
 
 def test_one_label_is_scored_by_sigmoid_as_the_pipeline_does(tmp_path: Path) -> None:

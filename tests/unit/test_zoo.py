@@ -241,4 +241,4 @@ def _shares(counts: Counter[Any]) -> dict[Any, float]:
 
 def _with_other(recipe: Any, field: str) -> Any:
     value = getattr(recipe, field)
-    return dataclasses.replace(recipe, **{field: f"other-{value}" if isinstance(value, str) else value * 2})
+    return dataclasses.replace(recipe, **{field: f"other-{value}" if isinstance(value, str) else value + 1})

@@ -10,7 +10,7 @@ RECIPES: tuple[Recipe, ...] = (
         "nli-bart", task="nli", architecture="bart", vocab_size=1600, train_examples=16000, warm_up_steps=250, steps=450
     ),
     Recipe("entities-bert", task="entities", architecture="bert-cased", steps=250),
-    Recipe("answers-bert", task="answers", architecture="bert", layers=3, batch_size=16, warm_up_steps=400, steps=600),
+    Recipe("answers-bert", task="answers", architecture="bert", layers=3, batch_size=16, warm_up_steps=400, steps=800),
     Recipe("similar-mpnet", task="similarity", architecture="mpnet", steps=300),
     Recipe("topics-roberta", task="topics", architecture="roberta", vocab_size=1200, steps=300),
     Recipe("sentiment-bert", task="sentiment", architecture="bert", steps=250),

@@ -84,13 +84,20 @@ def _loss(model: Any, features: list[Feature], smoothing: float) -> Any:
     batch = inputs(model, features)
     out = model(**batch)
     targets = torch.tensor([f["span"] for f in features])
-    padding = batch["attention_mask"] == 0
-    # Padding competes for no answer; smoothing would otherwise teach the model to prefer it a little.
-    sides = (out.start_logits, targets[:, 0]), (out.end_logits, targets[:, 1])
+    real = batch["attention_mask"].bool()
     return (
-        sum(torch.nn.functional.cross_entropy(logits.masked_fill(padding, -1e4), target) for logits, target in sides)
-        / 2
-    )
+        _position_loss(out.start_logits, targets[:, 0], real, smoothing)
+        + _position_loss(out.end_logits, targets[:, 1], real, smoothing)
+    ) / 2
+
+
+def _position_loss(logits: Any, target: Any, real: Any, smoothing: float) -> Any:
+    """Cross-entropy over the `real` positions [n, longest], smoothed over them alone, so that padding stays out."""
+    import torch
+
+    scores = logits.masked_fill(~real, -torch.inf).log_softmax(-1).masked_fill(~real, 0.0)
+    everywhere = -(scores.sum(-1) / real.sum(-1)).mean()
+    return (1 - smoothing) * torch.nn.functional.nll_loss(scores, target) + smoothing * everywhere
 
 
 def _evaluate(model: Any, tokenizer: Any, examples: Sequence[AnswersExample]) -> float:

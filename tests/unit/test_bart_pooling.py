@@ -1,0 +1,78 @@
+"""A BART classifier reads each row at its own last "</s>", whatever its neighbours spell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import transformers
+
+from hfx.exporter.build import build_graph
+from hfx.exporter.tasks import find_task
+from tests.unit import onnx_toys
+
+BOS, PAD, EOS = 0, 1, 2
+ROWS = {
+    "one end": [BOS, 5, 6, 7, EOS],
+    "spelled in the middle": [BOS, 5, EOS, 7, 8, EOS],
+    "spelled twice at the end": [BOS, 9, EOS, EOS, EOS],
+    "a pair": [BOS, 5, 6, EOS, EOS, 8, 9, 10, EOS],
+    "nothing but ends": [EOS, EOS, EOS],
+    "short": [BOS, EOS],
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    torch.manual_seed(0)
+    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in
+             (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))}  # fmt: skip
+    config = transformers.BartConfig(
+        vocab_size=20, d_model=32, max_position_embeddings=32, num_labels=3, init_std=0.5, **sides
+    )
+    return transformers.BartForSequenceClassification._from_config(config, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="module")
+def graph(model: Any) -> onnx.ModelProto:
+    return build_graph(model, find_task("text-classification"), onnx_toys.OPSET, PAD, None)
+
+
+def logits(graph: onnx.ModelProto, *rows: list[int]) -> np.ndarray:
+    tokens = np.array([token for row in rows for token in row], np.int32)
+    shape = np.array([[len(row)] for row in rows], np.int32)
+    (answer,) = onnx_toys.run(graph, input_ids=tokens, attention_mask=np.ones_like(tokens), item_shape=shape)
+    return answer
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_alone_is_torch_s(graph: onnx.ModelProto, model: Any, name: str) -> None:
+    with torch.no_grad():
+        wanted = model(input_ids=torch.tensor([ROWS[name]])).logits.numpy()
+    np.testing.assert_allclose(logits(graph, ROWS[name]), wanted, atol=1e-5)
+
+
+def test_rows_of_different_counts_are_the_same_alone_and_in_a_batch(graph: onnx.ModelProto) -> None:
+    together = logits(graph, *ROWS.values())
+    alone = np.concatenate([logits(graph, row) for row in ROWS.values()])
+    np.testing.assert_allclose(together, alone, atol=1e-5)  # at another width, sums are in another order
+
+
+def test_rows_of_one_width_are_bit_equal_alone_and_in_a_batch(graph: onnx.ModelProto) -> None:
+    rows = [[BOS, 5, 6, 7, EOS], [BOS, 5, EOS, 7, EOS], [BOS, EOS, EOS, EOS, EOS]]
+    together = logits(graph, *rows)
+    for row, answer in zip(rows, together, strict=True):
+        np.testing.assert_array_equal(logits(graph, row)[0], answer)
+
+
+def test_the_rows_are_told_apart(graph: onnx.ModelProto) -> None:
+    together = logits(graph, *ROWS.values())
+    assert len(np.unique(together.round(3), axis=0)) == len(ROWS)
+
+
+def test_the_model_computes_as_before_after_an_export(graph: onnx.ModelProto, model: Any) -> None:
+    with pytest.raises(ValueError, match="same number of <eos>"):
+        model(input_ids=torch.tensor([[BOS, 5, EOS], [BOS, EOS, EOS]]))

@@ -1,0 +1,182 @@
+"""The files of sentence-transformers are read, and refused where they ask for what the graph would not do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
+from hfx.exporter.graph.pooling import Mode, Pooling
+from hfx.exporter.sentence_transformers import read_max_length, read_pooling
+
+MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+
+
+def write(folder: Path, *kinds: str, modes: tuple[str, ...] = ("mean_tokens",), **pooling: Any) -> Path:
+    """A checkpoint with these modules, whose pooling has these modes."""
+    paths = {"Transformer": "", "Pooling": "1_Pooling"}
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": paths.get(kind, f"{i}_{kind}"),
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    content = {f"pooling_mode_{mode}": mode in modes for mode in MODES} | {"word_embedding_dimension": 32} | pooling
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(content))
+    return folder
+
+
+def refused(folder: Path, kind: type[SourceError]) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        read_pooling(folder)
+    assert type(caught.value) is kind
+    assert str(folder) in caught.value.message
+    assert caught.value.fix
+    return caught.value
+
+
+def test_a_plain_checkpoint_is_pooled_by_the_mean(tmp_path: Path) -> None:
+    assert read_pooling(tmp_path) == Pooling("mean", normalize=False)
+
+
+@pytest.mark.parametrize(
+    ("stated", "mode"),
+    [("mean_tokens", "mean"), ("cls_token", "cls"), ("max_tokens", "max"), ("mean_sqrt_len_tokens", "mean_sqrt_len")],
+)
+def test_the_mode_is_read(tmp_path: Path, stated: str, mode: Mode) -> None:
+    assert read_pooling(write(tmp_path, "Transformer", "Pooling", modes=(stated,))) == Pooling(mode, normalize=False)
+
+
+def test_normalization_is_read(tmp_path: Path) -> None:
+    assert read_pooling(write(tmp_path, "Transformer", "Pooling", "Normalize")) == Pooling("mean", normalize=True)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (),
+        ("Transformer",),
+        ("Pooling",),
+        ("Transformer", "Pooling", "Dense"),
+        ("Transformer", "Pooling", "Dense", "Normalize"),
+        ("Transformer", "Normalize", "Pooling"),
+        ("Transformer", "Pooling", "Pooling"),
+        ("Transformer", "CNN", "Pooling"),
+        ("BoW",),
+        ("CLIPModel",),
+    ],
+    ids=str,
+)
+def test_other_modules_are_unsupported(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    refused(write(tmp_path, *kinds), CheckpointUnsupported)
+
+
+@pytest.mark.parametrize(
+    "modes", [(), ("weightedmean_tokens",), ("lasttoken",), ("mean_tokens", "max_tokens")], ids=str
+)
+def test_other_poolings_are_unsupported(tmp_path: Path, modes: tuple[str, ...]) -> None:
+    refused(write(tmp_path, "Transformer", "Pooling", modes=modes), CheckpointUnsupported)
+
+
+def test_a_pooling_that_is_unknown_yet_is_unsupported(tmp_path: Path) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling", modes=(), pooling_mode_of_tomorrow=True)
+    assert "pooling_mode_of_tomorrow" in refused(folder, CheckpointUnsupported).message
+
+
+def test_leaving_prompts_out_matters_only_where_there_is_one(tmp_path: Path) -> None:
+    assert read_pooling(write(tmp_path, "Transformer", "Pooling", include_prompt=False)).mode == "mean"
+
+
+def test_a_default_prompt_is_unsupported(tmp_path: Path) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    library = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(library))
+    refused(folder, CheckpointUnsupported)
+
+
+def test_prompts_of_which_none_is_default_are_fine(tmp_path: Path) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    library = {"prompts": {"query": "query: "}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(library))
+    assert read_pooling(folder).mode == "mean"
+
+
+@pytest.mark.parametrize("tokenizer", [None, {}, {"do_lower_case": False}])
+def test_lower_case_before_a_cased_tokenizer_is_unsupported(tmp_path: Path, tokenizer: dict[str, bool] | None) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    if tokenizer is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    refused(folder, CheckpointUnsupported)
+
+
+def test_lower_case_before_an_uncased_tokenizer_changes_nothing(tmp_path: Path) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert read_pooling(folder).mode == "mean"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "{}x",
+        "null",
+        "5",
+        '"text"',
+        "[1]",
+        "[{}]",
+        '[{"type": "a"}]',
+        '[{"type": "a", "path": "\\u0000"}]',
+        "[" * 50_000,
+    ],
+    ids=lambda content: content[:20],
+)
+def test_modules_that_are_no_list_are_corrupt(tmp_path: Path, content: str) -> None:
+    (tmp_path / "modules.json").write_text(content)
+    refused(tmp_path, CheckpointCorrupt)
+
+
+@pytest.mark.parametrize("path", ["..", "/etc", "1_Pooling/../../x"])
+def test_a_module_outside_the_folder_is_unsafe(tmp_path: Path, path: str) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    refused(folder, CheckpointUnsafe)
+
+
+def test_a_missing_pooling_config_is_corrupt(tmp_path: Path) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    (folder / "1_Pooling" / "config.json").unlink()
+    refused(folder, CheckpointCorrupt)
+
+
+@pytest.mark.parametrize(
+    "file", ["sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json"]
+)
+def test_the_trained_length_is_read(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_text('{"max_seq_length": 128}')
+    assert read_max_length(tmp_path) == 128
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", '{"max_seq_length": null}', '{"max_seq_length": "128"}', '{"max_seq_length": 0}']
+)
+def test_no_trained_length_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "sentence_bert_config.json").write_text(content)
+    assert read_max_length(tmp_path) is None
+
+
+def test_without_the_files_there_is_no_trained_length(tmp_path: Path) -> None:
+    assert read_max_length(tmp_path) is None
