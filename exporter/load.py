@@ -18,8 +18,10 @@ from hfx.exporter.source import Checkpoint
 if TYPE_CHECKING:
     import torch
 
-# A head that the task doesn't use may be absent or left over: pooler weights in checkpoints of either kind.
-OPTIONAL_TENSORS = re.compile(r"(^|\.)pooler\.|position_ids$|num_batches_tracked$")
+# What a file may have beyond the model: the pooler of a model that is used without it, tables that are computed today.
+IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|position_ids$|num_batches_tracked$")
+# What an embedding's model may lack: its answer is pooled from the tokens, never by the pooler.
+UNUSED_TENSORS = re.compile(r"(^|\.)pooler\.")
 NAMES_SHOWN = 6
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # The keys by which a tokenizer's config can name files of its own.
@@ -128,8 +130,8 @@ def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> So
 
 def _check_names(checkpoint: Checkpoint, report: dict[str, Any], headless: bool) -> None:
     mismatched = set(report["mismatched_keys"])
-    missing = {name for name in report["missing_keys"] if not OPTIONAL_TENSORS.search(name)} - mismatched
-    unexpected = {name for name in report["unexpected_keys"] if not OPTIONAL_TENSORS.search(name)}
+    missing = {n for n in report["missing_keys"] if not (headless and UNUSED_TENSORS.search(n))} - mismatched
+    unexpected = {name for name in report["unexpected_keys"] if not IGNORED_TENSORS.search(name)}
     findings = {
         "has tensors of other shapes than config.json says": mismatched,
         "lacks tensors": missing,

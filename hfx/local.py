@@ -43,6 +43,11 @@ class LocalModel:
         self.encoder = open_encoder(repository / (name + names.TOKENIZE_SUFFIX) / "1")
         self.session = open_session(net, model_file(net, repository / (name + names.NET_SUFFIX) / "1"), kind, 0)
         self.layout = Layout.read(net)
+        rank = len(net["input"][0]["dims"])
+        # Outputs with a value for each token: the dimension that is the sequence's in the inputs is open there, too.
+        self.token_outputs = frozenset(
+            o["name"] for o in net["output"] if [int(d) for d in o["dims"]][rank - 1 : rank] == [-1]
+        )
         check(self.layout, net, self.session)
         last = repository / (name + names.POSTPROCESS_SUFFIX) / "1"
         self.postprocessor = open_postprocessor(last) if last.is_dir() else None

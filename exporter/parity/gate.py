@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import VerificationFailed
@@ -37,10 +38,10 @@ class Reference:
 class Figures:
     """What was measured of one file.
 
-    `agreement` is the share of equal answers, `ties` the share of those that differ between answers which the
-    checkpoint scores alike. `delta` is the largest difference of any output of the net, `delta_share` the same as a share of the largest
-    output; drifts are differences of scores; `company` the largest
-    difference of an output between a request alone and in a mixed batch.
+    `delta` is the largest difference of any output of the net, `delta_share` the same as a share of the largest
+    output. `agreement` is the share of equal answers, `ties` the share of those that differ between answers which
+    the checkpoint scores alike. Drifts are differences of scores. `company` is the largest difference of an output
+    between a request alone and in a mixed batch.
     """
 
     requests: int
@@ -93,7 +94,9 @@ def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference
 def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figures:
     """Run `model` on the reference's tokens, in batches and alone, and compare outputs and answers."""
     outputs = model.run(reference.encoded)
-    deltas = [_delta(r, o, e) for r, o, e in zip(reference.outputs, outputs, reference.encoded, strict=True)]
+    masks = [encoded[names.ATTENTION_MASK].astype(bool) for encoded in reference.encoded]
+    by_token = model.token_outputs
+    deltas = [_delta(r, o, m, by_token) for r, o, m in zip(reference.outputs, outputs, masks, strict=True)]
     delta = float(np.max(deltas))  # NaN if any is
     largest = max(float(np.abs(v).max(initial=0.0)) for r in reference.outputs for v in r.values())
     compared = [
@@ -104,7 +107,7 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
     ]
     chosen = np.linspace(0, len(outputs) - 1, min(ALONE, len(outputs))).astype(int)
     alone = [model.run([reference.encoded[i]])[0] for i in chosen]
-    company = [_delta(outputs[i], found, reference.encoded[i]) for i, found in zip(chosen, alone, strict=True)]
+    company = [_delta(outputs[i], found, masks[i], by_token) for i, found in zip(chosen, alone, strict=True)]
     drifts = [comparison.drift for comparison in compared]
     return Figures(
         requests=len(outputs),
@@ -140,14 +143,12 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
         )
 
 
-def _delta(reference: Tensors, outputs: Tensors, encoded: Tensors) -> float:
-    """Largest difference over real tokens; padding positions have outputs that nobody reads."""
-    mask = encoded[names.ATTENTION_MASK].astype(bool)
+def _delta(reference: Tensors, outputs: Tensors, mask: NDArray[np.bool_], by_token: frozenset[str]) -> float:
+    """Largest difference of any output, NaN if any is; padding tokens have outputs that nobody reads."""
     worst = []
     for name, expected in reference.items():
         difference = np.abs(outputs[name].astype(np.float64) - expected)
-        by_token = expected.shape[: mask.ndim] == mask.shape
-        worst.append(np.max(difference[mask] if by_token else difference, initial=0.0))
+        worst.append(np.max(difference[mask] if name in by_token else difference, initial=0.0))
     return float(np.max(worst))
 
 

@@ -9,9 +9,11 @@ from hfx.exporter.plan import Precision
 
 @dataclass(frozen=True)
 class Limits:
-    """`agreement`: least share of equal answers, ties counted as equal. `drift`: largest mean difference of scores. `delta`: largest
-    difference of any output of the net, as a share of the largest output (at least 1). `company`: largest difference
-    of an output between a request alone and in a batch. None: recorded, but not limited.
+    """Limits of one precision; None: recorded, but not limited.
+
+    `agreement`: least share of equal answers, ties counted as equal. `drift`: largest mean difference of scores.
+    `delta`: largest difference of any output of the net, as a share of the largest output (at least 1). `company`:
+    largest difference of an output between a request alone and in a batch.
     """
 
     agreement: float

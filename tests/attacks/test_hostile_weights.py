@@ -114,13 +114,24 @@ def test_no_weights_are_corrupt(folder: Path) -> None:
         (lambda t: {name.replace("query", "kwery"): value for name, value in t.items()}, "query.weight"),
         (lambda t: {"model." + name: value for name, value in t.items()}, "lacks"),
         (lambda t: {name: value for name, value in t.items() if "classifier" not in name}, "classifier.weight"),
+        (lambda t: {name: value for name, value in t.items() if "pooler" not in name}, "pooler.dense.weight"),
         (lambda t: t | {"further.weight": torch.zeros(3)}, "further.weight"),
         (lambda t: t | {"classifier.weight": torch.zeros(7, 32)}, "classifier.weight"),
         (lambda t: t | {"classifier.weight": torch.zeros(32, 2)}, "classifier.weight"),
         (lambda t: t | {"classifier.weight": torch.zeros(64)}, "classifier.weight"),
         (lambda t: t | {"classifier.weight": torch.zeros(2, 32, dtype=torch.int64)}, "can't be loaded"),
     ],
-    ids=["renamed", "all renamed", "missing", "extra", "other shape", "transposed", "other rank", "integers"],
+    ids=[
+        "renamed",
+        "all renamed",
+        "missing",
+        "no pooler",
+        "extra",
+        "other shape",
+        "transposed",
+        "other rank",
+        "integers",
+    ],
 )
 def test_tensors_that_do_not_fit_are_corrupt(folder: Path, change: Any, named: str) -> None:
     edit_tensors(folder, change)
@@ -132,8 +143,9 @@ def test_the_head_of_another_task_is_corrupt(folder: Path) -> None:
     assert "qa_outputs" in message
 
 
-def test_a_body_without_its_head_gives_embeddings(folder: Path) -> None:
-    edit_tensors(folder, lambda t: {name: value for name, value in t.items() if "classifier" not in name})
+def test_a_body_without_its_head_and_pooler_gives_embeddings(folder: Path) -> None:
+    heads = ("classifier", "pooler")
+    edit_tensors(folder, lambda t: {name: value for name, value in t.items() if not any(h in name for h in heads)})
     load(folder, "feature-extraction")
 
 

@@ -37,7 +37,7 @@ def test_the_wheel_holds_real_files_of_every_part(wheel: Path) -> None:
 
 
 def test_it_exports_from_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
-    """Dependencies are this environment's, seen through a .pth file: what is tested is hfx's wheel, not pip's resolver."""
+    """Dependencies are this environment's, by a .pth file: what is tested is hfx's wheel, not pip's resolver."""
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
