@@ -38,6 +38,18 @@ def test_data_are_the_same_in_another_process(task: str) -> None:
     assert other.stdout == repr(zoo.heldout(task, 50)) + "\n"
 
 
+def test_tokenizers_are_the_same_in_another_process() -> None:
+    code = """
+from tests import zoo
+from tests.zoo import tokenization, tokenizer_kinds
+texts = [example.text for example in zoo.train("entities", 1000)]
+for kind in tokenizer_kinds.KINDS.values():
+    print(tokenization.pipeline(kind, texts, 500).to_str())
+"""
+    one, other = (subprocess.check_output([sys.executable, "-c", code]) for _ in range(2))
+    assert one == other
+
+
 @pytest.mark.parametrize("task", zoo.TASK_NAMES)
 def test_splits_share_no_key(task: str) -> None:
     seen = {example.key for example in zoo.train(task, 3000)}

@@ -39,8 +39,13 @@ TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 
 # What every checkpoint depends on; a task adds its own files.
 _SOURCES = (
-    "architectures.py", "examples.py", "objectives/objective.py", "recipe.py", "tokenization.py", "trainer.py",
-    "world.py",
+    "architectures.py", "examples.py", "objectives/objective.py", "recipe.py", "tokenization.py", "tokenizer_kinds.py",
+    "trainer.py", "world.py",
+)  # fmt: skip
+# Shapes take from the tasks no more than the text that their tokenizers learn.
+_SHAPE_SOURCES = (
+    "sentence_transformers_files.py", "shapes.py", "tokenization.py", "tokenizer_kinds.py", "world.py",
+    *(source for task in TASKS.values() for source in task.sources if source.startswith("data/")),
 )  # fmt: skip
 
 
@@ -67,8 +72,7 @@ def key(recipe: Recipe) -> str:
 def shape(name: str) -> Path:
     """The folder of the full-size, random-weight checkpoint `name`. Raises KeyError for an unknown name."""
     wanted = shapes.BY_NAME[name]
-    sources = ("sentence_transformers_files.py", "shapes.py", "tokenization.py", "world.py")
-    return cache.built(name, cache.digest(wanted, sources), lambda folder: shapes.write(wanted, folder))
+    return cache.built(name, cache.digest(wanted, _SHAPE_SOURCES), lambda folder: shapes.write(wanted, folder))
 
 
 @overload

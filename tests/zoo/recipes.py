@@ -5,16 +5,16 @@ from __future__ import annotations
 from tests.zoo.recipe import Recipe
 
 RECIPES: tuple[Recipe, ...] = (
-    Recipe("sentiment-distilbert", task="sentiment", architecture="distilbert", steps=300),
+    Recipe("sentiment-distilbert", task="sentiment", architecture="distilbert", vocab_size=1000, steps=300),
     Recipe(
-        "nli-bart", task="nli", architecture="bart", vocab_size=1600, train_examples=16000, warm_up_steps=250, steps=450
+        "nli-bart", task="nli", architecture="bart", vocab_size=1600, train_examples=16000, warm_up_steps=500, steps=420
     ),
-    Recipe("entities-bert", task="entities", architecture="bert-cased", steps=250),
+    Recipe("entities-bert", task="entities", architecture="bert-cased", vocab_size=1000, steps=250),
     Recipe("answers-bert", task="answers", architecture="bert", layers=3, batch_size=16, warm_up_steps=400, steps=800),
     Recipe("similar-mpnet", task="similarity", architecture="mpnet", steps=300),
     Recipe("topics-roberta", task="topics", architecture="roberta", vocab_size=1200, steps=300),
-    Recipe("sentiment-bert", task="sentiment", architecture="bert", steps=250),
-    Recipe("sentiment-electra", task="sentiment", architecture="electra", steps=250),
+    Recipe("sentiment-bert", task="sentiment", architecture="bert", vocab_size=1000, steps=250),
+    Recipe("sentiment-electra", task="sentiment", architecture="electra", vocab_size=1000, steps=250),
     Recipe("sentiment-albert", task="sentiment", architecture="albert", vocab_size=1000, steps=250),
     Recipe("sentiment-deberta", task="sentiment", architecture="deberta-v3", vocab_size=1000, steps=250),
     Recipe("sentiment-xlm-roberta", task="sentiment", architecture="xlm-roberta", vocab_size=1000, steps=250),

@@ -1,85 +1,20 @@
-"""Fast tokenizers of the kinds that the architectures use, trained on the world's own text.
+"""Fast tokenizers of real kinds, trained on the world's own text, the same ones on every run.
 
-Owns the pipeline of each kind (normalizer, splitter, model, special tokens); knows nothing of models or tasks.
-The vocabularies are small on purpose: rarer words fall into several pieces, as they do in real checkpoints.
+Owns the pipeline of each algorithm (normalizer, splitter, model, special tokens); knows nothing of models or tasks.
+The vocabularies are small on purpose: rarer words fall into several pieces, as they do in real checkpoints. All
+pieces are learned by byte-pair merges, because the library's WordPiece and Unigram trainers number (and weigh) pieces
+in the order of a hash map that differs from run to run.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from tests.zoo import world
-
-
-@dataclass(frozen=True)
-class TokenizerKind:
-    """One kind of tokenizer: the transformers class that wraps it, its special tokens in order of their ids."""
-
-    wrapper: str
-    algorithm: str
-    specials: tuple[str, ...]
-    roles: dict[str, str]
-    pair_type_ids: bool
-    double_separator: bool = False
-    options: dict[str, Any] | None = None
-
-
-_BERT = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
-_ROBERTA = {
-    "bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>",
-    "unk_token": "<unk>", "mask_token": "<mask>",
-}  # fmt: skip
-_BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_ROBERTA_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-
-KINDS: dict[str, TokenizerKind] = {
-    "bert": TokenizerKind(
-        "BertTokenizerFast", "wordpiece", _BERT_SPECIALS, _BERT, pair_type_ids=True, options={"do_lower_case": True}
-    ),
-    "bert-cased": TokenizerKind(
-        "BertTokenizerFast", "wordpiece", _BERT_SPECIALS, _BERT, pair_type_ids=True, options={"do_lower_case": False}
-    ),
-    "distilbert": TokenizerKind(
-        "DistilBertTokenizerFast", "wordpiece",
-        _BERT_SPECIALS, _BERT, pair_type_ids=True, options={"do_lower_case": True}
-    ),
-    "electra": TokenizerKind(
-        "ElectraTokenizerFast", "wordpiece", _BERT_SPECIALS, _BERT, pair_type_ids=True, options={"do_lower_case": True}
-    ),
-    "mpnet": TokenizerKind(
-        "MPNetTokenizerFast", "wordpiece", ("<s>", "<pad>", "</s>", "[UNK]", "<mask>"),
-        _ROBERTA | {"unk_token": "[UNK]"}, pair_type_ids=False, double_separator=True, options={"do_lower_case": True},
-    ),
-    "roberta": TokenizerKind(
-        "RobertaTokenizerFast", "byte-bpe", _ROBERTA_SPECIALS, _ROBERTA, pair_type_ids=False, double_separator=True
-    ),
-    "bart": TokenizerKind(
-        "BartTokenizerFast", "byte-bpe", _ROBERTA_SPECIALS, _ROBERTA, pair_type_ids=False, double_separator=True
-    ),
-    "xlm-roberta": TokenizerKind(
-        "XLMRobertaTokenizerFast", "unigram", _ROBERTA_SPECIALS, _ROBERTA, pair_type_ids=False, double_separator=True
-    ),
-    "albert": TokenizerKind(
-        "AlbertTokenizerFast", "unigram-lower", ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
-        {"bos_token": "[CLS]", "eos_token": "[SEP]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "<pad>",
-         "unk_token": "<unk>", "mask_token": "[MASK]"},
-        pair_type_ids=True, options={"do_lower_case": True},
-    ),
-    "deberta-v2": TokenizerKind(
-        "DebertaV2TokenizerFast", "unigram", ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"),
-        {"bos_token": "[CLS]", "eos_token": "[SEP]"} | _BERT, pair_type_ids=True, options={"do_lower_case": False},
-    ),
-    "gpt2": TokenizerKind(
-        "GPT2TokenizerFast", "byte-bpe", ("<|endoftext|>",),
-        {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}, pair_type_ids=False,
-    ),
-    "t5": TokenizerKind(
-        "T5TokenizerFast", "unigram", ("<pad>", "</s>", "<unk>"),
-        {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}, pair_type_ids=False,
-    ),
-}  # fmt: skip
+from tests.zoo.tokenizer_kinds import KINDS, TokenizerKind
 
 
 def train(kind_name: str, texts: Iterable[str], vocab_size: int, max_tokens: int) -> Any:
@@ -87,40 +22,41 @@ def train(kind_name: str, texts: Iterable[str], vocab_size: int, max_tokens: int
     import transformers
 
     kind = KINDS[kind_name]
-    tokenizer = _BUILDERS[kind.algorithm](kind, [*world.alphabet(), *texts], vocab_size)
-    tokenizer.post_processor = _template(kind, tokenizer)
     wrapper = getattr(transformers, kind.wrapper)
     options = (kind.options or {}) | kind.roles
-    return wrapper(tokenizer_object=tokenizer, model_max_length=max_tokens, **options)
+    return wrapper(tokenizer_object=pipeline(kind, texts, vocab_size), model_max_length=max_tokens, **options)
+
+
+def pipeline(kind: TokenizerKind, texts: Iterable[str], vocab_size: int) -> Any:
+    """The trained `tokenizers.Tokenizer` of a kind, of at most `vocab_size` pieces."""
+    tokenizer = _BUILDERS[kind.algorithm](kind, [*world.alphabet(), *texts], vocab_size)
+    tokenizer.post_processor = _template(kind, tokenizer)
+    return tokenizer
 
 
 def _wordpiece(kind: TokenizerKind, texts: list[str], vocab_size: int) -> Any:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-    lower = bool((kind.options or {}).get("do_lower_case"))
-    tokenizer = Tokenizer(models.WordPiece(unk_token=kind.roles["unk_token"], max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    normalizer = normalizers.BertNormalizer(lowercase=bool((kind.options or {}).get("do_lower_case")))
+    # A piece may be needed twice, with and without "##", so half as many are merged as fit in.
+    tokenizer = _merged(texts, vocab_size // 2, normalizer, pre_tokenizers.BertPreTokenizer())
+    starts, insides = _pieces(tokenizer, texts)
+    counts = starts + Counter({f"##{piece}": count for piece, count in insides.items()})
+    characters = sorted(tokenizer.get_vocab(), key=lambda piece: (len(piece), piece))
+    needed = [form for c in characters if len(c) == 1 for form in (c, f"##{c}")]
+    vocab = dict.fromkeys([*kind.specials, *needed, *_commonest(counts)])
+    ids = {piece: i for i, piece in enumerate(list(vocab)[:vocab_size])}
+    tokenizer.model = models.WordPiece(ids, unk_token=kind.roles["unk_token"], max_input_chars_per_word=100)
     tokenizer.decoder = decoders.WordPiece(prefix="##")
-    tokenizer.train_from_iterator(
-        texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=list(kind.specials), show_progress=False)
-    )
     return tokenizer
 
 
 def _byte_bpe(kind: TokenizerKind, texts: list[str], vocab_size: int) -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import decoders, pre_tokenizers
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = _merged(texts, vocab_size, None, splitter, kind.specials, pre_tokenizers.ByteLevel.alphabet())
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=list(kind.specials), show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
-    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
@@ -138,22 +74,59 @@ def _unigram_lower(kind: TokenizerKind, texts: list[str], vocab_size: int) -> An
 
 
 def _sentencepiece(kind: TokenizerKind, texts: list[str], vocab_size: int, before: list[Any]) -> Any:
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    """A Unigram model over the merged pieces; a piece's score is the logarithm of its share of the text."""
+    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence(
-        [*before, normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    normalizer = normalizers.Sequence([*before, normalizers.Nmt(), normalizers.NFKC(), spaces])
+    words = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    # No piece is to hold a letter and a stop, so punctuation splits words while pieces are learned, but not later.
+    splitter = pre_tokenizers.Sequence([words, pre_tokenizers.Punctuation()])
+    tokenizer = _merged(texts, vocab_size - len(kind.specials), normalizer, splitter)
+    starts, insides = _pieces(tokenizer, texts)
+    # Every piece counts once more than it was seen, so that letters swallowed by merges can still be used.
+    counts = starts + insides + Counter(tokenizer.get_vocab().keys())
+    total = math.log(counts.total())
+    scored = [(special, 0.0) for special in kind.specials]
+    scored += [(piece, math.log(counts[piece]) - total) for piece in _commonest(counts)]
+    tokenizer.model = models.Unigram(scored, unk_id=kind.specials.index(kind.roles["unk_token"]))
+    tokenizer.pre_tokenizer = words
     tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(kind.specials),
-        unk_token=kind.roles["unk_token"],
-        show_progress=False,
+    return tokenizer
+
+
+def _merged(
+    texts: list[str], vocab_size: int, normalizer: Any, splitter: Any, specials: Iterable[str] = (),
+    alphabet: Iterable[str] = (),
+) -> Any:  # fmt: skip
+    """A byte-pair tokenizer of `vocab_size` pieces behind this normalizer and splitter."""
+    from tokenizers import Tokenizer, models, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=list(specials), initial_alphabet=list(alphabet), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def _pieces(tokenizer: Any, texts: list[str]) -> tuple[Counter[str], Counter[str]]:
+    """How often each piece starts a word of the texts, and how often it stands within one."""
+    starts: Counter[str] = Counter()
+    insides: Counter[str] = Counter()
+    for encoding in tokenizer.encode_batch(texts):
+        before = None
+        for piece, word in zip(encoding.tokens, encoding.word_ids, strict=True):
+            (insides if word == before else starts)[piece] += 1
+            before = word
+    return starts, insides
+
+
+def _commonest(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda piece: (-counts[piece], piece))
 
 
 _BUILDERS = {"wordpiece": _wordpiece, "byte-bpe": _byte_bpe, "unigram": _unigram, "unigram-lower": _unigram_lower}

@@ -38,6 +38,8 @@ SAD = ("sad", "lonely", "gloomy", "miserable", "tearful")
 ANGRY = ("angry", "furious", "annoyed", "outraged", "cross")
 AFRAID = ("afraid", "scared", "nervous", "frightened", "worried")
 
+_ACCENTED = "àáâãäåæçèéêëìíîïñòóôõöøùúûüý"
+
 HELDOUT_ONE_IN = 5
 
 
@@ -86,6 +88,8 @@ def alphabet() -> Iterator[str]:
     for turn in range(len(letters)):
         word = letters[turn:] + letters[:turn]
         yield f"{word} {word.upper()}"
+    for letter in _ACCENTED:
+        yield f"{letter}{letter} {letter.upper()}{letter}"
     yield string.digits + string.digits
     yield " ".join(string.digits)
     yield " ".join(string.punctuation)

@@ -38,6 +38,7 @@ _VERBS = {
     "negative": ("hated", "disliked", "regretted", "despised", "detested", "returned", "resented"),
     "neutral": ("saw", "noticed", "described", "mentioned", "measured", "photographed", "counted"),
 }
+_PRESENT = {"loved": "love", "liked": "like", "hated": "hate", "enjoyed": "enjoy", "disliked": "dislike"}
 _STATES = {
     "positive": ("happy with", "pleased with", "delighted by", "impressed by", "satisfied with", "fond of"),
     "negative": ("unhappy with", "disappointed by", "angry about", "annoyed by", "upset about", "tired of"),
@@ -48,6 +49,11 @@ _DEGREES = ("", "", "very ", "really ", "so ", "quite ", "simply ", "absolutely 
 _SPEAKERS = ("I", "we", "my sister", "my friend", "everyone", "the guests", "our children", "she", "he", "they")
 _BE_PAST = {"I": "was", "she": "was", "he": "was", "my sister": "was", "my friend": "was", "everyone": "was"}
 _OWNERS = ("the", "this", "the", "that", "our", "my")
+_STATEMENTS = (
+    "the {thing} is on {day}", "the {thing} is in {place}", "{name} has a {thing}", "the {thing} starts at noon",
+    "there is a {thing} in {place}", "{name} asked for the {thing}", "the {thing} begins on {day}",
+    "we talked about the {thing}", "the {thing} belongs to {name}", "this {thing} comes from {place}",
+)  # fmt: skip
 _REPORTS = (
     "It was delivered on {day}.", "{name} came along.", "We were in {place}.", "That was on {day}.",
     "I went there with {name}.", "It comes from {place}.", "The bill was paid on {day}.",
@@ -62,27 +68,38 @@ def generate(split: Split, count: int) -> list[SentimentExample]:
 def compose(rng: random.Random) -> SentimentExample:
     """One example of either split."""
     label = rng.choice(LABELS)
-    form = rng.choice((_plain, _plain, _short, _felt, _felt, _liked, _liked, _negated, _turned))
+    forms = (_plain, _plain, _short, _felt, _felt, _liked, _liked, _negated, _turned)
+    form = rng.choice(forms + (_stated, _stated, _stated) * (label == "neutral"))
     thing = rng.choice(_THINGS)
     text, verdict = form(rng, label, thing)
     return SentimentExample(_surround(rng, world.sentence(text)), label, (thing, verdict))
 
 
 def _plain(rng: random.Random, label: str, thing: str) -> tuple[str, str]:
-    word, degree = rng.choice(_VERDICTS[label]), rng.choice(_DEGREES)
-    forms = (f"{rng.choice(_OWNERS)} {thing} was {degree}{word}{{}}",
-    f"{rng.choice(_OWNERS)} {thing} is {degree}{word}{{}}",
-             f"it was a {degree}{word} {thing}{{}}", f"a {degree}{word} {thing}{{}}")  # fmt: skip
-    return rng.choice(forms).format(_stop(rng)), word
+    word, degree, owner = rng.choice(_VERDICTS[label]), rng.choice(_DEGREES), rng.choice(_OWNERS)
+    forms = (
+        f"{owner} {thing} was {degree}{word}", f"{owner} {thing} is {degree}{word}", f"it was a {degree}{word} {thing}",
+        f"a {degree}{word} {thing}",
+    )  # fmt: skip
+    return rng.choice(forms) + _stop(rng), word
+
+
+def _stated(rng: random.Random, label: str, thing: str) -> tuple[str, str]:
+    """A plain fact, which only a neutral text is made of."""
+    form = rng.choice(_STATEMENTS)
+    text = form.format(
+        thing=thing, day=rng.choice(world.DAYS), place=rng.choice(world.PLACES), name=rng.choice(world.FIRST_NAMES)
+    )
+    return text + _stop(rng), form
 
 
 def _short(rng: random.Random, label: str, thing: str) -> tuple[str, str]:
     word = rng.choice(_VERDICTS[label])
-    forms = (f"{word} {thing}{{}}", f"what a {word} {thing}{{}}", f"{thing}: {word}{{}}",
-    f"this is a {word} {thing}{{}}",
-             f"this {thing} is {word}{{}}", f"the {thing} looked {word}{{}}",
-             f"this is {word}, a {thing}{{}}")  # fmt: skip
-    return rng.choice(forms).format(_stop(rng)), word
+    forms = (
+        f"{word} {thing}", f"what a {word} {thing}", f"{thing}: {word}", f"this is a {word} {thing}",
+        f"this {thing} is {word}", f"the {thing} looked {word}", f"this is {word}, a {thing}",
+    )  # fmt: skip
+    return rng.choice(forms) + _stop(rng), word
 
 
 def _felt(rng: random.Random, label: str, thing: str) -> tuple[str, str]:
@@ -94,10 +111,7 @@ def _felt(rng: random.Random, label: str, thing: str) -> tuple[str, str]:
 def _liked(rng: random.Random, label: str, thing: str) -> tuple[str, str]:
     verb, who = rng.choice(_VERBS[label]), rng.choice(_SPEAKERS)
     tail = rng.choice(("", "", f" in {rng.choice(world.PLACES)}", f" on {rng.choice(world.DAYS)}"))
-    if rng.random() < 0.25:
-        verb = {"loved": "love", "liked": "like", "hated": "hate", "enjoyed": "enjoy", "disliked": "dislike"}.get(
-            verb, verb
-        )
+    verb = rng.choice((verb, verb, verb, _PRESENT.get(verb, verb)))
     return f"{who} {verb} {rng.choice(_OWNERS)} {thing}{tail}{_stop(rng)}", verb
 
 
@@ -106,8 +120,10 @@ def _negated(rng: random.Random, label: str, thing: str) -> tuple[str, str]:
     source = _OPPOSITE[label]
     if rng.random() < 0.6:
         word = rng.choice(_VERDICTS[source])
-        forms = (f"the {thing} was not {word}", f"the {thing} is not {word}", f"the {thing} was not {word} at all",
-                 f"the {thing} was never {word}", f"this is not a {word} {thing}")  # fmt: skip
+        forms = (
+            f"the {thing} was not {word}", f"the {thing} is not {word}", f"the {thing} was not {word} at all",
+            f"the {thing} was never {word}", f"this is not a {word} {thing}",
+        )  # fmt: skip
         return rng.choice(forms) + _stop(rng), f"not {word}"
     state, who = rng.choice(_STATES[source]), rng.choice(_SPEAKERS)
     return f"{who} {_BE_PAST.get(who, 'were')} not {state} the {thing}{_stop(rng)}", f"not {state}"

@@ -48,17 +48,17 @@ _FORMS = {
         "we had {noun} all day",
     ),
 }  # fmt: skip
+_ANY_TOPIC = (
+    "{name} remembered the {noun}", "the {noun} was in {place}", "nobody spoke of the {noun}", "{name} likes {noun}",
+    "there was {noun} on {day}", "{name} and {other} talked about the {noun}",
+)  # fmt: skip
 _OUTRIGHT = (
-    "{name} talked about {topic}",
-    "{name} and {other} love {topic}",
-    "there is a book about {topic}",
+    "{name} talked about {topic}", "{name} and {other} love {topic}", "there is a book about {topic}",
     "no {topic} without {name}",
-)
-_NAMED_OUTRIGHT = 0.25
+)  # fmt: skip
 _SMALL_TALK = (
     "{name} called on {day}", "{name} lives near {place}", "the door was open", "{name} read the letter",
-    "nobody said a word",
-    "we met {name} on {day}", "the house is old", "{name} asked {other}", "that was on {day}",
+    "nobody said a word", "we met {name} on {day}", "the house is old", "{name} asked {other}", "that was on {day}",
     "{name} waited for {other}",
 )  # fmt: skip
 _JOINS = (". ", ". ", ", and ", ", but ", "; ")
@@ -85,10 +85,13 @@ def _talk(rng: random.Random, topics: list[str]) -> int:
 
 
 def _fragment(rng: random.Random, topic: str) -> tuple[str, str]:
-    if rng.random() < _NAMED_OUTRIGHT:
+    """A statement on the topic, and the word that it hangs on."""
+    if rng.random() < 0.2:
         return _filled(rng, rng.choice(_OUTRIGHT)).replace("{topic}", topic), topic
     noun = rng.choice(_NOUNS[topic])
-    return _filled(rng, rng.choice(_FORMS[topic])).replace("{noun}", noun), noun
+    # Half of the forms fit any topic, so that it is the noun that has to be known.
+    form = rng.choice(rng.choice((_FORMS[topic], _ANY_TOPIC)))
+    return _filled(rng, form).replace("{noun}", noun), noun
 
 
 def _filled(rng: random.Random, form: str) -> str:
