@@ -17,7 +17,9 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
         RequestRefused              the server understood the request and said no
         ServerBusy                  its queue is full, or the request waited too long
       LintFailed                7   the repository breaks a rule
-      RepositoryError           2   the repository can't do what was asked (name taken, model missing, manifest damaged)
+      RepositoryError           2   the repository can't do what was asked: a name is taken, it can't be written
+        ModelMissing            3   it has no such model
+        ModelCorrupt            3   a model's manifest or files are not as they were published
 """
 
 from __future__ import annotations
@@ -44,9 +46,21 @@ class UsageError(HfxError):
 
 
 class RepositoryError(HfxError):
-    """The repository can't do what was asked: a name is taken, a model is missing, a manifest is damaged."""
+    """The repository can't do what was asked: a name is taken, or it can't be read or written."""
 
     exit_code = 2
+
+
+class ModelMissing(RepositoryError):
+    """The repository has no model of this name."""
+
+    exit_code = 3
+
+
+class ModelCorrupt(RepositoryError):
+    """A model's manifest or files are damaged, or not as they were published."""
+
+    exit_code = 3
 
 
 class SourceError(HfxError):

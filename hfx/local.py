@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from numpy.typing import NDArray
 
 from hfx import names
-from hfx.errors import RepositoryError, RequestRefused
+from hfx.errors import ModelMissing, RequestRefused
 from hfx.repository import parse_config
 
 Device = Literal["cpu", "gpu"]
@@ -149,7 +149,7 @@ def _scalars(config: Mapping[str, Any]) -> frozenset[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise RepositoryError(
+        raise ModelMissing(
             f"There is no model {path.parent.name} in {path.parent.parent} ({path.name} is missing).",
             "`hfx list` shows what there is.",
         )

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 
-from hfx.errors import RepositoryError, UsageError
+from hfx.errors import ModelCorrupt, RepositoryError, UsageError
 from hfx.names import MANIFEST_FILE, MEMBER_SUFFIXES, Task, check_name
 from hfx.strict_json import Json, Node, parse_json, read_json
 
@@ -193,20 +193,20 @@ def to_json(manifest: Manifest) -> str:
 def read_manifest(path: Path) -> Manifest:
     """Read an hfx.json of any origin.
 
-    Raises RepositoryError that names the file, the field, and what to do.
+    Raises ModelCorrupt that names the file, the field, and what to do.
     """
     return _manifest(read_json(path, MAX_BYTES))
 
 
 def parse_manifest(text: str, origin: str) -> Manifest:
-    """The manifest in `text`; `origin` is how errors name it. Raises RepositoryError."""
+    """The manifest in `text`; `origin` is how errors name it. Raises ModelCorrupt."""
     return _manifest(parse_json(text, origin))
 
 
 def _manifest(node: Node) -> Manifest:
     if isinstance(node.value, dict) and node.value.get("format", FORMAT) != FORMAT:
         number = str(node.value["format"])[:40]
-        raise RepositoryError(
+        raise ModelCorrupt(
             f"{node.origin} has format {number!r}; this version of hfx reads format {FORMAT}.",
             "Use the version of hfx that published the model, or export it again.",
         )

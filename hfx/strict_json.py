@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hfx.errors import RepositoryError
+from hfx.errors import ModelCorrupt
 
 MAX_TEXT = 4096  # characters of one string
 MAX_DEPTH = 16  # of nested figures
@@ -26,7 +26,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 def read_regular(path: Path, limit: int) -> bytes:
     """The bytes of a regular file of at most `limit` bytes; no link is followed, and a pipe doesn't block.
 
-    Raises RepositoryError.
+    Raises ModelCorrupt.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -35,7 +35,7 @@ def read_regular(path: Path, limit: int) -> bytes:
                 _refuse(path.as_posix(), "", "is not a regular file")
             data = file.read(limit + 1)
     except OSError as error:
-        raise RepositoryError(
+        raise ModelCorrupt(
             f"{path.as_posix()} can't be read: {error.strerror}.", "Export the model again, or correct the repository."
         ) from error
     if len(data) > limit:
@@ -44,7 +44,7 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """The same as text, which must be UTF-8. Raises RepositoryError."""
+    """The same as text, which must be UTF-8. Raises ModelCorrupt."""
     try:
         return read_regular(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -52,12 +52,12 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def read_json(path: Path, limit: int) -> Node:
-    """The root of a JSON file. Raises RepositoryError."""
+    """The root of a JSON file. Raises ModelCorrupt."""
     return parse_json(read_text(path, limit), path.as_posix())
 
 
 def parse_json(text: str, origin: str) -> Node:
-    """The root of a JSON text; `origin` is how errors name it. Raises RepositoryError."""
+    """The root of a JSON text; `origin` is how errors name it. Raises ModelCorrupt."""
     try:
         return Node(origin, "", json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant))
     except RecursionError:
@@ -81,14 +81,14 @@ def _no_constant(text: str) -> NoReturn:
 
 def _refuse(origin: str, where: str, reason: str) -> NoReturn:
     subject = f"{origin}: {where}" if where else origin
-    raise RepositoryError(
+    raise ModelCorrupt(
         f"{subject} {reason}.", "Export the model again with --force, or restore the file as it was published."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A JSON value that knows where it stands, so that every refusal can say so. All methods raise RepositoryError."""
+    """A JSON value that knows where it stands, so that every refusal can say so. All methods raise ModelCorrupt."""
 
     origin: str
     where: str

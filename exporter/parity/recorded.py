@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hfx.errors import RepositoryError
+from hfx.errors import ModelCorrupt
 from hfx.exporter.tasks.task import Answer, Request
 
 FILE = "reference.json"
@@ -42,7 +42,7 @@ def read_recorded(path: Path) -> Recorded:
             raise ValueError(f"format {value['format']!r}")
         rows = [(dict(row["request"]), dict(row["answer"])) for row in value["rows"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RepositoryError(
+        raise ModelCorrupt(
             f"{path} can't be read: {error!r}.", "Export the model again with --force; it records the answers."
         ) from error
     return Recorded(tuple(r for r, _ in rows), tuple(a for _, a in rows))

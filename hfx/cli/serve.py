@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hfx.cli.output import Reporter, reporter
-from hfx.errors import RepositoryError, ServerError, UsageError
+from hfx.errors import ModelCorrupt, ServerError, UsageError
 
 if TYPE_CHECKING:
     from hfx.triton import DockerServer, Server
@@ -126,7 +126,7 @@ def check_repository(repository: Path, names: Sequence[str], report: Reporter) -
         if entry.manifest:
             problems = [problem.message for problem in verify_files(entry.manifest, repository)]
         if problems:
-            raise RepositoryError(
+            raise ModelCorrupt(
                 f"The model {entry.name!r} is not as it was published:\n" + "\n".join(problems),
                 "Export it again with --force, or serve the others with --models.",
             )

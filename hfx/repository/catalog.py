@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hfx.errors import RepositoryError
+from hfx.errors import ModelCorrupt, ModelMissing, RepositoryError
 from hfx.manifest import Manifest, read_manifest
 from hfx.names import MANIFEST_FILE
 
@@ -44,11 +44,11 @@ def models(repository: Path) -> list[Entry]:
 
 
 def model(repository: Path, name: str) -> Manifest:
-    """The manifest of NAME. Raises RepositoryError for a model that isn't there, isn't hfx's, or is damaged."""
+    """The manifest of NAME. Raises ModelMissing, or ModelCorrupt for a damaged manifest."""
     path = repository / name / MANIFEST_FILE
     if not path.exists():
         known = ", ".join(entry.name for entry in models(repository) if entry.manifest) or "none"
-        raise RepositoryError(
+        raise ModelMissing(
             f"There is no model {name!r} of hfx in {repository}.",
             f"Models there: {known}. Export it, or correct the name.",
         )
@@ -77,7 +77,7 @@ def _entry(folder: Path) -> Entry:
 
 def _named(manifest: Manifest, path: Path) -> Manifest:
     if manifest.name != path.parent.name:
-        raise RepositoryError(
+        raise ModelCorrupt(
             f"{path} is the manifest of {manifest.name!r}.", "Rename its folder back, or export the model again."
         )
     return manifest

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hfx.errors import RepositoryError
+from hfx.errors import ModelMissing, RepositoryError
 from hfx.manifest import read_manifest
 from hfx.names import MANIFEST_FILE
 from hfx.repository.catalog import model_folders
@@ -41,7 +41,7 @@ def select_models(repository: Path, wanted: Sequence[str]) -> list[str]:
     while waiting:
         name = waiting.pop()
         if name not in present:
-            raise RepositoryError(f"{repository} holds no model {name!r}.", f"It holds: {', '.join(present)}.")
+            raise ModelMissing(f"{repository} holds no model {name!r}.", f"It holds: {', '.join(present)}.")
         if name not in chosen:
             chosen.add(name)
             waiting += members(repository / name)
