@@ -33,6 +33,7 @@ from hfx.repository import (
 # No queue policy. With a queue size or timeout Triton prepares no batch ahead, and misses the moment when the model is
 # free again: under any load, requests wait for 0.5 s now and then (measured on 2.51; triton-inference-server #8870).
 BATCHING = DynamicBatching(max_queue_size=0, default_timeout_microseconds=0)
+LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
 CPU = (InstanceGroup("KIND_CPU", 1),)
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
@@ -201,11 +202,12 @@ def _text_warmup(plan: ExportPlan, folder: Path, read: tuple[TensorSpec, ...]) -
 
 
 def _width_warmups(plan: ExportPlan, inputs: tuple[str, ...]) -> tuple[Warmup, ...]:
-    """Every width once: the first request of a shape would pay for the runtime's preparation of it."""
+    """Every width up to LONGEST_WARMUP, and the last, once: the first request of a shape pays for its preparation."""
     lead = (1,) * (plan.task.item_rank - 1)
+    widths = [width for width in plan.widths if width <= LONGEST_WARMUP or width == plan.widths[-1]]
     return tuple(
         Warmup(f"width {width}", 1, {name: WarmupInput("TYPE_INT32", (*lead, width)) for name in inputs})
-        for width in plan.widths
+        for width in widths
     )
 
 
