@@ -83,6 +83,7 @@ class Resident:
 
 def _serve(pipe: Connection, open_way: Open, arguments: dict[str, Any]) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.dup2(2, 1)  # what libraries print is no result
     try:
         prepare = open_way(**arguments)
     except Exception as error:  # of other people's packages, of any type: told to whoever asked

@@ -146,8 +146,11 @@ def _open_openvino(config: Config, path: Path | str) -> Session:
 
 
 def openvino_properties(config: Config) -> dict[str, str]:
-    """OpenVINO's compile properties: exact arithmetic and least latency, unless parameters "openvino.KEY" say other."""
-    properties = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    """OpenVINO's compile properties: exact arithmetic and least latency, unless parameters "openvino.KEY" say other.
+
+    Threads are not pinned to cores: a pinned one waits for its core while another process has it.
+    """
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": "NO"}
     threads = integer(config, "intra_op_thread_count", 0)
     if threads > 0:
         properties["INFERENCE_NUM_THREADS"] = str(threads)
