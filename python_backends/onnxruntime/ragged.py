@@ -16,10 +16,11 @@ from .batch_inputs import PER_ROW, BatchInput
 from .config import DTYPES, Config, ConfigError
 from .sessions import Feed, Outputs, Session, Tensor
 
-# A run has at most MAX_ROWS rows and, unless one row alone has more, MAX_ELEMENTS elements of an input: memory that a
-# large batch of long rows can't exhaust. Any number of rows up to that is one run: a shape that the runtime has not met
-# costs OpenVINO a few milliseconds once, while runs cut to powers of two cost a seventh of the throughput always.
-MAX_ROWS = 64
+# A run has one of these numbers of rows and, unless one row alone has more, at most MAX_ELEMENTS elements of an input:
+# memory that a large batch of long rows can't exhaust. Each shape that OpenVINO meets costs it some milliseconds once
+# and 2 MB for good, so not every number is one (27 widths x 64 rows would be 3.5 GB); powers of two alone would be too
+# few, as they cost a seventh of the throughput.
+RUN_ROWS = (64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 MAX_ELEMENTS = 64 * 512
 
 
@@ -151,11 +152,12 @@ def _feeds(layout: Layout, group: Sequence[Request], rows: int) -> Iterator[tupl
 
 
 def _sizes(rows: int, elements: int) -> Iterator[int]:
-    """The rows of each run, as many as may share one, `rows` in all."""
-    most = min(MAX_ROWS, max(1, MAX_ELEMENTS // max(1, elements)))
-    yield from [most] * (rows // most)
-    if rows % most:
-        yield rows % most
+    """The rows of each run, largest first, `rows` in all."""
+    most = max(1, MAX_ELEMENTS // max(1, elements))
+    while rows:
+        size = next(size for size in RUN_ROWS if size <= min(rows, most))
+        yield size
+        rows -= size
 
 
 def _feed(layout: Layout, feeds: Sequence[Feed]) -> Feed:
