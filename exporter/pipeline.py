@@ -106,7 +106,9 @@ def write_nets(plan: ExportPlan, made: Artefacts) -> Artefacts:
         path = folder / (files["cpu"] if plan.cpu_precision == "fp32" else f"{name}.{files['cpu']}")
         group = None
         if plan.cpu_precision == "int8":
-            quantized = quantize.weight_only(graph) if name == "openvino" else quantize.row_wise(graph)
+            quantized = (
+                quantize.weight_only(graph) if name == "openvino" else quantize.row_wise(graph, runtime.weight_levels())
+            )
             counts["int8_weights"] = quantized.weights
             save(quantized.model, path)
             group = _hidden_size(plan)

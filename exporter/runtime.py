@@ -65,6 +65,17 @@ class CpuChoice:
         }
 
 
+def weight_levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
+    """The largest int8 weight that ONNX Runtime multiplies rightly on this processor.
+
+    x86 without VNNI adds u8 x s8 products in pairs of 16 bits, which overflow above 7-bit weights. Other processors
+    have no `flags` line and no such instruction.
+    """
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), None)
+    return 127 if flags is None or {"avx512_vnni", "avx_vnni"} & set(flags) else 63
+
+
 def openvino_available() -> bool:
     """Whether the openvino package is installed."""
     return importlib.util.find_spec("openvino") is not None
