@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lengthened = replace(settings, requests=settings.requests * scale)
             home = Path(folder) / title
             runtime, figures = _measure(home, checkpoint, texts, lengthened)
-            print(_render(f"{title}, int8 on {runtime}", figures))
+            print(_render(f"{title}, int8 on {runtime}", figures), flush=True)
             rounds = {way: [asdict(served) for served in found] for way, found in figures.items()}
             results.append({"model": title, "runtime": runtime, "ways": rounds})
     if options.output:
