@@ -89,7 +89,7 @@ def _checkpoints(folder: Path, texts: Mix, quick: bool) -> list[tuple[str, Path,
     if quick:
         return [("tiny", checkpoints.with_vocabulary(checkpoints.tiny(folder), texts.source, folder / "tokenized"), 1)]
     large = checkpoints.with_vocabulary(checkpoints.full_size(), texts.source, folder / "tokenized")
-    return [("distilbert-base", large, 1), ("sentiment-distilbert", checkpoints.small(), 8)]
+    return [("distilbert-base", large, 1), ("sentiment-distilbert", checkpoints.small(), 4)]
 
 
 def _measure(home: Path, checkpoint: Path, texts: Mix, settings: Settings) -> tuple[str, dict[str, list[Served]]]:

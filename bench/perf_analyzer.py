@@ -22,7 +22,7 @@ from hfx.triton.wheel import find_wheel
 
 PIN = "tritonclient==2.51.0"
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 40
 TRIES = 3  # about once in a hundred runs it waits for ever, after all of its requests were answered
 FEWEST_ROUNDS = 5  # of `concurrency` requests each: the first and the last are not counted
 
