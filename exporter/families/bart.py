@@ -1,0 +1,204 @@
+"""BART, mBART, Pegasus and Marian: one encoder-decoder with a few switches, which the model type sets.
+
+Names and formulas are those of transformers' {Bart,MBart,Pegasus}ForConditionalGeneration and MarianMTModel.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from hfx.exporter.families.config import MOST_COMPUTED, Config
+from hfx.exporter.families.family import Family
+from hfx.exporter.graph.blocks import (
+    Attention,
+    CrossAttention,
+    Embedding,
+    FeedForward,
+    FloatArray,
+    Head,
+    Layer,
+    Linear,
+    Net,
+    Norm,
+    Parameter,
+    Stack,
+    constant,
+    joined,
+)
+from hfx.exporter.tensors import CheckpointTensors
+
+EPSILON = 1e-5  # torch's default; the configs have no field for it
+# A tied head, and what fairseq left in old checkpoints.
+IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)(en|de)coder\.version$")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a model type differs. Learned positions begin at row 2 of their table, sinusoids at row 0."""
+
+    pre_norm: bool
+    embedding_norm: bool
+    sinusoids: bool
+
+
+VARIANTS = {
+    "bart": Variant(pre_norm=False, embedding_norm=True, sinusoids=False),
+    "mbart": Variant(pre_norm=True, embedding_norm=True, sinusoids=False),
+    "pegasus": Variant(pre_norm=True, embedding_norm=False, sinusoids=True),
+    "marian": Variant(pre_norm=False, embedding_norm=False, sinusoids=True),
+}
+LEARNED_OFFSET = 2
+
+
+def read(config: Config, tensors: CheckpointTensors) -> Net:
+    """A checkpoint of one of VARIANTS as blocks."""
+    root = tensors.prefix("model.")
+    reader = _Reader(config, tensors, root)
+    source, target, vocabulary = reader.embeddings()
+    encoder, decoder = reader.stack("encoder", source), reader.stack("decoder", target)
+    bias = reader.final_bias(vocabulary)
+    tied = config.flag("tie_word_embeddings")
+    weight = target.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
+    positions = config.size("max_position_embeddings")
+    net = Net(
+        family="bart",
+        kind="encoder-decoder",
+        encoder=encoder,
+        decoder=decoder,
+        head=Head(Linear("lm_head", weight, bias), target if tied else None),
+        vocab_size=vocabulary,
+        max_length=positions,
+        max_source=positions,
+        wide_residual=reader.variant.pre_norm,  # nothing holds its residual stream down
+    )
+    tensors.check(IGNORED)
+    return net
+
+
+class _Reader:
+    """Stacks of one checkpoint."""
+
+    def __init__(self, config: Config, tensors: CheckpointTensors, root: str) -> None:
+        self.config, self.tensors, self.root = config, tensors, root
+        self.variant = VARIANTS[config.values["model_type"]]
+        self.hidden = config.size("d_model")
+        self.activation = config.activation("activation_function")
+        self.scale = math.sqrt(self.hidden) if config.flag("scale_embedding") else 1.0
+
+    def embeddings(self) -> tuple[Embedding, Embedding, int]:
+        """The encoder's and the decoder's, which are one but for some of Marian's, and the decoder's vocabulary."""
+        vocabulary = self.config.size("vocab_size")
+        source, target = (f"{self.root}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
+        copies = [target, "lm_head.weight"] if self.config.flag("tie_word_embeddings") else [target]
+        if self.config.get("share_encoder_decoder_embeddings") in (True, None):
+            name = self.tensors.first(self.root + "shared.weight", source, *copies)
+            shared = self.embedding(name, vocabulary)
+            return shared, shared, vocabulary
+        own = self.config.size("decoder_vocab_size")
+        return self.embedding(source, vocabulary), self.embedding(self.tensors.first(*copies), own), own
+
+    def embedding(self, name: str, vocabulary: int) -> Embedding:
+        return Embedding(name, self.tensors.parameter(name, vocabulary, self.hidden), self.scale)
+
+    def final_bias(self, vocabulary: int) -> Parameter | None:
+        """Added to the logits; None where it is missing or nothing but zeros, as in most checkpoints."""
+        if "final_logits_bias" not in self.tensors:
+            return None
+        bias = self.tensors.parameter("final_logits_bias", 1, vocabulary)
+        self.tensors.require()
+        values = bias.read().reshape(-1)
+        return constant("final_logits_bias", values) if values.any() else None
+
+    def stack(self, side: str, embedding: Embedding) -> Stack:
+        name = f"{self.root}{side}."
+        layers = range(self.config.layers(f"{side}_layers"))
+        return Stack(
+            embedding=embedding,
+            positions=self.positions(name + "embed_positions.weight"),
+            bias=None,
+            embedding_norm=self.norm(name + "layernorm_embedding") if self.variant.embedding_norm else None,
+            layers=tuple(self.layer(side, f"{name}layers.{index}.") for index in layers),
+            pre_norm=self.variant.pre_norm,
+            final_norm=self.norm(name + "layer_norm") if self.variant.pre_norm else None,
+        )
+
+    def positions(self, name: str) -> Parameter:
+        count = self.config.size("max_position_embeddings")
+        if not self.variant.sinusoids:
+            table = self.tensors.parameter(name, count + LEARNED_OFFSET, self.hidden)
+            return table.rows(LEARNED_OFFSET, count + LEARNED_OFFSET)
+        if name in self.tensors:
+            return self.tensors.parameter(name, count, self.hidden)
+        count = self.config.size("max_position_embeddings", MOST_COMPUTED)
+        return Parameter("sinusoids", (count, self.hidden), lambda start, stop: sinusoids(start, stop, self.hidden))
+
+    def layer(self, side: str, name: str) -> Layer:
+        heads_field, inner = f"{side}_attention_heads", self.config.size(f"{side}_ffn_dim")
+        heads, head_dim = self.config.size(heads_field), self.config.head_dim("d_model", heads_field)
+        scale = 1 / math.sqrt(head_dim)
+        attention = Attention(
+            self.projections(name + "self_attn.", "qkv"),
+            self.linear(name + "self_attn.out_proj", self.hidden, self.hidden),
+            heads,
+            head_dim,
+            scale,
+        )
+        norms, cross = [self.norm(name + "self_attn_layer_norm")], None
+        if side == "decoder":
+            norms.append(self.norm(name + "encoder_attn_layer_norm"))
+            cross = CrossAttention(
+                self.linear(name + "encoder_attn.q_proj", self.hidden, self.hidden),
+                self.projections(name + "encoder_attn.", "kv"),
+                self.linear(name + "encoder_attn.out_proj", self.hidden, self.hidden),
+                heads,
+                head_dim,
+                scale,
+            )
+        up, down = self.linear(name + "fc1", self.hidden, inner), self.linear(name + "fc2", inner, self.hidden)
+        norms.append(self.norm(name + "final_layer_norm"))
+        return Layer(attention, cross, FeedForward(up, down, self.activation), tuple(norms))
+
+    def projections(self, name: str, parts: str) -> Linear:
+        """Several projections of one input as one matrix."""
+        each = [self.linear(f"{name}{part}_proj", self.hidden, self.hidden) for part in parts]
+        biases = [linear.bias for linear in each if linear.bias is not None]
+        weight = joined(f"{name}{parts}.weight", [linear.weight for linear in each])
+        return Linear(name + parts, weight, joined(f"{name}{parts}.bias", biases))
+
+    def linear(self, name: str, inputs: int, outputs: int) -> Linear:
+        weight = self.tensors.parameter(name + ".weight", outputs, inputs)
+        return Linear(name, weight, self.tensors.parameter(name + ".bias", outputs))
+
+    def norm(self, name: str) -> Norm:
+        weight, bias = (self.tensors.parameter(f"{name}.{part}", self.hidden) for part in ("weight", "bias"))
+        return Norm(name, "layer", weight, bias, EPSILON)
+
+
+def sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
+    """[stop - start, hidden]: the sines of a position before its cosines (MarianSinusoidalPositionalEmbedding)."""
+    columns = np.arange(hidden)
+    angles = np.arange(start, stop)[:, None] / np.power(10000, 2 * (columns // 2) / hidden)
+    table: FloatArray = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], axis=1).astype(np.float32)
+    return table
+
+
+FAMILY = Family(
+    name="bart",
+    kind="encoder-decoder",
+    model_types=tuple(VARIANTS),
+    architectures=(
+        "BartForConditionalGeneration",
+        "BartModel",
+        "MBartForConditionalGeneration",
+        "MBartModel",
+        "PegasusForConditionalGeneration",
+        "PegasusModel",
+        "MarianMTModel",
+        "MarianModel",
+    ),
+    read=read,
+)

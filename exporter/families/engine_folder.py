@@ -1,0 +1,121 @@
+"""An engine folder: a checkpoint's graphs, their weights, and engine.json, which says how they are run.
+
+Owns file names and the facts that the engine reads (python_backends/engine/spec.py). What a checkpoint is made of is a
+family's, how it is written the graph writers'.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hfx.errors import StorageFull
+from hfx.exporter.families.config import resolve_config
+from hfx.exporter.families.family import Family
+from hfx.exporter.graph.balance import balanced
+from hfx.exporter.graph.blocks import Kind, Net
+from hfx.exporter.graph.formats import CrossType, Formats, KvType, Precision
+from hfx.exporter.graph.generator import GeneratorWriter
+from hfx.exporter.graph.scores import log_softmax_graph, top_k_graph
+from hfx.exporter.graph.weight_file import WeightFile
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.tensors import CheckpointTensors
+
+FORMAT = 1
+ENGINE_FILE = "engine.json"
+WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softmax.onnx", "top_k.onnx"
+BEAMS = (1, 2, 3, 4, 5, 6, 8)
+MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
+ALL_LEVELS = 127
+
+
+@dataclass(frozen=True)
+class EngineFiles:
+    """File names inside the folder; `decoder` by number of beams."""
+
+    encoder: str | None
+    decoder: dict[str, str]
+    log_softmax: str
+    top_k: str
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """The content of engine.json."""
+
+    format: int
+    family: str
+    kind: Kind
+    precision: Precision
+    vocab_size: int
+    layers: int
+    heads: int
+    head_dim: int
+    max_length: int
+    max_source: int | None
+    beams: tuple[int, ...] | None
+    kv_type: KvType
+    cross_type: CrossType | None
+    minimum_onnxruntime: str
+    needs_vnni: bool
+    files: EngineFiles
+
+
+def write_folder(family: Family, checkpoint: Checkpoint, folder: Path, formats: Formats, levels: int) -> EngineFacts:
+    """Write the engine folder of `checkpoint`, which is of `family`, and return what engine.json says.
+
+    `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
+    Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
+    """
+    net = balanced(family.read(resolve_config(checkpoint), CheckpointTensors(checkpoint)), formats, levels)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with WeightFile(folder / WEIGHTS) as weights:
+            decoders = _write_graphs(GeneratorWriter(net, formats, levels, weights), folder)
+        log_softmax_graph(folder / LOG_SOFTMAX, net.vocab_size)
+        top_k_graph(folder / TOP_K)
+        facts = _facts(
+            net, formats, levels, EngineFiles(ENCODER if net.encoder else None, decoders, LOG_SOFTMAX, TOP_K)
+        )
+        (folder / ENGINE_FILE).write_text(json.dumps(asdict(facts), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageFull(
+            f"{folder} can't be written: {error.strerror}.", "Free space, or choose another disk."
+        ) from error
+    return facts
+
+
+def _write_graphs(writer: GeneratorWriter, folder: Path) -> dict[str, str]:
+    """Write encoder and decoders; the decoders' file names by number of beams."""
+    if writer.net.encoder is None:
+        writer.decoder_graph(folder / "decoder.onnx")
+        return {"1": "decoder.onnx"}
+    writer.encoder_graph(folder / ENCODER)
+    names = {str(beams): f"decoder.{beams}.onnx" for beams in BEAMS}
+    for beams, name in names.items():
+        writer.step_graph(folder / name, int(beams))
+    return names
+
+
+def _facts(net: Net, formats: Formats, levels: int, files: EngineFiles) -> EngineFacts:
+    attention = net.decoder.layers[0].attention
+    int8 = "int8" in (formats.linear, formats.head, formats.embedding, formats.encoder)
+    return EngineFacts(
+        format=FORMAT,
+        family=net.family,
+        kind=net.kind,
+        precision=formats.precision,
+        vocab_size=net.vocab_size,
+        layers=len(net.decoder.layers),
+        heads=attention.heads,
+        head_dim=attention.head_dim,
+        max_length=net.max_length,
+        max_source=net.max_source,
+        beams=None if net.encoder is None else BEAMS,
+        kv_type=formats.kv,
+        cross_type=None if net.encoder is None else formats.cross,
+        minimum_onnxruntime=MINIMUM_ONNXRUNTIME,
+        needs_vnni=int8 and levels == ALL_LEVELS,
+        files=files,
+    )

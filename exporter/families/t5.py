@@ -1,0 +1,172 @@
+"""T5, T5 v1.1, Flan-T5 and mT5: root-mean-square norms before each part, biases by distance, no scale of scores.
+
+Names and formulas are those of transformers' T5ForConditionalGeneration.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfx.exporter.families.config import MOST_COMPUTED, Config
+from hfx.exporter.families.family import Family
+from hfx.exporter.graph.blocks import (
+    Attention,
+    CrossAttention,
+    DistanceBias,
+    Embedding,
+    FeedForward,
+    Head,
+    Layer,
+    Linear,
+    Net,
+    Norm,
+    Parameter,
+    Stack,
+    joined,
+)
+from hfx.exporter.tensors import CheckpointTensors
+
+# No length is built into a T5; this is what it was trained with where its config doesn't say.
+TRAINED_LENGTH = 512
+FEWEST_BUCKETS = 4  # two directions, in each one near and one far
+# A tied head, and a table that old checkpoints carry and no T5 reads.
+IGNORED = re.compile(
+    r"^lm_head\.weight$|^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
+)
+
+
+def read(config: Config, tensors: CheckpointTensors) -> Net:
+    """A T5 checkpoint as blocks."""
+    reader = _Reader(config, tensors)
+    vocabulary, tied = config.size("vocab_size"), config.flag("tie_word_embeddings")
+    copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *(["lm_head.weight"] if tied else [])]
+    table = tensors.parameter(tensors.first("shared.weight", *copies), vocabulary, reader.hidden)
+    embedding = Embedding("shared", table)
+    decoder = reader.stack("decoder", embedding, reader.decoder_layers, two_sided=False)
+    if tied:  # the hidden state is scaled before a tied head; here its last norm scales it
+        decoder = replace(decoder, final_norm=reader.norm("decoder.final_layer_norm", reader.hidden**-0.5))
+        head = Head(Linear("lm_head", table), embedding)
+    else:
+        head = Head(Linear("lm_head", tensors.parameter("lm_head.weight", vocabulary, reader.hidden)), None)
+    net = Net(
+        family="t5",
+        kind="encoder-decoder",
+        encoder=reader.stack("encoder", embedding, reader.encoder_layers, two_sided=True),
+        decoder=decoder,
+        head=head,
+        vocab_size=vocabulary,
+        max_length=reader.length,
+        max_source=reader.length,
+        wide_residual=True,
+    )
+    tensors.check(IGNORED)
+    return net
+
+
+class _Reader:
+    """Stacks of one checkpoint."""
+
+    def __init__(self, config: Config, tensors: CheckpointTensors) -> None:
+        self.config, self.tensors = config, tensors
+        self.hidden, self.inner = config.size("d_model"), config.size("d_ff")
+        self.heads, self.head_dim = config.size("num_heads"), config.checked_head_dim(config.size("d_kv"), "d_kv")
+        self.width = self.heads * self.head_dim
+        self.length = TRAINED_LENGTH if config.get("n_positions") is None else config.size("n_positions")
+        self.encoder_layers, self.decoder_layers = config.layers("num_layers"), config.layers("num_decoder_layers")
+
+    def stack(self, name: str, embedding: Embedding, layers: int, two_sided: bool) -> Stack:
+        return Stack(
+            embedding=embedding,
+            positions=None,
+            bias=self.bias(name, two_sided),
+            embedding_norm=None,
+            layers=tuple(self.layer(f"{name}.block.{index}.layer.", crossed=not two_sided) for index in range(layers)),
+            pre_norm=True,
+            final_norm=self.norm(f"{name}.final_layer_norm"),
+        )
+
+    def layer(self, name: str, crossed: bool) -> Layer:
+        last = 2 if crossed else 1
+        attention = Attention(
+            qkv=self.projections(name + "0.SelfAttention.", "qkv"),
+            out=self.linear(name + "0.SelfAttention.o", self.width, self.hidden),
+            heads=self.heads,
+            head_dim=self.head_dim,
+            scale=1.0,
+        )
+        norms = tuple(self.norm(f"{name}{part}.layer_norm") for part in range(last + 1))
+        cross = self.cross(name + "1.EncDecAttention.") if crossed else None
+        return Layer(attention, cross, self.feed_forward(f"{name}{last}.DenseReluDense."), norms)
+
+    def cross(self, name: str) -> CrossAttention:
+        return CrossAttention(
+            query=self.linear(name + "q", self.hidden, self.width),
+            memory=self.projections(name, "kv"),
+            out=self.linear(name + "o", self.width, self.hidden),
+            heads=self.heads,
+            head_dim=self.head_dim,
+            scale=1.0,
+        )
+
+    def feed_forward(self, name: str) -> FeedForward:
+        down = self.linear(name + "wo", self.inner, self.hidden)
+        kind = self.config.activation("dense_act_fn")
+        if not self.config.flag("is_gated_act"):
+            return FeedForward(self.linear(name + "wi", self.hidden, self.inner), down, kind)
+        parts = [self.tensors.parameter(f"{name}{part}.weight", self.inner, self.hidden) for part in ("wi_0", "wi_1")]
+        return FeedForward(Linear(name + "wi", joined(name + "wi.weight", parts)), down, kind, gated=True)
+
+    def projections(self, name: str, parts: str) -> Linear:
+        weights = [self.tensors.parameter(f"{name}{part}.weight", self.width, self.hidden) for part in parts]
+        return Linear(name + parts, joined(f"{name}{parts}.weight", weights))
+
+    def linear(self, name: str, inputs: int, outputs: int) -> Linear:
+        return Linear(name, self.tensors.parameter(name + ".weight", outputs, inputs))
+
+    def norm(self, name: str, factor: float = 1.0) -> Norm:
+        weight = self.tensors.parameter(name + ".weight", self.hidden)
+        epsilon = self.config.positive("layer_norm_epsilon")
+        return Norm(name, "rms", weight if factor == 1.0 else weight.scaled(factor), None, epsilon)
+
+    def bias(self, stack: str, two_sided: bool) -> DistanceBias:
+        buckets = self.config.size("relative_attention_num_buckets", least=FEWEST_BUCKETS)
+        # Of a decoder's buckets, the first half holds one distance each, and the others divide what is beyond.
+        reach = self.config.size("relative_attention_max_distance", MOST_COMPUTED, least=buckets // 2 + 1)
+        weight = self.tensors.parameter(
+            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight", buckets, self.heads
+        )
+        distances = np.arange(-reach, reach + 1) if two_sided else -np.arange(reach + 1)
+        rows = relative_buckets(distances, two_sided, buckets, reach)
+        table = Parameter(
+            stack + ".bias_by_distance", (len(rows), self.heads), lambda start, stop: weight.read()[rows[start:stop]]
+        )
+        return DistanceBias(table, reach)
+
+
+def relative_buckets(
+    distance: NDArray[np.int64], two_sided: bool, buckets: int, max_distance: int
+) -> NDArray[np.int64]:
+    """T5's bucket of each `distance` = key - query (T5Attention._relative_position_bucket), in float32 as there."""
+    offset = np.zeros_like(distance)
+    if two_sided:
+        buckets //= 2
+        offset = np.where(distance > 0, buckets, 0)
+        distance = np.abs(distance)
+    else:
+        distance = -np.minimum(distance, 0)
+    exact = buckets // 2
+    far = np.maximum(distance, max(exact, 1)).astype(np.float32)  # nearer ones are not looked up here
+    ratio = np.log(far / np.float32(exact)) / np.log(max_distance / exact) * (buckets - exact)
+    bucket: NDArray[np.int64] = np.where(
+        distance < exact, distance, np.minimum(exact + ratio.astype(np.int64), buckets - 1)
+    )
+    return bucket + offset
+
+
+FAMILY = Family(
+    "t5", "encoder-decoder", ("t5", "mt5"), ("T5ForConditionalGeneration", "MT5ForConditionalGeneration"), read
+)

@@ -1,0 +1,215 @@
+"""The blocks that a generator is made of, as values: what a family says, and all that an emitter gets to know.
+
+A family (exporter/families) maps a checkpoint to a `Net` of these; an emitter turns a `Net` into graphs. Neither ONNX
+nor a checkpoint's names are known here, so that another emitter can be put behind the same families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK_BYTES = 16 << 20  # a large tensor is read in pieces of this many bytes, so that no second copy of it is made
+
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu"]
+Kind = Literal["decoder", "encoder-decoder"]
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A float32 tensor that is read when it is asked for: `take(start, stop)` gives rows of its first axis."""
+
+    name: str
+    shape: tuple[int, ...]
+    take: Callable[[int, int], FloatArray]
+
+    def read(self) -> FloatArray:
+        """The whole tensor."""
+        return self.take(0, self.shape[0])
+
+    def chunks(self) -> Iterator[FloatArray]:
+        """The tensor in order, some rows at a time."""
+        rows = max(1, CHUNK_BYTES // max(1, 4 * int(np.prod(self.shape[1:]))))
+        for start in range(0, self.shape[0], rows):
+            yield self.take(start, min(start + rows, self.shape[0]))
+
+    def rows(self, start: int, stop: int) -> Parameter:
+        """Rows `start` to `stop` as a tensor of their own."""
+        shape = (stop - start, *self.shape[1:])
+        return Parameter(f"{self.name}[{start}:{stop}]", shape, lambda a, b: self.take(start + a, start + b))
+
+    def scaled(self, factor: float) -> Parameter:
+        """The tensor times `factor`."""
+        scale = np.float32(factor)
+        return Parameter(f"{self.name}*{factor:.9g}", self.shape, lambda a, b: self.take(a, b) * scale)
+
+    def with_columns_times(self, factors: FloatArray) -> Parameter:
+        """A matrix whose columns are multiplied by `factors`; it takes the place of this one, name included."""
+        return Parameter(self.name, self.shape, lambda a, b: self.take(a, b) * factors)
+
+    def columns(self, chosen: tuple[int, ...]) -> Parameter:
+        """Some columns of a matrix."""
+        shape = (self.shape[0], len(chosen))
+        return Parameter(f"{self.name}{list(chosen)}", shape, lambda a, b: self.take(a, b)[:, chosen])
+
+    def times(self, factors: FloatArray) -> Parameter:
+        """A vector times `factors`; it takes the place of this one, name included."""
+        return Parameter(self.name, self.shape, lambda a, b: self.take(a, b) * factors[a:b])
+
+
+def constant(name: str, value: FloatArray) -> Parameter:
+    """A tensor that is computed, not read."""
+    return Parameter(name, value.shape, lambda start, stop: value[start:stop])
+
+
+def joined(name: str, parts: list[Parameter]) -> Parameter:
+    """The tensors one after the other, along the first axis."""
+    ends = np.cumsum([part.shape[0] for part in parts]).tolist()
+
+    def take(start: int, stop: int) -> FloatArray:
+        taken = []
+        for part, end in zip(parts, ends, strict=True):
+            begin = end - part.shape[0]
+            first, last = max(start, begin), min(stop, end)
+            if first < last:
+                taken.append(part.take(first - begin, last - begin))
+        return np.concatenate(taken) if taken else parts[0].take(0, 0)
+
+    return Parameter(name, (ends[-1], *parts[0].shape[1:]), take)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x @ weight.T + bias, with `weight` [outputs, inputs] and `bias` [outputs]."""
+
+    name: str
+    weight: Parameter
+    bias: Parameter | None = None
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Layer norm, or root-mean-square norm where `kind` is "rms" (it has no bias)."""
+
+    name: str
+    kind: Literal["layer", "rms"]
+    weight: Parameter
+    bias: Parameter | None
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Rows of `table` [vocabulary, hidden] by token id, times `scale`."""
+
+    name: str
+    table: Parameter
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class DistanceBias:
+    """A bias of attention scores by distance; `table` [distances, heads].
+
+    An encoder's row is `reach` + key - query, a decoder's is query - key. Distances beyond `reach` take its value.
+    """
+
+    table: Parameter
+    reach: int
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether it is an encoder's."""
+        return self.table.shape[0] == 2 * self.reach + 1
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Self attention; `qkv` puts all heads of Q before those of K and V. Scores are multiplied by `scale`."""
+
+    qkv: Linear
+    out: Linear
+    heads: int
+    head_dim: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class CrossAttention:
+    """Attention to the encoder's output; `memory` makes K, then V of it."""
+
+    query: Linear
+    memory: Linear
+    out: Linear
+    heads: int
+    head_dim: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """down(activation(up(x))); `gated`: `up` is gate and value, and activation(gate) * value goes down."""
+
+    up: Linear
+    down: Linear
+    activation: Activation
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Self attention, cross attention where there is any, and feed forward; a norm for each of them."""
+
+    attention: Attention
+    cross: CrossAttention | None
+    feed_forward: FeedForward
+    norms: tuple[Norm, ...]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An encoder or a decoder.
+
+    `positions` [positions, hidden] are added to the embedding. With `pre_norm` a layer's norms stand before its parts
+    and `final_norm` behind the last layer; otherwise each norm stands behind its part and the residual.
+    """
+
+    embedding: Embedding
+    positions: Parameter | None
+    bias: DistanceBias | None
+    embedding_norm: Norm | None
+    layers: tuple[Layer, ...]
+    pre_norm: bool
+    final_norm: Norm | None
+
+
+@dataclass(frozen=True)
+class Head:
+    """Hidden state to logits. `embedding` is the decoder's where head and embedding are one table, else None.
+
+    `loud` are channels of the hidden state so large that an int8 head multiplies them apart, in float32.
+    """
+
+    linear: Linear
+    embedding: Embedding | None
+    loud: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Net:
+    """A generator: the stacks, the head, and the limits of its positions (in tokens)."""
+
+    family: str
+    kind: Kind
+    encoder: Stack | None
+    decoder: Stack
+    head: Head
+    vocab_size: int
+    max_length: int
+    max_source: int | None
+    wide_residual: bool = False  # in half precision the residual stream stays float32: its values outgrow float16

@@ -1,0 +1,143 @@
+"""The graphs of a generator, with the inputs and outputs that the engine binds.
+
+Owns those names and shapes; layers are stack.py's. `decoder_graph` serves prompts and steps of decoder-only models,
+`encoder_graph` and `step_graph` (one for each number of beams) those with an encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hfx.exporter.graph.attention import (
+    SOURCE_SEQLENS_K,
+    SOURCE_TOTAL_LENGTH,
+    TOTAL_LENGTH,
+    CrossAttentionWriter,
+    SelfAttentionWriter,
+    lengths,
+)
+from hfx.exporter.graph.blocks import Attention, Net, Stack
+from hfx.exporter.graph.distance_bias import count, source_bias, step_bias
+from hfx.exporter.graph.embedding import EmbeddingWriter
+from hfx.exporter.graph.formats import Formats, WeightFormat
+from hfx.exporter.graph.head import HeadWriter
+from hfx.exporter.graph.linear import LinearWriter
+from hfx.exporter.graph.source_memory import SourceMemoryWriter
+from hfx.exporter.graph.stack import CrossAttend, SelfAttend, StackWriter, no_cross_attention
+from hfx.exporter.graph.weight_file import WeightFile
+from hfx.exporter.graph.writer import GraphWriter, Value
+
+
+@dataclass(frozen=True)
+class GeneratorWriter:
+    """Writes the graphs of `net` in `formats`; all read the one file `weights`."""
+
+    net: Net
+    formats: Formats
+    levels: int
+    weights: WeightFile
+
+    def decoder_graph(self, path: Path) -> None:
+        """Prompts (right-padded, no past) and single tokens, for decoder-only models."""
+        stack, writer = self.net.decoder, self._writer("decoder")
+        ids = writer.input("input_ids", np.int64, ["rows", "sequence"])
+        positions = writer.input("position_ids", np.int64, ["rows", "sequence"])
+        lengths(writer, "rows")
+        last = writer.input("last_index", np.int64, ["rows", 1])
+        lead = _lead(writer, ids)
+        attention = SelfAttentionWriter(writer, lead, None)
+        layers = self._stack(writer, self.formats.linear, attention.cached, no_cross_attention)
+        hidden = layers(stack, _flat(writer, ids), _flat(writer, positions))
+        by_row = writer.node("Reshape", [hidden, lead])
+        self._head(writer, writer.node("GatherND", [by_row, last], batch_dims=1))
+        writer.save(path)
+
+    def encoder_graph(self, path: Path) -> None:
+        """Sources (right-padded) to K and V of every decoder layer: cross_{i} [requests, source, 2 * heads * dim].
+
+        In int8 with their scales, cross_scale_{i} [requests, 2 * heads * dim].
+        """
+        stack, writer = self._encoder(), self._writer("encoder")
+        ids = writer.input("input_ids", np.int64, ["requests", "source"])
+        lengths(writer, "requests")
+        lead = _lead(writer, ids)
+        shape = writer.node("Shape", [ids])
+        width = writer.node("Gather", [shape, writer.const(1, np.int64)])
+        places = writer.node("Expand", [count(writer, width), shape])
+        bias = source_bias(writer, width, stack.bias) if stack.bias else None
+        attention = SelfAttentionWriter(writer, lead, bias)
+
+        def attend(qkv: Value, layer: int, block: Attention) -> Value:
+            return attention.bidirectional(qkv, block)
+
+        layers = self._stack(writer, self.formats.encoder, attend, no_cross_attention)
+        hidden = layers(stack, _flat(writer, ids), _flat(writer, places))
+        keep = SourceMemoryWriter(writer, lead, self.formats.cross)
+        hidden = keep.without_pads(hidden, places)
+        for index, layer in enumerate(self.net.decoder.layers):
+            if layer.cross is not None:
+                memory = layer.cross.memory
+                keep(index, layers.linear(hidden, memory), memory.weight.shape[0])
+        writer.save(path)
+
+    def step_graph(self, path: Path, beams: int) -> None:
+        """One token for each row, `beams` rows a request, for models with an encoder."""
+        stack, writer = self.net.decoder, self._writer(f"decoder_{beams}")
+        ids = _flat(writer, writer.input("input_ids", np.int64, ["rows", 1]))
+        positions = _flat(writer, writer.input("position_ids", np.int64, ["rows", 1]))
+        lengths(writer, "rows")
+        lengths(writer, "requests", SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH)
+        bias = step_bias(writer, positions, TOTAL_LENGTH, stack.bias) if stack.bias else None
+        attention = SelfAttentionWriter(writer, writer.const([0, 1, -1], np.int64), bias)
+        cross = CrossAttentionWriter(writer, beams, self.formats.cross)
+        layers = self._stack(writer, self.formats.linear, attention.cached, cross)
+        self._head(writer, layers(stack, ids, positions))
+        writer.save(path)
+
+    def _head(self, writer: GraphWriter, hidden: Value) -> None:
+        head = HeadWriter(writer, self._linear(writer, self.formats.head), self._embed(writer))
+        head(hidden, self.net.head, self.net.vocab_size)
+
+    def _writer(self, name: str) -> GraphWriter:
+        compute = np.float16 if self.formats.linear == "fp16" else np.float32
+        return GraphWriter(f"{self.net.family}_{name}", self.weights, compute)
+
+    def _stack(
+        self, writer: GraphWriter, weight_format: WeightFormat, attend: SelfAttend, cross: CrossAttend
+    ) -> StackWriter:
+        wide = self.net.wide_residual
+        return StackWriter(
+            writer=writer,
+            linear=self._linear(writer, weight_format),
+            down=self._linear(writer, "fp32" if wide and writer.compute is np.float16 else weight_format),
+            embed=self._embed(writer),
+            attend=attend,
+            cross=cross,
+            residual=np.float32 if wide else writer.compute,
+        )
+
+    def _linear(self, writer: GraphWriter, weight_format: WeightFormat) -> LinearWriter:
+        return LinearWriter(writer, weight_format, self.levels, self.formats.block)
+
+    def _embed(self, writer: GraphWriter) -> EmbeddingWriter:
+        tied = self.net.head.embedding is not None
+        return EmbeddingWriter(
+            writer, self.formats.head if tied else self.formats.embedding, self.levels, self.formats.block
+        )
+
+    def _encoder(self) -> Stack:
+        if self.net.encoder is None:
+            raise ValueError(f"{self.net.family} has no encoder")
+        return self.net.encoder
+
+
+def _flat(writer: GraphWriter, value: Value) -> Value:
+    return writer.node("Reshape", [value, writer.const([-1], np.int64)])
+
+
+def _lead(writer: GraphWriter, ids: Value) -> Value:
+    """The shape [rows, sequence, -1] of ids [rows, sequence]."""
+    return writer.node("Concat", [writer.node("Shape", [ids]), writer.const([-1], np.int64)], axis=0)

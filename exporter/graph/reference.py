@@ -1,0 +1,143 @@
+"""A net of blocks in numpy: slow, in float32, one weight in memory at a time, and with a look at every norm's output.
+
+The second reading of the blocks, beside the ONNX writers': what it computes is what blocks.py means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from hfx.exporter.graph.blocks import (
+    Activation,
+    Attention,
+    CrossAttention,
+    DistanceBias,
+    FeedForward,
+    FloatArray,
+    Linear,
+    Net,
+    Norm,
+    Stack,
+)
+
+Observe = Callable[[Norm, FloatArray], None]
+Ids = NDArray[np.int64]
+
+ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
+    "gelu": lambda x: x * special.ndtr(x),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "quick_gelu": lambda x: x * special.expit(1.702 * x),
+    "silu": lambda x: x * special.expit(x),
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+def run_net(net: Net, ids: Ids, source: Ids | None, observe: Observe) -> FloatArray:
+    """The last hidden state [rows, tokens, hidden] of `ids` [rows, tokens] behind `source`, all rows of one length.
+
+    `observe` gets every norm and its output, of the same shape.
+    """
+    memory = None
+    if net.encoder is not None and source is not None:
+        memory = _Run(observe, np.float32(0), None).stack(net.encoder, source)
+    later = np.triu(np.full((ids.shape[1], ids.shape[1]), -np.inf, np.float32), 1)
+    return _Run(observe, later, memory).stack(net.decoder, ids)
+
+
+def run_head(net: Net, hidden: FloatArray) -> FloatArray:
+    """Logits [rows, tokens, vocabulary] of a hidden state."""
+    return _linear(hidden, net.head.linear)
+
+
+class _Run:
+    """One stack: `mask` is added to the scores of its self attention, `memory` is what it attends to beside itself."""
+
+    def __init__(self, observe: Observe, mask: Any, memory: FloatArray | None) -> None:
+        self.observe, self.mask, self.memory = observe, mask, memory
+
+    def stack(self, stack: Stack, ids: Ids) -> FloatArray:
+        """The last hidden state [rows, tokens, hidden]."""
+        x = _rows(stack.embedding.table.take, ids) * np.float32(stack.embedding.scale)
+        if stack.positions is not None:
+            x = x + stack.positions.take(0, ids.shape[1])
+        if stack.embedding_norm is not None:
+            x = self.norm(x, stack.embedding_norm)
+        bias = _distance_bias(stack.bias, ids.shape[1]) + self.mask
+        for layer in stack.layers:
+            parts: list[Callable[[FloatArray], FloatArray]] = [_self_attention(layer.attention, bias)]
+            if layer.cross is not None and self.memory is not None:
+                parts.append(_cross_attention(layer.cross, self.memory))
+            parts.append(_feed_forward(layer.feed_forward))
+            for part, norm in zip(parts, layer.norms, strict=True):
+                x = x + part(self.norm(x, norm)) if stack.pre_norm else self.norm(x + part(x), norm)
+        return x if stack.final_norm is None else self.norm(x, stack.final_norm)
+
+    def norm(self, x: FloatArray, block: Norm) -> FloatArray:
+        centred = x - x.mean(-1, keepdims=True) if block.kind == "layer" else x
+        y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + block.epsilon) * block.weight.read()
+        out: FloatArray = y if block.bias is None else y + block.bias.read()
+        self.observe(block, out)
+        return out
+
+
+def _self_attention(block: Attention, bias: FloatArray) -> Callable[[FloatArray], FloatArray]:
+    def attend(x: FloatArray) -> FloatArray:
+        query, key, value = np.split(_linear(x, block.qkv), 3, axis=-1)
+        return _linear(_attended(query, key, value, block, bias), block.out)
+
+    return attend
+
+
+def _cross_attention(block: CrossAttention, memory: FloatArray) -> Callable[[FloatArray], FloatArray]:
+    def attend(x: FloatArray) -> FloatArray:
+        key, value = np.split(_linear(memory, block.memory), 2, axis=-1)
+        return _linear(_attended(_linear(x, block.query), key, value, block, np.float32(0)), block.out)
+
+    return attend
+
+
+def _feed_forward(block: FeedForward) -> Callable[[FloatArray], FloatArray]:
+    def feed(x: FloatArray) -> FloatArray:
+        up, function = _linear(x, block.up), ACTIVATIONS[block.activation]
+        if block.gated:
+            gate, value = np.split(up, 2, axis=-1)
+            return _linear(function(gate) * value, block.down)
+        return _linear(function(up), block.down)
+
+    return feed
+
+
+def _attended(
+    query: FloatArray, key: FloatArray, value: FloatArray, block: Attention | CrossAttention, bias: Any
+) -> FloatArray:
+    q, k, v = (x.reshape(*x.shape[:2], block.heads, block.head_dim).swapaxes(1, 2) for x in (query, key, value))
+    weights = special.softmax(q @ k.swapaxes(2, 3) * np.float32(block.scale) + bias, axis=-1)
+    out: FloatArray = (weights @ v).swapaxes(1, 2).reshape(query.shape)
+    return out
+
+
+def _distance_bias(block: DistanceBias | None, width: int) -> Any:
+    """[heads, queries, keys], or nothing to add."""
+    if block is None:
+        return np.float32(0)
+    distance = np.arange(width) - np.arange(width)[:, None]  # key - query
+    index = distance + block.reach if block.two_sided else -distance
+    rows = np.clip(index, 0, block.table.shape[0] - 1)
+    return block.table.read()[rows].transpose(2, 0, 1)
+
+
+def _linear(x: FloatArray, block: Linear) -> FloatArray:
+    outputs = [x @ chunk.T for chunk in block.weight.chunks()]
+    y: FloatArray = np.concatenate(outputs, axis=-1)
+    return y if block.bias is None else y + block.bias.read()
+
+
+def _rows(take: Callable[[int, int], FloatArray], ids: Ids) -> FloatArray:
+    found: FloatArray = np.stack([take(int(i), int(i) + 1)[0] for i in ids.reshape(-1)])
+    return found.reshape(*ids.shape, -1)

@@ -1,0 +1,117 @@
+"""One ONNX graph in the making: nodes, inputs, outputs, small constants inside, weights in a shared file.
+
+Owns names and files; what the nodes compute is the blocks'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.graph.blocks import Parameter
+from hfx.exporter.graph.weight_file import Pieces, WeightFile
+
+OPSET, IR_VERSION = 21, 10
+CONTRIB = "com.microsoft"
+FloatType = type[np.floating[Any]]
+Value = str  # the name of a tensor in the graph
+Shape = Sequence[int | str]
+
+
+class GraphWriter:
+    """Collects a graph whose floats are `compute` (float32 or float16); `save` writes and checks it.
+
+    `weights` is None for a graph without any.
+    """
+
+    def __init__(self, name: str, weights: WeightFile | None, compute: FloatType = np.float32) -> None:
+        self.name, self.compute = name, compute
+        self.memo: dict[tuple[str, ...], tuple[Value, ...]] = {}  # what the blocks of a graph share
+        self._weights = weights
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._inputs: dict[str, onnx.ValueInfoProto] = {}
+        self._outputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, dtype: type[np.generic], shape: Shape) -> Value:
+        """An input of the graph; an input that is there already is shared."""
+        self._inputs.setdefault(name, _value_info(name, dtype, shape))
+        return name
+
+    def output(self, name: str, dtype: type[np.generic], shape: Shape, source: Value) -> None:
+        """Make `source`, which a node has made, the output `name`."""
+        for node in self._nodes:  # renamed, as an Identity would copy it
+            for names in (node.input, node.output):
+                names[:] = [name if value == source else value for value in names]
+        self._outputs.append(_value_info(name, dtype, shape))
+
+    def unique(self, name: str) -> Value:
+        """A name for a tensor that no other tensor has."""
+        return f"{name}.{len(self._nodes)}"
+
+    def node(self, op: str, inputs: Sequence[Value | None], domain: str = "", **attributes: Any) -> Value:
+        """Append a node with one output; None stands for an optional input that is left out."""
+        return self.nodes(op, inputs, [self.unique(op)], domain, **attributes)[0]
+
+    def nodes(
+        self, op: str, inputs: Sequence[Value | None], outputs: Sequence[Value], domain: str = "", **attributes: Any
+    ) -> Sequence[Value]:
+        """Append a node whose outputs have these names; an empty name leaves an output out."""
+        given = [value or "" for value in inputs]
+        while given and not given[-1]:
+            given.pop()
+        node = helper.make_node(op, given, list(outputs), name=self.unique(op), domain=domain, **attributes)
+        self._nodes.append(node)
+        return outputs
+
+    def const(self, value: float | Sequence[int] | NDArray[Any], dtype: type[np.generic]) -> Value:
+        """A small constant inside the graph; equal ones are one."""
+        array = np.asarray(value, dtype)  # np.ascontiguousarray would make a scalar 1-D
+        name = f"const.{array.dtype}.{'x'.join(map(str, array.shape))}.{array.tobytes().hex()}"
+        if name not in self._initializers:
+            self._initializers[name] = numpy_helper.from_array(array, name)
+        return name
+
+    def weight(self, name: str, dtype: type[np.generic], shape: tuple[int, ...], pieces: Pieces) -> Value:
+        """A tensor of the weight file, written there by the first graph that asks for it."""
+        if self._weights is None:
+            raise ValueError(f"the graph {self.name} has no weight file for {name}")
+        self._initializers[name] = self._weights.add(name, dtype, shape, pieces)
+        return name
+
+    def vector(self, parameter: Parameter, dtype: type[np.generic] | None = None) -> Value:
+        """A parameter as it is: a bias, a norm's weight, a table of positions. In the graph's float unless said."""
+        kind = dtype or self.compute
+        suffix = "" if kind is np.float32 else f".{np.dtype(kind).name}"
+        return self.weight(parameter.name + suffix, kind, parameter.shape, parameter.chunks)
+
+    def cast(self, value: Value, dtype: type[np.generic]) -> Value:
+        """`value` in another type."""
+        return self.node("Cast", [value], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def save(self, path: Path) -> None:
+        """Write the graph to `path` and check it; CheckpointUnsupported where onnx.checker refuses it."""
+        graph = helper.make_graph(
+            self._nodes, self.name, list(self._inputs.values()), self._outputs, list(self._initializers.values())
+        )
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        )
+        model.ir_version = IR_VERSION
+        model.producer_name = "hfx"
+        path.write_bytes(model.SerializeToString())
+        try:
+            onnx.checker.check_model(str(path))
+        except onnx.checker.ValidationError as error:
+            raise CheckpointUnsupported(f"{path.name} is not valid ONNX: {error}", "Please report this.") from error
+
+
+def _value_info(name: str, dtype: type[np.generic], shape: Shape) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape))

@@ -1,0 +1,171 @@
+"""A checkpoint's tensors by name, read a slice at a time and never all at once.
+
+Owns which tensors were asked for, so that those that are missing, of another shape or left over are refused by name. It
+knows neither models nor ONNX: what the names mean is a family's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
+from hfx.exporter.config_file import AGAIN
+from hfx.exporter.graph.blocks import FloatArray, Parameter
+from hfx.exporter.source import Checkpoint
+
+NAMES_SHOWN = 6
+FLOATS = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"}
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """One tensor of a file; `slice_of(index)` gives a torch tensor."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+    slice_of: Callable[[tuple[slice, ...]], Any]
+
+
+class CheckpointTensors:
+    """The tensors of `checkpoint`; `check` compares what was asked for with what is there."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._stored: dict[str, _Stored] = {}
+        for file in checkpoint.weights:
+            self._stored.update(_open_pickle(file) if checkpoint.pickled else _open_safetensors(file))
+        self._asked: set[str] = set()
+        self._missing: list[str] = []
+        self._misshapen: list[str] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._stored
+
+    def prefix(self, prefix: str) -> str:
+        """`prefix` where the names begin with it; empty where the checkpoint was saved from the bare model."""
+        return prefix if any(name.startswith(prefix) for name in self._stored) else ""
+
+    def first(self, *names: str) -> str:
+        """The first of the names of one tied tensor that is there; the others may stand there too."""
+        present = [name for name in names if name in self._stored]
+        self._asked.update(present)
+        return present[0] if present else names[0]
+
+    def parameter(self, name: str, *shape: int) -> Parameter:
+        """Tensor `name`, which must have this shape, as float32."""
+        self._expect(name, shape)
+        return Parameter(name, shape, lambda start, stop: self._read(name, (slice(start, stop),)))
+
+    def transposed(self, name: str, *shape: int) -> Parameter:
+        """The matrix `name` of `shape` with its axes exchanged: transformers' Conv1D has [inputs, outputs]."""
+        self._expect(name, shape)
+        whole = slice(None)
+        return Parameter(name, shape[::-1], lambda start, stop: self._read(name, (whole, slice(start, stop))).T)
+
+    def require(self) -> None:
+        """Raise CheckpointCorrupt where a tensor that was asked for is missing or misshapen."""
+        self.check(re.compile(""))
+
+    def check(self, ignored: re.Pattern[str]) -> None:
+        """Raise CheckpointCorrupt where tensors are missing, misshapen, or neither asked for nor `ignored`."""
+        left = sorted(name for name in self._stored if name not in self._asked and not ignored.search(name))
+        findings = {
+            "has tensors of other shapes than config.json says": self._misshapen,
+            "lacks tensors": self._missing,
+            "has unknown tensors": left,
+        }
+        for finding, names in findings.items():
+            if names:
+                more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+                shown = ", ".join(_short(name) for name in names[:NAMES_SHOWN])
+                raise CheckpointCorrupt(
+                    f"{self._files()} {finding}: {shown}{more}.",
+                    "Compare config.json and the weights with the original, or download the checkpoint again.",
+                )
+
+    def _expect(self, name: str, shape: tuple[int, ...]) -> None:
+        self._asked.add(name)
+        stored = self._stored.get(name)
+        if stored is None:
+            self._missing.append(name)
+        elif stored.shape != shape:
+            self._misshapen.append(f"{_short(name)} ({list(stored.shape)}, not {list(shape)})")
+        elif stored.dtype not in FLOATS:
+            raise CheckpointCorrupt(
+                f"{name} in {stored.file} holds {stored.dtype}, no floating point numbers.",
+                "Pass the float checkpoint; hfx quantizes by itself.",
+            )
+
+    def _read(self, name: str, index: tuple[slice, ...]) -> FloatArray:
+        stored = self._stored[name]
+        array: FloatArray = stored.slice_of(index).float().numpy()
+        if not np.isfinite(array).all():
+            raise CheckpointCorrupt(f"{name} in {stored.file} holds values that are not finite.", AGAIN)
+        return array
+
+    def _files(self) -> str:
+        first, *others = self._checkpoint.weights
+        return f"{first} (with {len(others)} further files)" if others else str(first)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 120 else name[:120] + "..."
+
+
+def _open_safetensors(file: Path) -> Iterator[tuple[str, _Stored]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        handle: Any = safe_open(os.fspath(file), framework="pt")
+        for name in handle.keys():  # noqa: SIM118 (the handle is no mapping)
+            entry = handle.get_slice(name)
+            yield name, _Stored(file, tuple(entry.get_shape()), entry.get_dtype(), _slicer(handle, name))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointCorrupt(f"{file} is truncated or damaged: {error}.", AGAIN) from error
+
+
+def _slicer(handle: Any, name: str) -> Callable[[tuple[slice, ...]], Any]:
+    return lambda index: handle.get_slice(name)[index]
+
+
+def _open_pickle(file: Path) -> Iterator[tuple[str, _Stored]]:
+    import torch
+
+    tensors = _unpickled(file)
+    if not isinstance(tensors, dict) or not tensors:
+        raise CheckpointCorrupt(f"{file} holds no tensors by name.", AGAIN)
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+            raise CheckpointCorrupt(f"{_short(str(name))} in {file} is no tensor with a name.", AGAIN)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        yield name, _Stored(file, tuple(tensor.shape), dtype, tensor.detach().__getitem__)
+
+
+def _unpickled(file: Path) -> Any:
+    """The contents of a pickle of plain tensors, mapped where the file's format allows it."""
+    import pickle
+
+    import torch
+
+    try:
+        with contextlib.suppress(RuntimeError):  # the format before torch 1.6 can't be mapped
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "Weights only load failed" not in str(error):
+            raise CheckpointCorrupt(f"{file} is truncated or damaged.", AGAIN) from error
+        raise CheckpointUnsafe(
+            f"The pickle {file} holds something else than plain tensors; it was not run.",
+            "Convert it to safetensors where you trust it: model.save_pretrained(FOLDER).",
+        ) from error
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise CheckpointCorrupt(f"{file} is truncated or damaged.", AGAIN) from error

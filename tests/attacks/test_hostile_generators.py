@@ -1,0 +1,240 @@
+"""Generators whose tensors are missing, extra, misshapen or no numbers, and whose configs lie: refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
+from hfx.exporter.families import FORMATS, find_family, write_engine_folder
+from tests.attacks.damage import DROPPED, edit_json, edit_tensors, pickle_weights, refused
+from tests.attacks.test_hostile_weights import Malice
+from tests.unit import tiny_generators
+
+FAMILIES = ("gpt2", "bart", "t5")
+Tensors = dict[str, Any]
+
+# A tensor of each family that is read by slices, as it is, joined with others, or both.
+READ = {
+    "gpt2": ("transformer.wte.weight", "transformer.h.1.attn.c_attn.weight", "transformer.ln_f.bias"),
+    "bart": ("model.shared.weight", "model.decoder.layers.1.encoder_attn.k_proj.bias", "final_logits_bias"),
+    "t5": (
+        "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        "encoder.block.0.layer.1.DenseReluDense.wo.weight",
+        "decoder.final_layer_norm.weight",
+    ),
+}
+EACH_TENSOR = [(family, name) for family, names in READ.items() for name in names]
+
+
+@pytest.fixture(scope="session")
+def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good checkpoint of each family."""
+    folder = tmp_path_factory.mktemp("generators")
+    for family in FAMILIES:
+        tiny_generators.save(folder / family, tiny_generators.build(family))
+    return folder
+
+
+@pytest.fixture
+def copy(generators: Path, tmp_path: Path) -> Callable[[str], Path]:
+    return lambda family: Path(shutil.copytree(generators / family, tmp_path / family))
+
+
+def build(folder: Path) -> None:
+    checkpoint = tiny_generators.checkpoint(folder)
+    find_family(checkpoint)
+    write_engine_folder(checkpoint, folder / "engine", FORMATS["int8"], 127)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [(family, name) for family, name in EACH_TENSOR if name != "final_logits_bias"]
+)
+def test_a_missing_tensor_is_named(copy: Callable[[str], Path], family: str, name: str) -> None:
+    folder = copy(family)
+    edit_tensors(folder, lambda tensors: {key: t for key, t in tensors.items() if key != name})
+    message = refused(CheckpointCorrupt, name, lambda: build(folder))
+    assert "lacks tensors" in message and "model.safetensors" in message
+    assert not (folder / "engine").exists()
+
+
+@pytest.mark.parametrize(("family", "name"), EACH_TENSOR)
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(
+    copy: Callable[[str], Path], family: str, name: str
+) -> None:
+    folder = copy(family)
+
+    def cut(tensors: Tensors) -> Tensors:
+        return tensors | {name: tensors[name][..., :-1].contiguous()}
+
+    shape = list(tiny_generators.build(family).state_dict()[name].shape)
+    edit_tensors(folder, cut)
+    message = refused(CheckpointCorrupt, name, lambda: build(folder))
+    assert f"not {shape}" in message
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_unknown_tensor_is_named(copy: Callable[[str], Path], family: str) -> None:
+    folder = copy(family)
+
+    def add(tensors: Tensors) -> Tensors:
+        return tensors | {"decoder.layers.0.adapter.weight": next(iter(tensors.values())).clone()}
+
+    edit_tensors(folder, add)
+    assert "unknown" in refused(CheckpointCorrupt, "decoder.layers.0.adapter.weight", lambda: build(folder))
+
+
+def test_many_missing_tensors_are_counted(copy: Callable[[str], Path]) -> None:
+    folder = copy("gpt2")
+    edit_tensors(folder, lambda tensors: {"transformer.wte.weight": tensors["transformer.wte.weight"]})
+    assert " more" in refused(CheckpointCorrupt, "transformer.wpe.weight", lambda: build(folder))
+
+
+def test_a_tensor_with_an_endless_name_is_cut_in_the_message(copy: Callable[[str], Path]) -> None:
+    folder = copy("gpt2")
+    edit_tensors(folder, lambda tensors: tensors | {"x" * 100_000: tensors["transformer.ln_f.bias"].clone()})
+    refused(CheckpointCorrupt, "xxx", lambda: build(folder))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("family", "name"), EACH_TENSOR)
+def test_weights_that_are_not_finite_are_named(
+    copy: Callable[[str], Path], family: str, name: str, value: float
+) -> None:
+    folder = copy(family)
+
+    def poison(tensors: Tensors) -> Tensors:
+        tensors[name].view(-1)[-1] = value
+        return tensors
+
+    edit_tensors(folder, poison)
+    refused(CheckpointCorrupt, name, lambda: build(folder))
+
+
+def test_whole_numbers_are_no_weights(copy: Callable[[str], Path]) -> None:
+    folder = copy("gpt2")
+    edit_tensors(folder, lambda tensors: {key: tensor.int() for key, tensor in tensors.items()})
+    refused(CheckpointCorrupt, "I32", lambda: build(folder))
+
+
+def test_a_shard_that_lacks_what_the_index_promises_is_named(copy: Callable[[str], Path]) -> None:
+    folder = copy("gpt2")
+    model = tiny_generators.build("gpt2")
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="40KB")
+    shard = sorted(folder.glob("model-*.safetensors"))[0]
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(shard)
+    gone = tensors.popitem()[0]
+    save_file(tensors, shard, metadata={"format": "pt"})
+    refused(CheckpointCorrupt, gone, lambda: build(folder))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_truncated_pickle_is_corrupt(copy: Callable[[str], Path], zipped: bool) -> None:
+    folder = copy("gpt2")
+    file = pickle_weights(folder, lambda tensors: tensors, _use_new_zipfile_serialization=zipped)
+    content = file.read_bytes()
+    for size in (0, 10, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:size])
+        refused(CheckpointCorrupt, file, lambda: build(folder))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_malicious_pickle_is_not_run(copy: Callable[[str], Path], tmp_path: Path, zipped: bool) -> None:
+    folder, marker = copy("gpt2"), tmp_path / "ran"
+    options = {"_use_new_zipfile_serialization": zipped}
+    pickle_weights(folder, lambda tensors: tensors | {"x": Malice(marker)}, **options)
+    refused(CheckpointUnsafe, "pytorch_model.bin", lambda: build(folder))
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("content", [[1, 2], {}, {"a": "text"}, {"a": {"b": 1}}, {1: 2}])
+def test_a_pickle_without_tensors_is_corrupt(copy: Callable[[str], Path], content: Any) -> None:
+    folder = copy("gpt2")
+    pickle_weights(folder, lambda tensors: content)
+    refused(CheckpointCorrupt, "pytorch_model.bin", lambda: build(folder))
+
+
+# Field -> values that can't be meant.
+CORRUPT: dict[str, dict[str, tuple[Any, ...]]] = {
+    "gpt2": {
+        "n_head": (0, -1, 5, "3", 2.5, True),
+        "n_layer": (0, -2, 10**9, "2"),
+        "n_embd": (0, -48, "48"),
+        "n_inner": (0, "many"),
+        "layer_norm_epsilon": (0, -1, "small"),
+        "scale_attn_weights": ("yes", 1),
+        "tie_word_embeddings": ("no",),
+    },
+    "bart": {
+        "encoder_attention_heads": (0, 5, "6"),
+        "decoder_ffn_dim": (0, -1),
+        "scale_embedding": ("yes",),
+        "max_position_embeddings": (0,),
+    },
+    "t5": {
+        "num_heads": (0, "5"),
+        "d_kv": (0, -8),
+        "d_ff": (0,),
+        "relative_attention_num_buckets": (0, -1, 1, 3),
+        "relative_attention_max_distance": (0, 4, 10**8),
+        "layer_norm_epsilon": (0,),
+    },
+}
+CORRUPT_CASES = [
+    (family, field, v) for family, fields in CORRUPT.items() for field, values in fields.items() for v in values
+]
+
+
+@pytest.mark.parametrize(("family", "field", "value"), CORRUPT_CASES)
+def test_a_field_that_cannot_be_meant_is_named(
+    copy: Callable[[str], Path], family: str, field: str, value: Any
+) -> None:
+    folder = copy(family)
+    edit_json(folder / "config.json", **{field: value})
+    refused(CheckpointCorrupt, field, lambda: build(folder))
+
+
+# Fields that mean another net: sizes that the attention doesn't take, functions and switches without a block.
+UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
+    ("gpt2", {"n_head": 4, "n_embd": 48}, "n_embd / n_head"),
+    ("gpt2", {"activation_function": "mish"}, "activation_function"),
+    ("gpt2", {"activation_function": 3}, "activation_function"),
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
+    ("bart", {"activation_function": "tanh"}, "activation_function"),
+    ("bart", {"decoder_attention_heads": 4}, "d_model / decoder_attention_heads"),
+    ("t5", {"d_kv": 12}, "d_kv"),
+    ("t5", {"feed_forward_proj": "gated-tanh", "dense_act_fn": DROPPED}, "dense_act_fn"),
+]
+
+
+@pytest.mark.parametrize(("family", "fields", "named"), UNSUPPORTED, ids=[named for _, _, named in UNSUPPORTED])
+def test_a_net_without_blocks_is_unsupported(
+    copy: Callable[[str], Path], family: str, fields: dict[str, Any], named: str
+) -> None:
+    folder = copy(family)
+    edit_json(folder / "config.json", **fields)
+    refused(CheckpointUnsupported, named, lambda: build(folder))
+
+
+@pytest.mark.parametrize(("family", "field"), [("gpt2", "n_embd"), ("bart", "d_model"), ("t5", "d_model")])
+def test_a_config_of_another_size_is_refused_before_memory_is_taken(
+    copy: Callable[[str], Path], family: str, field: str
+) -> None:
+    folder = copy(family)
+    edit_json(folder / "config.json", **{field: 480_000})
+    refused(CheckpointCorrupt, "config.json says", lambda: build(folder))
+
+
+@pytest.mark.parametrize("name", ["pegasus", "marian"])
+def test_computed_positions_are_bounded(tmp_path: Path, name: str) -> None:
+    tiny_generators.save(tmp_path, tiny_generators.build(name))
+    edit_json(tmp_path / "config.json", max_position_embeddings=10**8)
+    edit_tensors(tmp_path, lambda tensors: {k: t for k, t in tensors.items() if "embed_positions" not in k})
+    refused(CheckpointCorrupt, "max_position_embeddings", lambda: build(tmp_path))

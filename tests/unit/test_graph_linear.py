@@ -1,0 +1,114 @@
+"""Linears of every format against numpy, on rows that are hard to quantize."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from hfx.exporter.graph.blocks import Embedding, Linear, constant
+from hfx.exporter.graph.embedding import EmbeddingWriter
+from hfx.exporter.graph.formats import WeightFormat
+from hfx.exporter.graph.linear import LinearWriter
+from hfx.exporter.graph.weight_file import WeightFile
+from hfx.exporter.graph.writer import GraphWriter
+from tests.unit.graph_driver import open_session
+
+INPUTS, OUTPUTS = 200, 96  # 200 is no multiple of a block
+GENERATOR = np.random.default_rng(0)
+WEIGHT = GENERATOR.standard_normal((OUTPUTS, INPUTS)).astype(np.float32)
+BIAS = GENERATOR.standard_normal(OUTPUTS).astype(np.float32)
+ROWS = GENERATOR.standard_normal((6, INPUTS)).astype(np.float32)
+ROWS[1, 5] = 60  # an outlier
+ROWS[2] = 0
+ROWS[3] *= 1e-30
+# Relative error of a normal row.
+ERRORS: dict[WeightFormat, float] = {"fp32": 1e-6, "int8": 0.015, "int4": 0.12}
+
+
+def session(folder: Path, weight_format: WeightFormat, biased: bool) -> Any:
+    """A session of one linear: x [rows, inputs] -> y [rows, outputs]."""
+    with WeightFile(folder / "weights.bin") as weights:
+        writer = GraphWriter("linear", weights)
+        x = writer.input("x", np.float32, ["rows", INPUTS])
+        linear = LinearWriter(writer, weight_format, 127, 32)
+        block = Linear("l", constant("l.weight", WEIGHT), constant("l.bias", BIAS) if biased else None)
+        writer.output("y", np.float32, ["rows", OUTPUTS], linear(x, block))
+        writer.save(folder / "linear.onnx")
+    return open_session(folder / "linear.onnx")
+
+
+def error(got: NDArray[Any], want: NDArray[Any]) -> float:
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("weight_format", ERRORS)
+def test_a_linear_multiplies_and_adds(tmp_path: Path, weight_format: WeightFormat, biased: bool) -> None:
+    (got,) = session(tmp_path, weight_format, biased).run(None, {"x": ROWS})
+    bias = BIAS if biased else np.zeros_like(BIAS)
+    assert error(got[0] - bias, ROWS[0] @ WEIGHT.T) < ERRORS[weight_format]
+    assert np.array_equal(got[2], bias), "a row of zeros"
+    assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize("weight_format", ERRORS)
+def test_an_outlier_in_one_row_costs_the_others_nothing(tmp_path: Path, weight_format: WeightFormat) -> None:
+    opened = session(tmp_path, weight_format, True)
+    (together,) = opened.run(None, {"x": ROWS})
+    alone = [opened.run(None, {"x": row[None]})[0][0] for row in ROWS]
+    assert np.array_equal(np.stack(alone), together)
+
+
+def test_a_tiny_row_keeps_its_precision(tmp_path: Path) -> None:
+    (got,) = session(tmp_path, "int8", False).run(None, {"x": ROWS})
+    assert error(got[3] * np.float32(1e30), ROWS[3] * np.float32(1e30) @ WEIGHT.T) < ERRORS["int8"]
+
+
+def test_linears_of_one_input_quantize_it_once(tmp_path: Path) -> None:
+    with WeightFile(tmp_path / "weights.bin") as weights:
+        writer = GraphWriter("linears", weights)
+        x = writer.input("x", np.float32, ["rows", INPUTS])
+        linear = LinearWriter(writer, "int8", 127, 32)
+        for name in ("a", "b"):
+            y = linear(x, Linear(name, constant(name + ".weight", WEIGHT)))
+            writer.output(name, np.float32, ["rows", OUTPUTS], y)
+        writer.save(tmp_path / "linears.onnx")
+    import onnx
+
+    ops = [node.op_type for node in onnx.load(tmp_path / "linears.onnx", load_external_data=False).graph.node]
+    assert ops.count("QuantizeLinear") == 1 and ops.count("MatMulIntegerToFloat") == 2
+
+
+@pytest.mark.parametrize(("weight_format", "largest"), [("fp32", 1e-6), ("int8", 0.015), ("int4", 0.12)])
+def test_one_table_is_embedding_and_head(tmp_path: Path, weight_format: WeightFormat, largest: float) -> None:
+    table = Embedding("tokens", constant("tokens", WEIGHT), 3.0)
+    with WeightFile(tmp_path / "weights.bin") as weights:
+        writer = GraphWriter("embedding", weights)
+        ids = writer.input("ids", np.int64, ["rows"])
+        embed = EmbeddingWriter(writer, weight_format, 127, 32)
+        rows = embed(ids, table)
+        writer.output("scores", np.float32, ["rows", OUTPUTS], embed.head(rows, table))
+        writer.output("embedded", np.float32, ["rows", INPUTS], rows)
+        writer.save(tmp_path / "embedding.onnx")
+    ids_fed = np.array([0, 95, 7, 7])
+    scores, embedded = open_session(tmp_path / "embedding.onnx").run(None, {"ids": ids_fed})
+    want = 3 * WEIGHT[ids_fed]
+    assert error(embedded, want) < largest
+    assert error(scores, want @ WEIGHT.T) < 2 * largest
+
+
+def test_a_folded_head_is_not_transposed_at_run_time(tmp_path: Path) -> None:
+    test_one_table_is_embedding_and_head(tmp_path, "int8", 0.015)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(str(tmp_path / "embedding.onnx"), options, providers=["CPUExecutionProvider"])
+    import onnx
+
+    optimized = onnx.load(tmp_path / "optimized.onnx", load_external_data=False)
+    assert "Transpose" not in {node.op_type for node in optimized.graph.node}

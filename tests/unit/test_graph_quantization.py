@@ -1,0 +1,57 @@
+"""Arithmetic of the weight formats, without a graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hfx.exporter.graph import blocks
+from hfx.exporter.graph.blocks import constant, joined
+from hfx.exporter.graph.quantization import int4_blocks, int8_columns, int8_rows
+
+MATRIX = np.random.default_rng(0).standard_normal((37, 50)).astype(np.float32)
+
+
+@pytest.mark.parametrize("levels", [127, 63])
+def test_int8_rows_use_all_levels_and_round_to_the_nearest(levels: int) -> None:
+    values, scale = int8_rows(MATRIX, levels)
+    assert (np.abs(values).max(1) == levels).all()
+    assert np.abs(values * scale[:, None] - MATRIX).max() <= scale.max() / 2 * 1.001
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    values, scale = int8_rows(np.zeros((2, 8), np.float32), 127)
+    assert not values.any() and np.isfinite(scale).all()
+
+
+def test_columns_are_the_rows_transposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "CHUNK_BYTES", 4 * 50 * 5)  # five rows a piece
+    values, scale = int8_columns(constant("m", MATRIX), 127)
+    want, want_scale = int8_rows(MATRIX, 127)
+    assert np.array_equal(values, want.T) and np.array_equal(scale, want_scale)
+
+
+@pytest.mark.parametrize("block", [16, 32])
+def test_four_bits_have_a_scale_a_block_and_their_zero_at_eight(block: int) -> None:
+    packed, scale = next(int4_blocks(constant("m", MATRIX), block))
+    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(37, -1, block).astype(np.float32)
+    unpacked = ((nibbles - 8) * scale[..., None]).reshape(37, -1)
+    assert unpacked.shape[1] == -(-50 // block) * block
+    assert not unpacked[:, 50:].any()
+    steps = np.abs(scale).repeat(block, axis=1)[:, :50]
+    # The value opposite to the extreme may be cut by one step: 4 bits reach from -8 to 7.
+    assert (np.abs(unpacked[:, :50] - MATRIX) <= 1.001 * steps).all()
+
+
+def test_joined_parameters_are_read_across_their_borders() -> None:
+    whole = joined("ab", [constant("a", MATRIX[:10]), constant("b", MATRIX[10:])])
+    assert whole.shape == MATRIX.shape
+    for start, stop in ((0, 37), (0, 10), (8, 12), (10, 11), (36, 37)):
+        assert np.array_equal(whole.take(start, stop), MATRIX[start:stop])
+
+
+def test_chunks_cover_a_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "CHUNK_BYTES", 1)
+    pieces = list(constant("m", MATRIX).scaled(2).rows(3, 9).chunks())
+    assert len(pieces) == 6
+    assert np.array_equal(np.concatenate(pieces), 2 * MATRIX[3:9])
