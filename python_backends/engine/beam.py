@@ -1,0 +1,200 @@
+"""Beam search with transformers 4.57's rules (generation/utils.py, `_beam_search`), one request at a time.
+
+Scores are float32 and adding -1e9 erases them on purpose, as there. Two rules of the original are missing because they
+only concern requests that are over while others of their batch go on; here a request leaves when it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .endings import Endings
+from .processors import Processors
+from .request import Completion, FinishReason, Request
+from .step import Step, check_best
+
+DEAD = np.float32(-1e9)
+
+Floats = NDArray[np.float32]
+Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """The best continuations of all beams, best first: the beam, its next token, the new score, the raw log-prob."""
+
+    beams: Array
+    tokens: Array
+    scores: Floats
+    log_probs: Floats
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished beam."""
+
+    ids: tuple[int, ...]
+    score: float
+    reason: FinishReason
+    log_probs: tuple[float, ...] | None
+
+    def completion(self, index: int) -> Completion:
+        """It as the answer number `index`."""
+        return Completion(index, self.ids, self.reason, self.score, self.log_probs)
+
+
+class BeamSearch:
+    """A `Search` of `num_beams` rows; row i holds the i-th best running beam."""
+
+    uses_log_probs = True
+
+    def __init__(self, request: Request) -> None:
+        settings = request.settings
+        start = settings.decoder_prompt or request.prompt
+        self.rows = settings.num_beams
+        self.wants_log_probs = settings.log_probs
+        self._settings = settings
+        self._start = len(start)
+        self._endings = Endings(settings, len(start))
+        self._processors = Processors(settings, len(start))
+        # So many that, whatever ends, as many go on as there are beams.
+        self._width = max(2, 1 + len(settings.eos_ids)) * self.rows
+        first = self._endings.fed_first()
+        self.prompt = (*start, *first)
+        self._length = len(self.prompt)
+        self._ids = np.empty((self.rows, len(start) + settings.max_tokens), np.int64)
+        self._ids[:, : self._length] = self.prompt
+        self._log_probs = np.zeros((self.rows, settings.max_tokens if settings.log_probs else 0), np.float32)
+        # The beams are equal at first: only one may speak.
+        self._scores = np.full(self.rows, DEAD, np.float32)
+        self._scores[0] = 0
+        self._finished: list[Hypothesis | None] = [None] * self.rows
+        self._finished_scores = np.full(self.rows, DEAD, np.float32)
+
+    @property
+    def candidates(self) -> int:
+        """As many a row as are kept of all rows together; 0 where the next token is forced."""
+        return self._width if self._forced() is None else 0
+
+    def feed(self) -> Sequence[int]:
+        """The newest token of each beam."""
+        newest: list[int] = self._ids[:, self._length - 1].tolist()
+        return newest
+
+    def edit(self, scores: Floats) -> None:
+        """Apply the processors, which act on log-probs here."""
+        self._processors.edits(self._ids[:, : self._length]).apply(scores)
+
+    def choose(self, values: Floats | None, ids: Array | None, log_probs: Floats | None = None) -> Step:
+        """Continue the best beams; nothing is told before all is over."""
+        forced = self._forced()
+        if forced is None:
+            assert values is not None and ids is not None
+            parents, over = self._advance(self._best(values, ids, log_probs))
+        else:
+            parents, over = self._advance(self._all_forced(forced))
+        if not over and (forced := self._forced()) is not None:
+            _, over = self._advance(self._all_forced(forced))
+        return Step(parents, (), self._completions() if over else ())
+
+    def cancelled(self) -> tuple[Completion, ...]:
+        """The best that there is: finished beams, then running ones."""
+        finished = [each for each in self._finished if each is not None]
+        running = [self._hypothesis(beam, self._length, "cancelled") for beam in range(self.rows)]
+        best = [*finished, *running][: self._settings.num_return_sequences]
+        return tuple(Completion(i, each.ids, "cancelled", None, each.log_probs) for i, each in enumerate(best))
+
+    def _forced(self) -> int | None:
+        return self._endings.forced(self._length - self._start)
+
+    def _best(self, values: Floats, ids: Array, log_probs: Floats | None) -> Continuations:
+        scores = values[:, : self._width] + self._scores[:, None]
+        check_best(float(scores.max()))
+        best = np.argsort(-scores.ravel(), kind="stable")[: self._width]
+        beams, columns = np.divmod(best, scores.shape[1])
+        raw = scores if log_probs is None else log_probs
+        return Continuations(beams, ids[beams, columns], scores[beams, columns], raw[beams, columns])
+
+    def _all_forced(self, token: int) -> Continuations:
+        """A forced token has probability 1: each beam goes on with it, and there is nothing else."""
+        order = np.argsort(-self._scores, kind="stable")
+        beams = np.resize(order, self._width)
+        scores = np.full(self._width, -np.inf, np.float32)
+        scores[: self.rows] = self._scores[order]
+        return Continuations(beams, np.full(self._width, token), scores, np.zeros(self._width, np.float32))
+
+    def _advance(self, best: Continuations) -> tuple[tuple[int, ...], bool]:
+        """Make the best that don't end the new beams; the parents of the rows, and whether all is over."""
+        ends = self._ends(best)
+        self._finish(best, ends)
+        live = best.scores + ends * DEAD
+        order = np.argsort(-live, kind="stable")[: self.rows]
+        self._scores = live[order]
+        parents = best.beams[order]
+        self._follow(parents, best.tokens[order], best.log_probs[order])
+        return tuple(parents.tolist()), bool(ends.all()) or self._is_decided()
+
+    def _ends(self, best: Continuations) -> NDArray[np.bool_]:
+        new = self._ids[:, self._start : self._length]
+        pairs = zip(best.beams.tolist(), best.tokens.tolist(), strict=True)
+        return np.array([self._endings.ends(new[beam], token) for beam, token in pairs])
+
+    def _finish(self, best: Continuations, ends: NDArray[np.bool_]) -> None:
+        """Keep the best of the finished and of what ends now; only the first `num_beams` continuations may finish."""
+        ended = np.flatnonzero(ends[: self.rows])
+        if not ended.size:
+            return
+        length = self._length + 1 - self._start
+        # Where erased scores are equal, torch's top-k leaves the order open; a beam that ends is better than none.
+        scores = np.concatenate(
+            [best.scores[ended] / np.float32(length**self._settings.length_penalty), self._finished_scores]
+        )
+        order = np.argsort(-scores, kind="stable")[: self.rows]
+        self._finished = [
+            self._end(best, ended[i], scores[i]) if i < ended.size else self._finished[i - ended.size]
+            for i in order.tolist()
+        ]
+        self._finished_scores = scores[order]
+
+    def _end(self, best: Continuations, column: int, score: np.float32) -> Hypothesis:
+        beam, token = best.beams[column], int(best.tokens[column])
+        reason = self._endings.reason(self._ids[beam, self._start : self._length], token)
+        body = self._hypothesis(beam, self._length, reason)
+        log_probs = None if body.log_probs is None else (*body.log_probs, float(best.log_probs[column]))
+        return Hypothesis((*body.ids, token), float(score), reason, log_probs)
+
+    def _hypothesis(self, beam: int, length: int, reason: FinishReason) -> Hypothesis:
+        ids = tuple(self._ids[beam, self._start : length].tolist())
+        log_probs = tuple(self._log_probs[beam, : len(ids)].tolist()) if self.wants_log_probs else None
+        return Hypothesis(ids, float(DEAD), reason, log_probs)
+
+    def _follow(self, parents: Array, tokens: Array, log_probs: Floats) -> None:
+        new = slice(self._start, self._length)
+        self._ids[:, new] = self._ids[parents, new]
+        self._ids[:, self._length] = tokens
+        if self.wants_log_probs:
+            used = self._length - self._start
+            self._log_probs[:, :used] = self._log_probs[parents, :used]
+            self._log_probs[:, used] = log_probs
+        self._length += 1
+
+    def _is_decided(self) -> bool:
+        """Whether enough beams are finished and no running one is expected to become better."""
+        settings = self._settings
+        all_finished = None not in self._finished
+        if settings.early_stopping is True and all_finished:
+            return True
+        hopeful = settings.early_stopping == "never" and settings.length_penalty > 0
+        length = settings.max_tokens if hopeful else self._length - self._start
+        possible = self._scores[0] / np.float32(length**settings.length_penalty)
+        # The last is a dead beam's where a place is free.
+        return not possible > self._finished_scores[-1]
+
+    def _completions(self) -> tuple[Completion, ...]:
+        returned = self._finished[: self._settings.num_return_sequences]
+        nothing = Hypothesis((), float(DEAD), "length", () if self.wants_log_probs else None)
+        return tuple((each or nothing).completion(index) for index, each in enumerate(returned))

@@ -1,0 +1,144 @@
+"""One step of the engine after another: schedule, run, pick, finish; and everybody told of what came of it.
+
+Owns what becomes of failures, cancellations and deadlines; knows neither threads nor sessions. Calls come from one
+thread at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable
+
+from .errors import DeadlineExceeded, EngineError, StepFailed
+from .handle import Delivery, deliver
+from .jobs import Job, Sequence
+from .picker import Picker
+from .plan import Compact, Decode, Encode, Outcome, Plan, Prefill
+from .request import Event
+from .runner import Runner, carry_out
+from .scheduler import Scheduler
+from .stats import Counters
+from .step import Step
+
+Observer = Callable[[Plan, Scheduler], None]
+
+
+class Core:
+    """The jobs of an engine. `observer` is called after each step: tests check invariants there."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, picker: Picker, observer: Observer | None = None) -> None:
+        self.scheduler = scheduler
+        self.counters = Counters()
+        self.jobs: dict[int, Job] = {}  # by arrival
+        self._runner = runner
+        self._picker = picker
+        self._observer = observer
+        self._deadlines: list[tuple[float, int]] = []  # and arrival
+
+    def accept(self, job: Job) -> None:
+        """Take a job, whose request was checked."""
+        self.jobs[job.arrival] = job
+        self.scheduler.enqueue(job)
+        if job.request.deadline is not None:
+            heapq.heappush(self._deadlines, (job.request.deadline, job.arrival))
+
+    def cancel(self, job: Job) -> None:
+        """End a job's sequences as they are; one that is over already stays so."""
+        if job.arrival not in self.jobs:
+            return
+        completions = tuple(each for sequence in job.unfinished for each in sequence.search.cancelled())
+        self.scheduler.remove(job)
+        self._let_go([Delivery(job.handle, completions, over=True)], [job])
+        self.counters.cancelled += 1
+
+    def expire(self, now: float) -> None:
+        """Fail the jobs whose deadline has passed; `now` is in seconds of `time.monotonic`."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            job = self.jobs.get(heapq.heappop(self._deadlines)[1])
+            if job is not None:
+                self.fail([job], DeadlineExceeded("the deadline passed before the request was done"))
+
+    def step(self) -> bool:
+        """Carry out the next plan, if there is one."""
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return False
+        started = time.perf_counter()
+        try:
+            outcomes = self._picker.pick(carry_out(self._runner, plan), plan.picks)
+        except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
+            self.fail(plan.jobs, _step_failed(plan, error))
+        else:
+            self.scheduler.finish(plan, outcomes)
+            self._tell(outcomes)
+        self._count(plan, time.perf_counter() - started)
+        if self._observer is not None:
+            self._observer(plan, self.scheduler)
+        return True
+
+    def fail(self, jobs: Iterable[Job], error: EngineError) -> None:
+        """End `jobs` with `error`."""
+        ended = [job for job in jobs if job.arrival in self.jobs]
+        for job in ended:
+            self.scheduler.remove(job)
+        self.abandon(ended, error)
+
+    def abandon(self, jobs: Iterable[Job], error: EngineError) -> None:
+        """End `jobs` with `error` without asking the scheduler, which may be what failed."""
+        ended = list(jobs)
+        self._let_go([Delivery(job.handle, (), over=True, failure=error) for job in ended], ended)
+        self.counters.failed += len(ended)
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        events: dict[Job, list[Event]] = {}
+        failures: dict[Job, EngineError] = {}
+        for outcome in outcomes:
+            job, result = outcome.sequence.job, outcome.result
+            if isinstance(result, Step):
+                if result.emitted or result.completions:
+                    events.setdefault(job, []).extend((*result.emitted, *result.completions))
+                    self.counters.tokens += _new_tokens(outcome.sequence, result)
+            else:
+                events.setdefault(job, [])
+                failures.setdefault(job, result)
+        over = [job for job in events if job.over]
+        self.counters.failed += len(failures)
+        self.counters.completed += len(over) - len(failures)
+        self._let_go(
+            [Delivery(job.handle, tuple(new), job.over, failures.get(job)) for job, new in events.items()], over
+        )
+
+    def _let_go(self, deliveries: Iterable[Delivery], over: Iterable[Job]) -> None:
+        for job in over:
+            self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
+        deliver(deliveries)
+
+    def _count(self, plan: Plan, seconds: float) -> None:
+        counters = self.counters
+        if isinstance(plan, (Decode, Compact)):
+            counters.steps += isinstance(plan, Decode)
+            counters.step_seconds += seconds
+            return
+        counters.prompt_runs += 1
+        counters.prompt_seconds += seconds
+        if isinstance(plan, Prefill):
+            counters.prompt_tokens += sum(map(len, plan.prompts))
+        elif isinstance(plan, Encode):
+            counters.prompt_tokens += sum(map(len, plan.sources))
+        else:
+            counters.prompt_tokens += len(plan.tokens)
+
+
+def _new_tokens(sequence: Sequence, step: Step) -> int:
+    """Beams tell of their tokens at the end only."""
+    return sum(len(each.ids) for each in step.completions) if sequence.search.rows > 1 else len(step.emitted)
+
+
+def _step_failed(plan: Plan, error: Exception) -> StepFailed:
+    failed = StepFailed(
+        f"the {type(plan).__name__.lower()} of {len(plan.jobs)} request(s) failed ({type(error).__name__}: {error})",
+        "Send the request again; if it fails alone too, the model can't run it",
+    )
+    failed.__cause__ = error
+    return failed

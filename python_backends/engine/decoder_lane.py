@@ -1,0 +1,78 @@
+"""The decoder of an encoder-decoder for one number of beams, with the memory of its lane.
+
+Owns the step's bindings and the two caches of a unit; knows neither the encoder nor requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bindings import Bindables, Binding
+from .cache import CacheMaker
+from .cross_cache import CrossCache, Encoded
+from .lane_memory import LaneMemory, bind_cache
+from .runner import Outputs
+from .spec import EngineSpec
+
+PREFIXES = ("past_", "present_")
+
+Floats = NDArray[np.float32]
+
+
+class DecoderLane:
+    """`units` units of `width` rows. `touched` units have memory; `logits` is where runs leave them if asked to."""
+
+    def __init__(
+        self, spec: EngineSpec, width: int, units: int, session: Any, logits: Floats, make_cache: CacheMaker
+    ) -> None:
+        rows = units * width
+        own = make_cache(spec.layers, rows, spec.heads, spec.max_length, spec.head_dim, spec.kv_type)
+        self.width = width
+        self.memory = LaneMemory(rows, own)
+        self.cross = CrossCache(spec, units, make_cache)
+        self.touched = 0
+        self._session = session
+        self._logits = logits
+        self._steps: dict[tuple[int, bool], Binding] = {}
+
+    def start(self, unit: int, encoded: Encoded) -> None:
+        """Empty rows, and the cross K/V of one source."""
+        self.cross.put(unit, encoded)
+        for row in range(unit * self.width, (unit + 1) * self.width):
+            self.memory.start(row, 0)
+
+    def move(self, source: int, target: int) -> None:
+        """All of unit `source` to unit `target`."""
+        self.cross.move(source, target)
+        for beam in range(self.width):
+            self.memory.move(source * self.width + beam, target * self.width + beam)
+
+    def step(self, units: int, logits: bool) -> Outputs:
+        """Run one token in all rows of the first `units` units, on memory that was bound once for as many."""
+        rows = units * self.width
+        binding = self._steps.get((units, logits))
+        if binding is None:
+            binding = self._steps[units, logits] = self._bind(units, rows, logits)
+        self.memory.prepare(rows)
+        self.cross.prepare(units)
+        binding.run()
+        self.memory.advance(rows)
+        return Outputs(self.memory.ids[:rows], self._logits[:rows] if logits else None)
+
+    def give_back(self, first: int) -> None:
+        """Free the memory of units from `first` on."""
+        self.memory.cache.give_back(first * self.width)
+        self.cross.give_back(first)
+        self.touched = first
+
+    def _bind(self, units: int, rows: int, logits: bool) -> Binding:
+        past, present = bind_cache(self.memory.cache, 0, rows, PREFIXES)
+        cross, cross_present = self.cross.bound(units)
+        # next_ids is written when input_ids has been read: the next input is in place without a copy.
+        outputs: Bindables = {"next_ids": self.memory.ids[:rows], **present, **cross_present}
+        if logits:
+            outputs = {**outputs, "logits": self._logits[:rows]}
+        return Binding(self._session, {**self.memory.inputs(rows), **cross, **past}, outputs)

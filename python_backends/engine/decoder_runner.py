@@ -1,0 +1,134 @@
+"""Decoder-only models in ONNX Runtime: one graph runs prompts, parts of prompts, and steps.
+
+Owns the session, the lane's memory and its bindings; knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bindings import Arrays, Bindable, Binding
+from .cache import CacheMaker
+from .kv_cache import KvCache
+from .lane_memory import LaneMemory, bind_cache
+from .memory import Reserved
+from .plan import Ids
+from .ragged import pad
+from .runner import Outputs, Pairs
+from .sessions import SessionSettings, open_session
+from .spec import EngineSpec
+
+WIDTH = 1
+PREFIXES = ("past_", "present_")
+
+
+class DecoderRunner:
+    """A `Runner` with `slots` rows, all in the lane of width 1, and one beside them for prompts that come in chunks."""
+
+    def __init__(
+        self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
+    ) -> None:
+        self._session = open_session(spec.files.decoder[WIDTH], settings)
+        cache = make_cache(spec.layers, slots + 1, spec.heads, spec.max_length, spec.head_dim, spec.kv_type)
+        self.lane = LaneMemory(slots, cache)
+        self._staging = slots
+        self._staged = 0
+        self._max_length = spec.max_length
+        self._last = np.zeros((slots, 1), np.int64)
+        self._first_ids = np.zeros((slots, 1), np.int64)
+        self._logits = Reserved((slots, spec.vocab_size), np.float32).array
+        self._steps: dict[tuple[int, bool], Binding] = {}
+
+    def open_lane(self, width: int) -> None:
+        """Nothing: the one lane is open."""
+
+    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """One ragged batch, padded at the right. Pads fill the cache beyond a row's length, where nothing reads."""
+        ids, lengths = pad(prompts, self._max_length)
+        outputs = self._prompt(first, ids, 0, lengths, logits)
+        for row, prompt in enumerate(prompts):
+            self.lane.start(first + row, len(prompt))
+        return outputs
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Cache and length."""
+        self.lane.move(source, target)
+
+    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """The operator takes several tokens on a filled cache for a batch of one only: hence a row of its own."""
+        ids = np.array([tokens], np.int64)
+        self._staged = start + len(tokens)
+        return self._prompt(self._staging, ids, start, np.array([len(tokens)], np.int32), logits)
+
+    def land(self, row: int) -> None:
+        """Copy what is filled."""
+        self.lane.cache.copy(self._staging, row, self._staged)
+        self.lane.start(row, self._staged)
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
+        """Not asked of a model without an encoder."""
+        raise RuntimeError("this model has no encoder")
+
+    def move(self, width: int, source: int, target: int) -> None:
+        """A unit is a row here."""
+        self.lane.move(source, target)
+
+    def follow(self, width: int, pairs: Pairs) -> None:
+        """Copy what is filled."""
+        self.lane.follow(pairs)
+
+    def feed(self, width: int, pairs: Pairs) -> None:
+        """Overwrite the argmax of the last run."""
+        self.lane.feed(pairs)
+
+    def step(self, width: int, units: int, logits: bool) -> Outputs:
+        """One run on memory that was bound when there were as many rows the first time."""
+        binding = self._steps.get((units, logits))
+        if binding is None:
+            inputs = {**self.lane.inputs(units), "last_index": self._last[:units]}
+            # next_ids is written when input_ids has been read: the next input is in place without a copy.
+            binding = self._bind(0, inputs, self.lane.ids[:units], logits)
+            self._steps[units, logits] = binding
+        self.lane.prepare(units)
+        binding.run()
+        self.lane.advance(units)
+        return Outputs(self.lane.ids[:units], self._logits[:units] if logits else None)
+
+    def occupy(self, units: Pairs) -> None:
+        """Nothing: one lane touches no more than its slots."""
+
+    def give_back(self) -> None:
+        """The cache's pages."""
+        self.lane.cache.give_back(0)
+
+    def close(self) -> None:
+        """Drop bindings and session."""
+        self._steps.clear()
+        self._session = None
+
+    def _prompt(
+        self, first: int, ids: NDArray[np.int64], start: int, lengths: NDArray[np.int32], logits: bool
+    ) -> Outputs:
+        """Run `ids` [rows, width], of which `lengths` a row are real, from position `start` on in rows from `first`."""
+        rows, width = ids.shape
+        positions = np.arange(start, start + width, dtype=np.int64)
+        inputs: Arrays = {
+            "input_ids": ids,
+            "position_ids": np.ascontiguousarray(np.broadcast_to(positions, ids.shape)),
+            "seqlens_k": start + lengths - np.int32(1),
+            "total_length": np.array(start + width, np.int32),
+            "last_index": (lengths - 1).astype(np.int64)[:, None],
+        }
+        self._bind(first, inputs, self._first_ids[:rows], logits).run()
+        return Outputs(self._first_ids[:rows], self._logits[:rows] if logits else None)
+
+    def _bind(self, first: int, inputs: Arrays, next_ids: NDArray[np.int64], logits: bool) -> Binding:
+        rows = len(next_ids)
+        past, present = bind_cache(self.lane.cache, first, rows, PREFIXES)
+        outputs: dict[str, Bindable] = {"next_ids": next_ids, **present}
+        if logits:
+            outputs["logits"] = self._logits[:rows]
+        return Binding(self._session, {**inputs, **past}, outputs)

@@ -1,0 +1,140 @@
+"""Encoder-decoder models in ONNX Runtime: an encoder, and a decoder graph for each width of lane.
+
+Owns the sessions and the memory that the lanes share; knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bindings import Binding
+from .cache import CacheMaker
+from .cross_cache import Encoded, Numbers
+from .decoder_lane import DecoderLane
+from .kv_cache import KvCache
+from .memory import Reserved
+from .plan import Ids
+from .ragged import pad
+from .runner import Outputs, Pairs
+from .sessions import SessionSettings, open_session
+from .spec import EngineSpec
+
+Floats = NDArray[np.float32]
+
+
+class EncoderDecoderRunner:
+    """A `Runner` with `slots` rows in all lanes together; a lane is opened with the first request of its width."""
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        slots: int,
+        settings: SessionSettings,
+        encode_tokens: int,
+        make_cache: CacheMaker = KvCache,
+    ) -> None:
+        assert spec.files.encoder is not None
+        self._spec = spec
+        self._slots = slots
+        self._settings = settings
+        self._make_cache = make_cache
+        self._encoder = open_session(spec.files.encoder, settings)
+        # Room for the largest batch that is encoded at once, [layer, tokens, K and V].
+        tokens = max(2 * encode_tokens, spec.max_source)
+        dtype = np.int8 if spec.cross_type == "int8" else np.float32
+        self._encoded = Reserved((spec.layers, tokens * 2 * spec.heads * spec.head_dim), dtype)
+        self._logits: Floats = Reserved((slots, spec.vocab_size), np.float32).array
+        self._opening = threading.Lock()
+        self.lanes: dict[int, DecoderLane] = {}
+
+    def open_lane(self, width: int) -> None:
+        """Load the decoder for `width` beams and reserve its memory."""
+        if width in self.lanes:
+            return
+        with self._opening:
+            if width not in self.lanes:
+                session = open_session(self._spec.files.decoder[width], self._settings)
+                units = self._slots // width
+                lane = DecoderLane(self._spec, width, units, session, self._logits, self._make_cache)
+                self.lanes[width] = lane
+
+    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """Not asked of a model with an encoder: its decoder's prompts are fed step by step."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def land(self, row: int) -> None:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
+        """One ragged batch, padded at the right; then each source's K/V to its units."""
+        values, scales = self._run_encoder(sources)
+        for at, (source, units) in enumerate(zip(sources, places, strict=True)):
+            encoded = Encoded(values[:, at, : len(source)], None if scales is None else scales[:, at])
+            for width, unit in units:
+                self.lanes[width].start(unit, encoded)
+
+    def move(self, width: int, source: int, target: int) -> None:
+        """Own and cross K/V, lengths and next inputs."""
+        self.lanes[width].move(source, target)
+
+    def follow(self, width: int, pairs: Pairs) -> None:
+        """Copy what is filled; the cross K/V are the unit's."""
+        self.lanes[width].memory.follow(pairs)
+
+    def feed(self, width: int, pairs: Pairs) -> None:
+        """Overwrite the argmax of the last run."""
+        self.lanes[width].memory.feed(pairs)
+
+    def step(self, width: int, units: int, logits: bool) -> Outputs:
+        """One run of the lane's decoder."""
+        return self.lanes[width].step(units, logits)
+
+    def occupy(self, units: Pairs) -> None:
+        """Keep the memory that lanes have touched to `slots` rows in all: each gives back what it does not use."""
+        in_use = dict(units)
+        lanes = tuple(self.lanes.items())  # another thread may open one
+        for width, lane in lanes:
+            lane.touched = max(lane.touched, in_use.get(width, 0))
+        if sum(width * lane.touched for width, lane in lanes) > self._slots:
+            for width, lane in lanes:
+                lane.give_back(in_use.get(width, 0))
+
+    def give_back(self) -> None:
+        """All lanes' pages, and the encoder's."""
+        self._encoded.give_back(0, self._encoded.array.size)
+        for lane in tuple(self.lanes.values()):
+            lane.give_back(0)
+
+    def close(self) -> None:
+        """Drop bindings and sessions."""
+        self._encoder = None
+        self.lanes.clear()
+
+    def _run_encoder(self, sources: Sequence[Ids]) -> tuple[Numbers, Floats | None]:
+        """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
+        ids, lengths = pad(sources, self._spec.max_source)
+        total = np.array(ids.shape[1], np.int32)
+        inputs = {"input_ids": ids, "seqlens_k": lengths - np.int32(1), "total_length": total}
+        width = 2 * self._spec.heads * self._spec.head_dim
+        shape = (*ids.shape, width)
+        size = int(np.prod(shape))
+        outputs = {f"cross_{i}": layer[:size].reshape(shape) for i, layer in enumerate(self._encoded.array)}
+        scales = None
+        if self._spec.cross_type == "int8":
+            scales = np.empty((self._spec.layers, len(sources), width), np.float32)
+            outputs |= {f"cross_scale_{i}": layer for i, layer in enumerate(scales)}
+        Binding(self._encoder, inputs, outputs).run()
+        return self._encoded.array[:, :size].reshape(-1, *shape), scales

@@ -1,0 +1,234 @@
+"""The engine as callers see it: requests in from any thread, events out, one thread that does the work.
+
+Owns the thread, the bounded queue's limit and the life cycle; what a step is, is the core's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from .admission import check
+from .cache import CacheMaker
+from .core import Core, Observer
+from .decoder_runner import DecoderRunner
+from .device_cache import DeviceCaches
+from .encoder_decoder_runner import EncoderDecoderRunner
+from .errors import Draining, EngineClosed, EngineError, QueueFull
+from .handle import Handle
+from .jobs import Job, new_job
+from .kv_cache import KvCache
+from .picker import Picker
+from .request import Request
+from .runner import Runner
+from .scheduler import Limits, Scheduler
+from .sessions import SessionSettings, check_machine
+from .spec import EngineSpec, read_spec
+from .stats import Stats
+
+# After so long without work, memory is given back, and the thread looks whether the program has ended without close().
+IDLE_SECONDS = 1.0
+
+
+class Engine:
+    """A model that answers many requests at once. Use as a context manager, or `close()` it."""
+
+    def __init__(self, spec: EngineSpec, core: Core, runner: Runner, max_queue: int) -> None:
+        self.spec = spec
+        self.max_queue = max_queue
+        self._core = core
+        self._runner = runner
+        self._arrivals = itertools.count()
+        self._submitted: list[Job] = []
+        self._cancelled: list[Job] = []
+        # Reentrant: the collector may finalize an abandoned stream, and so cancel it, in the midst of a locked section.
+        self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)
+        self._rest = threading.Condition(self._lock)
+        self._resting = False
+        self._rested = False
+        self._draining = False
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._thread = _EngineThread(target=self._run, name="generation-engine", daemon=False)
+        self._thread.start()
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path | str,
+        *,
+        slots: int = 8,
+        max_queue: int = 64,
+        threads: int = 0,
+        provider: str = "CPU",
+        spinning: bool = False,
+        beams: Iterable[int] = (),
+        limits: Limits | None = None,
+        observer: Observer | None = None,
+    ) -> Engine:
+        """The engine of the model in `folder` (with engine.json).
+
+        `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
+        that have rows. `threads` of each operator, 0 for one a core. An encoder-decoder's decoders for `beams` are
+        opened now, others with the first request that needs them. Raises ModelRefused in its kinds.
+        """
+        for name, value in (("slots", slots), ("max_queue", max_queue)):
+            if value < 1:
+                raise EngineError(f"{name} is {value}", "It must be at least 1")
+        spec = read_spec(Path(folder))
+        settings = SessionSettings(threads, provider, spinning)
+        check_machine(spec, settings)
+        limits = limits or Limits()
+        runner = _runner(spec, slots, settings, limits)
+        for width in set(beams).intersection(spec.beams):
+            runner.open_lane(width)
+        scheduler = Scheduler(slots, spec.has_encoder, limits)
+        return cls(spec, Core(scheduler, runner, Picker(spec, slots, settings), observer), runner, max_queue)
+
+    def submit(self, request: Request) -> Handle:
+        """Take a request; its handle gives its events.
+
+        Raises InvalidRequest, DoesNotFit, QueueFull, Draining or EngineClosed at once, and then nothing was taken. The
+        first request with a new number of beams waits here until the decoder for it is open.
+        """
+        try:
+            check(request, self.spec, self._core.scheduler.slots)
+            job = new_job(request, self.spec.has_encoder)
+            job.handle = Handle(request, partial(self._cancel, job))
+            self._refuse_if_closed()
+            self._runner.open_lane(job.sequences[0].width)
+            self._enqueue(job)
+        except EngineError as error:
+            with self._lock:
+                self._core.counters.refused[type(error).__name__] += 1
+            raise
+        return job.handle
+
+    def stats(self) -> Stats:
+        """Counters and the state at the moment."""
+        with self._lock:
+            scheduler = self._core.scheduler
+            waiting = len(scheduler.waiting) + len(self._submitted)
+            return self._core.counters.snapshot(scheduler.slots, scheduler.free_rows, waiting, len(self._core.jobs))
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Take no more requests and wait until those there are over; false where `timeout` seconds did not do."""
+        with self._lock:
+            self._draining = True
+            return self._rest.wait_for(lambda: self._resting and not self._submitted, timeout)
+
+    def close(self) -> None:
+        """Stop after the step that runs, fail what is not over with EngineClosed, and let go of the model."""
+        with self._lock:
+            self._closing = True
+            self._work.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _enqueue(self, job: Job) -> None:
+        with self._lock:
+            self._refuse_if_closed()
+            waiting = self._waiting_with(job)
+            if waiting > self.max_queue:
+                raise QueueFull(f"{waiting - 1} requests wait, of {self.max_queue} that may", "Try again later")
+            job.arrival = next(self._arrivals)
+            self._submitted.append(job)
+            self._work.notify()
+
+    def _waiting_with(self, job: Job) -> int:
+        """How many requests would wait, `job` included: those that get rows before the next step don't."""
+        scheduler = self._core.scheduler
+        if scheduler.waiting:  # its first did not fit
+            return len(scheduler.waiting) + len(self._submitted) + 1
+        free, waiting = scheduler.free_rows, len(self._submitted) + 1
+        for each in itertools.chain(self._submitted, (job,)):
+            if each.rows > free:
+                break
+            free -= each.rows
+            waiting -= 1
+        return waiting
+
+    def _cancel(self, job: Job) -> None:
+        with self._lock:
+            self._cancelled.append(job)  # the thread does not sleep while there is anything to cancel
+
+    def _refuse_if_closed(self) -> None:
+        if self._closing:
+            reason = f": {self._failure!r}" if self._failure is not None else ""
+            raise EngineClosed(f"the engine is closed{reason}", "Open another")
+        if self._draining:
+            raise Draining("the engine finishes its requests and takes no new ones", "Send the request to another")
+
+    def _run(self) -> None:
+        try:
+            while self._take_orders():
+                self._core.expire(time.monotonic())
+                if not self._core.step() and self._rested:
+                    self._runner.give_back()
+        except BaseException as error:  # a bug: nobody may wait for ever
+            self._failure = error
+        finally:
+            self._end()
+
+    def _take_orders(self) -> bool:
+        """Do what was asked for since the last step; wait where there is nothing to do. False: stop."""
+        with self._lock:
+            if not (self._submitted or self._cancelled or self._closing) and self._core.scheduler.idle:
+                self._resting = True
+                self._rest.notify_all()
+                self._rested = not self._work.wait(IDLE_SECONDS)
+                self._resting = False
+                self._closing = self._closing or (self._rested and _program_has_ended())
+            submitted, self._submitted = self._submitted, []
+            cancelled, self._cancelled = self._cancelled, []
+            for job in submitted:
+                self._core.accept(job)
+            for job in cancelled:
+                self._core.cancel(job)
+            return not self._closing
+
+    def _end(self) -> None:
+        with self._lock:
+            self._closing = True
+            left, self._submitted = [*self._core.jobs.values(), *self._submitted], []
+        reason = f": {self._failure!r}" if self._failure is not None else ""
+        error = EngineClosed(f"the engine was closed before the request was done{reason}", "Send it to another")
+        error.__cause__ = self._failure
+        self._core.abandon(left, error)
+        self._runner.close()
+        with self._lock:
+            self._resting = True
+            self._rest.notify_all()
+
+
+class _EngineThread(threading.Thread):
+    """The thread of some engine."""
+
+
+def _program_has_ended() -> bool:
+    """Whether the interpreter only waits for engines that nobody closed."""
+    others = (each for each in threading.enumerate() if not each.daemon and not isinstance(each, _EngineThread))
+    return not any(each.is_alive() for each in others)
+
+
+def _runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
+    make_cache: CacheMaker = (
+        KvCache if settings.provider == "CPU" else DeviceCaches(settings, settings.provider.lower())
+    )
+    if spec.has_encoder:
+        return EncoderDecoderRunner(spec, slots, settings, limits.encode, make_cache)
+    return DecoderRunner(spec, slots, settings, make_cache)

@@ -1,0 +1,94 @@
+"""The closed error tree of the engine.
+
+Every failure that a caller can cause, cure or must live with is one of these; `message` says what happened, `fix` what
+to do next. Nothing here knows how errors reach a user.
+
+    EngineError
+      InvalidRequest          a field of the request is outside its range, or two fields contradict each other
+      DoesNotFit              the request needs more than this engine will ever have
+      QueueFull               as many requests wait as may wait; try again later
+      Draining                the engine takes no new requests
+        EngineClosed          and has let go of the model
+      DeadlineExceeded        the request was not done in time
+      StepFailed              the step that the request was part of failed
+      ModelRefused            the model can't run here
+        ModelDamaged          engine.json or a file is missing, damaged, or does not fit the others
+        RuntimeTooOld         the installed onnxruntime is older than the model needs
+        ProcessorUnsuited     the CPU would give wrong products with these weights
+        ProviderMissing       the installed onnxruntime has no such execution provider, or no device for it
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """What happened (`message`), and what to do next (`fix`, may be empty)."""
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.fix}" if self.fix else self.message
+
+
+class InvalidRequest(EngineError):
+    """The value of `field` can't be taken; `allowed` says what can."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        super().__init__(f"{field} is {shown}; allowed: {allowed}")
+        self.field = field
+        self.allowed = allowed
+
+
+class DoesNotFit(EngineError):
+    """The request needs `needed` units of `what` (positions, rows ...), of which there are `available` at most."""
+
+    def __init__(self, what: str, needed: int, available: int, fix: str = "") -> None:
+        super().__init__(f"the request needs {needed} {what}; this engine has {available}", fix)
+        self.what = what
+        self.needed = needed
+        self.available = available
+
+
+class QueueFull(EngineError):
+    """As many requests wait as may wait; nothing was taken, so the caller may try again later."""
+
+
+class Draining(EngineError):
+    """The engine finishes what it has and takes no new requests."""
+
+
+class EngineClosed(Draining):
+    """The engine is closed; requests that it still had end with this too."""
+
+
+class DeadlineExceeded(EngineError):
+    """The request's deadline passed before it was done."""
+
+
+class StepFailed(EngineError):
+    """The step that the request was part of failed; other requests go on, and this one may be sent again."""
+
+
+class ModelRefused(EngineError):
+    """The model can't run here."""
+
+
+class ModelDamaged(ModelRefused):
+    """engine.json or a file that it names is missing, damaged, or does not fit the others."""
+
+
+class RuntimeTooOld(ModelRefused):
+    """The installed onnxruntime is older than the model needs."""
+
+
+class ProcessorUnsuited(ModelRefused):
+    """The CPU lacks instructions without which these weights give wrong products."""
+
+
+class ProviderMissing(ModelRefused):
+    """The installed onnxruntime has no such execution provider, or there is no device for it."""

@@ -1,0 +1,87 @@
+"""A request inside the engine: its searches, where their rows are, and how far they have come.
+
+Owns the state that the scheduler changes from step to step; knows no tensors and no threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .request import Request
+from .search import Search, new_search, number_of_searches
+
+if TYPE_CHECKING:
+    from .handle import Handle
+
+Ids = tuple[int, ...]
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One search in the engine.
+
+    `rows` are its rows in the lane of `width`, one for each row of the search, and empty until it has a place. `length`
+    counts the positions in its cache. `feed` is what its rows must be fed with, empty where the argmax of the last run,
+    which is in place already, is right. `copies` are to be made before the next run: (source, target) as indices of
+    `rows`. `prompt_left` is what the decoder is still to be fed with before the first choice (encoder-decoders).
+    """
+
+    search: Search
+    job: Job = field(repr=False)
+    width: int
+    rows: list[int] = field(default_factory=list)
+    length: int = 0
+    feed: Ids = ()
+    copies: Pairs = ()
+    prompt_left: Ids = ()
+    chosen: bool = False
+    over: bool = False
+
+    def follow(self, parents: Ids) -> None:
+        """Row i of the search goes on from what its row `parents[i]` held.
+
+        One child of each parent takes over the parent's row as it is; only the others are copied, to rows of parents
+        without children. So nothing that is copied from is copied to.
+        """
+        heirs: dict[int, int] = {}
+        for child, parent in enumerate(parents):
+            heirs.setdefault(parent, child)
+        childless = [row for parent, row in enumerate(self.rows) if parent not in heirs]
+        self.copies = tuple((heirs[parent], child) for child, parent in enumerate(parents) if heirs[parent] != child)
+        self.rows = [
+            self.rows[parent] if heirs[parent] == child else childless.pop() for child, parent in enumerate(parents)
+        ]
+
+
+@dataclass(eq=False)
+class Job:
+    """A request and its sequences. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests.
+
+    `admitted` jobs have their rows reserved; `prefilled` positions of the prompt have been run.
+    """
+
+    request: Request
+    rows: int
+    prompt: Ids
+    sequences: tuple[Sequence, ...] = ()
+    arrival: int = 0
+    admitted: bool = False
+    prefilled: int = 0
+    over: bool = False
+    handle: Handle = field(init=False, repr=False)
+
+    @property
+    def unfinished(self) -> list[Sequence]:
+        """The sequences that go on."""
+        return [sequence for sequence in self.sequences if not sequence.over]
+
+
+def new_job(request: Request, has_encoder: bool) -> Job:
+    """The job of a request that was checked. With an encoder, its lane is as wide as it has beams; else 1."""
+    searches = [new_search(request, index) for index in range(number_of_searches(request.settings))]
+    rows = sum(search.rows for search in searches)
+    job = Job(request, rows, request.prompt if has_encoder else tuple(searches[0].prompt))
+    job.sequences = tuple(Sequence(search, job, search.rows if has_encoder else 1) for search in searches)
+    return job

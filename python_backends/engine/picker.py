@@ -1,0 +1,129 @@
+"""From the outputs of a run to what each search chose.
+
+Owns the vectorised part (gathering rows, log-softmax and top-k in one run for all searches) and the isolation of a
+search that fails; knows no rule of decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bindings import Arrays, Binding
+from .errors import EngineError, StepFailed
+from .memory import Reserved
+from .plan import Outcome, Pick
+from .runner import Outputs
+from .search import WHOLE_ROW, log_probs_at
+from .sessions import SessionSettings, open_session
+from .spec import EngineSpec
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+class Picker:
+    """For runs of at most `slots` rows."""
+
+    def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
+        settings = replace(settings, provider="CPU")  # the logits are on the host by now
+        self._log_softmax = open_session(spec.files.log_softmax, settings)
+        self._top_k = open_session(spec.files.top_k, settings)
+        self._vocabulary = spec.vocab_size
+        # Copies of logits that searches may edit; the first rows are their log-softmax where beams want that.
+        self._scores: Floats = Reserved((slots, spec.vocab_size), np.float32).array
+        self._logits: Floats = Reserved((slots, spec.vocab_size), np.float32).array
+
+    def pick(self, outputs: Outputs, picks: Sequence[Pick]) -> list[Outcome]:
+        """What each pick's search chooses from its rows of `outputs`, in order. A search that fails gives its error."""
+        scored = [pick for pick in picks if pick.sequence.search.candidates != 0]
+        if not scored:
+            return [_argmax(outputs, pick) for pick in picks]
+        results = self._choose(outputs, scored)
+        return [results[pick.sequence] if pick.sequence in results else _argmax(outputs, pick) for pick in picks]
+
+    def _choose(self, outputs: Outputs, picks: list[Pick]) -> dict[object, Outcome]:
+        # Rows that are log-softmaxed come first, rows of which no best are taken last.
+        picks.sort(key=_place)
+        ends = np.cumsum([len(pick.rows) for pick in picks]).tolist()
+        spans = [slice(end - len(pick.rows), end) for pick, end in zip(picks, ends, strict=True)]
+        self._gather(outputs, picks)
+        errors = [_edit(pick, self._scores[span]) for pick, span in zip(picks, spans, strict=True)]
+        best = [pick for pick in picks if pick.sequence.search.candidates != WHOLE_ROW]
+        values, ids = self._best(best)
+        results: dict[object, Outcome] = {}
+        for at, (pick, span) in enumerate(zip(picks, spans, strict=True)):
+            error = errors[at]
+            if error is not None:
+                results[pick.sequence] = Outcome(pick.sequence, error)
+            elif at < len(best):
+                results[pick.sequence] = _choose(outputs, pick, values[span], ids[span])
+            else:
+                results[pick.sequence] = _choose(outputs, pick, self._scores[span], None)
+        return results
+
+    def _gather(self, outputs: Outputs, picks: Sequence[Pick]) -> None:
+        """The logits of all picks' rows to the scores, log-softmaxed where wanted."""
+        assert outputs.logits is not None
+        soft = [row for pick in picks if pick.sequence.search.uses_log_probs for row in pick.rows]
+        raw = [row for pick in picks if not pick.sequence.search.uses_log_probs for row in pick.rows]
+        if soft:
+            logits, scores = self._logits[: len(soft)], self._scores[: len(soft)]
+            np.take(outputs.logits, soft, axis=0, out=logits, mode="clip")
+            Binding(self._log_softmax, {"scores": logits}, {"log_probs": scores}).run()
+        if raw:
+            np.take(outputs.logits, raw, axis=0, out=self._scores[len(soft) : len(soft) + len(raw)], mode="clip")
+
+    def _best(self, picks: Sequence[Pick]) -> tuple[Floats, Ids]:
+        """(values, ids) [rows, k] of the first rows of the scores, k being the largest that a pick wants."""
+        rows = sum(len(pick.rows) for pick in picks)
+        k = min(max((pick.sequence.search.candidates for pick in picks), default=0), self._vocabulary)
+        values, ids = np.empty((rows, k), np.float32), np.empty((rows, k), np.int64)
+        if rows:
+            inputs: Arrays = {"scores": self._scores[:rows], "k": np.array([k], np.int64)}
+            Binding(self._top_k, inputs, {"values": values, "ids": ids}).run()
+        return values, ids
+
+
+def _place(pick: Pick) -> tuple[bool, bool]:
+    search = pick.sequence.search
+    return not search.uses_log_probs, search.candidates == WHOLE_ROW
+
+
+def _edit(pick: Pick, scores: Floats) -> EngineError | None:
+    try:
+        pick.sequence.search.edit(scores)
+    except Exception as error:  # one search's failure is its own
+        return _failure(error)
+    return None
+
+
+def _argmax(outputs: Outputs, pick: Pick) -> Outcome:
+    if len(pick.rows) > 1:
+        return _choose(outputs, pick, None, outputs.next_ids[list(pick.rows)])
+    row = pick.rows[0]
+    ids = outputs.next_ids[row : row + 1]
+    argmax = int(ids[0, 0])
+    outcome = _choose(outputs, pick, None, ids)
+    return Outcome(outcome.sequence, outcome.result, argmax)
+
+
+def _choose(outputs: Outputs, pick: Pick, values: Floats | None, ids: Ids | None) -> Outcome:
+    search = pick.sequence.search
+    try:
+        log_probs = None
+        if search.wants_log_probs:
+            assert outputs.logits is not None
+            log_probs = log_probs_at(outputs.logits[list(pick.rows)], ids)
+        return Outcome(pick.sequence, search.choose(values, ids, log_probs))
+    except Exception as error:  # one search's failure is its own
+        return Outcome(pick.sequence, _failure(error))
+
+
+def _failure(error: Exception) -> EngineError:
+    if isinstance(error, EngineError):
+        return error
+    return StepFailed(f"choosing the next token failed ({type(error).__name__}: {error})", "Report it with the request")

@@ -1,0 +1,106 @@
+"""What one step does: frozen values that the scheduler makes, a runner carries out, and tests read.
+
+A plan is one run of one graph, or a compaction; a failure of it concerns its own sequences only. Rows and units are
+numbers within the lane of `width`; knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from .errors import EngineError
+from .step import Step
+
+if TYPE_CHECKING:
+    from .jobs import Job, Sequence
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A sequence that chooses its next tokens from rows `rows` of a run's outputs, one for each row of its search."""
+
+    sequence: Sequence
+    rows: Ids
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a Pick. `argmax` is the id that the run left in place as the next input, where there is one row."""
+
+    sequence: Sequence
+    result: Step | EngineError
+    argmax: int | None = None
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Whole prompts into new rows of the lane of width 1.
+
+    Prompt i is run in row `first + i`; `copies` are (source, target) rows that get the same prompt.
+    """
+
+    first: int
+    prompts: tuple[Ids, ...]
+    copies: tuple[tuple[int, int], ...]
+    logits: bool
+    jobs: tuple[Job, ...]
+    picks: tuple[Pick, ...]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Part of one long prompt, from position `start`, into the staging row; the last part lands in `rows`."""
+
+    tokens: Ids
+    start: int
+    rows: Ids
+    logits: bool
+    jobs: tuple[Job, ...]
+    picks: tuple[Pick, ...]
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Sources to the encoder; each (width, unit) of `places[i]` gets the cross K/V of source i, and empty rows.
+
+    `in_use` are the units of all lanes that are in use then, as (width, number).
+    """
+
+    sources: tuple[Ids, ...]
+    places: tuple[tuple[tuple[int, int], ...], ...]
+    in_use: tuple[tuple[int, int], ...]
+    jobs: tuple[Job, ...]
+    picks: tuple[Pick, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decode:
+    """One token for each row of units 0 to `units` of a lane.
+
+    First each (source, target) of `follows` is copied, a group for each sequence; then `feeds` are written, as (row,
+    token). Other rows are fed with the argmax of their last run. `logits`: whether a pick needs more than the argmax.
+    """
+
+    width: int
+    units: int
+    follows: tuple[tuple[tuple[int, int], ...], ...]
+    feeds: tuple[tuple[int, int], ...]
+    logits: bool
+    jobs: tuple[Job, ...]
+    picks: tuple[Pick, ...]
+
+
+@dataclass(frozen=True)
+class Compact:
+    """Units that move, as (source, target), so that those in use are the first ones of the lane again."""
+
+    width: int
+    moves: tuple[tuple[int, int], ...]
+    jobs: tuple[Job, ...]
+    picks: tuple[Pick, ...] = ()
+
+
+Plan = Union[Prefill, Chunk, Encode, Decode, Compact]

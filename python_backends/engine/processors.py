@@ -1,0 +1,140 @@
+"""What the settings do to scores before a token is chosen: one penalty, and bans of four kinds.
+
+The rules are those of transformers 4.57 (generation/logits_process.py). Its order matters only in that the penalty
+comes first; forced tokens, which come last, are in endings.py. Nothing of the vocabulary's size is allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .request import Ids, Settings
+
+Array = NDArray[np.int64]
+
+NONE: Array = np.empty(0, np.int64)
+BANNED = np.float32(-np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Edits:
+    """What is to be done to the scores of one step.
+
+    `seen` [rows, n] are ids whose scores `penalty` makes worse; `everywhere` are ids that no row may choose; the pairs
+    of `banned` (rows, ids) are ids that one row may not.
+    """
+
+    penalty: float = 1.0
+    seen: Array | None = None
+    everywhere: tuple[Array, ...] = ()
+    banned: tuple[Array, Array] | None = None
+
+    def __bool__(self) -> bool:
+        return self.seen is not None or bool(self.everywhere) or self.banned is not None
+
+    def apply(self, scores: NDArray[np.float32]) -> None:
+        """Do it to `scores` [rows, vocabulary], in place."""
+        if self.seen is not None:
+            where = (np.arange(len(scores))[:, None], self.seen)
+            picked = scores[where]
+            scores[where] = np.where(picked < 0, picked * self.penalty, picked / self.penalty)
+        for ids in self.everywhere:
+            scores[:, ids] = BANNED
+        if self.banned is not None:
+            scores[self.banned] = BANNED
+
+
+NOTHING = Edits()
+
+
+class Processors:
+    """The edits of sequences that start with `start` tokens (a prompt, or an encoder-decoder's decoder prompt)."""
+
+    def __init__(self, settings: Settings, start: int) -> None:
+        self._penalty = settings.repetition_penalty
+        self._ngram = settings.no_repeat_ngram_size
+        self._words = _BadWords(settings)
+        self._always = _array(settings.suppress_ids, self._words.single)
+        self._eos = _array(settings.eos_ids)
+        self._eos_from = start + settings.min_tokens
+        # A forced first token counts as part of the beginning: what may not begin is banned after it.
+        self._begin = _array(settings.begin_suppress_ids)
+        self._begins_at = start + (start == 1 and settings.forced_bos_id is not None)
+        self._by_row = bool(self._ngram or self._words)
+
+    def edits(self, histories: Array) -> Edits:
+        """What is to be done before the token after `histories` [rows, length] (the start included) is chosen."""
+        everywhere = self._everywhere(histories.shape[1])
+        banned = self._banned(histories) if self._by_row else None
+        seen = histories if self._penalty != 1.0 else None
+        if seen is None and not everywhere and banned is None:
+            return NOTHING
+        return Edits(self._penalty, seen, everywhere, banned)
+
+    def _everywhere(self, length: int) -> tuple[Array, ...]:
+        early = self._eos if length < self._eos_from else NONE
+        first = self._begin if length == self._begins_at else NONE
+        return tuple(ids for ids in (self._always, early, first) if ids.size)
+
+    def _banned(self, histories: Array) -> tuple[Array, Array] | None:
+        rows, ids = repeats(histories, self._ngram) if self._ngram else (NONE, NONE)
+        if self._words:
+            worded_rows, worded_ids = self._words.banned(histories)
+            rows, ids = np.concatenate([rows, worded_rows]), np.concatenate([ids, worded_ids])
+        return (rows, ids) if rows.size else None
+
+
+def repeats(histories: Array, size: int) -> tuple[Array, Array]:
+    """Rows and ids that would repeat an n-gram of `size` tokens that the row has had."""
+    length = histories.shape[1]
+    starts = length - size + 1
+    if starts < 1:
+        return NONE, NONE
+    if size == 1:
+        return np.repeat(np.arange(len(histories)), length), histories.ravel()
+    # The n-grams whose token before the last is the row's last token; few are left to compare further back.
+    row, start = np.nonzero(histories[:, size - 2 : size - 2 + starts] == histories[:, -1:])
+    for offset in range(size - 3, -1, -1):
+        if not row.size:
+            break
+        same = histories[row, start + offset] == histories[row, starts + offset]
+        row, start = row[same], start[same]
+    return row, histories[row, start + size - 1]
+
+
+class _BadWords:
+    """Token sequences that must not be completed; those of one token are `single`, an end token alone is allowed."""
+
+    def __init__(self, settings: Settings) -> None:
+        words = [word for word in settings.bad_words_ids if len(word) > 1 or word[0] not in settings.eos_ids]
+        self.single: Ids = tuple(word[0] for word in words if len(word) == 1)
+        self._by_last: dict[int, list[Ids]] = {}
+        for word in words:
+            if len(word) > 1:
+                self._by_last.setdefault(word[-2], []).append(word)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_last)
+
+    def banned(self, histories: Array) -> tuple[Array, Array]:
+        found = [
+            (row, word[-1])
+            for row, last in enumerate(histories[:, -1].tolist())
+            for word in self._by_last.get(last, ())
+            if _would_complete(histories[row], word)
+        ]
+        return _array([row for row, _ in found]), _array([last for _, last in found])
+
+
+def _would_complete(history: Array, word: Ids) -> bool:
+    # transformers leaves a word alone that is longer than the history, though the next token could complete it.
+    if len(word) > len(history):
+        return False
+    return tuple(history[len(history) - len(word) + 1 :].tolist()) == word[:-1]
+
+
+def _array(*parts: Ids | list[int]) -> Array:
+    return np.array([one for part in parts for one in part], np.int64)

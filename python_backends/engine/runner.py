@@ -1,0 +1,114 @@
+"""What the engine asks of a runtime: the seam at which another one than ONNX Runtime can be put in.
+
+Owns the protocol and the translation of plans into its calls; knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .plan import Chunk, Compact, Decode, Encode, Ids, Plan, Prefill
+
+Pairs = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a run left on the host, valid until the next: `next_ids` [rows, 1] int64 and `logits` [rows, vocabulary]."""
+
+    next_ids: NDArray[np.int64]
+    logits: NDArray[np.float32] | None = None
+
+
+NOTHING = Outputs(np.empty((0, 1), np.int64))
+
+
+class Runner(Protocol):
+    """A model and its caches. All calls but `open_lane` come from one thread, and only in the order of plans.
+
+    Rows and units are numbers within the lane of `width` (row = unit * width + beam). Each row has a length, the
+    positions of its cache that are filled, which the runner keeps itself: prompts set it, steps add one.
+    """
+
+    def open_lane(self, width: int) -> None:
+        """Open what the lane of `width` needs, once; takes as long as loading a model. From any thread."""
+
+    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """Run prompt i in row `first + i` of lane 1; row i of the outputs is that of its last token."""
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Make row `target` of lane 1 hold what row `source` does."""
+
+    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """Run part of a prompt, from position `start`, in the staging row; one row of outputs, of the last token."""
+
+    def land(self, row: int) -> None:
+        """Copy the staging row to `row` of lane 1."""
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
+        """Give the cross K/V of source i to each (width, unit) of `places[i]`, whose rows become empty."""
+
+    def move(self, width: int, source: int, target: int) -> None:
+        """Make unit `target` hold what unit `source` does: caches, lengths, next inputs."""
+
+    def follow(self, width: int, pairs: Pairs) -> None:
+        """Rows of one length, as (source, target): each target gets the cache of its source. No source is a target."""
+
+    def feed(self, width: int, pairs: Pairs) -> None:
+        """Set the next input of rows, as (row, token)."""
+
+    def step(self, width: int, units: int, logits: bool) -> Outputs:
+        """Run one token in all rows of the first `units` units. The argmax of each row becomes its next input."""
+
+    def occupy(self, units: Pairs) -> None:
+        """The first units of lanes, as (width, number), are all that is in use; memory of others may be given back."""
+
+    def give_back(self) -> None:
+        """Free memory that no row in use needs; called when there is none."""
+
+    def close(self) -> None:
+        """Let go of the model."""
+
+
+def carry_out(runner: Runner, plan: Plan) -> Outputs:
+    """Do what `plan` says. Raises whatever the runtime raises."""
+    if isinstance(plan, Decode):
+        return _decode(runner, plan)
+    if isinstance(plan, Prefill):
+        return _prefill(runner, plan)
+    if isinstance(plan, Chunk):
+        return _chunk(runner, plan)
+    if isinstance(plan, Encode):
+        runner.occupy(plan.in_use)
+        runner.encode(plan.sources, plan.places)
+    if isinstance(plan, Compact):
+        for source, target in plan.moves:
+            runner.move(plan.width, source, target)
+    return NOTHING
+
+
+def _decode(runner: Runner, plan: Decode) -> Outputs:
+    for pairs in plan.follows:
+        runner.follow(plan.width, pairs)
+    if plan.feeds:
+        runner.feed(plan.width, plan.feeds)
+    return runner.step(plan.width, plan.units, plan.logits)
+
+
+def _prefill(runner: Runner, plan: Prefill) -> Outputs:
+    outputs = runner.prefill(plan.first, plan.prompts, plan.logits)
+    for source, target in plan.copies:
+        runner.copy_row(source, target)
+    return outputs
+
+
+def _chunk(runner: Runner, plan: Chunk) -> Outputs:
+    outputs = runner.chunk(plan.tokens, plan.start, plan.logits)
+    for row in plan.rows:
+        runner.land(row)
+    return outputs

@@ -1,0 +1,153 @@
+"""Sampling: a token drawn from the processed distribution with randomness that belongs to the request alone.
+
+The distribution is transformers' (temperature, top_k, top_p, min_p, in this order). The draw is not torch's: it is the
+inverse of the cumulative distribution at a number from Philox with the key (seed, sequence) and the counter (position),
+so a request gets the same tokens whatever runs beside it. Where scores tie at the last of top_k candidates,
+transformers keeps all of them and this keeps top_k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .request import Completion, Request, Settings
+from .single import SingleSequence
+from .step import WHOLE_ROW, Step, check_best
+
+# A larger top_k is taken from the whole row: sorting so many candidates costs more than looking at each.
+MOST_CANDIDATES = 1024
+BLOCK = 512
+
+Floats = NDArray[np.float32]
+
+
+class SamplingSearch:
+    """A `Search` of one row that draws. `index` is the sequence's number in its request: each draws differently."""
+
+    rows = 1
+    uses_log_probs = False
+
+    def __init__(self, request: Request, index: int) -> None:
+        self._settings = request.settings
+        self._key = np.array([request.settings.seed, index], np.uint64)
+        self._sequence = SingleSequence(request, index)
+        self.prompt = self._sequence.prompt
+        self.wants_log_probs = self._sequence.wants_log_probs
+
+    @property
+    def candidates(self) -> int:
+        """top_k, or the whole row where top_k is off or large; 0 where the next token is forced."""
+        if self._sequence.forced is not None:
+            return 0
+        top_k = self._settings.top_k
+        return top_k if 0 < top_k <= MOST_CANDIDATES else WHOLE_ROW
+
+    def feed(self) -> Sequence[int]:
+        """The newest token."""
+        return (self._sequence.last,)
+
+    def edit(self, scores: Floats) -> None:
+        """Apply the processors."""
+        self._sequence.edit(scores)
+
+    def choose(self, values: Floats | None, ids: NDArray[np.int64] | None, log_probs: Floats | None = None) -> Step:
+        """Draw one of `ids`, or of the whole row; a forced token needs no draw."""
+        column = 0 if self._sequence.forced is not None or values is None else self._draw(values[0], ids is None)
+        token = column if ids is None else int(ids[0, column])
+        return self._sequence.take(token, None if log_probs is None else float(log_probs[0, column]))
+
+    def cancelled(self) -> tuple[Completion, ...]:
+        """What there is."""
+        return self._sequence.cancelled()
+
+    def _draw(self, values: Floats, whole_row: bool) -> int:
+        number = uniform(self._key, self._sequence.generated)
+        if not whole_row:
+            return position(weights_of_best(values[: self.candidates], self._settings), number)
+        columns, weights = weights_of_row(values, self._settings)
+        if columns is None:
+            return position_in_row(weights, number)
+        return int(columns[position(weights, number)])
+
+
+def uniform(key: NDArray[np.uint64], counter: int) -> float:
+    """A number of [0, 1) with 53 bits: the first of Philox's block number `counter` under `key`."""
+    return float(np.random.Philox(key=key, counter=counter).random_raw() >> 11) * 2.0**-53
+
+
+def weights_of_best(values: Floats, settings: Settings) -> Floats:
+    """Weights of the candidates that are kept: a prefix of `values` [k], which are best first; the best weighs 1."""
+    weights = _weights(values, values[0], settings.temperature)
+    if settings.top_p < 1:
+        weights = weights[: _kept(weights[::-1], 0.0, settings.top_p)]
+    if settings.min_p > 0:
+        weights = weights[: np.count_nonzero(weights >= settings.min_p)]
+    return weights
+
+
+def weights_of_row(values: Floats, settings: Settings) -> tuple[NDArray[np.int64] | None, Floats]:
+    """Ids (None: all, in order) and weights of what is kept of a whole row `values` [vocabulary]."""
+    weights = _weights(values, values.max(), settings.temperature)
+    if 0 < settings.top_k < len(values):
+        weights[values < np.partition(values, -settings.top_k)[-settings.top_k]] = 0
+    lowest = np.float32(settings.min_p)
+    if settings.top_p < 1:
+        lowest = max(lowest, _lowest_of_nucleus(weights, settings.top_p))
+    if lowest <= 0:
+        return None, weights
+    columns = np.flatnonzero(weights >= lowest)
+    return columns, weights[columns]
+
+
+def position(weights: Floats, number: float) -> int:
+    """The index at which the cumulative share of `weights` passes `number`."""
+    cumulative = weights.cumsum(dtype=np.float64)
+    check_best(float(cumulative[-1]))  # not a number if any score was not
+    found = int(cumulative.searchsorted(number * cumulative[-1], side="right"))
+    # Rounding may leave nothing beyond `number`; the last weight that is not 0 is meant then.
+    return found if found < len(weights) else int(np.flatnonzero(weights)[-1])
+
+
+def position_in_row(weights: Floats, number: float) -> int:
+    """`position` for a whole vocabulary: the block first, then the place in it."""
+    blocks = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK))
+    ends = blocks.cumsum(dtype=np.float64)
+    target = number * ends[-1]
+    block = min(int(ends.searchsorted(target, side="right")), int(np.flatnonzero(blocks)[-1]))
+    rest = (target - (ends[block - 1] if block else 0.0)) / float(blocks[block])
+    return block * BLOCK + position(weights[block * BLOCK : (block + 1) * BLOCK], rest)
+
+
+def _weights(values: Floats, best: np.float32, temperature: float) -> Floats:
+    check_best(float(best))
+    weights = values - best
+    weights /= np.float32(temperature)
+    np.exp(weights, out=weights)
+    return weights
+
+
+def _kept(ascending: Floats, below: float, top_p: float) -> int:
+    """How many of the `ascending` weights are kept, `below` being the sum of those that are certainly not."""
+    cumulative = ascending.cumsum(dtype=np.float64) + below
+    share = (cumulative / cumulative[-1]).astype(np.float32)
+    return max(1, len(share) - int(share.searchsorted(np.float32(1 - top_p), side="right")))
+
+
+def _lowest_of_nucleus(weights: Floats, top_p: float) -> np.float32:
+    """The least weight among the likeliest that share at least `top_p`."""
+    total = float(weights.sum(dtype=np.float64))
+    cut = (1 - top_p) * total
+    likely, below = weights, 0.0
+    narrows = True
+    while narrows:
+        # All weights up to the bound together are no more than what is still to be cut: only the rest needs sorting.
+        # The best, which weighs 1, is kept whatever top_p is.
+        narrower = likely[likely > min((cut - below) / len(likely), 0.5)]
+        narrows = len(narrower) < len(likely) / 2
+        likely, below = narrower, total - float(narrower.sum(dtype=np.float64))
+    likely = np.sort(likely)
+    least: np.float32 = likely[len(likely) - _kept(likely, below, top_p)]
+    return least

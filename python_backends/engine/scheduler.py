@@ -1,0 +1,243 @@
+"""What the engine does next: who joins, which prompts are run, which lane takes a step.
+
+Owns the state of all requests between steps, and changes it only by making a plan and by being told its outcome. It
+touches no tensor, no thread and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .batching import similar
+from .jobs import Ids, Job, Sequence
+from .lanes import Lane
+from .plan import Chunk, Compact, Decode, Encode, Outcome, Pick, Plan, Prefill
+from .step import Step
+from .waiting import WaitingQueue
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a plan may take, in tokens, so that sequences that are being decoded wait for a bounded time.
+
+    A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` bound the padded tokens of a
+    batch of prompts or sources; a single one may be longer.
+    """
+
+    chunk: int = 256
+    prefill: int = 256
+    encode: int = 512
+
+
+class Scheduler:
+    """The requests of an engine with `slots` rows.
+
+    It goes in rounds: at most one plan that lets somebody join, then a decode step for every lane in use.
+    """
+
+    def __init__(self, slots: int, has_encoder: bool, limits: Limits) -> None:
+        self.slots = slots
+        self.has_encoder = has_encoder
+        self.limits = limits
+        self.free_rows = slots
+        self.waiting = WaitingQueue()
+        self.joining: list[Job] = []
+        self.chunking: Job | None = None
+        self.lanes: dict[int, Lane] = {}
+        self._round: deque[Lane] = deque()
+        self._chunk_was_last = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.free_rows == self.slots and not self.waiting
+
+    def enqueue(self, job: Job) -> None:
+        """Take a job, whose rows fit the engine."""
+        self.waiting.push(job)
+
+    def schedule(self) -> Plan | None:
+        """The next plan, None where there is nothing to do. Finish it, or remove its jobs, before the next."""
+        self._admit()
+        while True:
+            if not self._round:
+                plan = self._join()
+                if isinstance(plan, Compact):
+                    return plan
+                self._round.extend(lane for lane in self.lanes.values() if lane.seats)
+                if plan is not None or not self._round:
+                    return plan
+            lane = self._round[0]
+            if lane.holes:
+                return self._compact(lane)
+            self._round.popleft()
+            if lane.seats:
+                return self._decode(lane)
+
+    def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
+        """Take what a plan gave, with an outcome for each of its picks."""
+        if isinstance(plan, Decode):
+            for sequence in self.lanes[plan.width].sequences:
+                _advance(sequence)
+        elif isinstance(plan, (Prefill, Chunk)):
+            for job in plan.jobs:
+                job.prefilled += len(plan.tokens) if isinstance(plan, Chunk) else len(job.prompt)
+                for sequence in job.sequences:
+                    sequence.length = job.prefilled
+        for outcome in outcomes:
+            if not outcome.sequence.over:
+                self._take(outcome, isinstance(plan, Decode))
+
+    def remove(self, job: Job) -> None:
+        """Forget `job`, wherever it is, and free its rows."""
+        job.over = True
+        if not job.admitted:
+            self.waiting.remove(job)
+            return
+        if job in self.joining:
+            self.joining.remove(job)
+        if job is self.chunking:
+            self.chunking = None
+        for sequence in job.sequences:
+            if not sequence.over:
+                self._end(sequence)
+
+    def _take(self, outcome: Outcome, decoded: bool) -> None:
+        sequence, step = outcome.sequence, outcome.result
+        if not isinstance(step, Step):
+            self.remove(sequence.job)
+            return
+        if step.completions:
+            self._end(sequence)
+            sequence.job.over = all(each.over for each in sequence.job.sequences)
+            return
+        # Up to its first choice all rows of a search hold the same, so that there is nothing to follow.
+        if sequence.chosen and len(sequence.rows) > 1:
+            sequence.follow(step.parents)
+        sequence.chosen = True
+        fed = tuple(sequence.search.feed())
+        sequence.feed = () if decoded and outcome.argmax == fed[0] else fed
+
+    def _admit(self) -> None:
+        """Reserve rows, strictly in the queue's order: a smaller request never passes who waits at its head."""
+        job = self.waiting.first()
+        while job is not None and job.rows <= self.free_rows:
+            self.free_rows -= job.rows
+            self.joining.append(self.waiting.pop())
+            job.admitted = True
+            job = self.waiting.first()
+
+    def _join(self) -> Prefill | Chunk | Encode | Compact | None:
+        if not self.joining and self.chunking is None:
+            return None
+        if self.has_encoder:
+            return self._encode(similar(self.joining, self.limits.encode))
+        long = [job for job in self.joining if len(job.prompt) > self.limits.chunk]
+        if self.chunking is None and long:
+            self.chunking = long[0]
+            self.joining.remove(long[0])
+        short = [job for job in self.joining if job not in long]
+        # Where both wait, long and short prompts take turns.
+        if self.chunking is not None and not (short and self._chunk_was_last):
+            self._chunk_was_last = True
+            return self._chunk(self.chunking)
+        self._chunk_was_last = False
+        return self._prefill(similar(short, self.limits.prefill)) if short else None
+
+    def _encode(self, jobs: list[Job]) -> Encode:
+        for job in jobs:
+            self._seat(job)
+            for sequence in job.sequences:
+                sequence.feed = (sequence.search.prompt[0],) * sequence.search.rows
+                sequence.prompt_left = tuple(sequence.search.prompt[1:])
+        places = tuple(tuple((each.width, each.rows[0] // each.width) for each in job.sequences) for job in jobs)
+        in_use = tuple((lane.width, len(lane.seats)) for lane in self.lanes.values())
+        return Encode(tuple(job.prompt for job in jobs), places, in_use, tuple(jobs))
+
+    def _prefill(self, jobs: list[Job]) -> Prefill | Compact:
+        lane = self._lane(1)
+        if len(jobs) > 1 and lane.holes:
+            return self._compact(lane)
+        # The row that is run of each job, one beside the other; a single one may take a hole. Then the copies of it.
+        for job in jobs:
+            lane.take(job.sequences[0], 1)
+        for job in jobs:
+            self._seat(job)
+        return Prefill(
+            first=jobs[0].sequences[0].rows[0],
+            prompts=tuple(job.prompt for job in jobs),
+            copies=tuple((_rows(job)[0], row) for job in jobs for row in _rows(job)[1:]),
+            logits=any(map(_wants_logits, jobs)),
+            jobs=tuple(jobs),
+            picks=tuple(pick for at, job in enumerate(jobs) for pick in _first_picks(job, at)),
+        )
+
+    def _chunk(self, job: Job) -> Chunk:
+        tokens = job.prompt[job.prefilled : job.prefilled + self.limits.chunk]
+        if job.prefilled + len(tokens) < len(job.prompt):
+            return Chunk(tokens, job.prefilled, (), False, (job,), ())
+        self.chunking = None
+        self._seat(job)
+        return Chunk(tokens, job.prefilled, _rows(job), _wants_logits(job), (job,), _first_picks(job, 0))
+
+    def _decode(self, lane: Lane) -> Decode:
+        follows: list[tuple[tuple[int, int], ...]] = []
+        feeds: list[tuple[int, int]] = []
+        picks: list[Pick] = []
+        logits = False
+        for sequence in lane.sequences:
+            rows = sequence.rows
+            if sequence.copies:
+                follows.append(tuple((rows[source], rows[target]) for source, target in sequence.copies))
+            if sequence.feed:
+                feeds += zip(rows, sequence.feed, strict=True)
+            if not sequence.prompt_left:
+                picks.append(Pick(sequence, tuple(rows)))
+                logits = logits or sequence.search.candidates != 0 or sequence.search.wants_log_probs
+        jobs = tuple(dict.fromkeys(sequence.job for sequence in lane.sequences))
+        return Decode(lane.width, len(lane.seats), tuple(follows), tuple(feeds), logits, jobs, tuple(picks))
+
+    def _compact(self, lane: Lane) -> Compact:
+        moves, moved = lane.compact()
+        return Compact(lane.width, moves, tuple(dict.fromkeys(sequence.job for sequence in moved)))
+
+    def _lane(self, width: int) -> Lane:
+        if width not in self.lanes:
+            self.lanes[width] = Lane(width, self.slots // width)
+        return self.lanes[width]
+
+    def _seat(self, job: Job) -> None:
+        """Give every sequence of `job` the rows that it has not yet."""
+        if job in self.joining:
+            self.joining.remove(job)
+        for sequence in job.sequences:
+            self._lane(sequence.width).take(sequence, (sequence.search.rows - len(sequence.rows)) // sequence.width)
+
+    def _end(self, sequence: Sequence) -> None:
+        sequence.over = True
+        self.free_rows += sequence.search.rows
+        if sequence.rows:
+            self.lanes[sequence.width].leave(sequence)
+
+
+def _advance(sequence: Sequence) -> None:
+    """A step was taken: a position more, and the next of the decoder's prompt where there is one."""
+    sequence.length += 1
+    sequence.copies = ()
+    sequence.feed = sequence.prompt_left[:1] * sequence.search.rows
+    sequence.prompt_left = sequence.prompt_left[1:]
+
+
+def _rows(job: Job) -> Ids:
+    return tuple(row for sequence in job.sequences for row in sequence.rows)
+
+
+def _first_picks(job: Job, at: int) -> tuple[Pick, ...]:
+    """All rows of all searches choose from the one row `at` that their prompt was run in."""
+    return tuple(Pick(sequence, (at,) * sequence.search.rows) for sequence in job.sequences)
+
+
+def _wants_logits(job: Job) -> bool:
+    return any(each.search.candidates != 0 or each.search.wants_log_probs for each in job.sequences)

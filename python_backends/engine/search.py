@@ -1,0 +1,101 @@
+"""The seam between decoding and the engine: what a search asks of a step, and what it answers.
+
+A search knows one sequence (or one set of beams) and its scores; it knows nothing of slots, caches, other searches and
+runtimes. The engine runs the model, calls `edit` and `choose`, and feeds what `feed` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .beam import BeamSearch
+from .greedy import GreedySearch
+from .request import Completion, Request, Settings
+from .sampling import SamplingSearch
+from .step import WHOLE_ROW, Step
+
+__all__ = ["WHOLE_ROW", "Search", "Step", "log_probs_at", "new_search", "number_of_searches"]
+
+
+class Search(Protocol):
+    """How one sequence, or one set of beams, is continued.
+
+    A step of the engine: run the model; where `candidates` is not 0, copy the rows' logits (log-softmaxed where
+    `uses_log_probs`) to a scratch, call `edit` on it, and take the best of it; then call `choose`. `rows`,
+    `uses_log_probs`, `wants_log_probs` and `prompt` never change; `candidates` is asked anew at each step.
+    """
+
+    @property
+    def rows(self) -> int:
+        """Rows that the search occupies from its first choice to its last: 1, or the number of beams."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """What the decoder is fed with, in every row, before the first choice (a forced first token included)."""
+
+    @property
+    def uses_log_probs(self) -> bool:
+        """Whether `edit` gets log-softmaxed scores (beams) or the logits themselves."""
+
+    @property
+    def wants_log_probs(self) -> bool:
+        """Whether `choose` needs `log_probs` (see there)."""
+
+    @property
+    def candidates(self) -> int:
+        """Best scores a row that `choose` needs at this step.
+
+        0: the row's argmax is enough and `edit` is not called; WHOLE_ROW: the edited row itself. It may exceed the
+        vocabulary: then the vocabulary is enough.
+        """
+
+    def feed(self) -> Sequence[int]:
+        """The token that each row is fed with at the next step."""
+
+    def edit(self, scores: NDArray[np.float32]) -> None:
+        """Apply the settings' processors to `scores` [rows, vocabulary], in place."""
+
+    def choose(
+        self,
+        values: NDArray[np.float32] | None,
+        ids: NDArray[np.int64] | None,
+        log_probs: NDArray[np.float32] | None = None,
+    ) -> Step:
+        """Choose the next token of each row, and every token after it that is forced.
+
+        `values`, `ids`: [rows, k], best first, lowest id first where scores are equal; k is `candidates` or more.
+        With 0 candidates `values` is None and `ids` the argmax [rows, 1]; with WHOLE_ROW `values` is the edited row
+        [rows, vocabulary] in the vocabulary's order and `ids` None. `log_probs`: where wanted, log-softmax of the
+        *unedited* logits at `ids` (with WHOLE_ROW: at every id), of the same shape. Nothing of them is kept.
+        Raises StepFailed if no token is left to choose; only this search is concerned then.
+        """
+
+    def cancelled(self) -> tuple[Completion, ...]:
+        """The completions if the search ends now, for a reason that is not its own."""
+
+
+def number_of_searches(settings: Settings) -> int:
+    """How many searches a request becomes: one for beams, else one for each sequence to return."""
+    return 1 if settings.num_beams > 1 else settings.num_return_sequences
+
+
+def new_search(request: Request, index: int) -> Search:
+    """Search number `index` (from 0, below `number_of_searches`) of `request`."""
+    if request.settings.num_beams > 1:
+        return BeamSearch(request)
+    if request.settings.do_sample:
+        return SamplingSearch(request, index)
+    return GreedySearch(request, index)
+
+
+def log_probs_at(logits: NDArray[np.float32], ids: NDArray[np.int64] | None) -> NDArray[np.float32]:
+    """log-softmax of `logits` [rows, vocabulary] at `ids` [rows, k], or at every id: `choose`'s log_probs."""
+    highest = logits.max(axis=1, keepdims=True)
+    total = np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
+    picked = logits if ids is None else np.take_along_axis(logits, ids, axis=1)
+    log_probs: NDArray[np.float32] = (picked - highest) - total
+    return log_probs

@@ -1,0 +1,179 @@
+"""Engines that are watched: after each step invariants are checked and all memory that nobody may read is poisoned."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hfx.python_backends.engine import invariants
+from hfx.python_backends.engine.core import Core
+from hfx.python_backends.engine.decoder_runner import DecoderRunner
+from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.handle import Handle
+from hfx.python_backends.engine.jobs import new_job
+from hfx.python_backends.engine.kv_cache import KvCache
+from hfx.python_backends.engine.lane_memory import LaneMemory
+from hfx.python_backends.engine.picker import Picker
+from hfx.python_backends.engine.plan import Plan
+from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.sessions import SessionSettings
+from hfx.python_backends.engine.spec import read_spec
+
+from .engine_toys import VOCABULARY
+
+ARRIVALS = itertools.count()
+ONE_THREAD = SessionSettings(threads=1)
+
+
+def make_core(folder: Path, slots: int, limits: Limits | None = None) -> Core:
+    """A watched core, to be stepped by hand."""
+    spec, limits = read_spec(folder), limits or Limits()
+    runner: Any
+    if spec.has_encoder:
+        runner = EncoderDecoderRunner(spec, slots, ONE_THREAD, limits.encode)
+        for width in spec.beams:
+            if width <= slots:
+                runner.open_lane(width)
+    else:
+        runner = DecoderRunner(spec, slots, ONE_THREAD)
+    watch = Watch(runner)
+    watch.poison({})
+    scheduler = Scheduler(slots, spec.has_encoder, limits)
+    return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), watch)
+
+
+def open_engine(folder: Path, slots: int, max_queue: int = 64, limits: Limits | None = None) -> Engine:
+    """A watched engine."""
+    return serve(folder, make_core(folder, slots, limits), max_queue)
+
+
+def serve(folder: Path, core: Core, max_queue: int = 64) -> Engine:
+    """The engine around a core."""
+    return Engine(read_spec(folder), core, core._runner, max_queue)
+
+
+def accept(core: Core, request: Request) -> Handle:
+    """Put a request into a core that is stepped by hand."""
+    job = new_job(request, core.scheduler.has_encoder)
+    job.handle = Handle(request, lambda: core.cancel(job))
+    job.arrival = next(ARRIVALS)
+    core.accept(job)
+    return job.handle
+
+
+def plans_of(core: Core) -> list[Plan]:
+    """What a watched core has carried out."""
+    assert isinstance(core._observer, Watch)
+    return core._observer.plans
+
+
+class Gate:
+    """An observer at which the scheduler's thread stands still after a step until the gate is opened for good.
+
+    A broken one raises ZeroDivisionError then.
+    """
+
+    def __init__(self, broken: bool = False) -> None:
+        self._reached, self._opened = threading.Event(), threading.Event()
+        self._broken = broken
+
+    def __call__(self, plan: Plan, state: Scheduler) -> None:
+        self._reached.set()
+        assert self._opened.wait(60)
+        if self._broken:
+            raise ZeroDivisionError("a bug")
+
+    def wait_until_reached(self) -> None:
+        assert self._reached.wait(60)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+def gated_engine(folder: Path, gate: Gate, slots: int, max_queue: int = 64) -> Engine:
+    """An engine that is not watched but stands still at `gate`."""
+    core = make_core(folder, slots)
+    core._observer = gate
+    return serve(folder, core, max_queue)
+
+
+class Watch:
+    """The observer; `plans` are those that were carried out."""
+
+    def __init__(self, runner: DecoderRunner | EncoderDecoderRunner) -> None:
+        self.runner = runner
+        self.plans: list[Plan] = []
+
+    def __call__(self, plan: Plan, state: Scheduler) -> None:
+        self.plans.append(plan)
+        invariants.check(state)
+        lengths: dict[int, dict[int, int]] = {}
+        for lane in state.lanes.values():
+            for sequence in lane.sequences:
+                for row in sequence.rows:
+                    lengths.setdefault(lane.width, {})[row] = sequence.length
+        for width, of_rows in lengths.items():
+            memory = self._memories()[width]
+            assert all(memory.lengths[row] == length == memory.positions[row, 0] for row, length in of_rows.items())
+        self.poison(lengths)
+
+    def poison(self, lengths: dict[int, dict[int, int]]) -> None:
+        """NaN wherever no row of `lengths` (width -> row -> length) has a token."""
+        for width, memory in self._memories().items():
+            of_rows = lengths.get(width, {})
+            assert isinstance(memory.cache, KvCache)
+            for row in range(len(memory.lengths)):  # not the row for chunks, which has none
+                memory.cache.array[:, row, :, of_rows.get(row, 0) :] = np.nan
+        if isinstance(self.runner, EncoderDecoderRunner):
+            self._poison_sources(lengths)
+
+    def _poison_sources(self, lengths: dict[int, dict[int, int]]) -> None:
+        assert isinstance(self.runner, EncoderDecoderRunner)
+        self.runner._encoded.array[:] = np.nan
+        for width, lane in self.runner.lanes.items():
+            used = {row // width for row in lengths.get(width, {})}
+            for unit in range(len(lane.cross.lengths)):
+                length = lane.cross.lengths[unit] if unit in used else 0
+                assert isinstance(lane.cross._cache, KvCache)
+                lane.cross._cache.array[:, unit, :, length:] = np.nan
+
+    def _memories(self) -> dict[int, LaneMemory]:
+        if isinstance(self.runner, EncoderDecoderRunner):
+            return {width: lane.memory for width, lane in self.runner.lanes.items()}
+        return {1: self.runner.lane}
+
+
+def random_tokens(rng: random.Random, low: int, high: int) -> tuple[int, ...]:
+    return tuple(rng.randrange(VOCABULARY) for _ in range(rng.randint(low, high)))
+
+
+def random_request(rng: random.Random, has_encoder: bool) -> Request:
+    """A request of any kind that the toys can take: at most 30 tokens and 3 beams."""
+    settings: dict[str, Any] = {"max_tokens": rng.randint(1, 30), "eos_ids": random_tokens(rng, 0, 2)}
+    kind = rng.choice(("greedy", "greedy", "edited", "beams", "sampled", "nucleus"))
+    if kind == "edited":
+        settings |= {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    if kind == "beams":
+        beams = rng.randint(2, 3)
+        settings |= {"num_beams": beams, "num_return_sequences": rng.randint(1, beams)}
+        settings |= {
+            "early_stopping": rng.choice((True, False, "never")),
+            "length_penalty": rng.choice((0.5, 1.0, 2.0)),
+        }
+    if kind == "sampled":
+        settings |= {"do_sample": True, "top_k": rng.choice((1, 5, 50)), "temperature": rng.choice((0.3, 2.0))}
+    if kind == "nucleus":
+        settings |= {"do_sample": True, "top_k": 0, "top_p": rng.choice((0.5, 0.9))}
+    if kind in ("sampled", "nucleus"):
+        settings |= {"num_return_sequences": rng.randint(1, 3), "seed": rng.randrange(100)}
+    if has_encoder:
+        settings["decoder_prompt"] = random_tokens(rng, 1, 3)
+    prompt = random_tokens(rng, 1, 34)
+    return Request(prompt, Settings(log_probs=rng.random() < 0.3, **settings), priority=rng.choice((0, 0, 0, 1, -1)))

@@ -1,0 +1,198 @@
+"""Beam search gives the ids, the order and the scores of transformers' `generate`, for every setting."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from hfx.python_backends.engine.request import Completion, Settings
+from hfx.python_backends.engine.search import Search, Step, new_search, number_of_searches
+from tests.unit.torch_decoding import (
+    END,
+    FAMILIES,
+    TorchModel,
+    drive,
+    one_step,
+    random_settings,
+    request,
+    torch_model,
+)
+
+CASES = 80
+ERASED = -1e6
+
+
+def padded(ids: tuple[int, ...], settings: Settings, length: int) -> list[int]:
+    """`ids` filled up as transformers fills them."""
+    fill = (settings.pad_id or settings.eos_ids[0]) if settings.eos_ids else -1
+    return [*ids, *[fill] * (length - len(ids))]
+
+
+def answer(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> tuple[Completion, ...]:
+    assert number_of_searches(settings) == 1
+    return drive(new_search(request(prompt, settings), 0), model, prompt)[1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_and_scores_equal_transformers_for_random_settings(family: str) -> None:
+    model, random = torch_model(family), np.random.default_rng(1)
+    seen: Counter[str] = Counter()
+    for case in range(CASES):
+        beams = int(random.integers(2, 6))
+        returned = int(random.integers(1, beams + 1))
+        settings = random_settings(model, random, num_beams=beams, num_return_sequences=returned)
+        prompt = model.prompt(case)
+        expected = model.generate(prompt, settings)
+        completions = answer(model, prompt, settings)
+        length = len(expected.new_ids[0])
+        scores = [each.score for each in completions]
+        # Beams that never spoke have erased scores, all equal; torch.topk does not say which of equals it takes.
+        known = [place for place, score in enumerate(scores) if score is not None and score > ERASED]
+        ids = [padded(completions[place].ids, settings, length) for place in known]
+        assert ids == [expected.new_ids[place] for place in known], (prompt, settings)
+        known_scores = [scores[place] for place in known]
+        np.testing.assert_allclose(known_scores, expected.sequences_scores[known], rtol=1e-5, err_msg=str(settings))
+        assert (expected.sequences_scores > ERASED).nonzero().flatten().tolist() == known
+        seen.update(completions[place].finish_reason for place in known)
+    assert seen["stop"] > CASES / 3 and seen["length"] > CASES / 3, seen
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 3.0])
+def test_every_rule_of_stopping_equals_transformers(early_stopping: bool | str, length_penalty: float) -> None:
+    model = torch_model("bart")
+    for seed in range(12):
+        settings = Settings(
+            max_tokens=25,
+            num_beams=4,
+            num_return_sequences=4,
+            early_stopping=early_stopping,  # type: ignore[arg-type]
+            length_penalty=length_penalty,
+            eos_ids=(END,),
+            pad_id=1,
+            decoder_prompt=model.start,
+        )
+        expected = model.generate(model.prompt(seed), settings)
+        completions = answer(model, model.prompt(seed), settings)
+        length = len(expected.new_ids[0])
+        assert [padded(each.ids, settings, length) for each in completions] == expected.new_ids
+        assert [each.score for each in completions] == expected.sequences_scores.tolist()
+
+
+A, B, C, D = 10, 11, 12, 13
+
+
+def offer(search: Search, *rows: dict[int, float]) -> Step:
+    """Give `search` these log-probs of its rows, best first."""
+    ids, values = [[*row] for row in rows], [[*row.values()] for row in rows]
+    return search.choose(np.array(values, np.float32), np.array(ids))
+
+
+@pytest.mark.parametrize(
+    ("early_stopping", "next_log_prob", "over"),
+    [
+        # Finished: -1.25 / 1 and (-1.25 - 0.25) / 2 = -0.75; the best that runs on has -1.25 + next_log_prob.
+        (False, -1.0, False),  # -2.25 / 2 > -1.25
+        (False, -1.25, True),  # -2.5 / 2 = -1.25 is no better
+        (True, -0.5, True),  # two of two are finished
+        ("never", -3.0, False),  # -4.25 / 4 > -1.25: at its longest it could be better
+        ("never", -3.75, True),  # -5 / 4 = -1.25 is no better
+        ("never", -4.0, True),
+    ],
+)
+def test_a_search_is_over_when_nothing_better_is_expected(
+    early_stopping: bool | str, next_log_prob: float, over: bool
+) -> None:
+    settings = Settings(max_tokens=4, num_beams=2, eos_ids=(END,), early_stopping=early_stopping)  # type: ignore[arg-type]
+    search = new_search(request((9,), settings), 0)
+    first = {END: -1.25, A: -1.25, B: -1.5, C: -9.0}
+    assert offer(search, first, first).parents == (0, 0)
+    assert list(search.feed()) == [A, B]
+    second = {END: -0.25, C: next_log_prob, D: -9.0, B: -9.0}
+    assert bool(offer(search, second, {C: -9.0, D: -9.0, END: -9.5, A: -9.5}).completions) is over
+
+
+def test_as_many_beams_go_on_as_there_are_when_the_likeliest_tokens_are_all_ends() -> None:
+    search = new_search(request((9,), Settings(num_beams=2, eos_ids=(2, 3, 4), early_stopping="never")), 0)
+    row = {2: -1.0, 3: -1.5, 4: -2.0, A: -3.0, B: -3.5, C: -4.0, D: -4.5, 5: -5.0}
+    assert search.candidates == 8
+    assert not offer(search, row, row).completions
+    assert list(search.feed()) == [A, B]
+
+
+def test_forced_first_and_last_tokens_take_no_run_of_the_model() -> None:
+    model = torch_model("bart")
+    settings = Settings(
+        max_tokens=6, num_beams=3, eos_ids=(END,), decoder_prompt=(END,), forced_bos_id=13, forced_eos_id=END
+    )
+    search = new_search(request((9, 10), settings), 0)
+    assert search.prompt == (END, 13)
+    runs, rows = 0, [list(search.prompt)] * 3
+    while True:
+        step = one_step(search, model.logits((9, 10), rows))
+        runs += 1
+        if step.completions:
+            break
+        rows = [[*rows[parent], token] for parent, token in zip(step.parents, search.feed(), strict=True)]
+    assert runs <= 4
+    for completion in step.completions:
+        assert completion.ids[0] == 13 and completion.ids[-1] == END
+
+
+def test_an_end_that_was_forced_is_a_length() -> None:
+    model = torch_model("bart")
+    settings = Settings(
+        max_tokens=3, min_tokens=3, num_beams=2, eos_ids=(END,), decoder_prompt=(END,), forced_eos_id=END
+    )
+    (completion,) = answer(model, (9, 10), settings)
+    assert completion.ids[-1] == END and completion.finish_reason == "length"
+
+
+def test_log_probs_are_those_of_the_model_before_any_processing() -> None:
+    model = torch_model("bart")
+    settings = Settings(
+        max_tokens=8,
+        num_beams=4,
+        num_return_sequences=4,
+        eos_ids=(END,),
+        decoder_prompt=model.start,
+        repetition_penalty=1.5,
+        no_repeat_ngram_size=2,
+        log_probs=True,
+    )
+    prompt = model.prompt(3)
+    for completion in answer(model, prompt, settings):
+        ids = [*model.start, *completion.ids]
+        expected = [
+            float(torch.log_softmax(torch.from_numpy(model.logits(prompt, [ids[:place]])), -1)[0, ids[place]])
+            for place in range(1, len(ids))
+        ]
+        assert completion.log_probs == pytest.approx(expected, abs=1e-5)
+
+
+def test_cancelled_beams_answer_with_what_there_is() -> None:
+    model = torch_model("gpt2")
+    settings = Settings(max_tokens=8, min_tokens=8, num_beams=3, num_return_sequences=2, eos_ids=(END,))
+    search = new_search(request((9, 10), settings), 0)
+    assert [each.ids for each in search.cancelled()] == [(), ()]
+    one_step(search, model.logits((9, 10), [[9, 10]] * 3))
+    first, second = search.cancelled()
+    assert len(first.ids) == len(second.ids) == 1
+    assert first.finish_reason == "cancelled" and (first.index, second.index) == (0, 1)
+
+
+def test_more_candidates_than_asked_for_change_nothing() -> None:
+    model = torch_model("gpt2")
+    settings = Settings(max_tokens=9, num_beams=4, eos_ids=(END,))
+    alone, beside = (new_search(request((9, 10), settings), 0) for _ in range(2))
+    rows = [[9, 10]] * 4
+    while True:
+        logits = model.logits((9, 10), rows)
+        step = one_step(alone, logits)
+        assert one_step(beside, logits, extra=20) == step
+        if step.completions:
+            return
+        rows = [[*rows[parent], token] for parent, token in zip(step.parents, alone.feed(), strict=True)]

@@ -1,0 +1,282 @@
+"""The engine's answers are those of each request alone, to the token, whatever joins, leaves and is cancelled."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.errors import DeadlineExceeded, DoesNotFit, EngineError, InvalidRequest, QueueFull
+from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Encode, Prefill
+from hfx.python_backends.engine.request import Completion, Request, Settings, Token
+from hfx.python_backends.engine.scheduler import Limits
+
+from . import engine_toys as toys
+from .engine_oracle import expected
+from .engine_rig import (
+    Gate,
+    accept,
+    gated_engine,
+    make_core,
+    open_engine,
+    plans_of,
+    random_request,
+    random_tokens,
+    serve,
+)
+
+SMALL = Limits(chunk=8, prefill=32, encode=32)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_decoder(tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.fixture(scope="module")
+def encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_encoder_decoder(tmp_path_factory.mktemp("encoder-decoder"))
+
+
+@pytest.fixture(params=["decoder", "encoder_decoder"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.getfixturevalue(request.param)
+    return path
+
+
+def ask(prompt: tuple[int, ...], max_tokens: int, folder: Path | None = None, **settings: object) -> Request:
+    """A request; for the encoder-decoder in `folder`, its decoder starts with 1."""
+    if folder is not None and has_encoder(folder):
+        settings = {"decoder_prompt": (1,), **settings}
+    return Request(prompt, Settings(max_tokens=max_tokens, **settings))  # type: ignore[arg-type]
+
+
+def has_encoder(folder: Path) -> bool:
+    return (folder / "encoder.onnx").is_file()
+
+
+def facts(completions: tuple[Completion, ...]) -> list[tuple[int, tuple[int, ...], str]]:
+    """What must be equal to the bit; scores and log-probs of the oracle are numpy's."""
+    return [(each.index, each.ids, each.finish_reason) for each in completions]
+
+
+def test_tokens_are_those_worked_out_by_hand(decoder: Path) -> None:
+    # Fed 3, 5:    3*1 + 5*2       = 13, 3 * first = 9, 5 * (3*1 + 5*2)       =  65, 7 * last = 35; 123 % 29 =  7
+    # Fed 3, 5, 7: 3*1 + 5*2 + 7*3 = 34, 3 * first = 9, 5 * (3*1 + 5*2 + 7*1) = 100, 7 * last = 49; 193 % 29 = 19
+    with open_engine(decoder, 1) as engine:
+        assert engine.submit(ask((3, 5), 2)).result(10) == (Completion(0, (7, 19), "length"),)
+
+
+def test_an_encoder_decoder_adds_the_terms_of_its_source(encoder_decoder: Path) -> None:
+    # Fed 2: 2 + 3*2 + 5*2 + 7*2 = 32. Source 4, 6: 11 * (4*1 + 6*2) + 13 * 4 + 17 * (4*1 + 6*2) + 19 * 6 = 614.
+    with open_engine(encoder_decoder, 1) as engine:
+        (completion,) = engine.submit(ask((4, 6), 1, decoder_prompt=(2,))).result(10)
+    assert completion.ids == ((32 + 614 + 1) % 29,) == (9,)
+
+
+def test_events_are_the_tokens_as_they_come_and_then_the_completion(folder: Path) -> None:
+    with open_engine(folder, 2) as engine:
+        handle = engine.submit(ask((3, 5), 4, folder))
+        events = list(handle)
+        (completion,) = handle.result(1)
+    assert events == [*(Token(0, one) for one in completion.ids), completion]
+    assert len(completion.ids) == 4
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_64_ragged_requests_that_join_leave_and_cancel_answer_as_alone(folder: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    requests = [random_request(rng, has_encoder(folder)) for _ in range(64)]
+    with open_engine(folder, slots=rng.randint(3, 12), limits=SMALL) as engine:
+        handles = []
+        for request in requests:
+            handles.append(engine.submit(request))
+            time.sleep(rng.choice((0, 0, 0.002)))
+            if rng.random() < 0.1:
+                rng.choice(handles).cancel()
+        answers = [handle.result(60) for handle in handles]
+        assert engine.stats().slots_used == 0
+    for request, answer in zip(requests, answers, strict=True):
+        wanted = expected(request)
+        if all(each.finish_reason != "cancelled" for each in answer):
+            assert facts(answer) == facts(wanted), request
+        elif request.settings.num_beams == 1:
+            assert all(each.ids == full.ids[: len(each.ids)] for each, full in zip(answer, wanted, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_log_probs_and_scores_are_equal_to_the_bit_alone_and_in_a_batch(folder: Path, seed: int) -> None:
+    rng = random.Random(1000 + seed)
+    requests = [random_request(rng, has_encoder(folder)) for _ in range(24)]
+    with open_engine(folder, slots=12, limits=SMALL) as engine:
+        together = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
+        alone = [engine.submit(request).result(60) for request in requests]
+    assert together == alone
+
+
+def test_log_probs_are_those_of_the_unedited_distribution(folder: Path) -> None:
+    with open_engine(folder, 1) as engine:
+        (completion,) = engine.submit(ask((3, 5), 6, folder, log_probs=True, repetition_penalty=3.0)).result(10)
+    (wanted,) = expected(ask((3, 5), 6, folder, log_probs=True, repetition_penalty=3.0))
+    assert completion.ids == wanted.ids
+    assert completion.log_probs == pytest.approx(wanted.log_probs, abs=1e-5)  # ORT's logarithm is not numpy's
+
+
+def test_greedy_sampled_and_beam_rows_share_steps(folder: Path) -> None:
+    ways = ({}, {"do_sample": True, "seed": 3}, {"num_beams": 3}, {"do_sample": True, "top_k": 0}, {"log_probs": True})
+    requests = [ask((3, at), 12, folder, **way) for at, way in enumerate(ways)]
+    core = make_core(folder, slots=8)
+    handles = [accept(core, request) for request in requests]
+    while core.step():
+        pass
+    assert [facts(handle.result(0)) for handle in handles] == [facts(expected(request)) for request in requests]
+    assert max(len(plan.jobs) for plan in plans_of(core) if isinstance(plan, Decode)) >= 4
+
+
+def test_a_long_prompt_is_run_in_chunks_and_answers_as_a_short_one(decoder: Path) -> None:
+    prompt = random_tokens(random.Random(5), 50, 50)
+    request = ask(prompt, 10, num_beams=2)
+    with open_engine(decoder, 4, limits=Limits(chunk=7)) as chunked, open_engine(decoder, 4) as whole:
+        assert chunked.submit(request).result(10) == whole.submit(request).result(10)
+    assert facts(expected(request)) == [(0, expected(request)[0].ids, "length")]
+
+
+@pytest.mark.parametrize("length", [8, 9, 16, 17, 24])
+def test_chunks_of_every_remainder_are_exact(decoder: Path, length: int) -> None:
+    prompt = random_tokens(random.Random(length), length, length)
+    with open_engine(decoder, 2, limits=SMALL) as engine:
+        assert engine.submit(ask(prompt, 5)).result(10)[0].ids == toys.greedy(prompt, 5)
+
+
+def test_every_kind_of_plan_takes_part(decoder: Path, encoder_decoder: Path) -> None:
+    kinds = set()
+    for folder in (decoder, encoder_decoder):
+        rng = random.Random(1)
+        core = make_core(folder, 6, SMALL)
+        with serve(folder, core) as engine:
+            for handle in [engine.submit(random_request(rng, has_encoder(folder))) for _ in range(40)]:
+                handle.result(60)
+        kinds |= {type(plan) for plan in plans_of(core)}
+    assert kinds == {Prefill, Chunk, Encode, Decode, Compact}
+
+
+def test_sampled_sequences_of_one_request_differ_and_repeat_with_its_seed(folder: Path) -> None:
+    request = ask((3, 5), 20, folder, do_sample=True, temperature=3.0, num_return_sequences=3, seed=11)
+    with open_engine(folder, 6) as engine:
+        first, again = engine.submit(request).result(10), engine.submit(request).result(10)
+    assert first == again
+    assert len({each.ids for each in first}) == 3
+
+
+def test_an_end_token_ends_with_stop_and_is_part_of_the_ids(folder: Path) -> None:
+    with open_engine(folder, 1) as engine:
+        (free,) = engine.submit(ask((3, 5), 9, folder)).result(10)
+        (ended,) = engine.submit(ask((3, 5), 9, folder, eos_ids=(free.ids[4],))).result(10)
+    assert ended.finish_reason == "stop"
+    assert ended.ids == free.ids[: free.ids.index(free.ids[4]) + 1]
+
+
+def test_10000_requests_leave_no_slot_behind(decoder: Path) -> None:
+    rng = random.Random(0)
+    with Engine.open(decoder, slots=16, max_queue=10_000, threads=1) as engine:
+        handles = []
+        for at in range(10_000):
+            beams = 2 if at % 10 == 0 else 1
+            handles.append(engine.submit(ask(random_tokens(rng, 1, 6), rng.randint(1, 3), num_beams=beams)))
+            if at % 7 == 0:
+                handles[-1].cancel()
+        for handle in handles:
+            handle.result(60)
+        assert engine.drain(10)
+        stats = engine.stats()
+        scheduler = engine._core.scheduler
+        assert not engine._core.jobs
+        assert not any(lane.seats or lane.holes or lane.sequences for lane in scheduler.lanes.values())
+    assert (stats.slots_free, stats.slots_used, stats.waiting, stats.requests) == (16, 0, 0, 0)
+    assert stats.completed + stats.cancelled == 10_000
+
+
+def test_a_request_that_can_never_fit_is_refused_with_the_numbers(folder: Path) -> None:
+    crosses = has_encoder(folder)
+    with open_engine(folder, 2) as engine:
+        with pytest.raises(DoesNotFit, match="3 rows; this engine has 2"):
+            engine.submit(ask((1,), 5, folder, num_beams=3))
+        with pytest.raises(DoesNotFit, match="65 positions; this engine has 64"):
+            engine.submit(ask((1,), 64, folder))
+        if crosses:
+            with pytest.raises(DoesNotFit, match="49 source positions; this engine has 48"):
+                engine.submit(ask((1,) * 49, 1, folder))
+        assert engine.submit(ask((1,), 63, folder)).result(10)[0].finish_reason == "length"
+        assert engine.stats().refused == {"DoesNotFit": 3 if crosses else 2}
+
+
+def test_what_the_model_cannot_take_is_refused_naming_the_field(folder: Path) -> None:
+    with open_engine(folder, 8) as engine:
+        with pytest.raises(InvalidRequest, match="prompt is 29; allowed: ids from 0 to 28"):
+            engine.submit(ask((29,), 5, folder))
+        with pytest.raises(InvalidRequest, match="priority is 11"):
+            engine.submit(Request((1,), ask((1,), 5, folder).settings, priority=11))
+        with pytest.raises(InvalidRequest, match="deadline is 'soon'"):
+            engine.submit(Request((1,), ask((1,), 5, folder).settings, deadline="soon"))  # type: ignore[arg-type]
+        if has_encoder(folder):
+            with pytest.raises(InvalidRequest, match="num_beams is 5; allowed: 1 or 2 or 3 or 4"):
+                engine.submit(ask((1,), 5, folder, num_beams=5))
+
+
+def test_a_full_queue_refuses_and_takes_nothing(folder: Path) -> None:
+    gate = Gate()
+    with gated_engine(folder, gate, slots=1, max_queue=2) as engine:
+        running = engine.submit(ask((1, 2), 9, folder))
+        gate.wait_until_reached()  # the first has its row; the scheduler's thread stands still
+        waiting = [engine.submit(ask((1, at), 9, folder)) for at in range(2)]
+        with pytest.raises(QueueFull, match="2 requests wait, of 2 that may"):
+            engine.submit(ask((1, 2), 9, folder))
+        assert (engine.stats().waiting, engine.stats().refused) == (2, {"QueueFull": 1})
+        gate.open()
+        assert all(len(handle.result(10)[0].ids) == 9 for handle in (running, *waiting))
+        assert len(engine.submit(ask((1, 2), 9, folder)).result(10)[0].ids) == 9
+
+
+def test_requests_that_get_a_row_at_once_need_no_place_in_the_queue(folder: Path) -> None:
+    gate = Gate()
+    with gated_engine(folder, gate, slots=6, max_queue=1) as engine:
+        handles = [engine.submit(ask((1, 2), 9, folder))]
+        gate.wait_until_reached()
+        handles += [engine.submit(ask((1, at), 9, folder)) for at in range(6)]  # five rows are free, one may wait
+        with pytest.raises(QueueFull):
+            engine.submit(ask((1, 2), 9, folder))
+        gate.open()
+        assert all(len(handle.result(10)[0].ids) == 9 for handle in handles)
+
+
+def test_a_deadline_that_passes_fails_the_request_and_frees_its_rows(folder: Path) -> None:
+    settings = ask((1, 2), 60, folder).settings
+    with open_engine(folder, 1) as engine:
+        late = engine.submit(Request((1, 2), settings, deadline=time.monotonic() - 1))
+        with pytest.raises(DeadlineExceeded):
+            late.result(10)
+        in_time = engine.submit(Request((1, 2), settings, deadline=time.monotonic() + 600))
+        assert in_time.result(10)[0].finish_reason == "length"
+        assert engine.stats().slots_free == 1
+
+
+def test_stats_count_what_was_done(folder: Path) -> None:
+    with open_engine(folder, 4) as engine:
+        for at in range(4):
+            engine.submit(ask((1, at), 5, folder)).result(10)
+        engine.submit(ask((1, 2), 5, folder, num_beams=2)).result(10)
+        assert engine.drain(10)
+        stats = engine.stats()
+    assert (stats.completed, stats.failed, stats.cancelled, stats.tokens) == (5, 0, 0, 25)
+    assert (stats.prompt_runs, stats.prompt_tokens) == (5, 10)
+    assert stats.steps == (25 if has_encoder(folder) else 20)
+    assert stats.step_seconds > 0 < stats.prompt_seconds
+
+
+@pytest.mark.parametrize("wrong", [{"slots": 0}, {"max_queue": 0}])
+def test_an_engine_needs_slots_and_a_queue(decoder: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(EngineError, match=r"is 0\. It must be at least 1"):
+        Engine.open(decoder, **wrong)

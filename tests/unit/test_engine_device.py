@@ -1,0 +1,99 @@
+"""Caches that live on a device, with the CPU as the device: the same allocation, addresses and copies as on a GPU."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from hfx.python_backends.engine import invariants
+from hfx.python_backends.engine.bindings import Binding
+from hfx.python_backends.engine.copy_graph import SOURCE, TARGET, copy_graph
+from hfx.python_backends.engine.core import Core
+from hfx.python_backends.engine.decoder_runner import DecoderRunner
+from hfx.python_backends.engine.device_cache import DeviceCache, DeviceCaches
+from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.picker import Picker
+from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.sessions import open_graph
+from hfx.python_backends.engine.spec import read_spec
+
+from . import engine_toys as toys
+from .engine_oracle import expected
+from .engine_rig import ONE_THREAD, random_request, serve
+
+CACHES = DeviceCaches(ONE_THREAD, "cpu")
+LIMITS = Limits(chunk=8, prefill=32, encode=32)
+
+
+def poison(cache: Any) -> None:
+    assert isinstance(cache, DeviceCache)
+    cache._memory.update_inplace(np.full(cache._memory.shape(), np.nan, np.float32))
+
+
+def decoder_core(folder: Path, slots: int) -> Core:
+    spec = read_spec(folder)
+    runner = DecoderRunner(spec, slots, ONE_THREAD, CACHES)
+    poison(runner.lane.cache)
+    scheduler = Scheduler(slots, False, LIMITS)
+    return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))
+
+
+def encoder_decoder_core(folder: Path, slots: int) -> Core:
+    spec = read_spec(folder)
+    runner = EncoderDecoderRunner(spec, slots, ONE_THREAD, LIMITS.encode, CACHES)
+    for width in spec.beams:
+        runner.open_lane(width)
+        poison(runner.lanes[width].memory.cache)
+        poison(runner.lanes[width].cross._cache)
+    scheduler = Scheduler(slots, True, LIMITS)
+    return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_requests_of_all_kinds_answer_as_with_caches_on_the_host(tmp_path: Path, has_encoder: bool, seed: int) -> None:
+    folder = toys.write_encoder_decoder(tmp_path) if has_encoder else toys.write_decoder(tmp_path)
+    core = encoder_decoder_core(folder, 6) if has_encoder else decoder_core(folder, 6)
+    rng = random.Random(seed)
+    requests = [random_request(rng, has_encoder) for _ in range(32)]
+    with serve(folder, core) as engine:
+        answers = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
+    wanted = [expected(request) for request in requests]
+    assert [[each.ids for each in answer] for answer in answers] == [[each.ids for each in answer] for answer in wanted]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_rows_are_copied_and_filled_within_the_device(dtype: str) -> None:
+    cache = CACHES(layers=1, rows=4, heads=2, capacity=5, head_dim=8, dtype=dtype)
+    content = np.random.default_rng(0).integers(-9, 9, (2, 4, 2, 5, 8)).astype(dtype)
+    cache._memory.update_inplace(content)
+    cache.copy(3, 1, 5)
+    values = np.arange(3 * 2 * 8, dtype=np.float32).reshape(3, 2, 8)
+    cache.put(1, 2, values)
+    content[:, 1] = content[:, 3]
+    content[1, 2, :, :3] = values.transpose(1, 0, 2)
+    held = cache._memory.numpy()
+    assert (held[:, [0, 1, 3]] == content[:, [0, 1, 3]]).all()
+    assert (held[1, 2, :, :3] == content[1, 2, :, :3]).all()
+    assert (held[0, 2] == content[0, 2]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_the_copy_graph_is_a_valid_model_that_copies(dtype: str) -> None:
+    model = copy_graph(dtype, rank=3)
+    onnx.checker.check_model(onnx.load_model_from_string(model), full_check=True)
+    source = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    target = np.zeros_like(source)
+    Binding(open_graph(model, ONE_THREAD), {SOURCE: source}, {TARGET: target}).run()
+    assert (target == source).all()
+
+
+def test_what_is_not_contiguous_is_not_bound() -> None:
+    source = np.zeros((4, 4), np.float32)
+    with pytest.raises(ValueError, match="source is not contiguous"):
+        Binding(open_graph(copy_graph("float32", 2), ONE_THREAD), {SOURCE: source.T[:2]}, {TARGET: source})

@@ -1,0 +1,175 @@
+"""The engine on the exporter's own graphs: small random GPT-2, BART and T5 answer as transformers' `generate` does.
+
+Requests of all kinds run together, with prompts in chunks and rows that join and leave; each answer is the one that
+transformers gives to the request alone.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.exporter.config_file import read_config
+from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.weight_files import find_weights
+from hfx.python_backends.engine.decoder_runner import DecoderRunner
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.scheduler import Limits
+from hfx.python_backends.engine.spec import read_spec
+
+from .engine_rig import ONE_THREAD, open_engine
+
+VOCABULARY = 160
+LIMITS = Limits(chunk=40, prefill=96, encode=128)
+GPT2 = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 256, "bos_token_id": 0, "eos_token_id": 1}
+BART = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 256,
+    "forced_eos_token_id": None,
+}
+T5 = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+    "decoder_start_token_id": 0,
+}
+FAMILIES = {
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", GPT2),
+    "bart": ("BartConfig", "BartForConditionalGeneration", BART),
+    "t5": ("T5Config", "T5ForConditionalGeneration", T5),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and keyword arguments that transformers and Settings both have."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    options: dict[str, Any]
+
+
+@cache
+def model(family: str) -> Any:
+    """Random weights, wide enough that tokens vary."""
+    import torch
+    import transformers
+
+    config, architecture, sizes = FAMILIES[family]
+    torch.manual_seed(3)
+    made = getattr(transformers, architecture)(getattr(transformers, config)(vocab_size=VOCABULARY, **sizes))
+    with torch.no_grad():
+        for weights in made.parameters():
+            if weights.ndim == 2:
+                weights.normal_(0, 0.35)
+    made.generation_config.forced_eos_token_id = None
+    return made.eval()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Family and precision -> engine folder."""
+
+    @cache
+    def write(family: str, precision: str) -> Path:
+        root = tmp_path_factory.mktemp(f"{family}-{precision}")
+        model(family).save_pretrained(root / "checkpoint")
+        found = root / "checkpoint"
+        checkpoint = Checkpoint(str(found), found, None, read_config(found), find_weights(found))
+        write_engine_folder(checkpoint, root / "engine", FORMATS[precision], levels=63)
+        return root / "engine"
+
+    return write
+
+
+def questions(family: str, count: int) -> list[Question]:
+    rng = random.Random(family)
+    longest = 150 if family == "gpt2" else 70
+    made = []
+    for _ in range(count):
+        options: dict[str, Any] = {"num_beams": rng.choice((1, 1, 2, 4)), "no_repeat_ngram_size": rng.choice((0, 3))}
+        if options["num_beams"] > 1:
+            options |= {"length_penalty": rng.choice((0.6, 2.0)), "early_stopping": rng.choice((True, False, "never"))}
+            options["num_return_sequences"] = rng.randint(1, 2)
+        prompt = tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randint(1, longest)))
+        made.append(Question(prompt, rng.randint(1, 40), options))
+    return made
+
+
+def request_of(family: str, question: Question, **more: Any) -> Request:
+    config = model(family).config
+    start = () if family == "gpt2" else (config.decoder_start_token_id,)
+    settings = {"max_tokens": question.max_tokens, "eos_ids": (config.eos_token_id,), "decoder_prompt": start}
+    return Request(question.prompt, Settings(**settings, **question.options, **more))
+
+
+def reference(family: str, question: Question) -> list[tuple[int, ...]]:
+    """The new tokens of each returned sequence, up to and with the end token."""
+    import torch
+
+    torch.set_num_threads(1)
+    asked, eos = model(family), model(family).config.eos_token_id
+    prompt = torch.tensor([question.prompt])
+    with torch.no_grad():
+        rows = asked.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=question.max_tokens,
+            do_sample=False,
+            pad_token_id=eos,
+            **question.options,
+        ).tolist()
+    start = len(question.prompt) if family == "gpt2" else 1
+    return [_until(eos, tuple(row[start:])) for row in rows]
+
+
+def _until(eos: int, ids: tuple[int, ...]) -> tuple[int, ...]:
+    return ids[: ids.index(eos) + 1] if eos in ids else ids
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_requests_together_answer_as_transformers_does_one_by_one(family: str, folder: Any) -> None:
+    asked = questions(family, 24)
+    with open_engine(folder(family, "fp32"), slots=8, limits=LIMITS) as engine:
+        handles = [engine.submit(request_of(family, question)) for question in asked]
+        answers = [[each.ids for each in handle.result(120)] for handle in handles]
+    assert answers == [reference(family, question) for question in asked]
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 18, 32, 33, 49, 65])
+def test_a_prompts_logits_are_the_same_bits_beside_a_longer_one(length: int, folder: Any) -> None:
+    runner = DecoderRunner(read_spec(folder("gpt2", "fp32")), 2, ONE_THREAD)
+    prompt = tuple((7 * at + 3) % VOCABULARY for at in range(length))
+    rows = []
+    for beside in ([], [(5,) * (length + 9)]):
+        logits = runner.prefill(0, [prompt, *beside], logits=True).logits
+        assert logits is not None
+        rows.append(logits[0].copy())
+    assert (rows[0] == rows[1]).all()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_alone_and_in_a_batch_are_equal_to_the_bit(family: str, precision: str, folder: Any) -> None:
+    requests = [request_of(family, question, log_probs=True) for question in questions(family, 16)]
+    with Engine.open(folder(family, precision), slots=8, threads=1, limits=LIMITS) as engine:
+        together = [handle.result(120) for handle in [engine.submit(request) for request in requests]]
+        alone = [engine.submit(request).result(120) for request in requests]
+    assert together == alone

@@ -1,0 +1,173 @@
+"""Settings and requests refuse what can't be, and say which field and what it may be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.python_backends.engine import errors
+from hfx.python_backends.engine.errors import DoesNotFit, EngineError, InvalidRequest
+from hfx.python_backends.engine.request import Request, Settings, check_for_model
+
+BAD: tuple[tuple[str, Any, str], ...] = (
+    ("max_tokens", 0, "at least 1"),
+    ("max_tokens", -5, "at least 1"),
+    ("max_tokens", 2.0, "whole number"),
+    ("max_tokens", True, "whole number"),
+    ("max_tokens", "9", "whole number"),
+    ("max_tokens", None, "whole number"),
+    ("min_tokens", -1, "at least 0"),
+    ("num_beams", 0, "from 1 to 64"),
+    ("num_beams", 65, "from 1 to 64"),
+    ("num_return_sequences", 0, "from 1 to 64"),
+    ("do_sample", 1, "true or false"),
+    ("do_sample", "yes", "true or false"),
+    ("temperature", 0, "do_sample"),
+    ("temperature", 0.0, "do_sample"),
+    ("temperature", -1.0, "0.001 to 100"),
+    ("temperature", math.nan, "0.001 to 100"),
+    ("temperature", math.inf, "0.001 to 100"),
+    ("temperature", "hot", "0.001 to 100"),
+    ("top_k", -1, "at least 0"),
+    ("top_k", 1.5, "whole number"),
+    ("top_p", 1.01, "0 to 1"),
+    ("top_p", -0.1, "0 to 1"),
+    ("top_p", math.nan, "0 to 1"),
+    ("min_p", 2, "0 to 1"),
+    ("repetition_penalty", 0.0, "0.01 to 100"),
+    ("repetition_penalty", math.inf, "0.01 to 100"),
+    ("no_repeat_ngram_size", -1, "at least 0"),
+    ("length_penalty", math.nan, "-10 to 10"),
+    ("length_penalty", 11, "-10 to 10"),
+    ("early_stopping", "always", "'never'"),
+    ("early_stopping", None, "'never'"),
+    ("early_stopping", 1, "'never'"),
+    ("seed", -1, "18446744073709551615"),
+    ("seed", 2**64, "18446744073709551615"),
+    ("eos_ids", 2, "token ids"),
+    ("eos_ids", (2, -1), "token ids"),
+    ("eos_ids", (2.0,), "token ids"),
+    ("eos_ids", "2", "token ids"),
+    ("eos_ids", (True,), "token ids"),
+    ("pad_id", -1, "at least 0"),
+    ("decoder_prompt", (None,), "token ids"),
+    ("forced_bos_id", -1, "at least 0"),
+    ("forced_eos_id", 1.0, "whole number"),
+    ("suppress_ids", ((1,),), "token ids"),
+    ("begin_suppress_ids", None, "token ids"),
+    ("bad_words_ids", (1, 2), "lists of token ids"),
+    ("bad_words_ids", ((),), "none of them empty"),
+    ("stop_sequences", "stop", "lists of token ids"),
+    ("stop_sequences", (("a",),), "token ids"),
+    ("log_probs", 3, "true or false"),
+)
+
+CONTRADICTIONS: tuple[tuple[dict[str, Any], str, str], ...] = (
+    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", "max_tokens, which is 4"),
+    ({"num_beams": 2, "do_sample": True}, "do_sample", "num_beams"),
+    ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences", "num_beams, which is 2"),
+    ({"num_return_sequences": 2}, "num_return_sequences", "do_sample"),
+    ({"forced_bos_id": 3, "suppress_ids": (3,)}, "forced_bos_id", "suppress_ids"),
+    ({"forced_eos_id": 3, "suppress_ids": (3,)}, "forced_eos_id", "suppress_ids"),
+)
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), BAD)
+def test_a_value_out_of_range_is_refused_with_field_and_range(field: str, value: Any, allowed: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Settings(**{field: value})
+    assert caught.value.field == field
+    assert field in str(caught.value) and allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(("values", "field", "allowed"), CONTRADICTIONS)
+def test_a_contradiction_is_refused(values: dict[str, Any], field: str, allowed: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Settings(**values)
+    assert caught.value.field == field and allowed in caught.value.allowed
+
+
+def test_every_field_has_a_bad_value_in_the_table() -> None:
+    assert {field for field, _, _ in BAD} == {field.name for field in fields(Settings)}
+
+
+def test_a_long_bad_value_is_shortened() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Settings(eos_ids="x" * 10_000)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 200
+
+
+def test_lists_and_whole_numbers_of_json_are_taken() -> None:
+    settings = Settings(eos_ids=[2], bad_words_ids=[[1, 2], [3]], temperature=2, top_p=1)  # type: ignore[arg-type]
+    assert settings == Settings(eos_ids=(2,), bad_words_ids=((1, 2), (3,)), temperature=2.0)
+    assert hash(settings) == hash(Settings(eos_ids=(2,), bad_words_ids=((1, 2), (3,)), temperature=2.0))
+    assert Request(np.array([1, 2]), settings).prompt == (1, 2)  # type: ignore[arg-type]
+
+
+def test_the_greedy_defaults_hold_and_values_are_frozen() -> None:
+    settings = Settings()
+    assert (settings.num_beams, settings.do_sample, settings.rows) == (1, False, 1)
+    with pytest.raises(FrozenInstanceError):
+        settings.max_tokens = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("prompt", [(), (1, -2), (1.5,), "text", None])
+def test_a_bad_prompt_is_refused(prompt: Any) -> None:
+    with pytest.raises(InvalidRequest, match="prompt"):
+        Request(prompt, Settings())
+
+
+@pytest.mark.parametrize(("field", "value"), [("id", 5), ("priority", "high"), ("deadline", "soon")])
+def test_a_bad_field_of_a_request_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Request((1,), Settings(), **{field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("prompt", "values", "field"),
+    [
+        ((1, 10), {}, "prompt"),
+        ((1,), {"eos_ids": (10,)}, "eos_ids"),
+        ((1,), {"suppress_ids": (3, 11)}, "suppress_ids"),
+        ((1,), {"begin_suppress_ids": (11,)}, "begin_suppress_ids"),
+        ((1,), {"bad_words_ids": ((1,), (2, 10))}, "bad_words_ids"),
+        ((1,), {"stop_sequences": ((10,),)}, "stop_sequences"),
+        ((1,), {"forced_bos_id": 10}, "forced_bos_id"),
+        ((1,), {"forced_eos_id": 10}, "forced_eos_id"),
+        ((1,), {"decoder_prompt": (10,)}, "decoder_prompt"),
+    ],
+)
+def test_ids_outside_the_vocabulary_are_refused(prompt: tuple[int, ...], values: dict[str, Any], field: str) -> None:
+    asked = Request(prompt, Settings(**values))
+    kind = "encoder-decoder" if "decoder_prompt" in values else "decoder"
+    check_for_model(asked, 12, kind)
+    with pytest.raises(InvalidRequest, match="ids from 0 to 9") as caught:
+        check_for_model(asked, 10, kind)
+    assert caught.value.field == field
+
+
+def test_a_decoder_prompt_is_for_encoder_decoders_alone() -> None:
+    with pytest.raises(InvalidRequest, match="decoder_prompt"):
+        check_for_model(Request((1,), Settings()), 10, "encoder-decoder")
+    with pytest.raises(InvalidRequest, match="decoder_prompt"):
+        check_for_model(Request((1,), Settings(decoder_prompt=(1,))), 10, "decoder")
+
+
+def test_errors_say_what_happened_and_what_to_do() -> None:
+    refusal = DoesNotFit("positions", 900, 512, "Send a shorter prompt or a smaller max_tokens")
+    assert (refusal.needed, refusal.available) == (900, 512)
+    assert str(refusal) == (
+        "the request needs 900 positions; this engine has 512. Send a shorter prompt or a smaller max_tokens"
+    )
+
+
+def test_the_docstring_shows_the_whole_tree_of_errors() -> None:
+    classes = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, EngineError)]
+    assert len(classes) > 10
+    for each in classes:
+        assert each.__doc__ and errors.__doc__ and each.__name__ in errors.__doc__

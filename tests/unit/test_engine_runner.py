@@ -1,0 +1,166 @@
+"""A runner alone: prompts, chunks, steps and moves on a cache that is NaN wherever nothing was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hfx.python_backends.engine.decoder_runner import DecoderRunner
+from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.ragged import pad
+from hfx.python_backends.engine.spec import read_spec
+
+from . import engine_toys as toys
+from .engine_rig import ONE_THREAD, Watch
+
+PROMPTS = ((3, 5, 7, 11, 2), (9, 1), (4,), (1, 2, 3))
+
+
+@pytest.fixture(scope="module")
+def decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_decoder(tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.fixture(scope="module")
+def encoder_decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_encoder_decoder(tmp_path_factory.mktemp("encoder-decoder"))
+
+
+@pytest.fixture
+def decoder(decoder_folder: Path) -> DecoderRunner:
+    runner = DecoderRunner(read_spec(decoder_folder), 6, ONE_THREAD)
+    runner.lane.cache.array[:] = np.nan  # type: ignore[attr-defined]
+    return runner
+
+
+@pytest.fixture
+def encoder_decoder(encoder_decoder_folder: Path) -> EncoderDecoderRunner:
+    runner = EncoderDecoderRunner(read_spec(encoder_decoder_folder), 8, ONE_THREAD, encode_tokens=64)
+    for width in (1, 2, 4):
+        runner.open_lane(width)
+    Watch(runner).poison({})
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit", "width"), [((1,), 64, 2), ((17, 3), 64, 18), ((16,), 64, 16), ((33,), 33, 33)]
+)
+def test_no_batch_ends_in_a_block_of_one_query(lengths: tuple[int, ...], limit: int, width: int) -> None:
+    ids, found = pad([(5,) * length for length in lengths], limit)
+    assert ids.shape == (len(lengths), width)
+    assert found.tolist() == list(lengths)
+    assert [row.tolist() for row in ids] == [[5] * length + [0] * (width - length) for length in lengths]
+
+
+def targets(histories: list[list[int]]) -> list[int]:
+    return [toys.target(history) for history in histories]
+
+
+def test_a_ragged_prefill_gives_each_row_its_own_next_token_and_logits(decoder: DecoderRunner) -> None:
+    outputs = decoder.prefill(1, PROMPTS, logits=True)
+    assert outputs.next_ids[:, 0].tolist() == [toys.target(prompt) for prompt in PROMPTS]
+    assert outputs.logits is not None
+    assert (outputs.logits == np.stack([toys.logits(prompt) for prompt in PROMPTS])).all()
+    assert decoder.lane.lengths.tolist() == [0, 5, 2, 1, 3, 0]
+
+
+def test_steps_feed_the_argmax_of_the_step_before(decoder: DecoderRunner) -> None:
+    histories = [list(prompt) for prompt in PROMPTS]
+    decoder.prefill(0, PROMPTS, logits=False)
+    decoder.feed(1, list(enumerate(targets(histories))))
+    for history, token in zip(histories, targets(histories), strict=True):
+        history.append(token)
+    for _ in range(20):
+        outputs = decoder.step(1, 4, logits=False)
+        assert outputs.next_ids[:, 0].tolist() == targets(histories)
+        for history, token in zip(histories, targets(histories), strict=True):
+            history.append(token)
+
+
+def test_steps_of_other_numbers_of_rows_are_bound_once_each(decoder: DecoderRunner) -> None:
+    decoder.prefill(0, PROMPTS, logits=False)
+    for units, logits in ((4, False), (3, False), (4, True), (4, False), (3, False)):
+        decoder.step(1, units, logits)
+    assert sorted(decoder._steps) == [(3, False), (4, False), (4, True)]
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 3), (1, 1, 1), (7, 1), (11,)])
+def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: DecoderRunner, sizes: tuple[int, ...]) -> None:
+    prompt = tuple((7 * at + 3) % toys.VOCABULARY for at in range(sum(sizes)))
+    start = 0
+    for size in sizes:
+        outputs = decoder.chunk(prompt[start : start + size], start, logits=True)
+        start += size
+    assert outputs.next_ids[0, 0] == toys.target(prompt)
+    for row in (0, 1):
+        decoder.land(row)
+    decoder.feed(1, [(0, 5), (1, 6)])
+    assert decoder.step(1, 2, logits=False).next_ids[:, 0].tolist() == targets([[*prompt, 5], [*prompt, 6]])
+
+
+def test_rows_that_were_copied_moved_and_followed_go_on_from_their_history(decoder: DecoderRunner) -> None:
+    decoder.prefill(0, PROMPTS[:2], logits=False)
+    decoder.copy_row(0, 2)
+    decoder.move(1, 1, 3)
+    decoder.follow(1, [(3, 1)])
+    decoder.feed(1, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    first, second = (list(prompt) for prompt in PROMPTS[:2])
+    wanted = targets([[*first, 1], [*second, 2], [*first, 3], [*second, 4]])
+    assert decoder.step(1, 4, logits=False).next_ids[:, 0].tolist() == wanted
+
+
+def test_a_failed_run_leaves_the_rows_of_others_as_they_were(tmp_path: Path) -> None:
+    runner = DecoderRunner(read_spec(toys.write_decoder(tmp_path, fails=True)), 4, ONE_THREAD)
+    runner.prefill(0, PROMPTS[:2], logits=False)
+    with pytest.raises(Exception, match="out of data bounds"):
+        runner.prefill(2, [(1, toys.FAILS_ON)], logits=False)
+    runner.feed(1, [(0, 1), (1, 2)])
+    wanted = targets([[*PROMPTS[0], 1], [*PROMPTS[1], 2]])
+    assert runner.step(1, 2, logits=False).next_ids[:, 0].tolist() == wanted
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_beams_share_their_source_and_have_histories_of_their_own(
+    encoder_decoder: EncoderDecoderRunner, width: int
+) -> None:
+    sources = [PROMPTS[0], PROMPTS[1]]
+    encoder_decoder.encode(sources, [[(width, 0)], [(width, 1)]])
+    histories: list[list[int]] = [[] for _ in range(2 * width)]
+    for step in range(6):
+        fed = [(row, (3 * row + 5 * step) % toys.VOCABULARY) for row in range(2 * width)]
+        for row, token in fed:
+            histories[row].append(token)
+        encoder_decoder.feed(width, fed)
+        outputs = encoder_decoder.step(width, 2, logits=True)
+        wanted = [toys.target(history, sources[row // width]) for row, history in enumerate(histories)]
+        assert outputs.next_ids[:, 0].tolist() == wanted
+
+
+def test_one_source_can_go_to_several_units_and_units_move_with_it(encoder_decoder: EncoderDecoderRunner) -> None:
+    source = PROMPTS[0]
+    encoder_decoder.encode([PROMPTS[1], source], [[(2, 0)], [(2, 1), (2, 3)]])
+    encoder_decoder.feed(2, [(row, row + 1) for row in range(8)])
+    encoder_decoder.move(2, 3, 0)
+    outputs = encoder_decoder.step(2, 2, logits=False)
+    assert outputs.next_ids[:, 0].tolist() == [toys.target([fed], source) for fed in (7, 8, 3, 4)]
+
+
+def test_a_lane_is_opened_once_and_the_others_not_at_all(encoder_decoder_folder: Path) -> None:
+    runner = EncoderDecoderRunner(read_spec(encoder_decoder_folder), 8, ONE_THREAD, encode_tokens=64)
+    runner.open_lane(2)
+    lane = runner.lanes[2]
+    runner.open_lane(2)
+    assert runner.lanes == {2: lane}
+
+
+def test_lanes_together_keep_no_more_memory_than_the_slots(encoder_decoder: EncoderDecoderRunner) -> None:
+    lanes = encoder_decoder.lanes
+    encoder_decoder.occupy([(1, 8)])
+    encoder_decoder.occupy([(1, 2)])
+    assert lanes[1].touched == 8  # kept, as nobody else needs it
+    encoder_decoder.occupy([(1, 2), (2, 3)])
+    assert (lanes[1].touched, lanes[2].touched) == (2, 3)
+    encoder_decoder.give_back()
+    assert (lanes[1].touched, lanes[2].touched) == (0, 0)

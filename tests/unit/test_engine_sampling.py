@@ -1,0 +1,207 @@
+"""Sampling draws from transformers' distribution, with randomness that belongs to the request alone."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import LogitsProcessorList
+from transformers.generation import logits_process as theirs
+
+from hfx.python_backends.engine.errors import StepFailed
+from hfx.python_backends.engine.request import Completion, Settings
+from hfx.python_backends.engine.sampling import position, position_in_row, uniform, weights_of_best, weights_of_row
+from hfx.python_backends.engine.search import WHOLE_ROW, Search, new_search, number_of_searches
+from tests.unit.torch_decoding import END, best, drive, one_step, request, torch_model
+
+VOCABULARY = 1300
+GRID = tuple(product((1.0, 0.4, 1.7), (0, 1, 5, 40), (1.0, 0.9, 0.3, 0.0), (0.0, 0.05, 0.6)))
+
+
+def their_probabilities(logits: np.ndarray, settings: Settings) -> np.ndarray:
+    """The distribution that `generate` draws from."""
+    warpers = LogitsProcessorList()
+    if settings.temperature != 1.0:
+        warpers.append(theirs.TemperatureLogitsWarper(settings.temperature))
+    if settings.top_k:
+        warpers.append(theirs.TopKLogitsWarper(settings.top_k))
+    if settings.top_p < 1.0:
+        warpers.append(theirs.TopPLogitsWarper(settings.top_p))
+    warpers.append(theirs.MinPLogitsWarper(settings.min_p))
+    return torch.softmax(warpers(None, torch.from_numpy(logits.copy())), -1)[0].numpy()
+
+
+def our_probabilities(logits: np.ndarray, settings: Settings) -> np.ndarray:
+    """The distribution that a search draws from, over the whole vocabulary."""
+    search = new_search(request((9,), settings), 0)
+    probabilities = np.zeros(logits.shape[1])
+    columns: Any
+    if search.candidates == WHOLE_ROW:
+        columns, weights = weights_of_row(logits[0], settings)
+        columns = slice(None) if columns is None else columns
+    else:
+        values, ids = best(logits, search.candidates)
+        weights = weights_of_best(values[0], settings)
+        columns = ids[0, : len(weights)]
+    probabilities[columns] = weights / weights.sum(dtype=np.float64)
+    return probabilities
+
+
+def sampled(**fixed: Any) -> Settings:
+    return Settings(**{"do_sample": True, "max_tokens": 12, "eos_ids": (END,), **fixed})
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID)
+def test_the_distribution_is_transformers(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+    settings = sampled(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    random = np.random.default_rng(3)
+    for spread in (0.5, 3.0):
+        logits = random.normal(0, spread, (1, VOCABULARY)).astype(np.float32)
+        logits[0, random.integers(0, VOCABULARY, 50)] = -np.inf
+        expected, ours = their_probabilities(logits, settings), our_probabilities(logits, settings)
+        np.testing.assert_array_equal(ours > 0, expected > 0)
+        np.testing.assert_allclose(ours, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("top_k", [1024, 1025, 1299, 5000])
+def test_a_large_top_k_is_taken_from_the_whole_row(top_k: int) -> None:
+    logits = np.random.default_rng(4).normal(0, 1, (1, VOCABULARY)).astype(np.float32)
+    settings = sampled(top_k=top_k, top_p=0.95)
+    np.testing.assert_allclose(our_probabilities(logits, settings), their_probabilities(logits, settings), rtol=2e-5)
+
+
+@pytest.mark.parametrize("top_k", [0, 8])
+def test_draws_follow_the_distribution(top_k: int) -> None:
+    logits = np.random.default_rng(5).normal(0, 1, (1, 600)).astype(np.float32)
+    logits[0, 40:] -= 4
+    settings = sampled(top_k=top_k, max_tokens=4000, eos_ids=())
+    search = new_search(request((9,), settings), 0)
+    drawn = [one_step(search, logits).emitted[0].id for _ in range(4000)]
+    probabilities = our_probabilities(logits, settings)
+    expected = probabilities / probabilities.sum() * len(drawn)
+    often = expected >= 5
+    counts = np.bincount(drawn, minlength=600)
+    observed = np.append(counts[often], counts[~often].sum())
+    wanted = np.append(expected[often], expected[~often].sum())
+    filled = wanted > 0
+    assert observed[~filled].sum() == 0
+    assert stats.chisquare(observed[filled], wanted[filled]).pvalue > 1e-3
+
+
+def test_numbers_are_uniform_and_each_place_has_its_own() -> None:
+    streams = [
+        [uniform(np.array([seed, index], np.uint64), i) for i in range(2000)]
+        for seed, index in ((0, 0), (0, 1), (1, 0))
+    ]
+    assert len({number for stream in streams for number in stream}) == 6000
+    for stream in streams:
+        assert stats.kstest(stream, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(streams)[np.triu_indices(3, 1)]).max() < 0.1
+
+
+def test_numbers_stay_the_same_in_every_release() -> None:
+    assert uniform(np.array([7, 1], np.uint64), 3) == 0.0931189622036861
+
+
+def test_the_end_of_the_distribution_is_reached_but_not_passed() -> None:
+    weights = np.array([0.0, 3.0, 1.0, 0.0], np.float32)
+    almost_one = 1 - 2.0**-53
+    assert [position(weights, number) for number in (0.0, 0.74, 0.76, almost_one, 1.0)] == [1, 1, 2, 2, 2]
+    row = np.zeros(1300, np.float32)
+    row[[3, 700, 701]] = 1
+    assert [position_in_row(row, number) for number in (0.0, 0.3, 0.5, 0.7, almost_one)] == [3, 3, 700, 701, 701]
+
+
+def run_side_by_side(searches: list[Search], prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Ids of all `searches`, one step of each in turn, each offered the most candidates that any wants."""
+    model = torch_model("gpt2")
+    rows = [list(search.prompt) for search in searches]
+    answers: dict[int, Completion] = {}
+    while len(answers) < len(searches):
+        for place, search in enumerate(searches):
+            if place not in answers:
+                step = one_step(search, model.logits(prompts[place], [rows[place]]), extra=17)
+                rows[place].append(search.feed()[0])
+                if step.completions:
+                    (answers[place],) = step.completions
+    return [answers[place].ids for place in range(len(searches))]
+
+
+def test_tokens_do_not_depend_on_neighbours_and_repeat() -> None:
+    model = torch_model("gpt2")
+    cases = [
+        (model.prompt(case), sampled(seed=case, top_k=top_k, top_p=top_p, repetition_penalty=penalty))
+        for case, (top_k, top_p, penalty) in enumerate(product((0, 3, 50), (1.0, 0.8), (1.0, 1.4)))
+    ]
+    alone = [drive(new_search(request(*case), 0), model, case[0])[1][0].ids for case in cases]
+    assert run_side_by_side([new_search(request(*case), 0) for case in cases], [case[0] for case in cases]) == alone
+    assert len(set(alone)) > len(cases) / 2
+
+
+def test_returned_sequences_differ_and_each_is_the_same_whatever_their_number() -> None:
+    model = torch_model("bart")
+    two, four = (sampled(num_return_sequences=n, decoder_prompt=model.start, seed=5, top_k=0) for n in (2, 4))
+    assert (number_of_searches(two), number_of_searches(four), four.rows) == (2, 4, 4)
+    of_two = [drive(new_search(request((9, 8), two), i), model, (9, 8))[1][0] for i in range(2)]
+    of_four = [drive(new_search(request((9, 8), four), i), model, (9, 8))[1][0] for i in range(4)]
+    assert of_four[:2] == of_two and [each.index for each in of_four] == [0, 1, 2, 3]
+    assert len({each.ids for each in of_four}) > 1
+
+
+def test_the_likeliest_token_alone_is_greedy() -> None:
+    model = torch_model("t5")
+    for options in ({"top_k": 1}, {"top_p": 0.0}, {"top_p": 0.0, "top_k": 0}, {"min_p": 1.0, "top_k": 0}):
+        settings = sampled(decoder_prompt=(0,), no_repeat_ngram_size=2, **options)
+        greedy = Settings(max_tokens=12, eos_ids=(END,), decoder_prompt=(0,), no_repeat_ngram_size=2)
+        answers = [drive(new_search(request((9, 8), each), 0), model, (9, 8))[1] for each in (settings, greedy)]
+        assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_log_probs_are_those_of_the_unprocessed_logits(top_k: int) -> None:
+    model = torch_model("gpt2")
+    settings = sampled(top_k=top_k, temperature=0.5, repetition_penalty=2.0, log_probs=True)
+    emitted, (completion,) = drive(new_search(request((9, 8), settings), 0), model, (9, 8))
+    ids = [9, 8, *completion.ids]
+    expected = [
+        float(torch.log_softmax(torch.from_numpy(model.logits((9, 8), [ids[:place]])), -1)[0, ids[place]])
+        for place in range(2, len(ids))
+    ]
+    assert completion.log_probs == pytest.approx(expected, abs=1e-5)
+    assert [token.log_prob for token in emitted] == list(completion.log_probs)
+
+
+def test_forced_tokens_are_not_drawn() -> None:
+    settings = sampled(max_tokens=3, decoder_prompt=(0,), forced_bos_id=13, forced_eos_id=END)
+    _, (completion,) = drive(new_search(request((9,), settings), 0), torch_model("t5"), (9,))
+    assert completion.ids[0] == 13 and completion.ids[-1] == END and len(completion.ids) in (2, 3)
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.nan, np.inf])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        sampled(top_k=0),
+        sampled(top_k=5),
+        Settings(suppress_ids=(3,)),
+        Settings(num_beams=2, decoder_prompt=(0,)),
+    ],
+)
+def test_scores_that_leave_no_choice_fail_this_search(settings: Settings, value: float) -> None:
+    search = new_search(request((9,), settings), 0)
+    logits = np.full((search.rows, 60), value, np.float32)
+    with pytest.raises(StepFailed, match="no token is left"):
+        one_step(search, logits)
+
+
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_one_score_that_is_not_a_number_fails_this_search(top_k: int) -> None:
+    search = new_search(request((9,), sampled(top_k=top_k)), 0)
+    logits = np.zeros((1, 5), np.float32)
+    logits[0, 3] = np.nan
+    with pytest.raises(StepFailed, match="no token is left"):
+        one_step(search, logits)

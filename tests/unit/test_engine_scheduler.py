@@ -1,0 +1,385 @@
+"""What the scheduler decides, without model and memory: plans are read, and outcomes are made up."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.python_backends.engine import invariants
+from hfx.python_backends.engine.batching import similar
+from hfx.python_backends.engine.errors import StepFailed
+from hfx.python_backends.engine.jobs import Job, new_job
+from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Encode, Outcome, Pick, Plan, Prefill
+from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.waiting import OVERTAKES_A_LEVEL, WaitingQueue
+
+from .engine_rig import random_request
+
+TOKEN = 7
+
+
+class Play:
+    """A scheduler whose every pick chooses TOKEN; invariants are checked after each step."""
+
+    def __init__(self, slots: int = 4, has_encoder: bool = False, limits: Limits | None = None) -> None:
+        self.scheduler = Scheduler(slots, has_encoder, limits or Limits())
+        self._arrivals = 0
+
+    def submit(self, length: int = 3, max_tokens: int = 100, priority: int = 0, **settings: Any) -> Job:
+        if self.scheduler.has_encoder:
+            settings.setdefault("decoder_prompt", (1,))
+        return self.enqueue(Request((2,) * length, Settings(max_tokens=max_tokens, **settings), priority=priority))
+
+    def enqueue(self, request: Request) -> Job:
+        job = new_job(request, self.scheduler.has_encoder)
+        job.arrival = self._arrivals
+        self._arrivals += 1
+        self.scheduler.enqueue(job)
+        return job
+
+    def step(self) -> Plan | None:
+        plan = self.scheduler.schedule()
+        if plan is not None:
+            self.scheduler.finish(plan, [outcome(pick) for pick in plan.picks])
+        invariants.check(self.scheduler)
+        return plan
+
+    def steps(self, count: int) -> list[Plan | None]:
+        return [self.step() for _ in range(count)]
+
+    def until_idle(self) -> list[Plan]:
+        plans = []
+        while (plan := self.step()) is not None:
+            plans.append(plan)
+            assert len(plans) < 100_000
+        return plans
+
+
+def outcome(pick: Pick) -> Outcome:
+    """What a search makes of TOKEN as the best of every row."""
+    search = pick.sequence.search
+    candidates = search.candidates
+    rows = len(pick.rows)
+    if candidates == 0:
+        return Outcome(pick.sequence, search.choose(None, np.full((rows, 1), TOKEN)), TOKEN)
+    scores = np.tile(np.linspace(0, -1, 29, dtype=np.float32), (rows, 1))
+    search.edit(scores)
+    if candidates < 0:
+        return Outcome(pick.sequence, search.choose(scores, None, scores))
+    ids = np.argsort(-scores, axis=1, kind="stable")[:, :candidates]
+    values = np.take_along_axis(scores, ids, axis=1)
+    return Outcome(pick.sequence, search.choose(values, ids, values))
+
+
+def kinds(plans: list[Any]) -> list[str]:
+    return [type(plan).__name__ for plan in plans]
+
+
+def test_waiting_requests_are_prefilled_together_and_decode_together() -> None:
+    play = Play()
+    for length in (3, 5, 2):
+        play.submit(length)
+    prefill, decode = play.steps(2)
+    assert isinstance(prefill, Prefill)
+    assert (prefill.first, prefill.prompts, prefill.copies) == (0, ((2,) * 3, (2,) * 5, (2,) * 2), ())
+    assert isinstance(decode, Decode)
+    assert (decode.width, decode.units, decode.logits) == (1, 3, False)
+
+
+def test_a_row_whose_argmax_is_in_place_is_not_fed() -> None:
+    play = Play()
+    play.submit()
+    _, first, second = play.steps(3)
+    assert isinstance(first, Decode)
+    assert first.feeds == ((0, TOKEN),)  # a prompt's argmax was not written beside the other rows' inputs
+    assert isinstance(second, Decode)
+    assert second.feeds == ()
+
+
+def test_a_request_that_joins_later_shares_the_next_step() -> None:
+    play = Play()
+    play.submit()
+    play.steps(5)
+    play.submit()
+    prefill, decode = play.steps(2)
+    assert isinstance(prefill, Prefill)
+    assert prefill.first == 1
+    assert isinstance(decode, Decode)
+    assert decode.units == 2
+
+
+def test_between_two_plans_that_let_somebody_join_every_lane_takes_a_step() -> None:
+    play = Play(slots=8, limits=Limits(prefill=4))
+    for _ in range(8):
+        play.submit(length=4)
+    assert kinds(play.steps(16)) == ["Prefill", "Decode"] * 8
+
+
+def test_a_prefill_is_bounded_in_padded_tokens() -> None:
+    play = Play(slots=8, limits=Limits(prefill=12))
+    for length in (3, 3, 3, 3, 3, 12, 11):
+        play.submit(length)
+    plans = [plan for plan in play.steps(20) if isinstance(plan, Prefill)]
+    assert [len(plan.prompts) * max(map(len, plan.prompts)) for plan in plans] == [12, 3, 12, 11]
+
+
+def test_prompts_of_unlike_lengths_are_not_padded_to_each_other() -> None:
+    jobs = [new_job(Request((1,) * length, Settings()), has_encoder=False) for length in (200, 4, 190, 4, 20)]
+    assert [len(job.prompt) for job in similar(jobs, 1000)] == [200, 190]
+    assert [len(job.prompt) for job in similar(jobs[1:2] + jobs[3:], 1000)] == [4, 4, 20]
+
+
+def test_the_head_of_the_queue_is_never_passed_by_a_smaller_request() -> None:
+    play = Play(slots=4)
+    play.submit(max_tokens=5)
+    play.steps(1)
+    large = play.submit(num_beams=4, max_tokens=3)
+    small = play.submit(max_tokens=2)
+    plans = play.until_idle()
+    order = [job for plan in plans if isinstance(plan, Prefill) for job in plan.jobs]
+    assert order == [large, small]
+
+
+def test_a_higher_priority_goes_first() -> None:
+    play = Play(slots=1)
+    running = play.submit(max_tokens=3)
+    play.steps(1)
+    low, high = play.submit(max_tokens=2), play.submit(max_tokens=2, priority=1)
+    order = [plan.jobs[0] for plan in play.until_idle() if isinstance(plan, Prefill)]
+    assert order == [high, low]
+    assert running.over
+
+
+def test_no_stream_of_important_requests_starves_an_unimportant_one() -> None:
+    play = Play(slots=1)
+    low = play.submit(max_tokens=1, priority=-1)
+    overtaken = 0
+    while not low.over:
+        play.submit(max_tokens=1, priority=1)  # another one each time the row is free
+        plan = play.step()
+        assert isinstance(plan, Prefill)
+        overtaken += plan.jobs[0] is not low
+    assert OVERTAKES_A_LEVEL < overtaken <= 2 * OVERTAKES_A_LEVEL
+
+
+def test_a_queue_keeps_order_when_somebody_leaves_its_middle() -> None:
+    queue = WaitingQueue()
+    jobs = [new_job(Request((1,), Settings()), has_encoder=False) for _ in range(5)]
+    for arrival, job in enumerate(jobs):
+        job.arrival = arrival
+        queue.push(job)
+    queue.remove(jobs[0])
+    queue.remove(jobs[2])
+    assert (len(queue), queue.rows, list(queue)) == (3, 3, [jobs[1], jobs[3], jobs[4]])
+    assert [queue.pop() for _ in range(3)] == [jobs[1], jobs[3], jobs[4]]
+    assert (len(queue), queue.rows, queue.first()) == (0, 0, None)
+
+
+def test_a_long_prompt_comes_in_chunks_with_a_decode_step_between_any_two() -> None:
+    play = Play(limits=Limits(chunk=10))
+    play.submit()
+    play.steps(3)
+    play.submit(length=35)
+    plans = play.steps(8)
+    assert kinds(plans) == ["Chunk", "Decode"] * 4
+    chunks = [plan for plan in plans if isinstance(plan, Chunk)]
+    assert [(chunk.start, len(chunk.tokens), chunk.rows) for chunk in chunks] == [
+        (0, 10, ()),
+        (10, 10, ()),
+        (20, 10, ()),
+        (30, 5, (1,)),
+    ]
+    assert [plan.units for plan in plans if isinstance(plan, Decode)] == [1, 1, 1, 2]
+
+
+def test_long_and_short_prompts_take_turns() -> None:
+    play = Play(slots=4, limits=Limits(chunk=10, prefill=4))
+    play.submit(length=40)
+    for _ in range(3):
+        play.submit(length=4)
+    joins = [kind for kind in kinds(play.steps(14)) if kind != "Decode"]
+    assert joins == ["Chunk", "Prefill", "Chunk", "Prefill", "Chunk", "Prefill", "Chunk"]
+
+
+def test_whether_a_prompt_is_chunked_depends_on_its_length_alone() -> None:
+    for neighbours in (0, 3):
+        play = Play(slots=8, limits=Limits(chunk=10, prefill=10))
+        for _ in range(neighbours):
+            play.submit(length=10)
+        job = play.submit(length=11, max_tokens=2)
+        sizes = [len(plan.tokens) for plan in play.steps(40) if isinstance(plan, Chunk) and plan.jobs == (job,)]
+        assert sizes == [10, 1]
+
+
+def test_one_joiner_takes_the_hole_of_who_left() -> None:
+    play = Play(slots=3)
+    play.submit()
+    leaver = play.submit(max_tokens=3)
+    play.submit()
+    play.steps(3)
+    play.submit()
+    assert leaver.over
+    prefill, decode = play.steps(2)
+    assert isinstance(prefill, Prefill)
+    assert prefill.first == 1
+    assert isinstance(decode, Decode)
+    assert decode.units == 3
+
+
+def test_without_a_joiner_the_last_unit_moves_into_the_hole() -> None:
+    play = Play(slots=3)
+    play.submit(max_tokens=3)
+    play.submit()
+    last = play.submit()
+    play.steps(3)
+    compact, decode = play.steps(2)
+    assert isinstance(compact, Compact)
+    assert (compact.moves, compact.jobs) == (((2, 0),), (last,))
+    assert isinstance(decode, Decode)
+    assert decode.units == 2
+
+
+def test_several_joiners_get_rows_beside_each_other() -> None:
+    play = Play(slots=4)
+    jobs = [play.submit() for _ in range(4)]
+    play.steps(2)
+    for leaver in (jobs[1], jobs[3]):
+        play.scheduler.remove(leaver)
+    for _ in range(2):
+        play.submit()
+    compact, prefill = play.steps(2)
+    assert isinstance(compact, Compact)
+    assert compact.moves == ((2, 1),)
+    assert isinstance(prefill, Prefill)
+    assert prefill.first == 2
+
+
+def test_beams_of_a_decoder_get_rows_that_copy_the_prompt_and_follow_their_parents() -> None:
+    play = Play(slots=4)
+    job = play.submit(num_beams=3)
+    prefill, decode = play.steps(2)
+    assert isinstance(prefill, Prefill)
+    assert (prefill.copies, prefill.logits) == (((0, 1), (0, 2)), True)
+    assert isinstance(decode, Decode)
+    # All rows hold the same prompt, so that the first choice moves nothing.
+    assert decode.follows == ()
+    assert [row for row, _ in decode.feeds] == [0, 1, 2]
+    (sequence,) = job.sequences
+    sequence.rows, sequence.copies = [0, 1, 2], ()
+    sequence.follow((1, 1, 0))
+    decode = play.step()
+    assert isinstance(decode, Decode)
+    # The first child of row 1 and that of row 0 take their parents' rows over; the other child of 1 gets row 2.
+    assert decode.follows == (((1, 2),),)
+    assert [pick.rows for pick in decode.picks] == [(1, 2, 0)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_following_copies_as_little_as_can_be_and_gives_each_row_its_parents_history(seed: int) -> None:
+    rng = random.Random(seed)
+    (sequence,) = new_job(Request((1,), Settings(num_beams=6)), has_encoder=True).sequences
+    sequence.rows = rng.sample(range(20), 6)
+    caches: list[Any] = [None] * 20
+    for generation in range(50):
+        for row in sequence.rows:
+            caches[row] = (row, generation)
+        before = [caches[row] for row in sequence.rows]
+        parents = tuple(rng.randrange(6) for _ in range(6))
+        rows = set(sequence.rows)
+        sequence.follow(parents)
+        for source, target in sequence.copies:
+            caches[sequence.rows[target]] = caches[sequence.rows[source]]
+        assert [caches[row] for row in sequence.rows] == [before[parent] for parent in parents]
+        assert set(sequence.rows) == rows
+        assert len(sequence.copies) == 6 - len(set(parents))
+
+
+def test_samples_of_one_prompt_share_its_prefill() -> None:
+    play = Play(slots=4)
+    job = play.submit(num_return_sequences=3, do_sample=True)
+    (prefill,) = play.steps(1)
+    assert isinstance(prefill, Prefill)
+    assert (len(prefill.prompts), prefill.copies) == (1, ((0, 1), (0, 2)))
+    assert [pick.rows for pick in prefill.picks] == [(0,), (0,), (0,)]
+    assert [sequence.rows for sequence in job.sequences] == [[0], [1], [2]]
+
+
+def test_a_decoder_prompt_is_fed_token_by_token_before_anything_is_chosen() -> None:
+    play = Play(has_encoder=True)
+    play.submit(decoder_prompt=(4, 5, 6))
+    encode, first, second, third, fourth = play.steps(5)
+    assert isinstance(encode, Encode)
+    assert (encode.places, encode.in_use) == ((((1, 0),),), ((1, 1),))
+    decodes = [plan for plan in (first, second, third, fourth) if isinstance(plan, Decode)]
+    assert [plan.feeds for plan in decodes] == [((0, 4),), ((0, 5),), ((0, 6),), ()]
+    assert [len(plan.picks) for plan in decodes] == [0, 0, 1, 1]
+
+
+def test_each_number_of_beams_has_a_lane_and_lanes_take_turns() -> None:
+    play = Play(slots=9, has_encoder=True)
+    play.submit(num_beams=3)
+    play.submit(num_beams=2)
+    play.submit(num_beams=2)
+    play.submit()
+    encode, *decodes = play.steps(7)
+    assert isinstance(encode, Encode)
+    assert encode.places == (((3, 0),), ((2, 0),), ((2, 1),), ((1, 0),))
+    assert [(plan.width, plan.units) for plan in decodes if isinstance(plan, Decode)] == [(3, 1), (2, 2), (1, 1)] * 2
+
+
+def test_encodes_are_bounded_in_padded_tokens() -> None:
+    play = Play(slots=8, has_encoder=True, limits=Limits(encode=20))
+    for length in (10, 10, 9, 30):
+        play.submit(length)
+    plans = [plan for plan in play.steps(10) if isinstance(plan, Encode)]
+    assert [[len(source) for source in plan.sources] for plan in plans] == [[10, 10], [9], [30]]
+
+
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_a_search_that_fails_ends_its_whole_request_and_nobody_else(has_encoder: bool) -> None:
+    play = Play(has_encoder=has_encoder)
+    doomed, other = play.submit(num_return_sequences=2, do_sample=True), play.submit()
+    while len(doomed.sequences[1].rows) == 0 or not other.sequences[0].chosen:
+        play.step()
+    plan = play.scheduler.schedule()
+    assert isinstance(plan, Decode)
+    outcomes = [outcome(pick) for pick in plan.picks]
+    failed = [
+        Outcome(each.sequence, StepFailed("none left")) if each.sequence is doomed.sequences[0] else each
+        for each in outcomes
+    ]
+    play.scheduler.finish(plan, failed)
+    invariants.check(play.scheduler)
+    assert doomed.over
+    assert not other.over
+    assert play.scheduler.free_rows == 3
+
+
+@pytest.mark.parametrize("has_encoder", [False, True])
+@pytest.mark.parametrize("seed", range(15))
+def test_random_requests_cancellations_and_failures_keep_the_invariants(seed: int, has_encoder: bool) -> None:
+    rng = random.Random(seed)
+    limits = Limits(chunk=rng.randint(2, 20), prefill=rng.randint(8, 60), encode=rng.randint(8, 60))
+    play = Play(rng.randint(3, 10), has_encoder, limits)
+    jobs: list[Job] = []
+    for _ in range(400):
+        if rng.random() < 0.4:
+            jobs.append(play.enqueue(random_request(rng, has_encoder)))
+        plan = play.scheduler.schedule()
+        if plan is not None and rng.random() < 0.05:
+            for job in plan.jobs:
+                play.scheduler.remove(job)
+        elif plan is not None:
+            play.scheduler.finish(plan, [outcome(pick) for pick in plan.picks])
+        alive = [job for job in jobs if not job.over]
+        if alive and rng.random() < 0.1:
+            play.scheduler.remove(rng.choice(alive))
+        invariants.check(play.scheduler)
+    play.until_idle()
+    assert all(job.over for job in jobs)
+    assert play.scheduler.idle
+    assert play.scheduler.free_rows == play.scheduler.slots

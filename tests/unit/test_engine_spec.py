@@ -1,0 +1,141 @@
+"""A model that is damaged, or that this machine can't run, is refused before it is loaded, by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.errors import (
+    ModelDamaged,
+    ModelRefused,
+    ProcessorUnsuited,
+    ProviderMissing,
+    RuntimeTooOld,
+)
+from hfx.python_backends.engine.sessions import SessionSettings, check_machine, multiplies_bytes_exactly, open_session
+from hfx.python_backends.engine.spec import read_spec
+
+from . import engine_toys as toys
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_encoder_decoder(tmp_path_factory.mktemp("encoder-decoder"))
+
+
+def changed(folder: Path, target: Path, **facts: Any) -> Path:
+    """The model of `folder` in `target` with other facts; `files__x` is a fact of its files."""
+    for file in folder.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    content = json.loads((folder / "engine.json").read_text())
+    for name, value in facts.items():
+        place, _, key = name.rpartition("__")
+        (content[place] if place else content)[key] = value
+    (target / "engine.json").write_text(json.dumps(content))
+    return target
+
+
+def test_everything_that_engine_json_says_is_read(folder: Path) -> None:
+    spec = read_spec(folder)
+    assert (spec.kind, spec.has_encoder, spec.beams) == ("encoder-decoder", True, toys.BEAMS)
+    assert (spec.max_length, spec.max_source, spec.vocab_size) == (64, 48, 29)
+    assert spec.files.decoder[3] == folder / "decoder.3.onnx"
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"format": 2}, "format is 2, not 1"),
+        ({"kind": "diffusion"}, "kind is 'diffusion', not decoder or encoder-decoder"),
+        ({"layers": 0}, "layers is 0, not a whole number"),
+        ({"heads": "2"}, "heads is '2', not a whole number"),
+        ({"max_source": None}, "max_source is None"),
+        ({"beams": []}, r"beams is \[\], not a list of numbers"),
+        ({"kv_type": "float64"}, "kv_type is 'float64', not float32 or float16"),
+        ({"needs_vnni": "no"}, "needs_vnni is 'no', not true or false"),
+        ({"files": []}, r"files is \[\], not an object"),
+        ({"files__top_k": "../top_k.onnx"}, r"files\.top_k is '\.\./top_k.onnx', not the name of a file"),
+        ({"files__decoder": {"1": "decoder.1.onnx"}}, r"files\.decoder\.2 is None"),
+        ({"files__encoder": "lost.onnx"}, r"lost\.onnx is missing \(files.encoder of engine.json\)"),
+    ],
+)
+def test_a_damaged_description_is_refused_naming_the_field(
+    folder: Path, tmp_path: Path, facts: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelDamaged, match=message):
+        Engine.open(changed(folder, tmp_path, **facts))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe"])
+def test_a_file_that_is_no_description_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "engine.json").write_bytes(content)
+    with pytest.raises(ModelDamaged, match=r"engine\.json"):
+        Engine.open(tmp_path)
+
+
+def test_a_graph_that_onnxruntime_cannot_load_is_refused_naming_the_file(folder: Path, tmp_path: Path) -> None:
+    target = changed(folder, tmp_path)
+    (target / "encoder.onnx").write_bytes(b"not a graph")
+    with pytest.raises(ModelDamaged, match=r"can't load .*encoder\.onnx"):
+        Engine.open(target)
+
+
+def test_an_older_onnxruntime_is_refused_with_both_versions(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeTooOld, match=r"onnxruntime [\d.]+ is installed; the model needs 99\.1 or later"):
+        Engine.open(changed(folder, tmp_path, minimum_onnxruntime="99.1"))
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "exact"),
+    [
+        ("flags\t\t: fpu avx2 avx512f\n", False),
+        ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", True),
+        ("flags\t\t: fpu avx2 avx_vnni\n", True),
+        ("Features\t: fp asimd asimddp\n", True),
+        (None, True),
+    ],
+)
+def test_weights_that_need_vnni_are_refused_where_there_is_none(
+    folder: Path, tmp_path: Path, cpuinfo: str | None, exact: bool
+) -> None:
+    path = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        path.write_text(cpuinfo)
+    (tmp_path / "model").mkdir()
+    spec = read_spec(changed(folder, tmp_path / "model", needs_vnni=True))
+    assert multiplies_bytes_exactly(path) is exact
+    if exact:
+        check_machine(spec, SessionSettings(), path)
+    else:
+        with pytest.raises(ProcessorUnsuited, match="no VNNI"):
+            check_machine(spec, SessionSettings(), path)
+        check_machine(read_spec(folder), SessionSettings(), path)
+
+
+def test_a_provider_that_is_not_installed_is_refused_with_what_is(folder: Path) -> None:
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    with pytest.raises(ProviderMissing, match=r"has no CUDAExecutionProvider .*Install onnxruntime-gpu"):
+        Engine.open(folder, provider="CUDA")
+
+
+def test_an_unknown_provider_is_refused(folder: Path) -> None:
+    with pytest.raises(ProviderMissing, match="provider 'NPU' is unknown"):
+        Engine.open(folder, provider="NPU")
+
+
+def test_sessions_run_one_operator_at_a_time_and_do_not_spin(folder: Path) -> None:
+    options = open_session(folder / "encoder.onnx", SessionSettings(threads=2)).get_session_options()
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+def test_all_refusals_are_one_kind() -> None:
+    assert all(issubclass(each, ModelRefused) for each in (ModelDamaged, RuntimeTooOld, ProcessorUnsuited))

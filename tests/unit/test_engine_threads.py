@@ -1,0 +1,314 @@
+"""Callers from many threads and event loops, and an engine that is drained, closed or forgotten while it works."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.errors import Draining, EngineClosed, QueueFull
+from hfx.python_backends.engine.handle import Handle
+from hfx.python_backends.engine.plan import Chunk, Decode, Encode, Plan
+from hfx.python_backends.engine.request import Completion, Event, Request, Settings, Token
+from hfx.python_backends.engine.scheduler import Limits, Scheduler
+
+from . import engine_toys as toys
+from .engine_rig import Gate, gated_engine, make_core, open_engine, random_tokens, serve
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_decoder(tmp_path_factory.mktemp("decoder"), max_length=4096)
+
+
+@pytest.fixture(scope="module")
+def encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_encoder_decoder(tmp_path_factory.mktemp("encoder-decoder"), max_length=4096)
+
+
+@pytest.fixture
+def engine(decoder: Path) -> Iterator[Engine]:
+    with Engine.open(decoder, slots=4, max_queue=2000, threads=1) as opened:
+        yield opened
+
+
+def ask(prompt: tuple[int, ...], max_tokens: int, **settings: object) -> Request:
+    return Request(prompt, Settings(max_tokens=max_tokens, **settings))  # type: ignore[arg-type]
+
+
+LONG = 3000  # tokens: enough that a request is still running when the test acts on it
+
+
+def test_1000_threads_submit_and_each_gets_its_own_answer(engine: Engine) -> None:
+    rng = random.Random(0)
+    work = [(random_tokens(rng, 1, 9), rng.randint(1, 12)) for _ in range(1000)]
+    answers: dict[int, tuple[int, ...]] = {}
+    start = threading.Barrier(1000)
+
+    def submit(at: int) -> None:
+        start.wait(60)
+        answers[at] = engine.submit(ask(*work[at])).result(120)[0].ids
+
+    threads = [threading.Thread(target=submit, args=(at,)) for at in range(1000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {at: toys.greedy(prompt, count) for at, (prompt, count) in enumerate(work)}
+    assert engine.stats().slots_used == 0
+
+
+def test_threads_that_submit_and_cancel_at_random_lose_nothing(engine: Engine) -> None:
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(40):
+            prompt, count = random_tokens(rng, 1, 9), rng.randint(1, 40)
+            handle = engine.submit(ask(prompt, count))
+            if rng.random() < 0.5:
+                time.sleep(rng.random() * 0.003)
+                handle.cancel()
+            (answer,) = handle.result(60)
+            assert answer.ids == toys.greedy(prompt, count)[: len(answer.ids)]
+            assert answer.finish_reason == "cancelled" or len(answer.ids) == count
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+    assert engine.drain(30)
+    assert engine.stats().slots_free == 4
+
+
+def test_an_event_loop_reads_many_requests_at_once(engine: Engine) -> None:
+    async def read(prompt: tuple[int, ...]) -> list[Event]:
+        return [event async for event in engine.submit(ask(prompt, 20))]
+
+    async def read_all(prompts: list[tuple[int, ...]]) -> list[list[Event]]:
+        return await asyncio.gather(*map(read, prompts))
+
+    prompts = [random_tokens(random.Random(at), 1, 9) for at in range(50)]
+    for prompt, events in zip(prompts, asyncio.run(read_all(prompts)), strict=True):
+        ids = toys.greedy(prompt, 20)
+        assert events == [*(Token(0, one) for one in ids), Completion(0, ids, "length")]
+
+
+def test_an_event_loop_that_ends_early_does_not_disturb_the_engine(engine: Engine) -> None:
+    async def read_one() -> Handle:
+        handle = engine.submit(ask((1, 2), 2000))
+        async for _ in handle:
+            break
+        return handle
+
+    handle = asyncio.run(read_one())
+    assert len(handle.result(60)[0].ids) == 2000
+
+
+def test_an_iterator_ends_and_ends_again(engine: Engine) -> None:
+    handle = engine.submit(ask((1, 2), 3))
+    assert len(list(handle)) == 4
+    assert list(handle) == []
+
+
+def test_result_waits_no_longer_than_it_is_told(decoder: Path) -> None:
+    gate = Gate()
+    with gated_engine(decoder, gate, slots=1) as engine:
+        handle = engine.submit(ask((1, 2), 10))
+        with pytest.raises(TimeoutError, match=r"not done after 0\.01 s"):
+            handle.result(0.01)
+        gate.open()
+        assert len(handle.result(10)[0].ids) == 10
+
+
+def test_leaving_the_block_of_a_handle_cancels_the_request(engine: Engine) -> None:
+    with engine.submit(ask((1, 2), LONG)) as handle:
+        next(iter(handle))
+    (completion,) = handle.result(10)
+    assert completion.finish_reason == "cancelled"
+    assert completion.ids == toys.greedy((1, 2), len(completion.ids))
+
+
+def test_cancelling_what_is_over_changes_nothing(engine: Engine) -> None:
+    handle = engine.submit(ask((1, 2), 3))
+    before = handle.result(10)
+    handle.cancel()
+    assert engine.drain(10)
+    assert handle.result(0) == before
+    assert engine.stats().cancelled == 0
+
+
+class Pause:
+    """An observer that stops the scheduler's thread after the first plan of a kind, until it is told to go on."""
+
+    def __init__(self, kind: type[object]) -> None:
+        self._kind = kind
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, plan: Plan, state: Scheduler) -> None:
+        if isinstance(plan, self._kind) and not self.reached.is_set():
+            self.reached.set()
+            assert self.go_on.wait(60)
+
+
+def cancel_after(folder: Path, kind: type[object], request: Request, limits: Limits) -> tuple[Completion, ...]:
+    """Cancel the request after the first plan of `kind`; all slots must be free afterwards."""
+    core, pause = make_core(folder, 4, limits), Pause(kind)
+    core._observer = pause
+    with serve(folder, core) as engine:
+        handle = engine.submit(request)
+        assert pause.reached.wait(60)
+        handle.cancel()
+        pause.go_on.set()
+        completions = handle.result(10)
+        assert engine.drain(10)
+        assert engine.stats().slots_free == 4
+    return completions
+
+
+def test_a_request_is_cancelled_while_its_prompt_is_chunked(decoder: Path) -> None:
+    assert cancel_after(decoder, Chunk, ask((1,) * 50, 10), Limits(chunk=8)) == (Completion(0, (), "cancelled"),)
+
+
+def test_a_request_is_cancelled_between_encoding_and_its_first_token(encoder_decoder: Path) -> None:
+    request = ask((1,) * 9, 10, decoder_prompt=(1, 2, 3))
+    assert cancel_after(encoder_decoder, Encode, request, Limits()) == (Completion(0, (), "cancelled"),)
+
+
+def test_a_request_is_cancelled_while_it_decodes(decoder: Path) -> None:
+    request = ask((3, 5), 10, do_sample=True, top_k=1, num_return_sequences=2)
+    assert cancel_after(decoder, Decode, request, Limits()) == (
+        Completion(0, toys.greedy((3, 5), 2), "cancelled"),
+        Completion(1, toys.greedy((3, 5), 2), "cancelled"),
+    )
+
+
+def test_a_request_is_cancelled_while_it_waits(decoder: Path) -> None:
+    gate = Gate()
+    with gated_engine(decoder, gate, slots=1) as engine:
+        running = engine.submit(ask((1, 2), 10))
+        gate.wait_until_reached()
+        waiting = engine.submit(ask((1, 2), 10))
+        waiting.cancel()
+        gate.open()
+        assert waiting.result(10) == (Completion(0, (), "cancelled"),)
+        assert running.result(10)[0].finish_reason == "length"
+
+
+def test_draining_ends_what_is_there_and_takes_nothing_new(engine: Engine) -> None:
+    handles = [engine.submit(ask((1, at), 300)) for at in range(12)]
+    assert engine.drain(60)
+    assert all(handle.done for handle in handles)
+    assert {handle.result(0)[0].finish_reason for handle in handles} == {"length"}
+    with pytest.raises(Draining, match="takes no new ones"):
+        engine.submit(ask((1,), 1))
+
+
+def test_draining_says_when_time_was_not_enough(decoder: Path) -> None:
+    gate = Gate()
+    with gated_engine(decoder, gate, slots=1) as engine:
+        handle = engine.submit(ask((1, 2), 10))
+        assert not engine.drain(0.01)
+        gate.open()
+        assert engine.drain(10)
+        assert handle.done
+
+
+def test_closing_fails_what_runs_and_what_waits_and_hangs_nobody(decoder: Path) -> None:
+    engine = Engine.open(decoder, slots=2, threads=1)
+    handles = [engine.submit(ask((1, at), LONG)) for at in range(6)]
+    next(iter(handles[0]))
+    readers = ThreadPoolExecutor(6)
+    read = [readers.submit(list, handle) for handle in handles]
+    engine.close()
+    engine.close()
+    assert not engine._thread.is_alive()
+    for reading, handle in zip(read, handles, strict=True):
+        assert isinstance(reading.exception(10), EngineClosed)
+        with pytest.raises(EngineClosed):
+            handle.result(0)
+    with pytest.raises(EngineClosed, match="Open another"):
+        engine.submit(ask((1,), 1))
+    assert engine.drain(1)
+
+
+def test_closing_while_threads_submit_leaves_no_handle_without_an_end(decoder: Path) -> None:
+    engine = Engine.open(decoder, slots=4, max_queue=16, threads=1)
+    ends: list[str] = []
+
+    def work(seed: int) -> None:
+        for at in range(200):
+            try:
+                ends.append(engine.submit(ask((seed, at % 29), 30)).result(30)[0].finish_reason)
+            except QueueFull:
+                ends.append("full")
+            except EngineClosed:
+                ends.append("closed")
+                return
+
+    with ThreadPoolExecutor(16) as pool:
+        waiting = [pool.submit(work, seed) for seed in range(16)]
+        time.sleep(0.2)
+        engine.close()
+        for each in waiting:
+            each.result(60)
+    assert ends.count("closed") == 16
+
+
+def _run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    begin = "import sys\nfrom hfx.python_backends.engine.engine import Engine\n"
+    begin += "from hfx.python_backends.engine.request import Request, Settings\n"
+    command = [sys.executable, "-c", begin + script, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_program_that_forgets_to_close_still_ends(decoder: Path) -> None:
+    script = (
+        "engine = Engine.open(sys.argv[1], slots=1, threads=1)\n"
+        "print(engine.submit(Request((3, 5), Settings(max_tokens=2))).result()[0].ids)\n"
+    )
+    ended = _run(script, decoder)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "(7, 19)\n", "")
+
+
+def test_a_thread_that_outlives_the_main_one_keeps_its_engine(decoder: Path) -> None:
+    script = (
+        "import threading, time\n"
+        "engine = Engine.open(sys.argv[1], slots=1, threads=1)\n"
+        "def late():\n"
+        "    time.sleep(2.5)\n"
+        "    print(engine.submit(Request((3, 5), Settings(max_tokens=2))).result()[0].ids)\n"
+        "threading.Thread(target=late).start()\n"
+    )
+    ended = _run(script, decoder)
+    assert (ended.returncode, ended.stdout) == (0, "(7, 19)\n")
+
+
+@pytest.mark.parametrize("read", [list, lambda handle: asyncio.run(_collect(handle))])
+def test_both_iterators_give_the_same_events(engine: Engine, read: Callable[[Handle], list[Event]]) -> None:
+    ids = toys.greedy((4, 4), 7)
+    assert read(engine.submit(ask((4, 4), 7))) == [*(Token(0, one) for one in ids), Completion(0, ids, "length")]
+
+
+async def _collect(handle: Handle) -> list[Event]:
+    return [event async for event in handle]
+
+
+def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(decoder: Path) -> None:
+    with open_engine(decoder, 2, limits=Limits(chunk=16)) as engine:
+        running = engine.submit(ask((1, 2), 60))
+        next(iter(running))
+        late = engine.submit(ask((1,) * 160, 5))
+        assert late.result(60)[0].ids == toys.greedy((1,) * 160, 5)
+        plans = engine._core._observer.plans  # type: ignore[union-attr]
+        assert running.result(60)[0].ids == toys.greedy((1, 2), 60)
+    kinds = [type(plan) for plan in plans]
+    chunks = [at for at, kind in enumerate(kinds) if kind is Chunk]
+    assert len(chunks) == 10
+    alive = [at for at in chunks[:-1] if any(kind is Decode for kind in kinds[at:])]
+    assert all(kinds[at + 1] is Decode for at in alive[:-1])
