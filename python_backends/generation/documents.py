@@ -1,0 +1,145 @@
+"""A document in parts that the model can read: whole sentences, some of them in two parts.
+
+Owns how a text is divided; what becomes of the parts is merging.py's. Nothing is left out, and every part fits (but
+for a single character of more tokens than the model holds, whose prompt then counts what it loses). The same text has
+the same parts always, in time linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .sentences import Span, sentences
+
+# The sentences that two parts share have at most this share of a part, so that parts stay few.
+OVERLAP_SHARE = 0.25
+
+# Texts that are tokenized at a time, and the most characters of one whose tokens' places are asked for: a tokenizer
+# needs a hundred times their memory.
+_BATCH = 256
+_CHARACTERS_A_TOKEN = 4
+
+# A text of more characters for each token that the model holds is divided before it is asked whether it fits.
+_MOST_CHARACTERS_A_TOKEN = 16
+
+_WORD = re.compile(r"\S+")
+
+
+class Measure(Protocol):
+    """What the tokenizer knows of a text: PromptEncoder."""
+
+    @property
+    def room(self) -> int:
+        """Tokens that the model holds beside special ones and those of the prefix."""
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """The number of tokens of each text."""
+
+    def ends(self, text: str) -> list[int]:
+        """Where each token ends, in characters."""
+
+    def fits(self, text: str) -> bool:
+        """Whether the model can read all of a text, its prefix and the special tokens."""
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A sentence, or as much of one as fits, and about how many tokens it has."""
+
+    start: int
+    end: int
+    tokens: int
+
+
+def parts(text: str, measure: Measure, overlap: int) -> list[str]:
+    """The parts of a text, `overlap` sentences shared where they are short; a text that fits is its only part."""
+    if len(text) <= measure.room * _MOST_CHARACTERS_A_TOKEN and measure.fits(text):
+        return [text]
+    return _Division(text, measure, overlap).parts()
+
+
+class _Division:
+    def __init__(self, text: str, measure: Measure, overlap: int) -> None:
+        self._text = text
+        self._measure = measure
+        self._overlap = overlap
+
+    def parts(self) -> list[str]:
+        units = [*self._units()]
+        found: list[str] = []
+        done = 0
+        while done < len(units):
+            first = self._first(units, done)
+            last = self._last(units, first, done)
+            while not self._fits(units[first].start, units[last].end) and first < last:
+                first, last = (first, last - 1) if last > done else (first + 1, last)
+            found.append(self._text[units[first].start : units[last].end].strip())
+            done = last + 1
+        return found
+
+    def _first(self, units: Sequence[_Unit], done: int) -> int:
+        """The first unit of the part that goes on with unit `done`."""
+        first, shared = done, 0
+        most = min(OVERLAP_SHARE * self._measure.room, self._measure.room - units[done].tokens)
+        while first > max(0, done - self._overlap) and shared + units[first - 1].tokens <= most:
+            first -= 1
+            shared += units[first].tokens
+        return first
+
+    def _last(self, units: Sequence[_Unit], first: int, done: int) -> int:
+        """The last unit of a part, if units have as many tokens together as alone."""
+        tokens = sum(unit.tokens for unit in units[first : done + 1])
+        last = done
+        while last + 1 < len(units) and tokens + units[last + 1].tokens <= self._measure.room:
+            last += 1
+            tokens += units[last].tokens
+        return last
+
+    def _units(self) -> Iterator[_Unit]:
+        for sentence in self._measured(sentences(self._text)):
+            # About so many tokens; only one that is near the limit has to be looked at again.
+            fits = 2 * sentence.tokens <= self._measure.room or self._fits(sentence.start, sentence.end)
+            yield from (sentence,) if fits else self._words(sentence)
+
+    def _words(self, sentence: _Unit) -> Iterator[_Unit]:
+        """A sentence that does not fit, divided between words."""
+        ends = [sentence.start + word.end() for word in _WORD.finditer(self._text[sentence.start : sentence.end])]
+        ends = [*ends[:-1], sentence.end]
+        words = [*self._measured([*zip([sentence.start, *ends[:-1]], ends, strict=True)])]
+        done = 0
+        while done < len(words):
+            last = self._last(words, done, done)
+            while not self._fits(words[done].start, words[last].end) and done < last:
+                last -= 1
+            stretch = _Unit(words[done].start, words[last].end, sum(word.tokens for word in words[done : last + 1]))
+            yield from (stretch,) if self._fits(stretch.start, stretch.end) else self._tokens(stretch)
+            done = last + 1
+
+    def _tokens(self, word: _Unit) -> Iterator[_Unit]:
+        """A word that does not fit, divided between tokens."""
+        start = word.start
+        while start < word.end:
+            end = self._token_end(start, word.end)
+            while end > start + 1 and not self._fits(start, end):
+                end -= max(1, (end - start) // 8)
+            yield from self._measured([(start, end)])
+            start = end
+
+    def _token_end(self, start: int, end: int) -> int:
+        """The end of the last token that the model has room for."""
+        room = self._measure.room
+        end = min(end, start + room * _CHARACTERS_A_TOKEN)
+        ends = self._measure.ends(self._text[start:end])
+        return end if len(ends) <= room else max(start + ends[room - 1], start + 1)
+
+    def _measured(self, spans: Sequence[Span]) -> Iterator[_Unit]:
+        for at in range(0, len(spans), _BATCH):
+            batch = spans[at : at + _BATCH]
+            lengths = self._measure.lengths([self._text[start:end] for start, end in batch])
+            yield from (_Unit(start, end, length) for (start, end), length in zip(batch, lengths, strict=True))
+
+    def _fits(self, start: int, end: int) -> bool:
+        return self._measure.fits(self._text[start:end].strip())

@@ -1,0 +1,208 @@
+"""Text in, text out: the one door to a generation model, in this process and in Triton.
+
+Owns the way of a request through the parts of this package; which token comes next is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Union
+
+from tokenizers import Tokenizer
+
+from ..engine.engine import Engine
+from ..engine.errors import InvalidRequest, ModelDamaged
+from .configuration import Configuration
+from .detokenizer import Detokenizer
+from .documents import parts
+from .merging import Document, concatenated, summarized
+from .prompts import PromptEncoder, Text
+from .results import Generated, Piece, joined
+from .runs import Read, Run, in_order
+from .settings import Choices, choose
+from .streams import TextStream
+from .submission import Submission, TextModel, deadline_in
+
+TOKENIZER_FILE = "tokenizer.json"
+PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
+
+# Parts of a document that are submitted at a time, for each slot: enough to keep them busy, and no full queue.
+DOCUMENT_SHARE = 2
+
+Field = Union[int, float, bool, str, Sequence[str], None]
+
+
+class TextGenerator:
+    """A published model: texts become prompts, and the engine's tokens texts. For any number of threads and loops.
+
+    Methods take the fields of fields.py as keyword arguments (`max_tokens=20, num_beams=4`); what is left out is as
+    the model's defaults say. All of them raise InvalidRequest for a field or a text that can't be taken, DoesNotFit for
+    a text that is too long for the model, QueueFull, Draining and EngineClosed at once, and what becomes of a request
+    later (DeadlineExceeded, StepFailed). `timeout` is in seconds from the call; a higher `priority` goes first.
+    """
+
+    def __init__(self, engine: Engine, tokenizer: Any, configuration: Configuration) -> None:
+        self.engine = engine
+        self.configuration = configuration
+        self._prompts = PromptEncoder(tokenizer, configuration)
+        cleans_up = configuration.clean_up_tokenization_spaces
+        detokenizer = Detokenizer(tokenizer, cleans_up, configuration.special_token_ids)
+        self._model = TextModel(engine, self._prompts, detokenizer)
+        self._slots = engine.stats().slots
+
+    @classmethod
+    def open(
+        cls, folder: Path | str, *, device: str = "cpu", slots: int = 8, max_queue: int = 64, threads: int = 0
+    ) -> TextGenerator:
+        """The model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
+
+        `slots`, `max_queue` and `threads` are those of Engine.open. Raises ModelRefused in its kinds.
+        """
+        folder = Path(folder)
+        configuration = Configuration.read(folder)
+        _check_defaults(configuration, folder)
+        tokenizer = _tokenizer(folder / TOKENIZER_FILE)
+        if device not in PROVIDERS or not (folder / device).is_dir():
+            raise ModelDamaged(f"{folder} has no engine for the device {device!r}", "Export the model for that device")
+        provider = PROVIDERS[device]
+        engine = Engine.open(folder / device, slots=slots, max_queue=max_queue, threads=threads, provider=provider)
+        try:
+            _check_engine(configuration, engine, folder)
+            return cls(engine, tokenizer, configuration)
+        except BaseException:
+            engine.close()
+            raise
+
+    def stream(
+        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
+    ) -> TextStream:
+        """The pieces of a text (of each of `num_return_sequences`) as they come; beams come whole.
+
+        To leave the stream early is to cancel the request.
+        """
+        choices = choose(fields, self.configuration)
+        return self._stream(
+            text, Submission(self._model, choices, request_id, priority, deadline_in(timeout)), Run.live
+        )
+
+    def generate(
+        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
+    ) -> Generated:
+        """One text. Raises InvalidRequest where num_return_sequences is above 1: use generate_all."""
+        choices = _for_one(choose(fields, self.configuration))
+        submission = Submission(self._model, choices, request_id, priority, deadline_in(timeout))
+        return joined(self._stream(text, submission, _read(choices)))[0]
+
+    def generate_all(
+        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
+    ) -> tuple[Generated, ...]:
+        """All `num_return_sequences` texts, of beams the best first."""
+        choices = choose(fields, self.configuration)
+        submission = Submission(self._model, choices, request_id, priority, deadline_in(timeout))
+        return joined(self._stream(text, submission, _read(choices)))
+
+    def generate_many(
+        self, texts: Iterable[Text], *, priority: int = 0, timeout: float | None = None, **fields: Field
+    ) -> list[Generated]:
+        """One text for each of `texts`, in order; as many run at a time as the engine and its queue take.
+
+        The first failure cancels the others and is raised.
+        """
+        choices = _for_one(choose(fields, self.configuration))
+        new_submission = partial(Submission, self._model, choices, "", priority, deadline_in(timeout))
+        if choices.long == "chunk":
+            return [joined(self._stream(text, new_submission(), _read(choices)))[0] for text in texts]
+        submission = new_submission()
+        at_once = self._slots + self.engine.max_queue
+        script = in_order(submission.submit, texts, _read(choices), at_once)
+        return _each(TextStream(script, submission.cancel))
+
+    async def generate_async(
+        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
+    ) -> tuple[Generated, ...]:
+        """As `generate_all`, in an event loop; cancelling the task cancels the request."""
+        choices = choose(fields, self.configuration)
+        submission = Submission(self._model, choices, request_id, priority, deadline_in(timeout))
+        async with self._stream(text, submission, _read(choices)) as stream:
+            return joined([piece async for piece in stream])
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Take no more requests and wait for those there are; false where `timeout` seconds did not do."""
+        return self.engine.drain(timeout)
+
+    def close(self) -> None:
+        """Fail what is not over with EngineClosed, and let go of the model."""
+        self.engine.close()
+
+    def __enter__(self) -> TextGenerator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stream(self, text: Text, submission: Submission, read: Read) -> TextStream:
+        choices = submission.choices
+        if choices.long != "chunk":
+            return TextStream(read(submission.submit(text)), submission.cancel)
+        merged = summarized if choices.merge == "recursive" else concatenated
+        document = Document(
+            text=self._prompts.document(text),
+            split=partial(parts, measure=self._prompts, overlap=choices.overlap),
+            submit=submission.submit,
+            at_once=DOCUMENT_SHARE * self._slots,
+        )
+        return TextStream(merged(document, read), submission.cancel)
+
+
+def _for_one(choices: Choices) -> Choices:
+    returned = choices.settings.num_return_sequences
+    if returned != 1:
+        raise InvalidRequest("num_return_sequences", returned, "1 here; generate_all returns them all")
+    return choices
+
+
+def _read(choices: Choices) -> Read:
+    """How texts are read that nobody sees before their end: as they come only if stop strings may end them earlier."""
+    return Run.live if choices.stop_words and choices.settings.num_beams == 1 else Run.whole
+
+
+def _each(pieces: Iterable[Piece]) -> list[Generated]:
+    """The texts of pieces that come one text after the other."""
+    texts: list[Generated] = []
+    waiting: list[Piece] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if piece.finish_reason:
+            texts += joined(waiting)
+            waiting = []
+    return texts
+
+
+def _tokenizer(path: Path) -> Any:
+    try:
+        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises no other kind
+        raise ModelDamaged(f"{path} can't be read: {error}", "Export the model again") from None
+
+
+def _check_defaults(configuration: Configuration, folder: Path) -> None:
+    try:
+        choose({}, configuration)
+    except InvalidRequest as refusal:
+        raise ModelDamaged(f"the defaults in {folder} contradict each other: {refusal}", "Export it again") from None
+
+
+def _check_engine(configuration: Configuration, engine: Engine, folder: Path) -> None:
+    """Refuse a configuration that promises what the engine has not."""
+    spec = engine.spec
+    if configuration.kind != spec.kind:
+        raise ModelDamaged(f"{folder}: kind is {configuration.kind}, but its engine's {spec.kind}", "Export it again")
+    for name in ("max_length", "max_source"):
+        promised, has = getattr(configuration, name) or 0, getattr(spec, name)
+        if promised > has:
+            raise ModelDamaged(f"{folder}: {name} is {promised}, but its engine's {has}", "Export it again")

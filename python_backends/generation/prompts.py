@@ -1,0 +1,158 @@
+"""From a text to the token ids that the engine gets, within what the model holds.
+
+Ids equal those of the checkpoint's own tokenizer with truncation: a text for an encoder loses its end, one that a
+decoder continues its beginning, special tokens stay. What is lost is counted. Knows no sentences and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Union
+
+from ..capping import BYTES_PER_TOKEN, MARGIN, piece
+from ..engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
+from ..engine.request import Settings
+from ..inputs import InvalidInput, decoded
+from .configuration import Configuration
+from .settings import Choices
+
+FIELD = "text"
+Text = Union[str, bytes]
+
+COUNTED = 2**16  # bytes of a text whose tokens are counted in any case
+LONGEST_DOCUMENT = 16 * 2**20  # bytes; the model reads all of it
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the engine gets for a text. `truncated_tokens` were left out; at least those, if it is above COUNTED."""
+
+    ids: tuple[int, ...]
+    truncated_tokens: int
+    settings: Settings
+
+
+class PromptEncoder:
+    """Encodes texts; `tokenizer` is a tokenizers.Tokenizer that the encoder sets up. Raises ModelDamaged."""
+
+    def __init__(self, tokenizer: Any, configuration: Configuration) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self._configuration = configuration
+        self._specials = tokenizer.num_special_tokens_to_add(is_pair=False)
+        prefix = len(tokenizer.encode(configuration.prefix, add_special_tokens=False))
+        self._capacity = self._longest() - self._specials
+        self.room = self._capacity - prefix
+        if self.room < 1:
+            raise ModelDamaged(
+                f"the model holds {self._longest()} tokens; prefix and special tokens take {self._specials + prefix}",
+                "Export the model again",
+            )
+
+    def encode(self, text: Text, choices: Choices) -> Prompt:
+        """The prompt of `text`. Raises InvalidRequest, and DoesNotFit where it is too long and may not be cut."""
+        raw = _bytes(self._configuration.prefix) + _bytes(text)
+        return self._source(raw, choices) if self._configuration.has_encoder else self._beginning(raw, choices)
+
+    def document(self, text: Text) -> str:
+        """A text of any length up to LONGEST_DOCUMENT, as characters. Raises InvalidRequest, DoesNotFit."""
+        raw = _bytes(text)
+        if len(raw) > LONGEST_DOCUMENT:
+            raise DoesNotFit("bytes of text", len(raw), LONGEST_DOCUMENT, "Divide the text")
+        try:
+            return decoded(FIELD, raw)
+        except InvalidInput as refusal:
+            raise _not_utf8(raw, refusal) from None
+
+    # What documents are divided by (documents.Measure); `room` is without special tokens and the prefix.
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """The number of tokens of each text, without special tokens and the prefix."""
+        return [len(each) for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def ends(self, text: str) -> list[int]:
+        """Where each token of `text` ends, in characters."""
+        return [end for _, end in self._tokenizer.encode(text, add_special_tokens=False).offsets]
+
+    def fits(self, text: str) -> bool:
+        """Whether nothing of a text is cut off."""
+        return bool(self.lengths([self._configuration.prefix + text])[0] <= self._capacity)
+
+    def _longest(self) -> int:
+        configuration = self._configuration
+        return configuration.max_length - 1 if configuration.max_source is None else configuration.max_source
+
+    def _source(self, raw: bytes, choices: Choices) -> Prompt:
+        encoding, dropped = self._fitted(raw, self._capacity, "right")
+        if dropped and choices.long == "error":
+            longest = self._longest()
+            fix = f"Shorten it, or set long to truncate to use its first {longest} tokens, or to chunk"
+            raise DoesNotFit("tokens for its text", longest + dropped, longest, fix)
+        return self._prompt(encoding, dropped, choices.settings)
+
+    def _beginning(self, raw: bytes, choices: Choices) -> Prompt:
+        """A text to continue: it shares its positions with the new tokens."""
+        length, settings = self._configuration.max_length, choices.settings
+        is_cut = choices.long == "truncate"
+        reserved = settings.max_tokens if is_cut or choices.asks_for_tokens else max(settings.min_tokens, 1)
+        room = length - reserved - self._specials
+        encoding, dropped = self._fitted(raw, max(room, 1), "left")
+        if len(encoding) + dropped > room and (room < 1 or not is_cut):
+            fix = f"The text may have {length - reserved} beside {reserved} new ones"
+            fix += "" if is_cut else "; with long set to truncate, the last of a longer text are used"
+            needed = reserved + self._specials + len(encoding) + dropped
+            raise DoesNotFit("tokens for its text and the new ones", needed, length, fix)
+        prompt = self._prompt(encoding, dropped, settings)
+        left = min(settings.max_tokens, length - len(prompt.ids))
+        return replace(prompt, settings=replace(settings, max_tokens=left))
+
+    def _fitted(self, raw: bytes, room: int, side: str) -> tuple[Any, int]:
+        """The first (cut off on the side "right") or last `room` tokens of a text, and how many there are more."""
+        for bytes_per_token in BYTES_PER_TOKEN:
+            try:
+                used = piece(FIELD, raw, max(room, COUNTED // BYTES_PER_TOKEN[0]) * bytes_per_token, side)
+            except InvalidInput as refusal:
+                raise _not_utf8(raw, refusal) from None
+            encoding = self._tokenizer.encode(used.text, add_special_tokens=False)
+            if not used.cut or _is_settled(encoding, room, side):
+                break
+        dropped = max(len(encoding) - room, int(used.cut))
+        encoding.truncate(room, direction=side)
+        return encoding, dropped
+
+    def _prompt(self, encoding: Any, dropped: int, settings: Settings) -> Prompt:
+        ids = tuple(self._tokenizer.post_process(encoding).ids)
+        beginning = self._configuration.bos_token_id
+        if not ids and beginning is not None and not self._configuration.has_encoder:
+            ids = (beginning,)  # as transformers' generate, which begins a text from nothing
+        if not ids:
+            raise InvalidRequest(FIELD, "", "a text of at least one token")
+        return Prompt(ids, dropped, settings)
+
+
+def _is_settled(encoding: Any, room: int, side: str) -> bool:
+    """Whether the `room` tokens that are kept of a text that was cut are those of the whole text.
+
+    They are where the cut lies in another word than the last token kept, or MARGIN tokens away from it.
+    """
+    dropped = len(encoding) - room
+    if dropped <= 0:
+        return False
+    words = encoding.word_ids if side == "right" else encoding.word_ids[::-1]
+    return dropped >= MARGIN or (None not in (words[room - 1], words[-1]) and words[room - 1] != words[-1])
+
+
+def _bytes(text: Text) -> bytes:
+    """UTF-8, whose beginning and end can be cut off without reading the rest."""
+    if not isinstance(text, (str, bytes)):
+        raise InvalidRequest(FIELD, text, "a text")
+    try:
+        return text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(FIELD, text[error.start : error.end], "a text without surrogates") from None
+
+
+def _not_utf8(raw: bytes, refusal: InvalidInput) -> InvalidRequest:
+    return InvalidRequest(FIELD, raw[:32], f"UTF-8 ({refusal})")

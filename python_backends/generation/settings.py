@@ -1,0 +1,131 @@
+"""What a request's fields and a model's defaults come to: the engine's settings, and what is done to texts.
+
+Owns the rules between fields. A field of the caller that contradicts another, or that the way of decoding would not
+read, is refused; a default of the model gives way to what the caller asks for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.errors import InvalidRequest
+from ..engine.request import Settings
+from .configuration import Configuration
+from .fields import ENGINE_FIELDS, checked
+
+DEFAULT_MAX_TOKENS = 256  # where generation.json has none
+SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
+# Read by beam search only; these values are also what a search without beams does.
+BEAM_FIELDS = {"length_penalty": 1.0, "early_stopping": False}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How one text is generated from. `settings.max_tokens` is at most what any prompt leaves room for.
+
+    `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit.
+    """
+
+    settings: Settings
+    asks_for_tokens: bool
+    stop_words: tuple[str, ...]
+    long: str
+    merge: str
+    overlap: int
+
+
+def choose(fields: Mapping[str, Any], configuration: Configuration) -> Choices:
+    """The choices that `fields` make for a model. Raises InvalidRequest, naming the field and what is allowed.
+
+    Tokens are sampled if `do_sample` says so or, where it is not set, if a field of sampling is (temperature 0: not).
+    Without a seed, one is drawn.
+    """
+    given = checked(fields)
+    values = {**configuration.defaults, **given}
+    values["do_sample"] = _samples(given, values)
+    _refuse_beams_with_samples(given, values)
+    _refuse_unread(given, values)
+    _fit_lengths(given, values, configuration)
+    _refuse_chunks(given, values, configuration)
+    return Choices(
+        settings=_engine_settings(values, configuration),
+        asks_for_tokens="max_tokens" in given,
+        stop_words=values.get("stop_words", ()),
+        long=values.get("long", "truncate" if configuration.has_encoder else "error"),
+        merge=values.get("merge", "concat"),
+        overlap=values.get("overlap", 1),
+    )
+
+
+def _samples(given: Mapping[str, Any], values: dict[str, Any]) -> bool:
+    asked = [name for name in SAMPLING_FIELDS if name in given]
+    if values.get("temperature") == 0:
+        del values["temperature"]
+        if given.get("do_sample"):
+            raise InvalidRequest("temperature", 0, "above 0 where do_sample is true")
+        return False
+    if given.get("do_sample") is False and asked:
+        raise InvalidRequest("do_sample", False, f"true where {asked[0]} is set")
+    return bool(given.get("do_sample", bool(asked) or values.get("do_sample", False)))
+
+
+def _refuse_beams_with_samples(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    beams = values.get("num_beams", 1)
+    if not values["do_sample"] or beams == 1:
+        return
+    name = next((name for name in ("do_sample", *SAMPLING_FIELDS) if name in given), None)
+    if name is None:
+        raise InvalidRequest("num_beams", beams, "1, as this model samples by default; or set do_sample to false")
+    whose = "num_beams" if "num_beams" in given else "this model's default of num_beams"
+    raise InvalidRequest(name, given[name], f"no sampling beside {whose}, which is {beams}; or set num_beams to 1")
+
+
+def _refuse_unread(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    for name, neutral in BEAM_FIELDS.items():
+        if values.get("num_beams", 1) == 1 and given.get(name, neutral) != neutral:
+            raise InvalidRequest(name, given[name], f"{neutral} where num_beams is 1")
+
+
+def _fit_lengths(given: Mapping[str, Any], values: dict[str, Any], configuration: Configuration) -> None:
+    most = configuration.most_tokens
+    if given.get("max_tokens", 1) > most:
+        allowed = f"1 to {most}, as the model holds {configuration.max_length} tokens in all"
+        raise InvalidRequest("max_tokens", given["max_tokens"], allowed)
+    values["max_tokens"] = min(values.get("max_tokens", DEFAULT_MAX_TOKENS), most)
+    if "min_tokens" not in given:
+        values["min_tokens"] = min(values.get("min_tokens", 0), values["max_tokens"])
+
+
+def _refuse_chunks(given: Mapping[str, Any], values: Mapping[str, Any], configuration: Configuration) -> None:
+    if values.get("long") != "chunk":
+        for name in ("merge", "overlap"):
+            if name in given:
+                raise InvalidRequest(name, given[name], "nothing, unless long is chunk")
+        return
+    if not configuration.has_encoder:
+        raise InvalidRequest("long", "chunk", "error or truncate, as the model continues texts and has no encoder")
+    if values.get("num_return_sequences", 1) > 1:
+        raise InvalidRequest("num_return_sequences", values["num_return_sequences"], "1 where long is chunk")
+    if values.get("return_log_probs"):
+        raise InvalidRequest("return_log_probs", True, "false where long is chunk")
+
+
+def _engine_settings(values: Mapping[str, Any], configuration: Configuration) -> Settings:
+    chosen = {name: values[name] for name in ENGINE_FIELDS if name in values}
+    if values["do_sample"]:
+        chosen.setdefault("seed", secrets.randbits(64))
+    return Settings(
+        **chosen,
+        log_probs=values.get("return_log_probs", False),
+        eos_ids=configuration.eos_token_ids,
+        pad_id=configuration.pad_token_id,
+        decoder_prompt=configuration.decoder_start_token_ids,
+        forced_bos_id=configuration.forced_bos_token_id,
+        forced_eos_id=configuration.forced_eos_token_id,
+        suppress_ids=configuration.suppress_tokens,
+        begin_suppress_ids=configuration.begin_suppress_tokens,
+        bad_words_ids=configuration.bad_words_ids,
+    )

@@ -1,0 +1,192 @@
+"""Long texts in parts: nothing is left out, every part fits, borders are those of sentences where they can be."""
+
+from __future__ import annotations
+
+import csv
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from hfx.python_backends.generation.documents import parts
+from hfx.python_backends.generation.prompts import PromptEncoder
+from hfx.python_backends.generation.sentences import sentences
+from hfx.python_backends.generation.settings import choose
+from tests.unit.generation_models import configuration
+from tests.unit.generation_tokenizers import LINES, byte_level, random_text, unigram
+from tests.unit.shared_data import DATA
+
+BILLSUM = DATA / "billsum" / "billsum-0.csv"
+
+
+def encoder(tokenizer: Any, room: int, prefix: str = "") -> PromptEncoder:
+    backend = tokenizer.backend_tokenizer
+    specials = backend.num_special_tokens_to_add(False)
+    return PromptEncoder(backend, configuration(max_source=room + specials, max_length=64, prefix=prefix))
+
+
+@pytest.fixture(scope="module", params=["bart", "t5"])
+def tokenizer(request: pytest.FixtureRequest) -> Any:
+    return byte_level("bart") if request.param == "bart" else unigram()
+
+
+def letters(texts: Sequence[str]) -> str:
+    """All that is no white space."""
+    return "".join("".join(texts).split())
+
+
+def in_order_without_gaps(found: Sequence[str], text: str) -> bool:
+    """Whether each part goes on where the one before ended, or before that, and the last one ends the text."""
+    ends = {0}
+    for part in found:
+        size = len(part)
+        starts = {start for start in range(len(text)) if text.startswith(part, start)}
+        ends = {s + size for s in starts for e in ends if s <= e < s + size or (s > e and not text[e:s].strip())}
+    return any(not text[end:].strip() for end in ends)
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 3])
+def test_any_text_is_in_parts_that_fit(tokenizer: Any, overlap: int) -> None:
+    draw = random.Random(12)
+    for _ in range(150):
+        pieces = [draw.choice((random_text(draw, 30), draw.choice(LINES), "x" * draw.randrange(90))) for _ in range(9)]
+        text = draw.choice((" ", ". ", "\n\n")).join(pieces)
+        measure = encoder(tokenizer, draw.choice((24, 40, 90)))
+        found = parts(text, measure, overlap)
+        assert all(map(measure.fits, found))
+        assert in_order_without_gaps(found, text), text
+        assert found == parts(text, measure, overlap)
+
+
+def test_without_overlap_the_parts_are_the_text(tokenizer: Any) -> None:
+    text = " ".join(LINES * 10)
+    found = parts(text, encoder(tokenizer, 60), 0)
+    assert letters(found) == letters([text])
+    assert len(found) > 10
+
+
+def test_a_text_that_fits_is_its_only_part(tokenizer: Any) -> None:
+    text = "  " + LINES[0] + "\n"
+    for each in (text, "", " "):
+        assert parts(each, encoder(tokenizer, 500), 1) == [each]
+
+
+def test_parts_begin_and_end_with_sentences() -> None:
+    text = " ".join(f"Sentence number {number} is here." for number in range(60))
+    found = parts(text, encoder(unigram(), 100), 0)
+    assert len(found) > 5
+    assert all(part.startswith("Sentence number") and part.endswith("is here.") for part in found)
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_parts_share_sentences_that_are_short(overlap: int) -> None:
+    text = " ".join(f"Number {number}." for number in range(80))
+    found = parts(text, encoder(unigram(), 80), overlap)
+    for before, after in pairwise(found):
+        shared = before.split(". ")[-overlap:]
+        assert after.startswith(". ".join(shared))
+
+
+def test_long_sentences_are_not_shared() -> None:
+    sentence = "Anna went from Paris to the market in Berlin and saw the cat on the mat {}."
+    text = " ".join(sentence.format(number) for number in range(12))
+    room = 3 * encoder(unigram(), 99).lengths([sentence])[0]
+    found = parts(text, encoder(unigram(), room), 2)
+    assert letters(found) == letters([text])
+
+
+def test_a_sentence_that_is_too_long_is_divided_between_words() -> None:
+    text = " ".join(f"word{number}" for number in range(300))
+    found = parts(text, encoder(unigram(), 50), 0)
+    assert len(found) > 3
+    assert letters(found) == letters([text])
+
+
+def test_a_word_that_is_too_long_is_divided_between_tokens(tokenizer: Any) -> None:
+    text = "".join(random.Random(13).choice("abcdefgh日😀") for _ in range(3000))
+    measure = encoder(tokenizer, 50)
+    found = parts(text, measure, 1)
+    assert "".join(found) == text
+    assert all(map(measure.fits, found))
+    assert len(found) < 2.5 * measure.lengths([text])[0] / 50
+
+
+def test_parts_leave_room_for_the_prefix() -> None:
+    tokenizer = unigram()
+    measure = encoder(tokenizer, 60, prefix="Anna went from Paris to: ")
+    found = parts(" ".join(LINES * 10), measure, 1)
+    made = configuration(max_source=61, max_length=64, prefix="Anna went from Paris to: ")
+    prompts = [PromptEncoder(tokenizer.backend_tokenizer, made).encode(part, choose({}, made)) for part in found]
+    assert all(prompt.truncated_tokens == 0 for prompt in prompts)
+
+
+def test_a_character_without_room_is_counted_and_not_lost_in_silence() -> None:
+    tokenizer = byte_level("bart")
+    measure = encoder(tokenizer, 2)
+    found = parts("😀😀", measure, 1)
+    assert found == ["😀", "😀"]
+    made = configuration(max_source=4, max_length=64)
+    assert [measure.encode(part, choose({}, made)).truncated_tokens > 0 for part in found] == [True, True]
+
+
+@dataclass(frozen=True)
+class Deceptive:
+    """A measure by which stretches of text have more tokens together than alone: a token a word, where
+    eight characters are counted as one, two or no token."""
+
+    room: int
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(text.split()) for text in texts]
+
+    def ends(self, text: str) -> list[int]:
+        return [*range(1, len(text) + 1)]
+
+    def fits(self, text: str) -> bool:
+        return len(text) <= 4 * self.room
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 3])
+def test_parts_fit_though_stretches_have_more_tokens_together(overlap: int) -> None:
+    draw = random.Random(14)
+    for _ in range(300):
+        words = ["".join(draw.choices("abc", k=draw.randrange(1, 6))) + draw.choice((" ", ". ")) for _ in range(60)]
+        text = "".join(words).replace(". ", ". A")
+        measure = Deceptive(draw.randrange(5, 40))
+        found = parts(text, measure, overlap)
+        assert all(map(measure.fits, found))
+        assert in_order_without_gaps(found, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 100_000, " " * 100_000, "a " * 50_000, "a. " * 30_000, "\n" * 100_000, "日" * 30_000]
+)
+def test_work_is_linear_in_the_text(text: str) -> None:
+    measure = encoder(byte_level("bart"), 500)
+    start = time.perf_counter()
+    parts(text, measure, 1)
+    assert time.perf_counter() - start < 30
+
+
+@pytest.mark.skipif(not BILLSUM.is_file(), reason="there is no billsum beside the checkout (HFX_BENCH_DATA)")
+@pytest.mark.parametrize("room", [256, 1022])
+def test_bills_are_divided_between_sentences(tokenizer: Any, room: int) -> None:
+    with BILLSUM.open(encoding="utf-8") as file:
+        bills = [row["text"] for row in csv.DictReader(file)][:40]
+    measure = encoder(tokenizer, room)
+    whole = 0
+    for bill in bills:
+        found = parts(bill, measure, 1)
+        assert all(map(measure.fits, found))
+        assert in_order_without_gaps(found, bill)
+        assert len(found) <= 1 + 2.2 * measure.lengths([bill])[0] / room
+        spans = sentences(bill)
+        if all(measure.fits(bill[start:end].strip()) for start, end in spans):
+            ends = {bill[:end].strip()[-60:] for _, end in spans}
+            assert all(part[-60:] in ends for part in found)
+            whole += 1
+    assert whole > 5 or room < 1000

@@ -1,0 +1,202 @@
+"""Texts equal transformers' `generate` and `decode`, letter by letter, for small random models of each family.
+
+The models' weights are large, so that their texts are torturous: half characters, special tokens, spaces everywhere.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.source import open_checkpoint
+from hfx.python_backends.generation import TextGenerator
+from hfx.python_backends.generation.results import joined
+from tests.unit.generation_models import facts
+from tests.unit.generation_tokenizers import LINES, byte_level, unigram
+from tests.unit.shared_data import DATA
+
+POSITIONS = 128
+TOKENS = 24
+
+
+@dataclass
+class Pair:
+    """A model in torch, and the same one exported."""
+
+    model: Any
+    tokenizer: Any
+    generator: TextGenerator
+
+    def expected(self, text: str, count: int = 1, **settings: Any) -> list[str]:
+        ids = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=POSITIONS)
+        with torch.no_grad():
+            found = self.model.generate(**ids, max_new_tokens=TOKENS, num_return_sequences=count, **settings)
+        if not self.model.config.is_encoder_decoder:
+            found = found[:, ids["input_ids"].shape[1] :]
+        return [self.tokenizer.decode(row, skip_special_tokens=True) for row in found]
+
+
+def gpt2() -> tuple[Any, Any, dict[str, Any]]:
+    tokenizer = byte_level()
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=POSITIONS, n_embd=32, n_layer=2, n_head=2, initializer_range=0.6,
+        bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config), tokenizer, {"eos_token_ids": [0], "bos_token_id": 0}
+
+
+def bart() -> tuple[Any, Any, dict[str, Any]]:
+    tokenizer = byte_level("bart")
+    config = transformers.BartConfig(
+        vocab_size=len(tokenizer), max_position_embeddings=POSITIONS, d_model=32, encoder_layers=2, decoder_layers=2,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, init_std=0.6,
+        bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+        forced_eos_token_id=2,
+    )  # fmt: skip
+    model = transformers.BartForConditionalGeneration(config)
+    model.generation_config.forced_bos_token_id = 0
+    ends = {"eos_token_ids": [2], "decoder_start_token_ids": [2], "forced_bos_token_id": 0, "forced_eos_token_id": 2}
+    return model, tokenizer, {"pad_token_id": 1, **ends}
+
+
+def t5() -> tuple[Any, Any, dict[str, Any]]:
+    tokenizer = unigram()
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer), d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, initializer_factor=3.0,
+        decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config)
+    return model, tokenizer, {"eos_token_ids": [1], "decoder_start_token_ids": [0]}
+
+
+@pytest.fixture(scope="module", params=[gpt2, bart, t5], ids=lambda make: make.__name__)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    torch.manual_seed(11)
+    torch.set_num_threads(1)
+    model, tokenizer, changed = request.param()
+    folder: Path = tmp_path_factory.mktemp("model")
+    checkpoint = folder / "checkpoint"
+    model.eval().save_pretrained(checkpoint)
+    tokenizer.save_pretrained(checkpoint)
+    engine = write_engine_folder(open_checkpoint(str(checkpoint)), folder / "cpu", FORMATS["fp32"], levels=127)
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.save(str(folder / "tokenizer.json"))
+    lengths = {"max_length": min(engine.max_length, POSITIONS), "max_source": engine.max_source and POSITIONS}
+    special = [token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special]
+    written = facts(**lengths, **changed, special_token_ids=special)
+    (folder / "generation.json").write_text(json.dumps(written))
+    with TextGenerator.open(folder, slots=16, threads=1) as generator:
+        yield Pair(model, tokenizer, generator)
+
+
+BILLSUM = DATA / "billsum" / "billsum-0.csv"
+TEXTS = (*LINES, "a", "The market in Berlin", "👩‍👩‍👧 日本", " ".join(LINES[:2]))
+BEAMS = (
+    {"num_beams": 2},
+    {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram_size": 3},
+    {"num_beams": 3, "length_penalty": -1.0, "early_stopping": "never", "repetition_penalty": 1.3},
+)
+
+
+def test_greedy_texts_are_transformers(pair: Pair) -> None:
+    found = pair.generator.generate_many(TEXTS, max_tokens=TOKENS)
+    assert [one.text for one in found] == [pair.expected(text)[0] for text in TEXTS]
+    assert len({one.text for one in found}) > len(TEXTS) // 2
+
+
+def test_pieces_are_the_same_texts(pair: Pair) -> None:
+    for text in TEXTS:
+        pieces = list(pair.generator.stream(text, max_tokens=TOKENS))
+        assert "".join(piece.text for piece in pieces) == pair.expected(text)[0]
+        assert joined(pieces) == (pair.generator.generate(text, max_tokens=TOKENS),)
+
+
+@pytest.mark.parametrize("settings", BEAMS, ids=lambda settings: str(settings["num_beams"]))
+def test_beams_are_transformers(pair: Pair, settings: dict[str, Any]) -> None:
+    for text in TEXTS:
+        found = pair.generator.generate_all(text, max_tokens=TOKENS, num_return_sequences=2, **settings)
+        assert [one.text for one in found] == pair.expected(text, 2, **settings)
+
+
+def test_processed_texts_are_transformers(pair: Pair) -> None:
+    settings = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    for text in TEXTS:
+        found = pair.generator.generate(text, max_tokens=TOKENS, min_tokens=10, **settings)
+        assert found.text == pair.expected(text, min_new_tokens=10, **settings)[0]
+
+
+def test_stop_strings_cut_the_same_text(pair: Pair) -> None:
+    for text in TEXTS:
+        whole = pair.expected(text)[0]
+        stop = whole[len(whole) // 2 :][:3]
+        if not stop:
+            continue
+        found = pair.generator.generate(text, max_tokens=TOKENS, stop_words=[stop])
+        assert found.text == whole[: whole.index(stop)]
+        assert found.finish_reason == "stop"
+
+
+def test_spaces_are_cleaned_up_as_transformers_does(pair: Pair) -> None:
+    pair.tokenizer.clean_up_tokenization_spaces = True
+    configuration = pair.generator.configuration
+    cleaning = TextGenerator(
+        pair.generator.engine,
+        pair.tokenizer.backend_tokenizer,
+        type(configuration)(**{**configuration.__dict__, "clean_up_tokenization_spaces": True}),
+    )
+    try:
+        for text in TEXTS:
+            assert cleaning.generate(text, max_tokens=TOKENS).text == pair.expected(text)[0]
+    finally:
+        pair.tokenizer.clean_up_tokenization_spaces = False
+
+
+@pytest.mark.parametrize("pair", [bart, t5], indirect=True, ids=["bart", "t5"])
+def test_texts_that_are_too_long_for_an_encoder_are_cut_as_transformers_does(pair: Pair) -> None:
+    text = " ".join(LINES * 5)
+    found = pair.generator.generate(text, max_tokens=TOKENS)
+    assert found.text == pair.expected(text)[0]
+    whole = len(pair.tokenizer(text)["input_ids"])
+    assert (found.input_tokens, found.truncated_tokens) == (POSITIONS, whole - POSITIONS)
+
+
+@pytest.mark.parametrize("pair", [bart, t5], indirect=True, ids=["bart", "t5"])
+def test_parts_of_a_document_are_answered_as_transformers_does(pair: Pair) -> None:
+    from hfx.python_backends.generation.documents import parts
+    from hfx.python_backends.generation.prompts import PromptEncoder
+
+    text = " ".join(LINES * 5)
+    measure = PromptEncoder(pair.tokenizer.backend_tokenizer, pair.generator.configuration)
+    expected = [pair.expected(part)[0] for part in parts(text, measure, 1)]
+    found = pair.generator.generate(text, max_tokens=TOKENS, long="chunk")
+    assert found.text == " ".join(filter(None, expected))
+    assert found.truncated_tokens == 0
+
+
+@pytest.mark.skipif(not BILLSUM.is_file(), reason="there is no billsum beside the checkout (HFX_BENCH_DATA)")
+@pytest.mark.parametrize("pair", [bart, t5], indirect=True, ids=["bart", "t5"])
+def test_bills_are_read_to_their_end(pair: Pair) -> None:
+    with BILLSUM.open(encoding="utf-8") as file:
+        bill = next(csv.DictReader(file))["text"]
+    whole = len(pair.tokenizer(bill)["input_ids"])
+    cut = pair.generator.generate(bill, max_tokens=8)
+    assert (cut.input_tokens, cut.truncated_tokens) == (POSITIONS, whole - POSITIONS)
+    for merge in ("concat", "recursive"):
+        found = pair.generator.generate(bill, max_tokens=8, long="chunk", merge=merge)
+        assert found == pair.generator.generate(bill, max_tokens=8, long="chunk", merge=merge)
+        assert found.truncated_tokens == 0
+        assert found.input_tokens >= whole
+        if merge == "recursive":
+            assert found.output_tokens > 8 * whole // POSITIONS // 2
+            assert len(pair.tokenizer(found.text)["input_ids"]) <= POSITIONS

@@ -1,0 +1,196 @@
+"""What fields, defaults and limits come to, and which of them are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hfx.python_backends.engine.errors import InvalidRequest
+from hfx.python_backends.generation.fields import FIELDS
+from hfx.python_backends.generation.settings import DEFAULT_MAX_TOKENS, Choices, choose
+from tests.unit.generation_models import configuration
+
+BART_CNN = {
+    "max_tokens": 141, "min_tokens": 55, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True,
+    "no_repeat_ngram_size": 3,
+}  # fmt: skip
+
+
+def chosen(fields: dict[str, Any], **changed: Any) -> Choices:
+    return choose(fields, configuration(**changed))
+
+
+def summarizer(fields: dict[str, Any]) -> Choices:
+    return chosen(fields, task="summarization", max_source=1024, max_length=1024, defaults=BART_CNN)
+
+
+def refusal(fields: dict[str, Any], **changed: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        chosen(fields, **changed)
+    return caught.value
+
+
+# Defaults
+
+
+def test_without_fields_the_model_decodes_as_its_checkpoint_does() -> None:
+    settings = summarizer({}).settings
+    assert {name: getattr(settings, name) for name in BART_CNN} == BART_CNN
+    assert settings.decoder_prompt == (2,)
+    assert settings.eos_ids == (2,)
+
+
+def test_without_defaults_decoding_is_plain_greedy() -> None:
+    choices = chosen({}, max_length=1024)
+    assert (choices.settings.num_beams, choices.settings.do_sample) == (1, False)
+    assert choices.settings.max_tokens == DEFAULT_MAX_TOKENS
+    assert (choices.long, choices.stop_words) == ("error", ())
+
+
+def test_a_default_gives_way_to_what_the_caller_asks_for() -> None:
+    assert summarizer({"max_tokens": 20}).settings.min_tokens == 20
+    assert summarizer({"num_beams": 1}).settings.length_penalty == 2.0
+    assert summarizer({"num_beams": 1, "temperature": 0.7}).settings.do_sample
+    sampler = {"defaults": {"do_sample": True, "temperature": 0.6}}
+    assert chosen({"do_sample": False}, **sampler).settings.do_sample is False
+    assert chosen({"temperature": 0}, **sampler).settings.do_sample is False
+    assert chosen({"top_p": 0.9}, defaults={"temperature": 0.6}).settings.temperature == 0.6
+
+
+def test_the_default_of_max_tokens_is_what_the_model_holds_at_most() -> None:
+    assert chosen({}, max_length=20).settings.max_tokens == 19
+    assert not chosen({}, max_length=20).asks_for_tokens
+
+
+def test_texts_for_an_encoder_are_cut_and_others_refused_where_nothing_is_said() -> None:
+    assert summarizer({}).long == "truncate"
+    assert chosen({}).long == "error"
+
+
+# Names and aliases
+
+
+def test_every_field_can_be_set() -> None:
+    values: dict[str, Any] = {
+        "max_tokens": 9, "min_tokens": 3, "num_beams": 2, "num_return_sequences": 2, "do_sample": False, "seed": 2**63,
+        "repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "length_penalty": 0.5, "early_stopping": "never",
+    }  # fmt: skip
+    sampling = {"temperature": 0.5, "top_k": 5, "top_p": 0.5, "min_p": 0.1}
+    texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
+    assert {*values, *sampling, *texts} == {*FIELDS}
+    beams, sampled = chosen(values).settings, chosen(sampling).settings
+    assert {name: getattr(beams, name) for name in values} == values
+    assert {name: getattr(sampled, name) for name in sampling} == sampling
+    choices = chosen(texts, max_source=32)
+    assert (choices.stop_words, choices.long, choices.merge, choices.overlap) == (("a",), "chunk", "recursive", 2)
+
+
+def test_beam_width_is_num_beams() -> None:
+    assert chosen({"beam_width": 3}).settings.num_beams == 3
+    assert chosen({"beam_width": 3, "num_beams": 3}).settings.num_beams == 3
+    assert refusal({"beam_width": 3, "num_beams": 2}).field == "num_beams"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("max_new_tokens", "max_tokens"), ("stop", "stop_words"), ("num_beam", "num_beams"), ("topp", "top_p")],
+)
+def test_an_unknown_field_is_refused_with_the_nearest_one(name: str, near: str) -> None:
+    error = refusal({name: 3})
+    assert error.field == name
+    assert f"did you mean {near}?" in str(error)
+
+
+def test_an_unknown_field_like_no_other_is_refused_with_all_of_them() -> None:
+    assert "max_tokens, min_tokens" in str(refusal({"zzz": 3}))
+
+
+def test_none_is_not_set() -> None:
+    assert not chosen({"max_tokens": None, "temperature": None}).settings.do_sample
+
+
+# Types and ranges
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0), ("max_tokens", True), ("max_tokens", 4.0), ("max_tokens", "4"), ("min_tokens", -1),
+        ("num_beams", 0), ("num_beams", "2"), ("num_return_sequences", 0), ("do_sample", 1), ("temperature", -0.1),
+        ("temperature", "hot"), ("temperature", float("nan")), ("temperature", False), ("top_k", -1), ("top_k", 2.5),
+        ("top_p", 1.1), ("min_p", -0.5), ("seed", -1), ("seed", 2**64), ("repetition_penalty", 0),
+        ("no_repeat_ngram_size", -1), ("length_penalty", float("inf")), ("early_stopping", "yes"),
+        ("stop_words", "end"), ("stop_words", [""]), ("stop_words", ["a"] * 100), ("stop_words", ["a" * 600]),
+        ("stop_words", [3]), ("return_log_probs", "true"), ("long", "cut"), ("merge", "sum"), ("overlap", True),
+        ("overlap", 17),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(field: str, value: object) -> None:
+    assert refusal({field: value}, max_source=32).field == field
+
+
+def test_the_longest_output_is_named() -> None:
+    error = refusal({"max_tokens": 64}, max_length=64)
+    assert "1 to 63" in str(error)
+    assert "64 tokens in all" in str(error)
+
+
+# Contradictions
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"do_sample": False, "top_p": 0.5}, "do_sample"),
+        ({"do_sample": True, "temperature": 0}, "temperature"),
+        ({"num_beams": 2, "do_sample": True}, "do_sample"),
+        ({"num_beams": 2, "temperature": 0.7}, "temperature"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        ({"num_return_sequences": 2}, "num_return_sequences"),
+        ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences"),
+        ({"merge": "concat"}, "merge"),
+        ({"overlap": 0, "long": "truncate"}, "overlap"),
+        ({"long": "chunk", "num_beams": 2, "num_return_sequences": 2}, "num_return_sequences"),
+        ({"long": "chunk", "return_log_probs": True}, "return_log_probs"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], field: str) -> None:
+    assert refusal(fields, max_source=32).field == field
+
+
+def test_a_text_to_continue_has_no_chunks() -> None:
+    assert refusal({"long": "chunk"}).field == "long"
+
+
+def test_sampling_beside_default_beams_is_refused_with_the_way_out() -> None:
+    error = refusal({"temperature": 0.7}, max_source=32, defaults=BART_CNN)
+    assert error.field == "temperature"
+    assert "set num_beams to 1" in str(error)
+
+
+def test_beams_beside_default_sampling_are_refused_with_the_way_out() -> None:
+    error = refusal({"num_beams": 2}, defaults={"do_sample": True})
+    assert "set do_sample to false" in str(error)
+
+
+# Sampling
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 1.0}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_a_field_of_sampling_samples(fields: dict[str, Any]) -> None:
+    assert chosen(fields).settings.do_sample
+
+
+def test_temperature_zero_is_greedy() -> None:
+    settings = chosen({"temperature": 0, "top_p": 0.9}).settings
+    assert not settings.do_sample
+
+
+def test_a_seed_is_drawn_where_none_is_given() -> None:
+    seeds = {chosen({"temperature": 1.0}).settings.seed for _ in range(5)}
+    assert len(seeds) == 5
+    assert chosen({"temperature": 1.0, "seed": 7}).settings.seed == 7
+    assert chosen({}).settings.seed == 0
