@@ -17,9 +17,9 @@ import pytest
 
 from tests import zoo
 from tests.zoo import __main__ as command_line
-from tests.zoo import cache, recipes, shapes, world
+from tests.zoo import cache, generators, recipes, shapes, world
 from tests.zoo.data import entities, nli, sentiment, topics
-from tests.zoo.objectives import similarity, tagging
+from tests.zoo.objectives import language_modelling, similarity, tagging
 from tests.zoo.objectives.objective import micro_f1
 from tests.zoo.tasks import TASKS
 
@@ -132,6 +132,18 @@ def test_a_summary_says_what_the_story_says() -> None:
         assert all(word in example.summary and word in example.prompt for word in (name, thing, place))
 
 
+def test_a_continuation_names_every_thing_that_the_prompt_names() -> None:
+    for example in zoo.heldout("stories", 100):
+        things = {word for word in world.OBJECTS if f" {word} " in example.prompt}
+        assert things == {word for word in world.OBJECTS if f" {word} " in example.continuation}
+        assert example.prompt.endswith(example.key[0]) and example.continuation.startswith(" ")
+
+
+@pytest.mark.parametrize(("task", "numbers"), [("stories", {1, 2, 3}), ("short-summaries", {1, 2})])
+def test_stories_differ_in_length(task: str, numbers: set[int]) -> None:
+    assert {example.summary.count(" for ") for example in zoo.heldout(task, 200)} == numbers
+
+
 def test_asking_for_more_examples_than_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="add templates or words"):
         world.draw(lambda rng: zoo.SentimentExample("a", "b", ("c",)), name="poor", split="train", count=2)
@@ -145,6 +157,20 @@ def test_every_recipe_and_shape_has_its_own_name() -> None:
 def test_a_recipe_names_files_that_exist(name: str) -> None:
     sources = TASKS[recipes.BY_NAME[name].task].sources
     assert [s for s in sources if not (cache.PACKAGE / s).is_file()] == []
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_the_architecture_of_a_recipe_is_known(name: str) -> None:
+    assert recipes.BY_NAME[name].architecture in generators.ARCHITECTURES
+
+
+def test_the_width_of_a_generators_heads_is_a_multiple_of_eight() -> None:
+    made = {"gpt2", "bart", "t5", "flan-t5"}
+    writers = [r for r in recipes.RECIPES if r.architecture in made]
+    assert {r.architecture for r in writers} == made
+    for recipe in writers:
+        settings = generators.ARCHITECTURES[recipe.architecture].settings(recipe)
+        assert settings.get("d_kv", recipe.hidden // recipe.heads) % 8 == 0
 
 
 def test_the_key_changes_with_every_field_of_the_recipe() -> None:
@@ -234,6 +260,17 @@ def test_micro_f1_counts_members_of_all_sets() -> None:
 def test_spearman_shares_the_ranks_of_equal_values() -> None:
     # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: covariance 4.5, variances 4.5 and 5.
     assert similarity.spearman([0.0, 0.5, 0.5, 1.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+
+
+def test_a_prompt_counts_less_than_its_continuation() -> None:
+    weights = language_modelling._weights({"input_ids": [5, 6, 7, 0], "prompt_length": 2})
+    assert weights[0] == weights[1] < weights[2] == weights[3] == 1.0
+
+
+def test_prompts_of_one_length_are_continued_together() -> None:
+    features = [{"input_ids": [1] * 9, "prompt_length": length} for length in (3, 4, 3, 5, 4)]
+    batches = [[f["prompt_length"] for f in batch] for batch in language_modelling._alike(features)]
+    assert batches == [[3, 3], [4, 4], [5]]
 
 
 def test_tags_of_one_entity_make_one_span() -> None:

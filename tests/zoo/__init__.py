@@ -57,7 +57,7 @@ def checkpoint(name: str) -> Path:
     recipe = recipes.BY_NAME[name]
 
     def build(folder: Path) -> dict[str, Any]:
-        from tests.zoo import trainer
+        from tests.zoo import generators, trainer  # noqa: F401 - the former completes the table of architectures
 
         return dataclasses.asdict(trainer.train(recipe, folder))
 
@@ -88,7 +88,7 @@ def heldout(task: Literal["answers"], count: int = 600) -> list[AnswersExample]:
 @overload
 def heldout(task: Literal["similarity"], count: int = 600) -> list[SimilarExample]: ...
 @overload
-def heldout(task: Literal["stories"], count: int = 600) -> list[StoryExample]: ...
+def heldout(task: Literal["stories", "summaries", "short-summaries"], count: int = 600) -> list[StoryExample]: ...
 @overload
 def heldout(task: str, count: int = 600) -> list[Any]: ...
 def heldout(task: str, count: int = 600) -> list[Any]:

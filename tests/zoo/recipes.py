@@ -18,6 +18,22 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("sentiment-albert", task="sentiment", architecture="albert", vocab_size=1000, steps=250),
     Recipe("sentiment-deberta", task="sentiment", architecture="deberta-v3", vocab_size=1000, steps=250),
     Recipe("sentiment-xlm-roberta", task="sentiment", architecture="xlm-roberta", vocab_size=1000, steps=250),
-)
+    Recipe(
+        "stories-gpt2", task="stories", architecture="gpt2", vocab_size=700, max_tokens=512, train_examples=16000,
+        warm_up_steps=120, steps=600, batch_size=16, learning_rate=2e-3,
+    ),
+    Recipe(
+        "summaries-bart", task="summaries", architecture="bart", max_tokens=512, train_examples=16000, steps=450,
+        batch_size=16,
+    ),
+    Recipe(
+        "summaries-t5", task="short-summaries", architecture="flan-t5", heads=8, max_tokens=512, train_examples=16000,
+        steps=2100, batch_size=8,
+    ),
+    Recipe(
+        "summaries-t5-tied", task="short-summaries", architecture="t5", heads=8, max_tokens=512, train_examples=16000,
+        steps=1800, batch_size=8,
+    ),
+)  # fmt: skip
 
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}
