@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SOURCES := hfx exporter client python_backends tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-unit demo docs bench-encoder zoo clean
+.PHONY: help install format check test test-unit demo docs bench-encoder bench-generate zoo clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -39,6 +39,9 @@ demo: install ## A trained classifier from checkpoint to a real Triton
 
 bench-encoder: install ## Encoders through Triton against bare sessions and the peers
 	$(BIN)/python -m bench.encoder
+
+bench-generate: install ## Generation against CTranslate2, OpenVINO, optimum and torch
+	$(BIN)/python -m bench.generate
 
 docs: install ## Make the generated pages of docs/
 	$(BIN)/python -m hfx.cli.reference docs

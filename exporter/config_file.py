@@ -14,6 +14,7 @@ from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupporte
 
 MAX_BYTES = 16 * 1024 * 1024  # a config.json is a few KB; one of hundreds of MB is an attack or a mistake
 AGAIN = "Download or save the checkpoint again."
+NO_LIMIT = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit of its own
 # The largest value of each field that sizes a model. Above it, building would only exhaust time or memory.
 SIZES = {
     "num_hidden_layers": 1_000,
@@ -74,6 +75,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     _check_sizes(file, config)
     _check_labels(file, config.get("id2label"))
     return config
+
+
+def tokenizer_limit(folder: Path) -> int | None:
+    """Tokens that the tokenizer says a text may have (model_max_length), where it says anything."""
+    file = folder / "tokenizer_config.json"
+    stated = read_json(file).get("model_max_length") if file.is_file() else None
+    return int(stated) if isinstance(stated, int | float) and 0 < stated < NO_LIMIT else None
 
 
 def _refuse_detours(file: Path, config: dict[str, Any]) -> None:

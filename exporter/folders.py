@@ -5,14 +5,13 @@ Owns what Triton will read. It knows tensors and settings, not how graphs were m
 
 from __future__ import annotations
 
-import json
-import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hfx import names
+from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
 from hfx.exporter.plan import ExportPlan
 from hfx.exporter.runtime import CpuChoice
 from hfx.exporter.tasks.task import Settings
@@ -27,7 +26,6 @@ from hfx.repository import (
     TensorSpec,
     Warmup,
     WarmupInput,
-    render,
 )
 
 # No queue policy. With a queue size or timeout Triton prepares no batch ahead, and misses the moment when the model is
@@ -77,13 +75,13 @@ def write_ensemble(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...]) 
         outputs=public_outputs(plan),
         steps=tuple(steps),
     )
-    _write_config(config, plan, folder / "config.pbtxt")
+    write_config(config, plan.command, folder / "config.pbtxt")
 
 
 def write_tokenizer(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...], tokenizer: Any) -> None:
     """NAME_tokenize: the tokenizer as transformers set it up, and how its output becomes tensors."""
     folder = staging.folder(plan.name + names.TOKENIZE_SUFFIX)
-    version = _copy_files(folder, deploy.tokenize_files())
+    version = copy_files(folder, deploy.tokenize_files())
     write_tokenizer_json(tokenizer, version / "tokenizer.json")
     settings: Settings = {
         "task": str(plan.task.task),
@@ -97,7 +95,7 @@ def write_tokenizer(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...],
         "cls_id": tokenizer.cls_token_id,
         **plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length),
     }
-    _write_json(version / "settings.json", settings)
+    write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
     config = ModelConfig(
         name=plan.name + names.TOKENIZE_SUFFIX,
@@ -109,7 +107,7 @@ def write_tokenizer(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...],
         batching=BATCHING,
         warmups=(_text_warmup(plan, folder, read),),
     )
-    _write_config(config, plan, folder / "config.pbtxt")
+    write_config(config, plan.command, folder / "config.pbtxt")
 
 
 def write_net(
@@ -130,8 +128,8 @@ def write_net(
     configs.mkdir()
     if "gpu" in files:
         gpu = replace(config, default_model_filename=files["gpu"], instance_groups=(InstanceGroup("KIND_GPU", 1),))
-        _write_config(gpu, plan, configs / "gpu.pbtxt")
-        _write_config(gpu, plan, folder / "config.pbtxt")
+        write_config(gpu, plan.command, configs / "gpu.pbtxt")
+        write_config(gpu, plan.command, folder / "config.pbtxt")
     if choice is not None:
         cpu = replace(
             config,
@@ -140,8 +138,8 @@ def write_net(
             parameters=choice.parameters(plan.threads),
             cpu_accelerators=choice.accelerators,
         )
-        _write_config(cpu, plan, configs / "cpu.pbtxt")
-        _write_config(cpu, plan, folder / "config.pbtxt")
+        write_config(cpu, plan.command, configs / "cpu.pbtxt")
+        write_config(cpu, plan.command, folder / "config.pbtxt")
 
 
 def write_postprocess(plan: ExportPlan, staging: Staging, tokenizer: Any) -> None:
@@ -150,14 +148,14 @@ def write_postprocess(plan: ExportPlan, staging: Staging, tokenizer: Any) -> Non
     if task.postprocess_settings is None:
         return
     folder = staging.folder(plan.name + names.POSTPROCESS_SUFFIX)
-    version = _copy_files(folder, deploy.postprocess_files(str(task.task)))
+    version = copy_files(folder, deploy.postprocess_files(str(task.task)))
     settings: Settings = {"task": str(task.task), **task.postprocess_settings(plan.checkpoint.config)}
     if plan.aggregation:
         settings["aggregation"] = plan.aggregation
     if names.INPUT_IDS in task.postprocess_reads:  # its answers spell tokens
         write_tokenizer_json(tokenizer, version / "tokenizer.json")
         settings["unk_id"] = tokenizer.unk_token_id
-    _write_json(version / "settings.json", settings)
+    write_json(version / "settings.json", settings)
     config = ModelConfig(
         name=plan.name + names.POSTPROCESS_SUFFIX,
         backend="python",
@@ -167,17 +165,7 @@ def write_postprocess(plan: ExportPlan, staging: Staging, tokenizer: Any) -> Non
         instance_groups=CPU,
         batching=BATCHING,
     )
-    _write_config(config, plan, folder / "config.pbtxt")
-
-
-def write_tokenizer_json(tokenizer: Any, path: Path) -> None:
-    """The fast tokenizer as transformers uses it, without the truncation and padding of its last call."""
-    from tokenizers import Tokenizer
-
-    copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    copy.no_truncation()
-    copy.no_padding()
-    copy.save(str(path))
+    write_config(config, plan.command, folder / "config.pbtxt")
 
 
 def _postprocess_inputs(plan: ExportPlan) -> tuple[TensorSpec, ...]:
@@ -209,20 +197,3 @@ def _width_warmups(plan: ExportPlan, inputs: tuple[str, ...]) -> tuple[Warmup, .
         Warmup(f"width {width}", 1, {name: WarmupInput("TYPE_INT32", (*lead, width)) for name in inputs})
         for width in widths
     )
-
-
-def _copy_files(folder: Path, files: dict[str, Path]) -> Path:
-    version = folder / "1"
-    version.mkdir()
-    for name, source in files.items():
-        (version / name).parent.mkdir(exist_ok=True, parents=True)
-        shutil.copyfile(source, version / name)
-    return version
-
-
-def _write_json(path: Path, value: Settings) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _write_config(config: ModelConfig, plan: ExportPlan, path: Path) -> None:
-    path.write_text(render(config, made_by=plan.command), encoding="utf-8")

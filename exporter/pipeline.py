@@ -1,4 +1,4 @@
-"""The export, as the literal list of its steps.
+"""The export, as the literal lists of its steps: an encoder's is here, a generator's in generation/steps.py.
 
 Each step takes the plan and what has been made so far, and returns what has been made then. Nothing enters the
 repository before the last one; a failure or a kill anywhere leaves it as it was.
@@ -6,7 +6,6 @@ repository before the last one; a failure or a kill anywhere leaves it as it was
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -14,19 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx import names
-from hfx.errors import LintFailed, UsageError, VerificationFailed
+from hfx.errors import UsageError, VerificationFailed
 from hfx.exporter import folders, runtime
-from hfx.exporter.plan import ExportPlan, Precision
-from hfx.manifest import (
-    Manifest,
-    Source,
-    TritonTarget,
-    created_now,
-    hash_folder,
-    write_manifest,
-)
-from hfx.manifest import Precision as ManifestPrecision
-from hfx.names import MANIFEST_FILE
+from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.options import Precision
+from hfx.exporter.plan import ExportPlan, Plan
+from hfx.exporter.publication import GraphFacts, check_rules, seal
+from hfx.exporter.step import Step
+from hfx.manifest import Manifest
 from hfx.repository import Staging, check_target, publish, recover
 
 if TYPE_CHECKING:
@@ -35,7 +29,6 @@ if TYPE_CHECKING:
     from hfx.exporter.graph.pooling import Pooling
     from hfx.exporter.parity.gate import Reference
 
-VERSIONED = ("hfx", "torch", "transformers", "tokenizers", "optimum", "onnx", "onnxruntime", "openvino", "numpy")
 FILE_NAMES: dict[Precision, str] = {"fp32": "model.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
 
 
@@ -217,41 +210,18 @@ def measure_on_data(plan: ExportPlan, made: Artefacts) -> Artefacts:
     return replace(made, parity={**made.parity, "data": results} if results else made.parity)
 
 
-def seal(plan: ExportPlan, made: Artefacts) -> Artefacts:
+def seal_net(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The manifest: every file hashed, every figure kept."""
-    root = made.staging.root
-    listed = sorted(path.name for path in root.iterdir())
-    files = {name: entry for folder in listed for name, entry in hash_folder(root / folder, root).items()}
     import onnx
 
     net = onnx.load(made.net_folder(plan) / next(iter(made.files.values())), load_external_data=False)
-    manifest = Manifest(
-        name=plan.name,
-        task=plan.task.task,
-        source=Source(_source_id(plan), plan.checkpoint.revision, plan.checkpoint.sha256()),
-        precision=ManifestPrecision(plan.cpu_precision, plan.gpu_precision),
-        opset=plan.opset,
-        ir=net.ir_version,
-        triton=TritonTarget(plan.release.tag, plan.release.tag),
-        folders=(plan.name, *(name for name in listed if name != plan.name)),
-        files=files,
-        versions=_versions(),
-        created=created_now(),
-        parity=made.parity,
-        choices=made.choices,
-    )
-    write_manifest(manifest, root / plan.name / MANIFEST_FILE)
-    return replace(made, manifest=manifest)
+    graph = GraphFacts(plan.opset, net.ir_version)
+    return replace(made, manifest=seal(plan, made.staging, graph, made.parity, made.choices))
 
 
 def lint_staged(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The repository's own rules on the staged folders."""
-    from hfx.repository.lint import lint
-
-    findings = [finding for finding in lint(made.staging.root, plan.release.tag) if finding.severity == "error"]
-    if findings:
-        lines = "; ".join(f"{finding.rule} {finding.path}: {finding.message}" for finding in findings[:5])
-        raise LintFailed(f"The generated repository breaks {len(findings)} rules: {lines}", "Please report this.")
+    check_rules(plan, made.staging)
     return made
 
 
@@ -261,15 +231,7 @@ def publish_folders(plan: ExportPlan, made: Artefacts) -> Artefacts:
     return made
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step and what people are told while it runs."""
-
-    title: str
-    run: Callable[[ExportPlan, Artefacts], Artefacts]
-
-
-STEPS: tuple[Step, ...] = (
+STEPS: tuple[Step[ExportPlan, Artefacts], ...] = (
     Step("Loading the checkpoint", load),
     Step("Building the graph", build),
     Step("Writing ONNX files", write_nets),
@@ -278,7 +240,7 @@ STEPS: tuple[Step, ...] = (
     Step("Answering with the checkpoint", answer_in_torch),
     Step("Comparing answers", compare_answers),
     Step("Measuring on your data", measure_on_data),
-    Step("Hashing files", seal),
+    Step("Hashing files", seal_net),
     Step("Checking the repository's rules", lint_staged),
     Step("Publishing", publish_folders),
 )
@@ -286,17 +248,28 @@ STEPS: tuple[Step, ...] = (
 Progress = Callable[[str], AbstractContextManager[object]]
 
 
-def export(plan: ExportPlan, progress: Progress, steps: Iterable[Step] = STEPS) -> Manifest:
-    """Run the steps; `progress(title)` is entered around each. Returns the manifest of what was published."""
+def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | None = None) -> Manifest:
+    """Run the steps of the plan's kind; `progress(title)` is entered around each. Returns what was published."""
     recover(plan.repository)
     check_target(plan.repository, plan.name, plan.force)
     with Staging(plan.repository, plan.name) as staging:
-        made = Artefacts(staging)
-        for step in steps:
+        made, usual = _beginning(plan, staging)
+        for step in usual if steps is None else steps:
             with progress(step.title):
                 made = step.run(plan, made)
-    assert made.manifest is not None
-    return made.manifest
+    manifest: Manifest | None = made.manifest
+    assert manifest is not None
+    return manifest
+
+
+def _beginning(plan: Plan, staging: Staging) -> tuple[Any, Iterable[Step[Any, Any]]]:
+    """What the first step starts with, and the steps of the plan's kind."""
+    if isinstance(plan, GeneratorPlan):
+        from hfx.exporter.generation.steps import STEPS as GENERATOR_STEPS
+        from hfx.exporter.generation.steps import Artefacts as GeneratorArtefacts
+
+        return GeneratorArtefacts(staging), GENERATOR_STEPS
+    return Artefacts(staging), STEPS
 
 
 def _cpu_runtimes(plan: ExportPlan) -> tuple[runtime.Runtime, ...]:
@@ -325,18 +298,3 @@ def _built(plan: ExportPlan) -> dict[str, Precision]:
 
 def _device(made: Artefacts) -> Any:
     return "cpu" if "cpu" in made.files else "gpu"
-
-
-def _source_id(plan: ExportPlan) -> str:
-    """A hub id as it is; of a folder the name alone: a published file holds no path of this machine."""
-    return plan.checkpoint.id if plan.checkpoint.revision else plan.checkpoint.folder.name
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in VERSIONED:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # openvino is optional
-    return found

@@ -56,10 +56,10 @@ class LocalModel:
     def open(cls, repository: Path, name: str, device: Device = "cpu", kind: Kind | None = None) -> LocalModel:
         """Open NAME as `--model-config-name=DEVICE` would serve it; `kind` runs the files of one device on another."""
         names.check_name(name)
-        config = _read(repository / name / "config.pbtxt")
+        config = read_config(repository / name / "config.pbtxt")
         folder = repository / (name + names.NET_SUFFIX)
         chosen = folder / "configs" / f"{device}.pbtxt"
-        net = _read(chosen if chosen.is_file() else folder / "config.pbtxt")
+        net = read_config(chosen if chosen.is_file() else folder / "config.pbtxt")
         return cls(repository, name, config, net, kind or ("GPU" if device == "gpu" else "CPU"))
 
     def encode(self, requests: Sequence[Request]) -> list[Tensors]:
@@ -115,7 +115,7 @@ class LocalModel:
 
 def scalar_outputs(repository: Path, name: str) -> frozenset[str]:
     """The outputs of NAME that have one value a row: an answer has them as a value, the others as a list."""
-    return _scalars(_read(repository / name / "config.pbtxt"))
+    return _scalars(read_config(repository / name / "config.pbtxt"))
 
 
 def plain_answer(tensors: Mapping[str, NDArray[Any]], scalars: frozenset[str]) -> Answer:
@@ -147,7 +147,8 @@ def _scalars(config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(o["name"] for o in config["output"] if [int(d) for d in o["dims"]] == [1])
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.pbtxt as plain values, under protobuf's names. Raises ModelMissing where there is none."""
     if not path.is_file():
         raise ModelMissing(
             f"There is no model {path.parent.name} in {path.parent.parent} ({path.name} is missing).",

@@ -16,11 +16,12 @@ NAME_MAX_LENGTH = 128  # a folder name with the longest suffix stays far below t
 
 MANIFEST_FILE = "hfx.json"
 
-# Members of an ensemble NAME are NAME + suffix.
+# The members of a model NAME are NAME + suffix: an encoder's steps, or a generator's engine.
 TOKENIZE_SUFFIX = "_tokenize"
 NET_SUFFIX = "_net"
 POSTPROCESS_SUFFIX = "_postprocess"
-MEMBER_SUFFIXES = (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX)
+STREAM_SUFFIX = "_stream"
+MEMBER_SUFFIXES = (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX, STREAM_SUFFIX)
 
 
 class Task(StrEnum):
@@ -31,7 +32,12 @@ class Task(StrEnum):
     QUESTION_ANSWERING = "question-answering"
     FEATURE_EXTRACTION = "feature-extraction"
     ZERO_SHOT_CLASSIFICATION = "zero-shot-classification"
+    TEXT_GENERATION = "text-generation"
+    SUMMARIZATION = "summarization"
+    TEXT2TEXT_GENERATION = "text2text-generation"
 
+
+GENERATION_TASKS = frozenset({Task.TEXT_GENERATION, Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION})
 
 # Tensors that clients see (ARCHITECTURE: tensor names).
 TEXT_INPUT = "text_input"
@@ -49,6 +55,33 @@ END = "end"
 EMBEDDING = "embedding"
 TRUNCATED_TOKENS = "truncated_tokens"
 
+# Tensors of generators; TensorRT-LLM's names where it has one. Sampling's `top_k` is TOP_K.
+MAX_TOKENS = "max_tokens"
+MIN_TOKENS = "min_tokens"
+NUM_BEAMS = "num_beams"
+BEAM_WIDTH = "beam_width"  # TensorRT-LLM's name for num_beams
+NUM_RETURN_SEQUENCES = "num_return_sequences"
+DO_SAMPLE = "do_sample"
+TEMPERATURE = "temperature"
+TOP_P = "top_p"
+MIN_P = "min_p"
+SEED = "seed"
+STOP_WORDS = "stop_words"
+REPETITION_PENALTY = "repetition_penalty"
+NO_REPEAT_NGRAM_SIZE = "no_repeat_ngram_size"
+LENGTH_PENALTY = "length_penalty"
+EARLY_STOPPING = "early_stopping"
+LONG = "long"
+MERGE = "merge"
+OVERLAP = "overlap"
+STREAM = "stream"
+RETURN_LOG_PROBS = "return_log_probs"
+TEXT_OUTPUT = "text_output"
+FINISH_REASON = "finish_reason"
+INPUT_TOKENS = "input_tokens"
+OUTPUT_TOKENS = "output_tokens"
+OUTPUT_LOG_PROBS = "output_log_probs"
+
 # Tensors between the members of an ensemble.
 INPUT_IDS = "input_ids"
 ATTENTION_MASK = "attention_mask"
@@ -64,8 +97,8 @@ SPANS = "spans"
 def check_name(name: str) -> str:
     """Return NAME when it can be a model's name; raise UsageError otherwise.
 
-    A NAME is `[a-z0-9][a-z0-9_-]*`, at most 128 characters, and does not end like a member of an ensemble
-    (`_tokenize`, `_net`, `_postprocess`), whose folders would collide with another model's.
+    A NAME is `[a-z0-9][a-z0-9_-]*`, at most 128 characters, and does not end like a member of a model (`_tokenize`,
+    `_net`, `_postprocess`, `_stream`), whose folders would collide with another model's.
     """
     if not NAME_PATTERN.fullmatch(name) or len(name) > NAME_MAX_LENGTH:
         raise UsageError(
@@ -74,7 +107,7 @@ def check_name(name: str) -> str:
         )
     if name.endswith(MEMBER_SUFFIXES):
         raise UsageError(
-            f"{name!r} ends like a member of an ensemble.",
+            f"{name!r} ends like a member of a model.",
             f"Choose a name without one of the endings {', '.join(MEMBER_SUFFIXES)}.",
         )
     return name

@@ -1,7 +1,7 @@
 """Which files of this package a model folder or a backend folder of Triton needs.
 
-Owns the lists, for whoever copies: the exporter into NAME_tokenize/1 and NAME_postprocess/1, the launcher into its
-backend directory. Files lie flat there and import each other as they do here.
+Owns the lists, for whoever copies: the exporter into the version folders of a model, the launcher into its backend
+directory. Files lie there as they lie here, flat or in their package, and import each other as they do here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ _ENCODERS = ("capping", "encoding", "hypotheses", "inputs", "rows", "settings", 
 _SHARED = ("inputs", "tasks")
 _EXTRA = {"token_classification": ("text_classification", "words")}
 
+# A generator's engine: packages, and what they need beside them.
+_GENERATOR = ("engine", "generation")
+_GENERATOR_SHARED = ("capping", "inputs")
+
 BACKEND_PACKAGE = "hfx_onnxruntime"
 
 
@@ -35,6 +39,16 @@ def postprocess_files(task: str) -> Files:
     return {"model.py": folder / "model.py", **_flat(folder, (*_SHARED, module, *_EXTRA.get(module, ())))}
 
 
+def stream_files() -> Files:
+    """Target name (with folders) in NAME_stream/1 -> source. The model itself is the exporter's."""
+    return {"model.py": HERE / "generate.py", **_packages(_GENERATOR), **_flat(HERE, _GENERATOR_SHARED)}
+
+
+def relay_files() -> Files:
+    """Target name in NAME/1 of a generator -> source."""
+    return {"model.py": HERE / "relay.py"}
+
+
 def onnxruntime_files() -> Files:
     """Target name (with folders) in BACKENDS/onnxruntime -> source."""
     folder = HERE / "onnxruntime"
@@ -46,3 +60,11 @@ def onnxruntime_files() -> Files:
 
 def _flat(folder: Path, modules: tuple[str, ...]) -> Files:
     return {f"{module}.py": folder / f"{module}.py" for module in modules}
+
+
+def _packages(packages: tuple[str, ...]) -> Files:
+    return {
+        path.relative_to(HERE).as_posix(): path
+        for package in packages
+        for path in sorted((HERE / package).rglob("*.py"))
+    }

@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from hfx import names
 from hfx.errors import UsageError
-from hfx.exporter.tasks.task import Config, EncoderTask, Request, labels_of
+from hfx.exporter.tasks.task import Config, Request, labels_of
+from hfx.repository import TensorSpec
 
 FIELD_LIMIT = 64 * 1024 * 1024  # a context may be long; the csv module's own limit is 128 KB
 MOST_ROWS = 100_000
@@ -25,6 +27,19 @@ INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 PAIR_COLUMNS = (("first", "second"), ("text1", "text2"), ("sentence1", "sentence2"), ("text_a", "text_b"))
 TARGET_COLUMNS = ("target", "label", "labels", "entities", "answer", "answers", "score", "similarity")
+TEXT_COLUMNS = ("target", "summary", "text_output", "output", "answer")
+
+
+class LabelledTask(Protocol):
+    """What data is read for: a task of an encoder or of a generator."""
+
+    @property
+    def task(self) -> names.Task:
+        """Its name."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Its inputs; those that are optional are no data."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,7 @@ class LabelledData:
 
 def read_data(
     path: Path,
-    task: EncoderTask,
+    task: LabelledTask,
     config: Config,
     input_columns: Sequence[str] = (),
     target_column: str | None = None,
@@ -48,7 +63,8 @@ def read_data(
     """
     rows = _rows(path)
     header = list(rows[0])
-    target = _column(path, header, (target_column,) if target_column else TARGET_COLUMNS)
+    usual = TEXT_COLUMNS if task.task in names.GENERATION_TASKS else TARGET_COLUMNS
+    target = _column(path, header, (target_column,) if target_column else usual)
     columns = _input_columns(path, header, task, input_columns)
     requests: list[Request] = []
     for row in rows:
@@ -91,7 +107,7 @@ def _column(path: Path, header: list[str], wanted: Sequence[str]) -> str:
     )
 
 
-def _input_columns(path: Path, header: list[str], task: EncoderTask, given: Sequence[str]) -> list[dict[str, str]]:
+def _input_columns(path: Path, header: list[str], task: LabelledTask, given: Sequence[str]) -> list[dict[str, str]]:
     """For each request that a row makes: tensor name -> column."""
     if task.task is names.Task.FEATURE_EXTRACTION:
         pair = next((p for p in ((tuple(given),) if given else PAIR_COLUMNS) if set(p) <= set(header)), None)
@@ -124,7 +140,7 @@ def _value(tensor: str, text: str) -> str | list[str]:
     return [str(label) for label in value] if isinstance(value, list) else [str(value)]
 
 
-def _target(text: str, labels: list[str], task: EncoderTask) -> str:
+def _target(text: str, labels: list[str], task: LabelledTask) -> str:
     """A label's name; a number stands for a label where no label is called so."""
     if (
         task.task is names.Task.TEXT_CLASSIFICATION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hfx.exporter.plan import Precision
+from hfx.exporter.options import Precision
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,11 @@ __all__ = ["TASKS", "EncoderTask", "find_task", "infer_task"]
 
 
 def find_task(task: str) -> EncoderTask:
-    """The task of this name; UsageError names all tasks."""
+    """The encoder task of this name; UsageError names all tasks."""
     for candidate in TASKS:
         if candidate.task == task:
             return candidate
-    raise UsageError(f"There is no task {task!r}.", f"Tasks: {', '.join(t.task for t in TASKS)}.")
+    raise UsageError(f"There is no task {task!r}.", f"Tasks: {', '.join(Task)}.")
 
 
 def infer_task(checkpoint: Checkpoint) -> EncoderTask:
@@ -49,5 +49,5 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
             return candidate
     raise CheckpointUnsupported(
         f"The task of {checkpoint.id} can't be told from its architecture {architecture or '(none given)'}.",
-        f"Pass --task: {', '.join(t.task for t in TASKS)}.",
+        f"Pass --task: {', '.join(Task)}.",
     )

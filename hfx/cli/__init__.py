@@ -56,7 +56,7 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hfx ARGUMENTS` (the process's own without them) and return the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` is a module here once it is loaded
     reporter = Reporter.of(words)
     if sys.stdout is None:  # it was closed
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115

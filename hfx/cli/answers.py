@@ -10,7 +10,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from hfx.names import ANSWER, EMBEDDING, END, ENTITIES, LABEL, SCORE, START, Task
+from hfx.names import (
+    ANSWER,
+    EMBEDDING,
+    END,
+    ENTITIES,
+    GENERATION_TASKS,
+    LABEL,
+    OUTPUT_LOG_PROBS,
+    SCORE,
+    START,
+    TEXT_OUTPUT,
+    Task,
+)
 
 SHOWN_NUMBERS = 4
 
@@ -18,10 +30,11 @@ SHOWN_NUMBERS = 4
 def plain_values(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors without their batch dimension (arrays or lists) as JSON values, under the tensors' names.
 
-    A tensor of one value becomes that value, except where more are usual: labels, their scores, and an embedding are
-    lists. `entities` is the list that its JSON text stands for. A number that JSON can't carry (NaN) is null.
+    A tensor of one value becomes that value, except where more are usual: labels, their scores, an embedding and
+    log-probabilities are lists. `entities` is the list that its JSON text stands for. A number that JSON can't carry
+    (NaN) is null.
     """
-    lists = {LABEL, EMBEDDING, *([SCORE] if LABEL in outputs else [])}
+    lists = {LABEL, EMBEDDING, OUTPUT_LOG_PROBS, *([SCORE] if LABEL in outputs else [])}
     return {name: _plain(name, value, name in lists) for name, value in outputs.items()}
 
 
@@ -46,6 +59,8 @@ def _json_value(value: Any) -> Any:
 
 def answer_lines(task: Task, result: Mapping[str, Any]) -> list[str]:
     """RESULT (from `plain_values`) as lines for people; a text without a finding gives one line that says so."""
+    if task in GENERATION_TASKS:
+        return result[TEXT_OUTPUT] if isinstance(result[TEXT_OUTPUT], list) else [result[TEXT_OUTPUT]]
     if task is Task.TOKEN_CLASSIFICATION:
         return [_entity_line(entity) for entity in result[ENTITIES]] or ["(no entities)"]
     if task is Task.QUESTION_ANSWERING:

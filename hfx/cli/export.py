@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hfx.cli.figures import figures_line
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
 
@@ -39,6 +40,7 @@ class Precision(StrEnum):
     FP32 = "fp32"
     FP16 = "fp16"
     INT8 = "int8"
+    INT4 = "int4"
 
 
 def command(
@@ -52,12 +54,20 @@ def command(
         Precision | None, typer.Option(help="One precision; fp32 on CPU and fp16 on GPU without it.")
     ] = None,
     device: Annotated[Device, typer.Option(help="What to build for.")] = Device.BOTH,
-    cpu_runtime: Annotated[CpuRuntime, typer.Option(help="Runtime on the CPU; auto times both.")] = CpuRuntime.AUTO,
+    cpu_runtime: Annotated[
+        CpuRuntime, typer.Option(help="Encoders: runtime on the CPU; auto times both.")
+    ] = CpuRuntime.AUTO,
     repository: Annotated[Path, typer.Option(help="Where models are published.")] = Path("model_repository"),
     triton: Annotated[str, typer.Option(help="Tag of the Triton release to build for.")] = "24.10",
-    max_batch_size: Annotated[int, typer.Option(help="Rows of a batch at most.")] = 64,
+    max_batch_size: Annotated[
+        int | None, typer.Option(help="Encoders: rows of a batch at most; 64 without it.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Generators: rows (texts, beams) at a time at most; 32 without it.")
+    ] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="Tokens of a text at most; what the checkpoint reads without it.")
+        int | None,
+        typer.Option(help="Tokens of a text (GPT-2: and its output) at most; what the checkpoint has without it."),
     ] = None,
     aggregation: Annotated[
         str | None, typer.Option(help="Token classification: none, simple (the default), first, average or max.")
@@ -66,7 +76,7 @@ def command(
         list[Path] | None, typer.Option(help="Labelled CSV or TSV; may be given several times.")
     ] = None,
     max_drop: Annotated[
-        float | None, typer.Option(help="Share of answers, and of the metric, that may be lost.")
+        float | None, typer.Option(help="Share of answers (or tokens), and of the metric, that may be lost.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a published model of this name.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
@@ -74,7 +84,8 @@ def command(
     """Export a Hugging Face checkpoint, verify it, and publish it for Triton."""
     if quantize and precision not in (None, Precision.INT8):
         raise UsageError("--quantize and --precision exclude each other.", "Leave one of them out.")
-    from hfx.exporter.plan import ExportOptions, make_plan
+    from hfx.exporter.options import ExportOptions
+    from hfx.exporter.plan import make_plan
     from hfx.exporter.source import open_checkpoint, open_config
 
     report = reporter(context)
@@ -87,6 +98,7 @@ def command(
         repository=repository,
         triton=triton,
         max_batch_size=max_batch_size,
+        slots=slots,
         max_length=max_length,
         aggregation=aggregation,
         verify_data=tuple(verify_data or ()),
@@ -136,18 +148,6 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
         measured = ", ".join(f"{way} {figures[way]:.4f}" for way in ("torch", "cpu", "gpu") if way in figures)
         lines.append(f"  {figures['metric']} on {file} ({figures['rows']} rows): {measured}")
     return lines
-
-
-def figures_line(figures: dict[str, Any]) -> str:
-    """One line of the gate's figures of one file."""
-    return (
-        f"{figures['precision']}, {figures['requests']} requests: agreement {100 * figures['agreement']:.2f} %"
-        + (f" (and {100 * figures['ties']:.2f} % ties)" if figures["ties"] else "")
-        + f", "
-        f"score drift {figures['mean_drift']:.1e} (max {figures['max_drift']:.1e}), "
-        f"largest difference {figures['delta']:.1e}, alone and in a batch "
-        + ("equal to the bit" if figures["company"] == 0 else f"within {figures['company']:.1e}")
-    )
 
 
 def _made_by(model: str) -> str:

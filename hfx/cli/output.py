@@ -47,6 +47,10 @@ class Reporter:
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
         self.result(value, (line.rstrip() for line in lines))
 
+    def piece(self, text: str) -> None:
+        """A part of a text for people as it comes, on stdout; it ends no line by itself."""
+        print(visible(text), end="", flush=True)
+
     def note(self, text: str) -> None:
         """A word to people on the way, on stderr."""
         print(visible(text), file=sys.stderr, flush=True)

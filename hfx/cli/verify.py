@@ -12,9 +12,10 @@ import typer
 
 from hfx.cli.output import reporter
 from hfx.errors import HfxError, UsageError
+from hfx.names import GENERATION_TASKS, Task
 
 if TYPE_CHECKING:
-    from hfx.exporter.verify import Ask
+    from hfx.exporter.verify import Ask, DataOptions
 
 
 class Device(StrEnum):
@@ -30,7 +31,9 @@ def command(
     data: Annotated[Path | None, typer.Option(help="Labelled CSV or TSV with a header.")] = None,
     input_column: Annotated[list[str] | None, typer.Option(help="Column of an input, in the task's order.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column of the right answers.")] = None,
-    metric: Annotated[str | None, typer.Option(help="Metric; each task has one.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric; each task has one, generators rouge and exact_match.")
+    ] = None,
     minimum: Annotated[float | None, typer.Option("--min", help="Least value of the metric.")] = None,
     max_drop: Annotated[
         float | None, typer.Option(help="Share of answers, and of the metric, that may be lost against the checkpoint.")
@@ -44,30 +47,50 @@ def command(
         raise UsageError("--input-column, --target-column, --metric and --min are about --data.", "Add --data F.csv.")
     if minimum is not None and max_drop is not None:
         raise UsageError("--min and --max-drop exclude each other.", "Leave one of them out.")
-    from hfx.exporter import verify
+    from hfx.exporter.verify import DataOptions
     from hfx.repository import recover
+    from hfx.repository.catalog import model as read_model
 
     report = reporter(context)
     recover(repository)
-    published = verify.open_published(repository, name)
-    figures: dict[str, Any] = {
-        "name": name,
-        "task": str(published.task.task),
-        "device": device.value,
-        "url": url or None,
-    }
-    with report.progress("Verifying"), _model(repository, name, device.value, url) as ask:
-        figures["parity"] = verify.against_checkpoint(published, ask, device.value, max_drop)
-        if data is not None:
-            columns = tuple(input_column or ())
-            options = verify.DataOptions(data, columns, target_column, metric, minimum, max_drop)
-            figures["data"] = verify.on_data(published, ask, options)
+    task = read_model(repository, name).task
+    options = DataOptions(data, tuple(input_column or ()), target_column, metric, minimum, max_drop) if data else None
+    figures: dict[str, Any] = {"name": name, "task": str(task), "device": device.value, "url": url or None}
+    verify = _verify_generator if task in GENERATION_TASKS else _verify_encoder
+    with report.progress("Verifying"), _model(repository, name, task, device.value, url) as ask:
+        figures |= verify(repository, name, ask, device.value, max_drop, options)
     report.result(figures, _lines(figures))
 
 
+def _verify_encoder(
+    repository: Path, name: str, ask: Ask, device: str, max_drop: float | None, options: DataOptions | None
+) -> dict[str, Any]:
+    from hfx.exporter import verify
+
+    published = verify.open_published(repository, name)
+    figures = {"parity": verify.against_checkpoint(published, ask, device, max_drop)}
+    return figures if options is None else {**figures, "data": verify.on_data(published, ask, options)}
+
+
+def _verify_generator(
+    repository: Path, name: str, ask: Ask, device: str, max_drop: float | None, options: DataOptions | None
+) -> dict[str, Any]:
+    from hfx.exporter.generation import verify
+
+    published = verify.open_generator(repository, name)
+    figures = {"parity": verify.against_checkpoint(published, ask, device, max_drop)}
+    return figures if options is None else {**figures, "data": verify.on_data(published, ask, options)}
+
+
 @contextmanager
-def _model(repository: Path, name: str, device: str, url: str) -> Iterator[Ask]:
+def _model(repository: Path, name: str, task: Task, device: str, url: str) -> Iterator[Ask]:
     """How the model is asked: through the server at `url`, or in this process."""
+    if not url and task in GENERATION_TASKS:
+        from hfx.local_generation import LocalGenerator
+
+        with LocalGenerator.open(repository, name, device) as generator:  # type: ignore[arg-type]
+            yield generator.infer_all
+        return
     if not url:
         from hfx.local import LocalModel
 
@@ -92,13 +115,18 @@ def _model(repository: Path, name: str, device: str, url: str) -> Iterator[Ask]:
         yield ask
 
 
+def _agreement(parity: dict[str, Any]) -> str:
+    if "same" in parity:
+        return f"{100 * parity['same']:.2f} % have the checkpoint's very text"
+    return f"agreement {100 * parity['agreement']:.2f} %, score drift {parity['mean_drift']:.1e}"
+
+
 def _lines(figures: dict[str, Any]) -> list[str]:
     parity = figures["parity"]
     lines = [
         f"{figures['name']} answers like its checkpoint ({parity['precision']}, "
         f"{'through ' + figures['url'] if figures['url'] else 'in this process'}).",
-        f"  {parity['requests']} requests: agreement {100 * parity['agreement']:.2f} %, "
-        f"score drift {parity['mean_drift']:.1e}",
+        f"  {parity['requests']} requests: {_agreement(parity)}",
     ]
     if data := figures.get("data"):
         lines.append(f"  {data['metric']} on {data['file']} ({data['rows']} rows): {data['value']:.4f}")

@@ -34,6 +34,31 @@ def choices(**given: Any) -> Choices:
             {"labels": ["a", "b"], "multi_label": True},
             {"text_input": ["t"], "candidate_labels": ["a", "b"], "multi_label": [True]},
         ),
+        (Task.TEXT_GENERATION, {}, {"text_input": ["t"]}),
+        (
+            Task.SUMMARIZATION,
+            {"max_tokens": 9, "num_beams": 4, "early_stopping": "never", "length_penalty": 2.0, "long": "chunk"},
+            {
+                "text_input": ["t"],
+                "max_tokens": [9],
+                "num_beams": [4],
+                "early_stopping": ["never"],
+                "length_penalty": [2.0],
+                "long": ["chunk"],
+            },
+        ),
+        (
+            Task.TEXT2TEXT_GENERATION,
+            {"top_k": 0, "do_sample": False, "seed": 0, "stop_words": ["a", "b"], "min_p": 0.0},
+            {
+                "text_input": ["t"],
+                "top_k": [0],
+                "do_sample": [False],
+                "seed": [0],
+                "stop_words": ["a", "b"],
+                "min_p": [0.0],
+            },
+        ),
     ],
 )
 def test_a_text_and_options_become_tensors(task: Task, given: dict[str, Any], request_: dict[str, Any]) -> None:
@@ -48,6 +73,13 @@ def test_a_text_and_options_become_tensors(task: Task, given: dict[str, Any], re
         (Task.TOKEN_CLASSIFICATION, {"top_k": 1}, "--top-k"),
         (Task.FEATURE_EXTRACTION, {"multi_label": False}, "--multi-label"),
         (Task.QUESTION_ANSWERING, {"context": "c", "top_k": 1}, "--top-k"),
+        (Task.TEXT_CLASSIFICATION, {"max_tokens": 5}, "--max-tokens"),
+        (Task.TEXT_CLASSIFICATION, {"do_sample": False}, "--sample"),
+        (Task.FEATURE_EXTRACTION, {"stop_words": ["x"]}, "--stop"),
+        (Task.ZERO_SHOT_CLASSIFICATION, {"return_log_probs": True}, "--log-probs"),
+        (Task.SUMMARIZATION, {"labels": ["a"]}, "--labels"),
+        (Task.TEXT_GENERATION, {"context": "c"}, "--context"),
+        (Task.TEXT2TEXT_GENERATION, {"multi_label": True}, "--multi-label"),
     ],
 )
 def test_an_option_of_another_task_is_refused(task: Task, given: dict[str, Any], option: str) -> None:
@@ -103,6 +135,11 @@ def test_plain_values_of_another_source_stay_as_they_are() -> None:
     assert plain_values(values) == values
 
 
+def test_log_probabilities_are_a_list_even_of_one() -> None:
+    values = plain_values({"text_output": "x", "output_tokens": 1, "output_log_probs": [-0.5]})
+    assert values == {"text_output": "x", "output_tokens": 1, "output_log_probs": [-0.5]}
+
+
 def test_a_number_that_json_lacks_is_null() -> None:
     values = plain_values({"embedding": np.array([np.nan, np.inf, 1], np.float32)})
     assert json.loads(json.dumps(values, allow_nan=False)) == {"embedding": [None, None, 1.0]}
@@ -120,6 +157,8 @@ def test_a_number_that_json_lacks_is_null() -> None:
         ),
         (Task.QUESTION_ANSWERING, {"answer": "x", "score": 0.5, "start": 2, "end": 3}, ["x\t0.5000\t2-3"]),
         (Task.FEATURE_EXTRACTION, {"embedding": [1.0, None]}, ["1.0000 ?"]),
+        (Task.SUMMARIZATION, {"text_output": "in\nshort"}, ["in\nshort"]),
+        (Task.TEXT_GENERATION, {"text_output": ["one", "two"]}, ["one", "two"]),
     ],
 )
 def test_people_get_lines(task: Task, result: dict[str, Any], lines: list[str]) -> None:

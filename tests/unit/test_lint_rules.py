@@ -185,6 +185,12 @@ MISTAKES = (
     ),
     Mistake(
         "HFX111",
+        write("m_tokenize/1/generation.json", '{"prefix": "/home/me/x"}'),
+        "m_tokenize/1/generation.json",
+        "/home/me/x",
+    ),
+    Mistake(
+        "HFX111",
         configure_gpu(replace(NET_GPU, parameters={"cache": "/tmp/cache"})),
         "m_net/configs/gpu.pbtxt",
         "/tmp/cache",

@@ -70,7 +70,7 @@ def test_the_time_of_creation_is_utc_and_accepted() -> None:
 
 
 def test_members_are_named_after_the_model() -> None:
-    assert member_folders("m") == ("m", "m_tokenize", "m_net", "m_postprocess")
+    assert member_folders("m") == ("m", "m_tokenize", "m_net", "m_postprocess", "m_stream")
 
 
 def test_a_file_larger_than_a_chunk_is_hashed_as_a_whole(tmp_path: Path) -> None:

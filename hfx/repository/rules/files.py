@@ -34,7 +34,7 @@ MACHINE_PATH = re.compile(
     r"(?<![\w.:$/-])(?:/(?:home|root|tmp|var|usr|opt|mnt|media|srv|data|Users|private|workspace)/"
     r"|~/|[A-Za-z]:\\|file://)[^\s\"']*"
 )
-SETTINGS_FILES = ("hfx.json", "*/settings.json")
+SETTINGS_FILES = ("hfx.json", "*/settings.json", "*/generation.json")
 SETTINGS_BYTES = 4 << 20
 
 

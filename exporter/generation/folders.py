@@ -1,0 +1,95 @@
+"""The model folders of a generator: NAME, the relay for plain calls, and NAME_stream, the engine.
+
+Owns what Triton will read, and generation.json. It must not know how graphs were made nor whether they are right.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hfx import names
+from hfx.exporter.families import EngineFacts
+from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.generation.tensors import INPUTS, OUTPUTS
+from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
+from hfx.local import Device
+from hfx.python_backends import deploy
+from hfx.repository import InstanceGroup, ModelConfig, Staging
+
+FORMAT = 1
+SETTINGS, TOKENIZER = "generation.json", "tokenizer.json"
+# One request a call: both models answer requests one by one, and batching is the engine's.
+MAX_BATCH_SIZE = 1
+CALLERS = 128  # calls that the relay has under way at a time, a thread each
+KINDS: dict[Device, str] = {"cpu": "KIND_CPU", "gpu": "KIND_GPU"}
+
+
+def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
+    """The entry point NAME: plain infer calls, handed on to the engine."""
+    folder = staging.folder(plan.name)
+    copy_files(folder, deploy.relay_files())
+    config = ModelConfig(
+        name=plan.name,
+        backend="python",
+        max_batch_size=MAX_BATCH_SIZE,
+        inputs=INPUTS,
+        outputs=OUTPUTS,
+        instance_groups=(InstanceGroup("KIND_CPU", 1),),
+        parameters={"engine": plan.name + names.STREAM_SUFFIX, "callers": str(CALLERS)},
+    )
+    write_config(config, plan.command, folder / "config.pbtxt")
+
+
+def make_stream_folder(plan: GeneratorPlan, staging: Staging) -> Path:
+    """The folder of NAME_stream with its code; returns the version folder, where cpu/ and gpu/ belong."""
+    return copy_files(staging.folder(plan.name + names.STREAM_SUFFIX), deploy.stream_files())
+
+
+def write_stream_configs(plan: GeneratorPlan, folder: Path) -> None:
+    """config.pbtxt of NAME_stream, and one for each device in configs/."""
+    (folder / "configs").mkdir()
+    for device in reversed(plan.built):  # the CPU's last: it is config.pbtxt where both are built
+        config = stream_config(plan, device)
+        write_config(config, plan.command, folder / "configs" / f"{device}.pbtxt")
+        write_config(config, plan.command, folder / "config.pbtxt")
+
+
+def stream_config(plan: GeneratorPlan, device: Device) -> ModelConfig:
+    """The engine on one device: one instance, because requests are batched inside it."""
+    return ModelConfig(
+        name=plan.name + names.STREAM_SUFFIX,
+        backend="python",
+        max_batch_size=MAX_BATCH_SIZE,
+        inputs=INPUTS,
+        outputs=OUTPUTS,
+        instance_groups=(InstanceGroup(KINDS[device], 1),),
+        parameters={
+            "device": device,
+            "slots": str(plan.slots),
+            "max_queue_size": str(plan.max_queue),
+            "intra_op_thread_count": str(plan.threads),
+        },
+        decoupled=True,
+    )
+
+
+def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, facts: EngineFacts) -> None:
+    """tokenizer.json and generation.json: how text becomes tokens, how they are continued, and back."""
+    write_tokenizer_json(tokenizer, version / TOKENIZER)
+    write_json(version / SETTINGS, generation_json(plan, tokenizer, facts))
+
+
+def generation_json(plan: GeneratorPlan, tokenizer: Any, facts: EngineFacts) -> dict[str, Any]:
+    """The content of generation.json. The lengths are the model's, or less where the plan says so."""
+    special = sorted(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return {
+        "format": FORMAT,
+        "task": str(plan.task.task),
+        "kind": facts.kind,
+        "max_source": None if facts.max_source is None else min(facts.max_source, plan.max_source or facts.max_source),
+        "max_length": min(facts.max_length, plan.max_length),
+        **plan.settings.as_json(),
+        "clean_up_tokenization_spaces": bool(tokenizer.clean_up_tokenization_spaces),
+        "special_token_ids": special,
+    }

@@ -1,0 +1,80 @@
+"""transformers' fields of generation, in one table: which of them hfx has, which do nothing, and which it has not.
+
+Owns names alone; what a value may be is settings.py's and the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# transformers' fields whose public name is their own, and what null means. Their ranges are the engine's.
+OFF: Mapping[str, Any] = {
+    "do_sample": False,
+    "early_stopping": False,
+    "length_penalty": 1.0,
+    "min_p": 0.0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+}
+LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens")
+IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
+ID_LISTS = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
+OTHERS = ("stop_strings", "num_return_sequences")
+# Fields that hfx has not, and the values with which they do nothing (null always does).
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "assistant_early_exit": (),
+    "constraints": (),
+    "diversity_penalty": (0,),
+    "dola_layers": (),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "exponential_decay_length_penalty": (),
+    "force_words_ids": (),
+    "forced_decoder_ids": (),
+    "guidance_scale": (1,),
+    "max_time": (),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "prompt_lookup_num_tokens": (),
+    "renormalize_logits": (False,),
+    "sequence_bias": (),
+    "token_healing": (False,),
+    "top_h": (),
+    "typical_p": (1,),
+    "watermarking_config": (),
+}
+# Fields that say where a config came from, what else generate() returns or how it computes, never which tokens.
+WITHOUT_EFFECT = (
+    "_commit_hash",
+    "_from_model_config",
+    "assistant_confidence_threshold",
+    "assistant_lookbehind",
+    "cache_config",
+    "cache_implementation",
+    "compile_config",
+    "disable_compile",
+    "is_assistant",
+    "low_memory",
+    "max_matching_ngram_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "prefill_chunk_size",
+    "remove_invalid_values",
+    "return_dict_in_generate",
+    "return_legacy_cache",
+    "target_lookbehind",
+    "transformers_version",
+    "use_cache",
+)
+KNOWN = frozenset((*OFF, *LENGTHS, *IDS, *ID_LISTS, *OTHERS, *NEUTRAL))

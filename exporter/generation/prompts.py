@@ -1,0 +1,142 @@
+"""The texts that the gate continues: the user's own first, then bundled ones, cut to the length that is asked for.
+
+Owns the choice, which is the same in every export of a checkpoint. A text is cut between two of its tokens, so that it
+can be sent to the published model as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hfx.errors import VerificationFailed
+from hfx.exporter.generation.effort import LONG_TOKENS, Effort
+from hfx.exporter.generation.folders import TOKENIZER
+
+SHOWN = 200
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text and its tokens, special ones included; `own` is a text of --verify-data."""
+
+    text: str
+    ids: Ids
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How texts become prompts: a transformers tokenizer, what goes before each text, and the model's longest prompt
+    (in tokens, the prefix's and special ones too).
+    """
+
+    tokenizer: Any
+    prefix: str
+    longest: int
+
+
+def choose_prompts(reader: Reader, own: Sequence[str], bundled: Sequence[str], effort: Effort) -> list[Prompt]:
+    """As many prompts as `effort` says, of the user's `own` texts as far as there are.
+
+    A bundled text that the tokenizer can't spell says nothing to the model: its words that can be spelled take its
+    place.
+    """
+    most = min(effort.prompt_tokens, reader.longest)
+    spelled = [part for text in bundled for part in _spelled(reader.tokenizer, text)] or list(bundled)
+    chosen = _spread([_prompt(reader, text, most, own=True) for text in own], effort.texts)
+    chosen += _spread([_prompt(reader, text, most) for text in spelled], effort.texts - len(chosen))
+    if most < (length := min(LONG_TOKENS, reader.longest)):
+        parts = range(effort.long_texts)
+        chosen += [_prompt(reader, " ".join(spelled[part :: effort.long_texts]), length) for part in parts]
+    return _distinct(chosen)
+
+
+def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
+    """Compare the tokens that the staged model in `version` makes of `texts`, cut where they are too long, with
+    transformers' own; return how many were compared. Raises VerificationFailed where they differ.
+    """
+    from hfx.python_backends.generation.configuration import Configuration
+    from hfx.python_backends.generation.settings import choose
+
+    configuration = Configuration.read(version)
+    choices = choose({"long": "truncate", "do_sample": False}, configuration)
+    encoder = open_encoder(version)
+    longest = configuration.max_source or configuration.max_length - choices.settings.max_tokens
+    side = "right" if configuration.has_encoder else "left"
+    compared = 0
+    for text in texts:
+        expected = _truncated(tokenizer, configuration.prefix + text, longest, side)
+        if not expected:
+            continue  # nothing to continue
+        if encoder.encode(text, choices).ids != expected:
+            shown = repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
+            raise VerificationFailed(
+                f"The served tokenizer and the checkpoint's differ on {shown}.",
+                "Please report this checkpoint's tokenizer; nothing was published.",
+            )
+        compared += 1
+    return compared
+
+
+def open_encoder(version: Path) -> Any:
+    """The PromptEncoder that the staged model in `version` would be served with."""
+    from tokenizers import Tokenizer
+
+    from hfx.python_backends.generation.configuration import Configuration
+    from hfx.python_backends.generation.prompts import PromptEncoder
+
+    return PromptEncoder(Tokenizer.from_file(str(version / TOKENIZER)), Configuration.read(version))
+
+
+def _truncated(tokenizer: Any, text: str, longest: int, side: str) -> Ids:
+    before = tokenizer.truncation_side
+    tokenizer.truncation_side = side
+    try:
+        return tuple(tokenizer(text, truncation=True, max_length=longest, verbose=False)["input_ids"])
+    finally:
+        tokenizer.truncation_side = before
+
+
+def _prompt(reader: Reader, text: str, most: int, own: bool = False) -> Prompt:
+    """The beginning of `text` that has at most `most` tokens; a cut text may have other tokens than the whole had."""
+    while text:
+        ids = tuple(reader.tokenizer(reader.prefix + text, verbose=False)["input_ids"])
+        if len(ids) <= most:
+            return Prompt(text, ids, own)
+        offsets = reader.tokenizer(text, return_offsets_mapping=True, add_special_tokens=False, verbose=False)[
+            "offset_mapping"
+        ]
+        kept = max(len(offsets) - (len(ids) - most), 0)
+        text = text[: min(offsets[kept - 1][1] if kept else 0, len(text) - 1)]
+    return Prompt("", ())
+
+
+def _spelled(tokenizer: Any, text: str) -> list[str]:
+    """The text, or those of its words that have no unknown token."""
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown == tokenizer.eos_token_id:  # byte-level vocabularies spell everything
+        return [text]
+    parts = [text, *text.split()]
+    known = [unknown not in ids for ids in tokenizer(parts, verbose=False)["input_ids"]]
+    return [text] if known[0] else [part for part, is_known in zip(parts, known, strict=True) if is_known]
+
+
+def _spread(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
+    """At most so many of the distinct prompts, from the first to the last."""
+    distinct = _distinct(prompts)
+    count = max(min(most, len(distinct)), 0)
+    return [distinct[i] for i in np.linspace(0, len(distinct) - 1, count).astype(int)]
+
+
+def _distinct(prompts: Sequence[Prompt]) -> list[Prompt]:
+    found: dict[Ids, Prompt] = {}
+    for prompt in prompts:
+        if prompt.ids and prompt.text.strip():
+            found.setdefault(prompt.ids, prompt)
+    return list(found.values())

@@ -1,0 +1,127 @@
+"""The checkpoint's side of the gate: what torch makes of the prompts, kept so small that the model can be let go.
+
+Owns what is kept; how torch is called is torch_generator.py's. It knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfx.exporter.generation.prompts import Ids, Prompt
+from hfx.exporter.generation.torch_generator import TorchGenerator
+
+BEST = 8  # logits that are kept of each position
+KEPT_BYTES = 16 << 20  # of whole rows of logits, spread over all positions
+ALONE = 4  # prompts that torch runs again without company, to learn its own noise
+# Settings of generate that need nothing but the logits: greedy runs show whether those are right.
+PLAIN: Mapping[str, Any] = {
+    "num_beams": 1, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "length_penalty": 1.0,
+    "early_stopping": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Positions:
+    """torch's logits along the greedy continuation of one prompt, before any processing.
+
+    `best` are the BEST ids at each position, highest logit first ([positions, BEST]), `logits` their logits; `rows`
+    whole rows of logits, by position.
+    """
+
+    best: NDArray[np.int64]
+    logits: NDArray[np.float32]
+    rows: Mapping[int, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The checkpoint's continuations of `prompts`: greedy ones of all, and those with `num_beams` beams of the first.
+
+    Ids are those after the prompt, forced ones and the end included. `noise` is the largest difference of two torch
+    runs of the same positions, in company and alone: logits that are no further apart are equal.
+    """
+
+    parameters: int
+    prompts: tuple[Prompt, ...]
+    greedy: tuple[Ids, ...]
+    positions: tuple[Positions, ...]
+    noise: float
+    largest: float
+    num_beams: int
+    beams: tuple[Ids, ...]
+    beam_scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BeamWork:
+    """Beam search of the first `texts` prompts: `num_beams` beams, from `min_tokens` to `tokens` new tokens."""
+
+    texts: int
+    num_beams: int
+    tokens: int
+    min_tokens: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """generate's settings; the checkpoint's penalties stay as they are."""
+        return {
+            "num_beams": self.num_beams, "do_sample": False, "num_return_sequences": 1, "max_new_tokens": self.tokens,
+            "min_length": 0, "min_new_tokens": self.min_tokens or None,
+        }  # fmt: skip
+
+
+def make_reference(generator: TorchGenerator, prompts: Sequence[Prompt], tokens: int, beams: BeamWork) -> Reference:
+    """Continue `prompts` by `tokens` tokens in torch, and the first of them as `beams` says."""
+    ids = [prompt.ids for prompt in prompts]
+    greedy, _ = generator.generate(ids, **PLAIN, max_new_tokens=tokens)
+    positions, largest = _positions(generator, ids, greedy)
+    found: tuple[list[Ids], list[float]] = ([], [])
+    if beams.texts:
+        found = generator.generate(ids[: beams.texts], **beams.settings)
+    return Reference(
+        parameters=generator.parameters,
+        prompts=tuple(prompts),
+        greedy=tuple(greedy),
+        positions=positions,
+        noise=_noise(generator, ids, greedy),
+        largest=largest,
+        num_beams=beams.num_beams,
+        beams=tuple(found[0]),
+        beam_scores=tuple(found[1]),
+    )
+
+
+def _positions(
+    generator: TorchGenerator, prompts: Sequence[Ids], greedy: Sequence[Ids]
+) -> tuple[tuple[Positions, ...], float]:
+    """What is kept of the logits along each greedy continuation, and the largest logit of all (at least 1)."""
+    total = sum(map(len, greedy))
+    starts = np.cumsum([0, *map(len, greedy)])
+    kept: dict[int, Positions] = {}
+    largest, wanted = 1.0, np.empty(0, np.int64)
+    for index, logits in generator.logits(prompts, greedy):
+        if not len(wanted):
+            rows = max(1, min(total, KEPT_BYTES // (4 * logits.shape[1])))
+            wanted = np.unique(np.linspace(0, total - 1, rows).astype(np.int64))
+        mine = wanted[(wanted >= starts[index]) & (wanted < starts[index + 1])] - starts[index]
+        best = logits.topk(min(BEST, logits.shape[1]))
+        rows_kept = {int(p): logits[p].numpy().copy() for p in mine}
+        kept[index] = Positions(best.indices.numpy(), best.values.numpy(), rows_kept)
+        largest = max(largest, float(logits.abs().max()))
+    return tuple(kept[index] for index in range(len(prompts))), largest
+
+
+def _noise(generator: TorchGenerator, prompts: Sequence[Ids], greedy: Sequence[Ids]) -> float:
+    """The largest difference of logits that company makes to torch itself."""
+    chosen = sorted(set(np.linspace(0, len(prompts) - 1, min(ALONE, len(prompts))).astype(int).tolist()))
+    together = dict(generator.logits([prompts[i] for i in chosen], [greedy[i] for i in chosen]))
+    worst = 0.0
+    for place, index in enumerate(chosen):
+        _, alone = next(iter(generator.logits([prompts[index]], [greedy[index]])))
+        worst = max(worst, float((alone - together[place]).abs().max()))
+    return worst

@@ -1,0 +1,252 @@
+"""How a checkpoint decodes unless a request says otherwise: generation_config.json in the public field names.
+
+Owns transformers' field names and which of them hfx has; the ranges are the engine's. A field that would change the
+answer and that hfx has not is refused by name; nothing is dropped silently. It must not know graphs or tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
+from hfx.exporter.config_file import read_json
+from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, OFF, WITHOUT_EFFECT
+from hfx.exporter.generation.tasks import GenerationTask
+from hfx.exporter.source import Checkpoint
+from hfx.names import Task
+
+FILE = "generation_config.json"
+DEFAULT_MAX_TOKENS = 256  # transformers' pipelines; its bare generate() stops after 20
+UNSET_LENGTH = 20  # transformers' default of max_length, which it takes for new tokens, wherever it comes from
+MOST_LISTED = 10_000
+LONGEST = 1_000_000
+REMOVE = "Correct or remove it there; every request can set its own."
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """What decoding needs of a checkpoint: token ids with a meaning, and `defaults` by public field name."""
+
+    defaults: Mapping[str, Any]
+    eos_ids: tuple[int, ...]
+    pad_id: int
+    bos_id: int | None
+    decoder_start_ids: tuple[int, ...]
+    forced_bos_id: int | None = None
+    forced_eos_id: int | None = None
+    suppress: tuple[int, ...] = ()
+    begin_suppress: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    prefix: str = ""
+    origins: tuple[str, ...] = field(default=(), compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """The part of generation.json that comes from here."""
+        return {
+            "defaults": dict(self.defaults),
+            "eos_token_ids": list(self.eos_ids),
+            "pad_token_id": self.pad_id,
+            "bos_token_id": self.bos_id,
+            "decoder_start_token_ids": list(self.decoder_start_ids),
+            "forced_bos_token_id": self.forced_bos_id,
+            "forced_eos_token_id": self.forced_eos_id,
+            "suppress_tokens": list(self.suppress),
+            "begin_suppress_tokens": list(self.begin_suppress),
+            "bad_words_ids": [list(words) for words in self.bad_words],
+            "prefix": self.prefix,
+        }
+
+
+def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
+    """transformers' generation fields of a checkpoint, and the name of the file that they are from.
+
+    Where there is no generation_config.json, old checkpoints keep them among the others of config.json.
+    """
+    file = checkpoint.folder / FILE
+    if file.is_file():
+        return {k: v for k, v in read_json(file).items() if k not in WITHOUT_EFFECT}, FILE
+    return {key: value for key, value in checkpoint.config.items() if key in KNOWN}, "config.json"
+
+
+def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) -> GenerationSettings:
+    """The settings of `checkpoint` for `task`, for a model that holds `positions` tokens of prompt and output.
+
+    Raises CheckpointCorrupt for a value that can't be, CheckpointUnsupported for one that hfx has not; both name the
+    field and the file.
+    """
+    fields, origin = read_fields(checkpoint)
+    tasks, prefix = _task_fields(checkpoint, task)
+    origins = dict.fromkeys(fields, origin) | dict.fromkeys(tasks, f"task_specific_params.{task.task} of config.json")
+    reader = _Reader(fields | tasks, origins, int(checkpoint.config.get("vocab_size") or 0))
+    reader.refuse_unknown()
+    return reader.settings(task, positions, prefix)
+
+
+def _task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str, Any], str]:
+    """What config.json keeps for one task, as transformers' pipelines read it, and the prefix of its texts.
+
+    Not for text-generation: the one entry that exists, GPT-2's, turns sampling on, which is a request's choice.
+    """
+    found = checkpoint.config.get("task_specific_params")
+    entry = found.get(str(task.task)) if isinstance(found, dict) and task.task is not Task.TEXT_GENERATION else None
+    entry = dict(entry) if isinstance(entry, dict) else {}
+    prefix = entry.pop("prefix", None)
+    prefix = checkpoint.config.get("prefix") if prefix is None else prefix
+    if prefix is not None and not isinstance(prefix, str):
+        raise CheckpointCorrupt(f"prefix in config.json is {_short(prefix)}, no text.", REMOVE)
+    return entry, prefix or ""
+
+
+@dataclass(frozen=True)
+class _Reader:
+    fields: Mapping[str, Any]
+    origins: Mapping[str, str]
+    vocabulary: int
+
+    def refuse_unknown(self) -> None:
+        """Refuse what hfx has not, unless its value does nothing."""
+        for name, value in self.fields.items():
+            if name in NEUTRAL:
+                if value is not None and value not in NEUTRAL[name]:
+                    self._unsupported(name, "hfx does not decode with it")
+            elif name not in KNOWN:
+                self._unsupported(name, "hfx does not know the field")
+
+    def settings(self, task: GenerationTask, positions: int, prefix: str) -> GenerationSettings:
+        """Every field checked and translated."""
+        eos = self._ids("eos_token_id")
+        bos = self._id("bos_token_id")
+        pad = self._id("pad_token_id")
+        start = self._start(bos) if task.kind == "encoder-decoder" else ()
+        forced_eos = self._ids("forced_eos_token_id")
+        if len(forced_eos) > 1:
+            self._unsupported("forced_eos_token_id", "a text ends with one token")
+        return GenerationSettings(
+            defaults=self._defaults(positions, len(start), task.kind == "decoder"),
+            eos_ids=eos,
+            pad_id=pad if pad is not None else next(iter(eos), 0),
+            bos_id=bos,
+            decoder_start_ids=start,
+            forced_bos_id=self._id("forced_bos_token_id"),
+            forced_eos_id=next(iter(forced_eos), None),
+            suppress=self._ids("suppress_tokens"),
+            begin_suppress=self._ids("begin_suppress_tokens"),
+            # As transformers: the end alone is no bad word.
+            bad_words=tuple(words for words in self._bad_words() if words not in {(each,) for each in eos}),
+            prefix=prefix,
+            origins=tuple(sorted(set(self.origins.values()))),
+        )
+
+    def _defaults(self, positions: int, start: int, decoder: bool) -> dict[str, Any]:
+        defaults: dict[str, Any] = {"max_tokens": self._max_tokens(start)}
+        if least := self._min_tokens(start, decoder):
+            defaults["min_tokens"] = least
+        for name, off in OFF.items():
+            if name in self.fields:
+                value = self.fields[name]
+                defaults[name] = off if value is None else value
+        if (stops := self.fields.get("stop_strings")) is not None:
+            defaults["stop_words"] = [stops] if isinstance(stops, str) else stops
+        self._check(defaults)
+        room = positions - max(start, 1)
+        defaults |= {name: min(defaults[name], room) for name in ("max_tokens", "min_tokens") if name in defaults}
+        if self.fields.get("num_return_sequences", 1) not in (1, None):
+            self._unsupported("num_return_sequences", "a text has one answer unless its request asks for more")
+        return defaults
+
+    def _check(self, defaults: Mapping[str, Any]) -> None:
+        """Refuse what the server would refuse in a request that leaves all to the model."""
+        from hfx.python_backends.engine.errors import InvalidRequest
+        from hfx.python_backends.engine.request import Settings
+        from hfx.python_backends.generation.fields import ENGINE_FIELDS, checked
+
+        try:
+            Settings(**{name: value for name, value in defaults.items() if name in ENGINE_FIELDS})
+            checked(defaults)
+        except InvalidRequest as refusal:
+            named = {"min_tokens": "min_new_tokens", "stop_words": "stop_strings"}.get(refusal.field, refusal.field)
+            self._corrupt(named if named in self.fields else "min_length", refusal.allowed)
+
+    def _max_tokens(self, start: int) -> int:
+        """New tokens at most. transformers' max_length counts the tokens that an encoder-decoder starts with.
+
+        It counts a decoder's prompt too, whose length no one knows yet: there it is taken for the new tokens alone.
+        """
+        wanted, length = self._length("max_new_tokens"), self._length("max_length")
+        if wanted is None and length is not None:
+            wanted = length if length == UNSET_LENGTH else length - start
+            if wanted < 1:
+                self._corrupt("max_length", f"above {start}, the tokens that the decoder starts with")
+        return wanted or DEFAULT_MAX_TOKENS
+
+    def _min_tokens(self, start: int, decoder: bool) -> int:
+        least = self._length("min_new_tokens")
+        if least is not None:
+            return least
+        length = self._length("min_length") or 0
+        if length and decoder:
+            self._unsupported("min_length", "it counts the prompt, which every request brings; use min_new_tokens")
+        return max(length - start, 0)
+
+    def _length(self, name: str) -> int | None:
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        least = int(name.startswith("max"))
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LONGEST:
+            self._corrupt(name, f"a whole number from {least} to {LONGEST}")
+        return value
+
+    def _start(self, bos: int | None) -> tuple[int, ...]:
+        """The token that an encoder-decoder's answers begin with."""
+        start = self._ids("decoder_start_token_id") or (() if bos is None else (bos,))
+        if len(start) > 1:
+            self._unsupported("decoder_start_token_id", "a text starts with one token")
+        if not start:
+            raise CheckpointCorrupt(
+                f"{FILE} and config.json have no decoder_start_token_id (nor bos_token_id).",
+                "Add the id of the token that this model's answers begin with.",
+            )
+        return start
+
+    def _id(self, name: str) -> int | None:
+        found = self._ids(name)
+        if len(found) > 1:
+            self._unsupported(name, "it is one token here")
+        return next(iter(found), None)
+
+    def _ids(self, name: str) -> tuple[int, ...]:
+        value = self.fields.get(name)
+        if value is None:
+            return ()
+        ids = value if isinstance(value, list) else [value]
+        if len(ids) > max(self.vocabulary, MOST_LISTED) or not all(map(self._is_token, ids)):
+            self._corrupt(name, f"token ids from 0 to {self.vocabulary - 1}")
+        return tuple(dict.fromkeys(ids))
+
+    def _bad_words(self) -> list[tuple[int, ...]]:
+        value = self.fields.get("bad_words_ids")
+        if value is None:
+            return []
+        words: list[Any] = value if isinstance(value, list) and len(value) <= MOST_LISTED else [()]
+        if not all(isinstance(w, list) and 0 < len(w) <= MOST_LISTED and all(map(self._is_token, w)) for w in words):
+            self._corrupt("bad_words_ids", f"a list of lists of token ids from 0 to {self.vocabulary - 1}")
+        return [tuple(each) for each in words]
+
+    def _is_token(self, value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < self.vocabulary
+
+    def _corrupt(self, name: str, wanted: str) -> NoReturn:
+        shown = _short(self.fields.get(name))
+        raise CheckpointCorrupt(f"{name} in {self.origins.get(name, FILE)} is {shown}; it should be {wanted}.", REMOVE)
+
+    def _unsupported(self, name: str, reason: str) -> NoReturn:
+        shown = _short(self.fields.get(name))
+        raise CheckpointUnsupported(f"{name} in {self.origins.get(name, FILE)} is {shown}: {reason}.", REMOVE)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."

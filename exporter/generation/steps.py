@@ -1,0 +1,189 @@
+"""A generator's export, as the literal list of its steps.
+
+Weights go from the checkpoint's files to the engine's by slices, torch holds the checkpoint in one step alone, and an
+engine is open in others: what a step needs of memory is gone when the next begins.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.families import EngineFacts
+from hfx.exporter.generation import comparison, folders, gate
+from hfx.exporter.generation.memory import let_go
+from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.parity.recorded import FILE as RECORDED_FILE
+from hfx.exporter.parity.recorded import Recorded, write_recorded
+from hfx.exporter.publication import GraphFacts, check_rules, seal
+from hfx.exporter.step import Step
+from hfx.local import Device
+from hfx.manifest import Manifest
+from hfx.repository import Staging, publish
+
+if TYPE_CHECKING:
+    from hfx.exporter.generation.data import DataReference
+    from hfx.exporter.generation.reference import Reference
+
+
+@dataclass(frozen=True)
+class Artefacts:
+    """What the steps have made; a field is set by the step that its comment names."""
+
+    staging: Staging
+    tokenizer: Any = None  # read_tokenizer
+    version: Path = Path()  # write_engines: NAME_stream/1
+    facts: dict[Device, EngineFacts] = field(default_factory=dict)  # write_engines: by device
+    work: gate.Work | None = None  # answer_in_torch
+    reference: Reference | None = None  # answer_in_torch
+    recorded: Recorded | None = None  # answer_in_torch
+    data: tuple[DataReference, ...] = ()  # answer_in_torch
+    parity: dict[str, Any] = field(default_factory=dict)
+    choices: dict[str, Any] = field(default_factory=dict)
+    manifest: Manifest | None = None  # seal_model
+
+
+def read_tokenizer(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """The checkpoint's tokenizer in memory, checked."""
+    from hfx.exporter.load import load_tokenizer
+
+    return replace(made, tokenizer=load_tokenizer(plan.checkpoint))
+
+
+def write_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """Graphs and weights of each device, straight from the checkpoint's tensors."""
+    version = folders.make_stream_folder(plan, made.staging)
+    facts = {device: comparison.write_first(plan, version, device) for device in plan.built}
+    return replace(made, version=version, facts=facts)
+
+
+def write_folders(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """Everything beside the engines: configurations, tokenizer, settings."""
+    folders.write_relay(plan, made.staging)
+    folders.write_stream_configs(plan, made.version.parent)
+    folders.write_text_files(plan, made.version, made.tokenizer, next(iter(made.facts.values())))
+    return made
+
+
+def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """The checkpoint's own continuations of the bundled texts, and its answers to the user's data."""
+    from hfx.exporter.generation.data import answer_data, read_all, texts_of
+    from hfx.exporter.generation.effort import effort_for
+    from hfx.exporter.generation.prompts import Reader, check_tokens, choose_prompts
+    from hfx.exporter.generation.reference import make_reference
+    from hfx.exporter.generation.torch_generator import TorchGenerator
+    from hfx.exporter.parity.texts import bundled_texts, edge_texts
+
+    texts = bundled_texts()
+    checked = check_tokens(made.tokenizer, made.version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
+    generator = TorchGenerator.open(plan, made.tokenizer)
+    work = gate.make_work(plan, made.version, effort_for(generator.parameters))
+    reader = Reader(made.tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.tokens)
+    labelled = read_all(plan)
+    prompts = choose_prompts(reader, texts_of(labelled), texts, work.effort)
+    if not prompts:
+        raise CheckpointUnsupported(
+            f"{plan.checkpoint.id} reads {reader.longest} tokens of a text, too few for any.", "Raise --max-length."
+        )
+    reference = make_reference(generator, prompts, work.tokens, work.beam_work)
+    data = answer_data(plan, labelled, generator, made.version)
+    recorded = gate.recorded(reference, work, generator.text)
+    write_recorded(recorded, made.staging.root / plan.name / RECORDED_FILE)
+    choices = {"parameters": reference.parameters, "verified_by": asdict(work.effort)}
+    del generator
+    let_go()
+    return replace(
+        made,
+        work=work,
+        reference=reference,
+        data=data,
+        recorded=recorded,
+        parity={"tokenized_alike": checked},
+        choices=choices,
+    )
+
+
+def compare_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """Every engine against the checkpoint, then as text; VerificationFailed where one differs too much."""
+    from hfx.local_generation import LocalGenerator
+
+    assert made.reference is not None and made.work is not None and made.recorded is not None
+    parity, formats = dict(made.parity), {}
+    for device in plan.built:
+        compared = comparison.compare(plan, made.version, device, made.reference, made.work)
+        parity[device], formats[device] = compared.parity, compared.choice
+        if compared.figures is not None:
+            with LocalGenerator.open(made.staging.root, plan.name, device, compared.kind) as model:
+                parity[device]["texts"] = gate.same_texts(model.infer_all(made.recorded.requests), made.recorded)
+            let_go()
+    return replace(made, parity=parity, choices={**made.choices, "formats": formats})
+
+
+def measure_on_data(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """The task's metric on the user's data, torch against every engine that can run here."""
+    from hfx.exporter.generation.data import measure_data
+    from hfx.local_generation import LocalGenerator
+
+    figures: dict[str, dict[str, Any]] = {
+        each.file: {"metric": plan.task.metric_name, "rows": len(each.data.targets), "torch": each.torch}
+        for each in made.data
+    }
+    for device in plan.built if made.data else ():
+        if "unverified" in made.parity[device]:
+            continue
+        kind = comparison.KINDS[made.parity[device]["provider"]]
+        with LocalGenerator.open(made.staging.root, plan.name, device, kind) as model:
+            for file, value in measure_data(plan, device, model, made.data).items():
+                figures[file][device] = value
+        let_go()
+    return replace(made, parity={**made.parity, "data": figures} if figures else made.parity)
+
+
+def seal_model(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """The manifest: every file hashed, every figure and decision kept."""
+    import onnx
+
+    device, facts = next(iter(made.facts.items()))
+    graph = onnx.load(made.version / device / facts.files.decoder["1"], load_external_data=False)
+    opset = next(entry.version for entry in graph.opset_import if entry.domain in ("", "ai.onnx"))
+    choices = {
+        **made.choices,
+        "slots": plan.slots,
+        "max_queue": plan.max_queue,
+        "threads": plan.threads,
+        "max_length": plan.max_length,
+        "max_source": plan.max_source,
+        "settings_from": list(plan.settings.origins),
+        "minimum_onnxruntime": facts.minimum_onnxruntime,
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+    manifest = seal(plan, made.staging, GraphFacts(opset, graph.ir_version), made.parity, choices)
+    return replace(made, manifest=manifest)
+
+
+def lint_staged(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """The repository's own rules on the staged folders."""
+    check_rules(plan, made.staging)
+    return made
+
+
+def publish_folders(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """Into the repository, by renames."""
+    publish(made.staging, replace=plan.force)
+    return made
+
+
+STEPS: tuple[Step[GeneratorPlan, Artefacts], ...] = (
+    Step("Loading the tokenizer", read_tokenizer),
+    Step("Writing engines", write_engines),
+    Step("Writing model folders", write_folders),
+    Step("Continuing texts with the checkpoint", answer_in_torch),
+    Step("Comparing continuations", compare_engines),
+    Step("Measuring on your data", measure_on_data),
+    Step("Hashing files", seal_model),
+    Step("Checking the repository's rules", lint_staged),
+    Step("Publishing", publish_folders),
+)

@@ -1,0 +1,90 @@
+"""The tasks that a generator can be published for, and which one a checkpoint is for.
+
+A task is a value; how its model decodes is settings.py's. Nothing here touches torch or ONNX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hfx import names
+from hfx.errors import UsageError
+from hfx.exporter.source import Checkpoint
+from hfx.names import GENERATION_TASKS, Task
+from hfx.repository.config import TensorSpec
+
+Kind = Literal["decoder", "encoder-decoder"]
+Metric = Literal["rouge", "exact_match"]
+
+# The classes of transformers that generate text, by the ends of their names.
+DECODERS = ("LMHeadModel", "ForCausalLM")
+ENCODER_DECODERS = ("ForConditionalGeneration", "MarianMTModel", "T5WithLMHeadModel")
+SUMMARIZERS = ("pegasus",)  # model types that were trained for nothing else
+
+
+@dataclass(frozen=True)
+class GenerationTask:
+    """One task: the kind of model that it needs, its transformers class, and the metric of labelled data."""
+
+    task: Task
+    kind: Kind
+    auto_class: str
+    metric_name: Metric
+    inputs: tuple[TensorSpec, ...] = (TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),)
+
+
+TASKS = (
+    GenerationTask(Task.TEXT_GENERATION, "decoder", "AutoModelForCausalLM", "rouge"),
+    GenerationTask(Task.SUMMARIZATION, "encoder-decoder", "AutoModelForSeq2SeqLM", "rouge"),
+    GenerationTask(Task.TEXT2TEXT_GENERATION, "encoder-decoder", "AutoModelForSeq2SeqLM", "exact_match"),
+)
+
+
+def is_generator(checkpoint: Checkpoint, task: str | None) -> bool:
+    """Whether `task`, or without it the checkpoint's architecture, asks for a generator."""
+    if task is not None:
+        return task in GENERATION_TASKS
+    return checkpoint.architecture.endswith((*DECODERS, *ENCODER_DECODERS))
+
+
+def find_generation_task(name: str) -> GenerationTask:
+    """The task of this name. Raises KeyError for a task that generates nothing."""
+    return {task.task: task for task in TASKS}[Task(name)]
+
+
+def choose_task(checkpoint: Checkpoint, kind: Kind, wanted: str | None) -> GenerationTask:
+    """The task that was asked for, or the one that a checkpoint of `kind` is for; UsageError where they don't fit."""
+    task = find_generation_task(wanted or _inferred(checkpoint, kind))
+    if task.kind != kind:
+        fitting = ", ".join(each.task for each in TASKS if each.kind == kind)
+        raise UsageError(
+            f"--task {task.task} is for a model of the kind {task.kind}; {checkpoint.id} "
+            f"({checkpoint.model_type}) is of the kind {kind}.",
+            f"Choose {fitting}, or leave --task out.",
+        )
+    return task
+
+
+def _inferred(checkpoint: Checkpoint, kind: Kind) -> Task:
+    if kind == "decoder":
+        return Task.TEXT_GENERATION
+    return Task.SUMMARIZATION if _summarizes(checkpoint) else Task.TEXT2TEXT_GENERATION
+
+
+def _summarizes(checkpoint: Checkpoint) -> bool:
+    """Whether all that is known of a checkpoint says summaries: its type, its tasks, or how it decodes by default.
+
+    Beams with a least length and no repeated n-grams are the recipe of BART's summarizers; translators and question
+    answerers must be free to answer in a word.
+    """
+    from hfx.exporter.generation.settings import read_fields
+
+    tasks = checkpoint.config.get("task_specific_params")
+    if isinstance(tasks, dict) and tasks:
+        return list(tasks) == [Task.SUMMARIZATION]
+    if checkpoint.model_type in SUMMARIZERS:
+        return True
+    fields, _ = read_fields(checkpoint)
+    least = fields.get("min_length") or fields.get("min_new_tokens")
+    return bool(least and fields.get("no_repeat_ngram_size") and fields.get("num_beams"))

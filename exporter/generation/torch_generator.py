@@ -1,0 +1,205 @@
+"""The checkpoint's model in torch: transformers' generate and plain forwards on token ids, in batches.
+
+Owns padding and the settings that the checkpoint itself gives; it knows no engine and compares nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.source import Checkpoint
+
+if TYPE_CHECKING:
+    import torch
+
+Ids = tuple[int, ...]
+# What bounds the memory of one run: its keys and values, or its logits, as a share of the weights or at least so much;
+# and rows, as more are no faster.
+RUN_SHARE = 0.05
+LEAST_RUN_BYTES = 32 << 20
+ROWS_A_RUN = 128
+
+
+@dataclass(frozen=True)
+class TorchGenerator:
+    """A torch model with the settings that its checkpoint gives to a task, as transformers' pipelines do."""
+
+    model: Any
+    tokenizer: Any
+    settings: Any  # transformers' GenerationConfig
+    start: Ids  # what an encoder-decoder's decoder begins with; empty for a decoder
+
+    @classmethod
+    def open(cls, plan: GeneratorPlan, tokenizer: Any) -> TorchGenerator:
+        """Load the checkpoint of `plan`."""
+        from hfx.exporter.load import load_model
+
+        model: Any = load_model(plan.checkpoint, plan.task.auto_class, headless=False)
+        settings = copy.deepcopy(model.generation_config)
+        if plan.task.kind == "encoder-decoder":
+            settings.update(**_task_settings(plan.checkpoint, plan.task.task))
+        if settings.pad_token_id is None:
+            settings.pad_token_id = plan.settings.pad_id
+        return cls(model, tokenizer, settings, plan.settings.decoder_start_ids)
+
+    @property
+    def _can_cache(self) -> bool:
+        """Transformers (4.57) makes caches for as many layers as a T5's encoder has, which its decoder may not have."""
+        config = self.model.config
+        return getattr(config, "num_decoder_layers", None) in (None, config.num_hidden_layers)
+
+    @property
+    def _run_bytes(self) -> int:
+        return max(LEAST_RUN_BYTES, int(RUN_SHARE * 4 * self.parameters))
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def generate(self, prompts: Sequence[Ids], **changes: Any) -> tuple[list[Ids], list[float]]:
+        """New ids of each prompt, and the score of each where beams give one (else 0)."""
+        import torch
+
+        settings = copy.deepcopy(self.settings)
+        settings.update(**changes, return_dict_in_generate=True, use_cache=self._can_cache)
+        settings.output_scores = settings.num_beams > 1  # no sequences_scores without
+        ids: list[Ids] = [()] * len(prompts)
+        scores = [0.0] * len(prompts)
+        for chosen in self._batches(prompts, settings):
+            padded, mask = _padded([prompts[i] for i in chosen], settings.pad_token_id, left=not self.start)
+            with torch.inference_mode(), _quiet():
+                found = self.model.generate(
+                    torch.from_numpy(padded),
+                    attention_mask=torch.from_numpy(mask),
+                    generation_config=settings,
+                    use_model_defaults=False,  # else a setting that is transformers' own default is not obeyed
+                )
+            begin = len(self.start) or padded.shape[1]
+            for row, index in enumerate(chosen):
+                ids[index] = _without_padding(found.sequences[row, begin:].tolist(), settings)
+                scores[index] = float(found.sequences_scores[row]) if settings.num_beams > 1 else 0.0
+        return ids, scores
+
+    def logits(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> Iterator[tuple[int, torch.Tensor]]:
+        """(index, logits [len(continuation), vocabulary]) of each prompt: every token predicted from the right ones."""
+        lengths = [len(prompt) + len(tokens) for prompt, tokens in zip(prompts, continuations, strict=True)]
+        for chosen in _runs(lengths, self._run_bytes // (4 * int(self.model.config.vocab_size))):
+            found = self._forward([prompts[i] for i in chosen], [continuations[i] for i in chosen])
+            while found:  # each is let go before the next is looked at
+                yield chosen[len(chosen) - len(found)], found.pop(0)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of ids as transformers' pipelines give it."""
+        clean = bool(self.tokenizer.clean_up_tokenization_spaces)
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=clean)
+        return text
+
+    def _forward(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> list[torch.Tensor]:
+        import torch
+
+        if self.start:
+            sources, mask = _padded(prompts, self.settings.pad_token_id, left=False)
+            inputs, _ = _padded([(*self.start, *tokens[:-1]) for tokens in continuations], 0, left=False)
+            feed = {"input_ids": sources, "attention_mask": mask, "decoder_input_ids": inputs}
+            first = [len(self.start) - 1] * len(prompts)
+        else:
+            inputs, _ = _padded([(*p, *t[:-1]) for p, t in zip(prompts, continuations, strict=True)], 0, left=False)
+            feed = {"input_ids": inputs}  # pads come last and what is before them does not see them
+            first = [len(prompt) - 1 for prompt in prompts]
+        with torch.inference_mode():
+            logits = self.model(**{name: torch.from_numpy(value) for name, value in feed.items()}).logits
+        return [
+            logits[row, begin : begin + len(tokens)]
+            for row, (begin, tokens) in enumerate(zip(first, continuations, strict=True))
+        ]
+
+    def _batches(self, prompts: Sequence[Ids], settings: Any) -> Iterator[list[int]]:
+        """Prompts that can share a run. Pads before a prompt count as its tokens where a setting looks back at it."""
+        looks_back = settings.repetition_penalty not in (None, 1.0) or settings.no_repeat_ngram_size
+        alike = bool(looks_back and not self.start)
+        groups: dict[int, list[int]] = {}
+        for index, prompt in enumerate(prompts):
+            groups.setdefault(len(prompt) if alike else 0, []).append(index)
+        beams = int(settings.num_beams or 1)
+        sizes, tokens = [beams * len(prompt) for prompt in prompts], self._cached_tokens()
+        for members in groups.values():
+            for run in _runs([sizes[i] for i in members], tokens, self._rows(settings) // beams):
+                yield [members[i] for i in run]
+
+    def _rows(self, settings: Any) -> int:
+        """Rows of a run. With beams, generate keeps the scores of every step until the end."""
+        if settings.num_beams == 1:
+            return ROWS_A_RUN
+        scores = 4 * int(self.model.config.vocab_size) * int(settings.max_new_tokens)
+        return min(ROWS_A_RUN, self._run_bytes // scores)
+
+    def _cached_tokens(self) -> int:
+        """Tokens whose keys and values a run may hold; those of an encoder's are kept for each beam."""
+        config = self.model.config
+        layers = getattr(config, "decoder_layers", None) or getattr(config, "num_decoder_layers", None)
+        width = int(layers or config.num_hidden_layers) * int(config.hidden_size)
+        return self._run_bytes // (2 * 4 * width)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' remarks on settings that are the checkpoint's own."""
+    import transformers
+
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
+def _task_settings(checkpoint: Checkpoint, task: str) -> dict[str, Any]:
+    entry = (checkpoint.config.get("task_specific_params") or {}).get(str(task)) or {}
+    return {name: value for name, value in entry.items() if name != "prefix"}
+
+
+def _runs(sizes: Sequence[int], tokens: int, most: int = ROWS_A_RUN) -> Iterator[list[int]]:
+    """Indices by size: `most` at once, or as many as `tokens`, pads included, allow; at least one."""
+    run: list[int] = []
+    for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):
+        if run and (sizes[index] * (len(run) + 1) > tokens or len(run) >= most):
+            yield run
+            run = []
+        run.append(index)
+    if run:
+        yield run
+
+
+def _padded(sequences: Sequence[Ids], pad: int, left: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ids [rows, longest] and the mask of those that are no padding."""
+    width = max(map(len, sequences))
+    ids = np.full((len(sequences), width), pad, np.int64)
+    mask = np.zeros_like(ids)
+    for row, sequence in enumerate(sequences):
+        place = slice(width - len(sequence), width) if left else slice(0, len(sequence))
+        ids[row, place] = sequence
+        mask[row, place] = 1
+    return ids, mask
+
+
+def _without_padding(ids: list[int], settings: Any) -> Ids:
+    """The ids up to the first that ends a text, that one included: what follows is padding."""
+    ends = settings.eos_token_id
+    ends = set(ends if isinstance(ends, list) else [ends])
+    for place, token in enumerate(ids):
+        if token in ends:
+            return tuple(ids[: place + 1])
+    return tuple(ids)

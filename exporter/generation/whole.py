@@ -1,0 +1,73 @@
+"""Whole continuations through the engine: against the checkpoint's tokens, and against the same requests alone.
+
+Owns the comparison of texts, in tokens; how a request is decoded is its settings'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hfx.exporter.generation.figures import Whole
+from hfx.exporter.generation.forced import is_tie
+from hfx.exporter.generation.prompts import Ids
+from hfx.exporter.generation.reference import Reference
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.request import Completion, Request, Settings
+from hfx.python_backends.engine.sessions import SessionSettings
+
+SLOTS = 32  # whatever the model is served with: requests must have company
+
+
+def measure_greedy(
+    folder: Path, reference: Reference, settings: Settings, alone: int, session: SessionSettings, margin: float
+) -> Whole:
+    """Every prompt, greedily. Texts may part at a tie: two tokens whose logits in torch are `margin` apart at most."""
+    found, company, again = _run(folder, [p.ids for p in reference.prompts], settings, alone, session)
+    same = ties = 0
+    for index, (expected, completion) in enumerate(zip(reference.greedy, found, strict=True)):
+        same += completion.ids == expected
+        place = _parting(expected, completion.ids)
+        if place is not None:
+            theirs, ours = expected[place], completion.ids[place]
+            ties += is_tie(reference.positions[index], place, theirs, ours, margin)
+    return Whole(len(found), same / len(found), ties / len(found), again, company)
+
+
+def measure_beams(
+    folder: Path, reference: Reference, settings: Settings, alone: int, session: SessionSettings, margin: float
+) -> Whole:
+    """The prompts that torch searched with beams. Other tokens of an equal score are a tie.
+
+    A score is a sum of log-probabilities, each as uncertain as a logit, over length ** length_penalty.
+    """
+    prompts = [prompt.ids for prompt in reference.prompts[: len(reference.beams)]]
+    found, company, again = _run(folder, prompts, settings, alone, session)
+    same = ties = 0
+    for expected, score, completion in zip(reference.beams, reference.beam_scores, found, strict=True):
+        equal = completion.ids == expected
+        same += equal
+        uncertain = margin * (len(expected) + 1) ** (1 - settings.length_penalty)
+        ties += not equal and completion.score is not None and abs(completion.score - score) <= uncertain
+    return Whole(len(found), same / len(found), ties / len(found), again, company)
+
+
+def _run(
+    folder: Path, prompts: Sequence[Ids], settings: Settings, alone: int, session: SessionSettings
+) -> tuple[list[Completion], int, int]:
+    """The completion of each prompt, all submitted at once; how many of some run alone had other ids; how many ran."""
+    with Engine.open(
+        folder, slots=SLOTS, max_queue=len(prompts), threads=session.threads, provider=session.provider
+    ) as engine:
+        handles = [engine.submit(Request(ids, settings)) for ids in prompts]
+        together = [handle.result()[0] for handle in handles]
+        chosen = sorted(set(np.linspace(0, len(prompts) - 1, min(alone, len(prompts))).astype(int).tolist()))
+        company = sum(engine.submit(Request(prompts[i], settings)).result()[0].ids != together[i].ids for i in chosen)
+    return together, company, len(chosen)
+
+
+def _parting(expected: Ids, found: Ids) -> int | None:
+    """The first place where both have a token, and another one."""
+    return next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), None)

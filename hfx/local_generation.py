@@ -1,0 +1,180 @@
+"""A published generator in this process: the code and the files of NAME_stream, without a server.
+
+The parity gate, `hfx verify` and `hfx infer --local` run it. It knows nothing of torch and of how a model was exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from hfx import names
+from hfx.errors import HfxError, ModelCorrupt, RequestRefused, ServerBusy, ServerError, UsageError
+from hfx.local import Answer, Device, Kind, Request, read_config
+
+if TYPE_CHECKING:
+    from hfx.python_backends.engine.errors import EngineError
+    from hfx.python_backends.generation.generator import TextGenerator
+    from hfx.python_backends.generation.results import Generated, Piece
+
+PROVIDERS: Mapping[Kind, str] = {"CPU": "CPU", "GPU": "CUDA"}
+OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}
+# How an engine is opened -> the parameter of its configuration.
+PARAMETERS = {"slots": "slots", "max_queue": "max_queue_size", "threads": "intra_op_thread_count"}
+LISTS = (names.STOP_WORDS,)  # inputs that hold several values
+
+
+class LocalGenerator:
+    """The engine NAME_stream of a repository, opened. Use it as a context manager, or `close()` it.
+
+    Requests and answers have the names of the published tensors (hfx.names) and plain values.
+    """
+
+    def __init__(self, name: str, generator: TextGenerator) -> None:
+        self.name = name
+        self._generator = generator
+
+    @classmethod
+    def open(cls, repository: Path, name: str, device: Device = "cpu", kind: Kind | None = None) -> LocalGenerator:
+        """Open NAME as `--model-config-name=DEVICE` would serve it; `kind` runs the files of one device on another.
+
+        Raises ModelMissing, ModelCorrupt, and UsageError where this machine can't run it.
+        """
+        names.check_name(name)
+        folder = repository / (name + names.STREAM_SUFFIX)
+        parameters = _parameters(folder, device)
+        with _refusals():
+            return cls(name, _open(folder / "1", device, kind or OWN[device], parameters))
+
+    def infer(self, request: Request) -> Answer:
+        """Answer one request, for example `{"text_input": "..."}`.
+
+        Where `num_return_sequences` asks for several texts, all that differs between them is a list.
+        """
+        text, fields = _fields(request)
+        with _refusals():
+            return _answer(self._generator.generate_all(text, **fields))
+
+    def infer_all(self, requests: Sequence[Request]) -> list[Answer]:
+        """Answer many requests, in order; those of the same settings run together."""
+        answers: dict[int, Answer] = {}
+        for members in _alike(requests):
+            texts = [_fields(requests[index])[0] for index in members]
+            with _refusals():
+                found = self._generator.generate_many(texts, **_fields(requests[members[0]])[1])
+            answers |= {index: _answer([text]) for index, text in zip(members, found, strict=True)}
+        return [answers[index] for index in range(len(requests))]
+
+    def stream(self, request: Request) -> Iterator[Piece]:
+        """The pieces of the answer as they come; to leave the iterator early is to cancel the request."""
+        text, fields = _fields(request)
+        with _refusals(), self._generator.stream(text, **fields) as pieces:
+            yield from pieces
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._generator.close()
+
+    def __enter__(self) -> LocalGenerator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+
+def _parameters(folder: Path, device: Device) -> dict[str, int]:
+    """How the engine is opened: numbers among the parameters of the device's configuration."""
+    chosen = folder / "configs" / f"{device}.pbtxt"
+    config = read_config(chosen if chosen.is_file() else folder / "config.pbtxt")
+    texts = {key: entry.get("string_value", "") for key, entry in config.get("parameters", {}).items()}
+    try:
+        return {option: int(texts[key]) for option, key in PARAMETERS.items()}
+    except (KeyError, ValueError) as error:
+        raise ModelCorrupt(
+            f"The configuration of {folder.name} lacks one of the numbers {', '.join(PARAMETERS.values())}.",
+            "Export the model again with --force.",
+        ) from error
+
+
+def _open(version: Path, device: Device, kind: Kind, parameters: Mapping[str, int]) -> TextGenerator:
+    from hfx.python_backends.generation.generator import TextGenerator
+
+    if kind == OWN[device]:
+        return TextGenerator.open(version, device=device, **parameters)
+    from tokenizers import Tokenizer
+
+    from hfx.python_backends.engine.engine import Engine
+    from hfx.python_backends.generation.configuration import Configuration
+
+    slots, queue, threads = (parameters[option] for option in PARAMETERS)
+    engine = Engine.open(version / device, provider=PROVIDERS[kind], slots=slots, max_queue=queue, threads=threads)
+    return TextGenerator(engine, Tokenizer.from_file(str(version / "tokenizer.json")), Configuration.read(version))
+
+
+def _fields(request: Request) -> tuple[str, dict[str, Any]]:
+    """The text of a request, and its settings as the generator takes them."""
+    values = {name: _plain(name, value) for name, value in request.items() if name != names.STREAM}
+    text = values.pop(names.TEXT_INPUT)
+    stopping = values.get(names.EARLY_STOPPING)
+    if stopping in ("true", "false"):
+        values[names.EARLY_STOPPING] = stopping == "true"
+    return text, values
+
+
+def _plain(name: str, value: Any) -> Any:
+    return value[0] if isinstance(value, list | tuple) and name not in LISTS else value
+
+
+def _alike(requests: Sequence[Request]) -> list[list[int]]:
+    """The places of requests that have the same settings, in the order of the first of each."""
+    groups: list[tuple[dict[str, Any], list[int]]] = []
+    for index, request in enumerate(requests):
+        fields = _fields(request)[1]
+        members = next((members for known, members in groups if known == fields), None)
+        if members is None:
+            groups.append((fields, members := []))
+        members.append(index)
+    return [members for _, members in groups]
+
+
+def _answer(texts: Sequence[Generated]) -> Answer:
+    """Output tensors of the texts that one request gave."""
+    first = texts[0]
+    answer: Answer = {
+        names.TEXT_OUTPUT: [text.text for text in texts],
+        names.FINISH_REASON: [text.finish_reason for text in texts],
+        names.OUTPUT_TOKENS: [text.output_tokens for text in texts],
+    }
+    if first.log_probs is not None:
+        answer[names.OUTPUT_LOG_PROBS] = [list(text.log_probs or ()) for text in texts]
+    answer = answer if len(texts) > 1 else {name: values[0] for name, values in answer.items()}
+    return {**answer, names.INPUT_TOKENS: first.input_tokens, names.TRUNCATED_TOKENS: first.truncated_tokens}
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn the engine's errors into hfx's."""
+    from hfx.python_backends.engine.errors import EngineError
+
+    try:
+        yield
+    except EngineError as error:
+        raise _translated(error) from error
+
+
+def _translated(error: EngineError) -> HfxError:
+    from hfx.python_backends.engine import errors as engine
+
+    message, fix = f"{error.message}.", f"{error.fix}." if error.fix else ""
+    if isinstance(error, engine.InvalidRequest):
+        return RequestRefused(message, fix) if error.field == "text" else UsageError(message, fix)
+    if isinstance(error, engine.DoesNotFit):
+        return RequestRefused(message, fix)
+    if isinstance(error, engine.QueueFull | engine.Draining):
+        return ServerBusy(message, fix)
+    if isinstance(error, engine.ModelDamaged):
+        return ModelCorrupt(message, fix)
+    return UsageError(message, fix) if isinstance(error, engine.ModelRefused) else ServerError(message, fix)

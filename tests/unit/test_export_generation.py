@@ -1,0 +1,401 @@
+"""A generator from checkpoint to a published, verified model that answers in process; and what never gets that far."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx import names
+from hfx.cli import main
+from hfx.errors import RequestRefused, UsageError, VerificationFailed
+from hfx.exporter.generation.steps import STEPS
+from hfx.exporter.generation.tensors import INPUTS
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.pipeline import export
+from hfx.exporter.plan import make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.local_generation import LocalGenerator
+from hfx.manifest import Manifest, verify_files
+from hfx.python_backends.generation.fields import ALIASES, FIELDS
+from hfx.repository import lint, models
+from tests.unit import writing_checkpoints
+
+pytestmark = pytest.mark.slow
+GENERATION = {
+    "gpt2": {"max_new_tokens": 12},
+    "bart": {"max_length": 18, "num_beams": 3, "length_penalty": 2.0, "no_repeat_ngram_size": 3, "min_length": 5},
+    "t5": {"max_new_tokens": 10},
+}
+TEXT = "hello world."
+
+
+def published(checkpoint: Path, repository: Path, steps: Any = None, **options: Any) -> Manifest:
+    chosen = ExportOptions(repository=repository, **{"precision": "fp32", "device": "cpu", **options})
+    return export(make_plan(open_checkpoint(str(checkpoint)), chosen), lambda title: nullcontext(), steps)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for family in writing_checkpoints.FAMILIES:
+        writing_checkpoints.save(folder / family, family, GENERATION[family])
+    return lambda family: folder / family
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory, checkpoints: Callable[[str], Path]) -> Path:
+    """Every family, exact in fp32."""
+    folder = tmp_path_factory.mktemp("repository")
+    for family in writing_checkpoints.FAMILIES:
+        published(checkpoints(family), folder, name=family)
+    return folder
+
+
+@pytest.fixture(params=writing_checkpoints.FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def generator(repository: Path, family: str) -> Iterator[LocalGenerator]:
+    with LocalGenerator.open(repository, family) as opened:
+        yield opened
+
+
+def manifest_of(repository: Path, name: str) -> Manifest:
+    found = next(entry for entry in models(repository) if entry.name == name)
+    assert found.manifest is not None
+    return found.manifest
+
+
+def test_a_model_is_two_folders_that_break_no_rule(repository: Path, family: str) -> None:
+    manifest = manifest_of(repository, family)
+    assert manifest.folders == (family, f"{family}_stream")
+    assert verify_files(manifest, repository) == []
+    assert lint(repository) == []
+    version = repository / f"{family}_stream" / "1"
+    for name in ("model.py", "generation.json", "tokenizer.json", "cpu/engine.json", "engine/engine.py",
+                 "generation/generator.py", "capping.py", "inputs.py"):  # fmt: skip
+        assert (version / name).is_file(), name
+    assert (repository / family / "1" / "model.py").is_file()
+
+
+def test_the_manifest_says_what_was_verified_and_decided(repository: Path, family: str) -> None:
+    manifest = manifest_of(repository, family)
+    figures: Any = manifest.parity["cpu"]
+    assert figures["forced"]["agreement"] == figures["agreement"] == 1.0
+    assert figures["forced"]["delta_share"] < 1e-4
+    assert figures["greedy"]["texts"] >= 100
+    assert figures["greedy"]["same"] + figures["greedy"]["ties"] == 1.0
+    assert figures["beams"]["texts"] >= 100
+    assert figures["beams"]["num_beams"] == (3 if family == "bart" else 4)
+    assert figures["beams"]["same"] + figures["beams"]["ties"] >= 0.99
+    assert figures["greedy"]["company"] == figures["beams"]["company"] == 0
+    assert figures["texts"]["same"] >= 0.98
+    choices: Any = manifest.choices
+    assert choices["minimum_onnxruntime"]
+    assert choices["formats"]["cpu"]["precision"] == "fp32"
+    assert choices["verified_by"]["texts"] >= 100
+    assert choices["peak_rss_mb"] > 0
+    assert (manifest.opset, manifest.ir) > (10, 5)
+
+
+def test_texts_equal_those_of_transformers(
+    generator: LocalGenerator, family: str, checkpoints: Callable[[str], Path]
+) -> None:
+    import torch
+    import transformers
+
+    folder = checkpoints(family)
+    auto: Any = transformers.AutoModelForCausalLM if family == "gpt2" else transformers.AutoModelForSeq2SeqLM
+    model, tokenizer = auto.from_pretrained(folder).eval(), writing_checkpoints.tokenizer()
+    for text in (TEXT, "a", "the end of the story", "zz top. and so on and on."):
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            # Transformers sizes the cache by a T5's encoder, which has fewer layers here.
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), use_cache=family != "t5")[0]
+        new = found[ids.shape[1] :] if family == "gpt2" else found[1:]
+        expected = tokenizer.decode(new, skip_special_tokens=True)
+        assert generator.infer({"text_input": text})["text_output"] == expected
+
+
+def test_an_answer_has_the_tensors_of_the_contract(generator: LocalGenerator) -> None:
+    answer = generator.infer({"text_input": TEXT, "max_tokens": 3, "num_beams": 1})
+    assert answer == {
+        "text_output": answer["text_output"],
+        "finish_reason": answer["finish_reason"],
+        "input_tokens": len(TEXT),
+        "output_tokens": answer["output_tokens"],
+        "truncated_tokens": 0,
+    }
+    assert answer["finish_reason"] in ("stop", "length")
+    assert 1 <= answer["output_tokens"] <= 3
+
+
+def test_several_texts_are_lists(generator: LocalGenerator) -> None:
+    request = {"text_input": [TEXT], "num_beams": [3], "num_return_sequences": [2], "return_log_probs": [True]}
+    answer = generator.infer({**request, "max_tokens": [4]})
+    assert len(answer["text_output"]) == len(answer["finish_reason"]) == 2
+    assert [len(each) for each in answer["output_log_probs"]] == answer["output_tokens"]
+
+
+def test_many_requests_are_answered_in_order_as_alone(generator: LocalGenerator) -> None:
+    requests = [{"text_input": text, "max_tokens": tokens} for text in ("one", "two", "three") for tokens in (2, 7)]
+    assert generator.infer_all(requests) == [generator.infer(request) for request in requests]
+
+
+def test_pieces_are_the_text(generator: LocalGenerator) -> None:
+    request = {"text_input": TEXT, "num_beams": 1, "max_tokens": 8}
+    pieces = list(generator.stream(request))
+    assert "".join(piece.text for piece in pieces) == generator.infer(request)["text_output"]
+    assert [piece.finish_reason for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    assert pieces[-1].finish_reason
+
+
+def test_a_seed_gives_the_same_text_again(generator: LocalGenerator) -> None:
+    request = {"text_input": TEXT, "num_beams": 1, "temperature": 5.0, "seed": 7, "max_tokens": 9}
+    assert generator.infer(request) == generator.infer(request)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0), ("max_tokens", 10**6), ("min_tokens", -1), ("num_beams", 0), ("temperature", -1.0),
+        ("top_p", 1.5), ("top_k", -1), ("seed", -1), ("early_stopping", "maybe"), ("long", "cut"), ("stop_words", [""]),
+        ("nonsense", 1), ("repetition_penalty", float("nan")),
+    ],
+)  # fmt: skip
+def test_a_setting_that_can_not_be_is_refused_by_name(generator: LocalGenerator, field: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=field):
+        generator.infer({"text_input": TEXT, field: value})
+
+
+def test_a_text_that_does_not_fit_is_refused_with_the_numbers(repository: Path) -> None:
+    with LocalGenerator.open(repository, "gpt2") as generator, pytest.raises(RequestRefused, match=r"\d+ tokens"):
+        generator.infer({"text_input": "a" * 500})
+
+
+def test_a_longer_source_is_cut_and_counted(repository: Path) -> None:
+    with LocalGenerator.open(repository, "bart") as generator:
+        answer = generator.infer({"text_input": "a" * 100})
+    assert answer["truncated_tokens"] == 100 - writing_checkpoints.LONGEST
+
+
+def test_every_field_of_a_request_is_a_tensor() -> None:
+    tensors = {spec.name for spec in INPUTS}
+    assert {*FIELDS, *ALIASES} - tensors == {names.NUM_RETURN_SEQUENCES}  # one text a response
+    assert tensors - {*FIELDS, *ALIASES} == {names.TEXT_INPUT, names.STREAM}
+
+
+# What the gate keeps out
+
+
+def contents(repository: Path) -> dict[str, bytes]:
+    files = [path for path in sorted(repository.rglob("*")) if path.is_file() and path.name != ".hfx-lock"]
+    return {str(path.relative_to(repository)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])  # BART's random tokens survive it
+def test_quantization_that_changes_tokens_is_not_published(
+    tmp_path: Path, checkpoints: Callable[[str], Path], family: str
+) -> None:
+    with pytest.raises(VerificationFailed, match="token agreement") as caught:
+        published(checkpoints(family), tmp_path, name="m", precision="int4", max_drop=0.0)
+    assert "--verify-data" in caught.value.fix
+    assert contents(tmp_path) == {}
+
+
+def test_the_command_line_says_so_with_exit_code_4(
+    tmp_path: Path, checkpoints: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", str(checkpoints("gpt2")), "--precision", "int4", "--device", "cpu", "--max-drop", "0"]
+    assert main([*words, "--repository", str(tmp_path)]) == 4
+    assert "does not continue texts like the checkpoint" in capsys.readouterr().err
+    assert contents(tmp_path) == {}
+
+
+def damage(plan: Any, made: Any) -> Any:
+    """Turn the sign of a few weights."""
+    file = made.version / "cpu" / "weights.bin"
+    weights = np.fromfile(file, np.float32)
+    weights[len(weights) // 2 :: 97] *= -1
+    weights.tofile(file)
+    return made
+
+
+def test_a_wrong_graph_is_not_published(tmp_path: Path, checkpoints: Callable[[str], Path], family: str) -> None:
+    steps = [STEPS[0], STEPS[1], replace(STEPS[1], run=damage), *STEPS[2:]]
+    with pytest.raises(VerificationFailed, match="largest difference"):
+        published(checkpoints(family), tmp_path, steps, name="m")
+    assert contents(tmp_path) == {}
+
+
+def test_other_tokens_than_the_checkpoint_s_are_not_published(
+    tmp_path: Path, checkpoints: Callable[[str], Path]
+) -> None:
+    def edit(plan: Any, made: Any) -> Any:
+        file = made.version / "tokenizer.json"
+        file.write_text(file.read_text().replace('"b": 2', '"b": 3').replace('"c": 3', '"c": 2'))
+        return made
+
+    steps = [*STEPS[:3], replace(STEPS[2], run=edit), *STEPS[3:]]
+    with pytest.raises(VerificationFailed, match="tokenizer"):
+        published(checkpoints("t5"), tmp_path, steps, name="m")
+
+
+def test_labelled_data_is_what_is_judged_by(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
+    data = tmp_path / "data.csv"
+    rows = [f"{word} {other},x" for word in ("one", "two", "three", "four") for other in ("cat", "dog", "fox")]
+    data.write_text("\n".join(["text,target", *rows]) + "\n")
+    manifest = published(checkpoints("t5"), tmp_path / "r", name="m", verify_data=(data,))
+    figures: Any = manifest.parity
+    assert figures["cpu"]["forced"]["texts"] == "verify-data"
+    assert figures["cpu"]["forced"]["bundled_agreement"] == 1.0
+    assert figures["data"]["data.csv"] == {"metric": "exact_match", "rows": 12, "torch": 0.0, "cpu": 0.0}
+
+
+# The command line
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_infer_prints_texts_or_one_object(
+    repository: Path, family: str, generator: LocalGenerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["infer", family, TEXT, "a cat", "--local", "--repository", str(repository), "--max-tokens", "6"]
+    expected = generator.infer_all([{"text_input": text, "max_tokens": 6} for text in (TEXT, "a cat")])
+    code, out, _ = run(capsys, *words)
+    assert (code, out) == (0, "".join(f"{each['text_output']}\n" for each in expected))
+    code, out, _ = run(capsys, "--json", *words)
+    found = json.loads(out)
+    assert code == 0
+    assert found == {"model": family, "results": expected, "latency_ms": found["latency_ms"]}
+
+
+def test_infer_streams_the_same_text(
+    repository: Path, generator: LocalGenerator, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--local", "--repository", str(repository), "--num-beams", "1", "--max-tokens", "9"]
+    code, out, _ = run(capsys, "infer", family, TEXT, "--stream", *words)
+    expected = generator.infer({"text_input": TEXT, "num_beams": 1, "max_tokens": 9})["text_output"]
+    assert (code, out) == (0, expected + "\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--labels", "a,b"], 2, "does not take --labels"),
+        (["--context", "c"], 2, "does not take --context"),
+        (["--multi-label"], 2, "does not take --multi-label"),
+        (["--max-tokens", "0"], 2, "max_tokens"),
+        (["--max-tokens", "many"], 2, "max-tokens"),
+        (["--top-p", "2"], 2, "top_p"),
+        (["--num-beams", "2", "--sample"], 2, "do_sample"),
+        (["--length-penalty", "3", "--num-beams", "1"], 2, "length_penalty"),
+        (["--num-return-sequences", "3", "--num-beams", "2"], 2, "num_return_sequences"),
+        (["--early-stopping", "maybe"], 2, "early-stopping"),
+        (["--long", "cut"], 2, "--long"),
+        (["--merge", "recursive"], 2, "merge"),
+        (["--seed", "-1", "--sample"], 2, "seed"),
+        (["--stop", ""], 2, "stop_words"),
+        (["--greedy", "--temperature", "0.5"], 2, "do_sample"),
+        (["--stream", "--num-beams", "2", "--num-return-sequences", "2"], 2, "--num-return-sequences"),
+        (["--stream", "--json"], 2, "--stream and --json"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_options_that_can_not_be_are_refused(
+    repository: Path, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, out, err = run(capsys, "infer", "gpt2", TEXT, "--local", "--repository", str(repository), *words)
+    assert found == code
+    assert said in err
+    assert "Traceback" not in err
+    assert "--json" in words or not out.strip()
+
+
+def test_verify_and_list_know_generators(
+    repository: Path, family: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, err = run(capsys, "verify", family, "--repository", str(repository), "--json")
+    assert code == 0, err
+    assert json.loads(out)["parity"]["same"] == pytest.approx(1.0, abs=0.02)
+    data = tmp_path / "data.csv"
+    data.write_text("text,summary\nhello,x\nworld,y\n")
+    words = ["verify", family, "--repository", str(repository), "--data", str(data)]
+    code, out, err = run(capsys, *words, "--metric", "rouge", "--json")
+    assert code == 0, err
+    assert json.loads(out)["data"] == {"file": "data.csv", "metric": "rouge", "rows": 2, "value": 0.0}
+    assert run(capsys, *words, "--min", "0.5")[0] == 4
+    assert run(capsys, *words, "--metric", "accuracy")[0] == 2
+    code, out, _ = run(capsys, "list", str(repository))
+    assert code == 0
+    assert {line.split()[0] for line in out.splitlines()[1:]} == {"gpt2", "bart", "t5"}
+
+
+def test_a_damaged_recording_is_a_damaged_model(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(repository, tmp_path / "copy"))
+    (copy / "t5" / "reference.json").write_text("{}")
+    assert run(capsys, "verify", "t5", "--repository", str(copy))[0] == 3
+    (copy / "t5_stream" / "1" / "generation.json").write_text("{}")
+    assert run(capsys, "infer", "t5", TEXT, "--local", "--repository", str(copy))[0] == 3
+
+
+def test_dry_run_prints_the_plan(
+    checkpoints: Callable[[str], Path], family: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, err = run(capsys, "--json", "export", str(checkpoints(family)), "--quantize", "--slots", "8",
+                         "--dry-run", "--repository", str(tmp_path / "r"))  # fmt: skip
+    assert code == 0, err
+    plan = json.loads(out)
+    assert plan["precision"] == {"cpu": "int8", "gpu": "fp16"}
+    assert plan["slots"] == 8
+    assert not (tmp_path / "r").exists()
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from hfx.cli import main
+from hfx.cli.output import Reporter
+
+seen = threading.Event()
+show = Reporter.piece
+
+def piece(self, text):
+    show(self, text)
+    seen.set()
+
+Reporter.piece = piece
+
+def interrupt():
+    seen.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_in_a_stream_ends_it_with_130(repository: Path) -> None:
+    words = ["infer", "t5", *[TEXT] * 400, "--stream", "--local", "--repository", str(repository)]
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stdout.splitlines()) < 400

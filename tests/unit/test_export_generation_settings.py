@@ -1,0 +1,291 @@
+"""generation_config.json in public names: what transformers makes of it, and hostile values refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
+from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, WITHOUT_EFFECT
+from hfx.exporter.generation.settings import GenerationSettings, read_settings
+from hfx.exporter.generation.tasks import find_generation_task
+from hfx.exporter.source import Checkpoint
+from hfx.python_backends.generation.configuration import Configuration
+from hfx.python_backends.generation.settings import choose
+from tests.unit.generation_models import facts
+
+VOCABULARY = 50
+SEQ2SEQ = {"decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "bos_token_id": 0}
+
+
+def settings(
+    folder: Path, fields: dict[str, Any] | str | None, task: str = "text2text-generation", **config: Any
+) -> GenerationSettings:
+    """The settings of a checkpoint whose generation_config.json holds `fields` (None: there is none)."""
+    if fields is not None:
+        text = fields if isinstance(fields, str) else json.dumps(SEQ2SEQ | fields)
+        (folder / "generation_config.json").write_text(text)
+    checkpoint = Checkpoint("x", folder, None, {"model_type": "bart", "vocab_size": VOCABULARY, **config}, ())
+    return read_settings(checkpoint, find_generation_task(task), 64)
+
+
+def test_fields_become_public_ones(tmp_path: Path) -> None:
+    found = settings(
+        tmp_path,
+        {
+            "max_length": 42, "min_length": 11, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True,
+            "no_repeat_ngram_size": 3, "repetition_penalty": 1.2, "temperature": 0.7, "top_k": 10, "top_p": 0.9,
+            "min_p": 0.1, "stop_strings": ["END"], "forced_bos_token_id": 0, "forced_eos_token_id": 2,
+            "suppress_tokens": [5, 6], "begin_suppress_tokens": [7], "bad_words_ids": [[8, 9], [2]],
+            "eos_token_id": [2, 3],
+        },
+    )  # fmt: skip
+    assert found.defaults == {
+        "max_tokens": 41, "min_tokens": 10, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True,
+        "no_repeat_ngram_size": 3, "repetition_penalty": 1.2, "temperature": 0.7, "top_k": 10, "top_p": 0.9,
+        "min_p": 0.1, "stop_words": ["END"],
+    }  # fmt: skip
+    assert (found.eos_ids, found.pad_id, found.bos_id, found.decoder_start_ids) == ((2, 3), 1, 0, (2,))
+    assert (found.forced_bos_id, found.forced_eos_id) == (0, 2)
+    assert (found.suppress, found.begin_suppress) == ((5, 6), (7,))
+    assert found.bad_words == ((8, 9),)  # the end alone is no bad word to transformers
+
+
+def test_what_is_written_is_what_the_server_reads(tmp_path: Path) -> None:
+    found = settings(tmp_path, {"num_beams": 2, "max_new_tokens": 9, "stop_strings": "END", "forced_eos_token_id": [2]})
+    written = facts(max_source=64, max_length=64) | found.as_json()
+    configuration = Configuration.of(json.loads(json.dumps(written)))
+    chosen = choose({}, configuration)
+    assert (chosen.settings.num_beams, chosen.settings.max_tokens, chosen.stop_words) == (2, 9, ("END",))
+    assert (chosen.settings.decoder_prompt, chosen.settings.forced_eos_id) == ((2,), 2)
+
+
+def test_old_checkpoints_keep_their_settings_in_config_json(tmp_path: Path) -> None:
+    found = settings(tmp_path, None, **SEQ2SEQ, num_beams=4, max_length=22, hidden_size=8, torch_dtype="float32")
+    assert found.defaults == {"max_tokens": 21, "num_beams": 4}
+    assert found.origins == ("config.json",)
+
+
+def test_a_file_of_its_own_hides_those_of_config_json(tmp_path: Path) -> None:
+    assert settings(tmp_path, {}, num_beams=4).defaults == {"max_tokens": 63}
+
+
+@pytest.mark.parametrize(
+    ("field", "default"),
+    [("top_k", 0), ("temperature", 1.0), ("top_p", 1.0), ("do_sample", False), ("early_stopping", False)],
+)
+def test_null_turns_a_field_off(tmp_path: Path, field: str, default: object) -> None:
+    assert settings(tmp_path, {field: None}).defaults[field] == default
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, 63),
+        ({"max_length": None}, 63),
+        ({"max_length": 20}, 20),  # its default, which it takes for new tokens
+        ({"max_length": 21}, 20),
+        ({"max_length": 1000}, 63),
+        ({"max_length": 20, "max_new_tokens": 30}, 30),
+        ({"max_new_tokens": 1}, 1),
+    ],
+)
+def test_new_tokens_are_what_max_length_leaves(tmp_path: Path, fields: dict[str, Any], tokens: int) -> None:
+    assert settings(tmp_path, fields).defaults["max_tokens"] == tokens
+
+
+@pytest.mark.parametrize(("fields", "tokens"), [({}, 63), ({"max_length": 20}, 20), ({"max_new_tokens": 30}, 30)])
+def test_a_decoder_s_max_length_is_taken_for_new_tokens(tmp_path: Path, fields: dict[str, Any], tokens: int) -> None:
+    assert settings(tmp_path, fields, "text-generation").defaults["max_tokens"] == tokens
+
+
+@pytest.mark.parametrize("name", sorted(NEUTRAL))
+def test_a_field_that_hfx_has_not_may_be_there_if_it_does_nothing(tmp_path: Path, name: str) -> None:
+    for value in (None, *NEUTRAL[name]):
+        assert settings(tmp_path, {name: value}) == settings(tmp_path, {})
+
+
+def test_every_field_of_transformers_is_known() -> None:
+    from transformers import GenerationConfig
+
+    fields = set(vars(GenerationConfig()))
+    assert fields - KNOWN - set(WITHOUT_EFFECT) == set()
+
+
+UNSUPPORTED = {
+    "num_beam_groups": 2,
+    "diversity_penalty": 0.5,
+    "penalty_alpha": 0.6,
+    "typical_p": 0.9,
+    "epsilon_cutoff": 0.01,
+    "eta_cutoff": 0.01,
+    "encoder_repetition_penalty": 1.5,
+    "encoder_no_repeat_ngram_size": 3,
+    "renormalize_logits": True,
+    "exponential_decay_length_penalty": [10, 1.1],
+    "sequence_bias": [[[5], 1.0]],
+    "guidance_scale": 1.5,
+    "watermarking_config": {"bias": 2.5},
+    "constraints": [{}],
+    "force_words_ids": [[5]],
+    "forced_decoder_ids": [[1, 5]],
+    "max_time": 1.0,
+    "dola_layers": "high",
+    "token_healing": True,
+    "prompt_lookup_num_tokens": 3,
+    "assistant_early_exit": 2,
+    "num_return_sequences": 3,
+    "a_field_of_tomorrow": 1,
+    "decoder_start_token_id": [2, 3],
+    "forced_bos_token_id": [2, 3],
+    "forced_eos_token_id": [2, 3],
+}
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_what_would_change_the_answer_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CheckpointUnsupported, match=rf"{name} in generation_config\.json is "):
+        settings(tmp_path, {name: UNSUPPORTED[name]})
+
+
+def test_a_least_length_that_counts_the_prompt_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointUnsupported, match="min_length"):
+        settings(tmp_path, {"min_length": 10}, "text-generation")
+    assert settings(tmp_path, {"min_new_tokens": 10}, "text-generation").defaults["min_tokens"] == 10
+
+
+HOSTILE = [
+    ("max_length", 0),
+    ("max_length", -5),
+    ("max_length", 1),  # the decoder's start alone
+    ("max_length", "20"),
+    ("max_length", 1e3),
+    ("max_length", True),
+    ("max_length", 10**30),
+    ("max_new_tokens", 0),
+    ("min_length", -1),
+    ("min_length", 10**9),
+    ("min_length", 500),  # above the greatest length
+    ("num_beams", 0),
+    ("num_beams", 65),
+    ("num_beams", "4"),
+    ("num_beams", 2.0),
+    ("do_sample", "yes"),
+    ("do_sample", 1),
+    ("temperature", 0.0),
+    ("temperature", -1),
+    ("temperature", float("nan")),
+    ("temperature", float("inf")),
+    ("temperature", "hot"),
+    ("top_k", -1),
+    ("top_k", 1.5),
+    ("top_p", 1.1),
+    ("top_p", float("nan")),
+    ("min_p", -0.1),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", [1.0]),
+    ("no_repeat_ngram_size", -3),
+    ("length_penalty", float("inf")),
+    ("length_penalty", None.__class__.__name__),
+    ("early_stopping", "maybe"),
+    ("early_stopping", 1.5),
+    ("eos_token_id", -1),
+    ("eos_token_id", VOCABULARY),
+    ("eos_token_id", "2"),
+    ("eos_token_id", [2, None]),
+    ("eos_token_id", {"a": 1}),
+    ("eos_token_id", [[2]]),
+    ("pad_token_id", 10**12),
+    ("pad_token_id", 1.0),
+    ("bos_token_id", True),
+    ("decoder_start_token_id", VOCABULARY),
+    ("forced_bos_token_id", -1),
+    ("forced_eos_token_id", "end"),
+    ("suppress_tokens", [0, VOCABULARY]),
+    ("suppress_tokens", list(range(20_000))),
+    ("begin_suppress_tokens", "none"),
+    ("bad_words_ids", [5]),
+    ("bad_words_ids", [[]]),
+    ("bad_words_ids", [[VOCABULARY]]),
+    ("bad_words_ids", [[1]] * 20_000),
+    ("bad_words_ids", {"0": [1]}),
+    ("stop_strings", [""]),
+    ("stop_strings", [1]),
+    ("stop_strings", ["x" * 100_000]),
+    ("stop_strings", {"a": "b"}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), HOSTILE, ids=lambda value: str(value)[:30])
+def test_a_value_that_can_not_be_is_named_with_its_file(tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(CheckpointCorrupt) as caught:
+        settings(tmp_path, {name: value})
+    assert f"{name} in generation_config.json is " in caught.value.message
+    assert len(caught.value.message) < 400
+    assert caught.value.fix
+
+
+def test_fields_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointCorrupt, match="do_sample"):
+        settings(tmp_path, {"do_sample": True, "num_beams": 2})
+    with pytest.raises(CheckpointCorrupt, match="min_new_tokens"):
+        settings(tmp_path, {"max_new_tokens": 5, "min_new_tokens": 6})
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"a":' * 100_000, "\x00", '{"num_beams": }'])
+def test_a_file_that_is_no_object_is_corrupt(tmp_path: Path, text: str) -> None:
+    with pytest.raises(CheckpointCorrupt, match=r"generation_config\.json"):
+        settings(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"summarization": {"num_beams": "four"}},
+        {"summarization": {"max_length": -1}},
+        {"summarization": {"prefix": 5}},
+        {"summarization": {"unknown": 1}},
+    ],
+    ids=str,
+)
+def test_a_task_s_own_settings_are_checked_too(tmp_path: Path, params: dict[str, Any]) -> None:
+    with pytest.raises(SourceError, match=r"config\.json"):
+        settings(tmp_path, {}, "summarization", task_specific_params=params)
+
+
+@pytest.mark.parametrize("params", [None, [], "x", {"summarization": None}, {"summarization": []}, {"other": {}}])
+def test_settings_for_no_task_are_left_alone(tmp_path: Path, params: object) -> None:
+    assert settings(tmp_path, {}, "summarization", task_specific_params=params) == settings(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pad_token_id": None},
+        {"eos_token_id": None, "pad_token_id": None},
+        {"eos_token_id": [3, 2]},
+        {"decoder_start_token_id": None},
+        {"forced_bos_token_id": 0, "forced_eos_token_id": 2},
+    ],
+    ids=str,
+)
+def test_special_tokens_are_those_that_transformers_takes(tmp_path: Path, fields: dict[str, Any]) -> None:
+    import transformers
+
+    found = settings(tmp_path, fields)
+    config = transformers.GenerationConfig.from_pretrained(tmp_path)
+    model = transformers.BartForConditionalGeneration(
+        transformers.BartConfig(vocab_size=VOCABULARY, d_model=8, encoder_layers=1, decoder_layers=1,
+                                encoder_attention_heads=1, decoder_attention_heads=1, encoder_ffn_dim=8,
+                                decoder_ffn_dim=8, max_position_embeddings=16)
+    )  # fmt: skip
+    model._prepare_special_tokens(config, device="cpu")
+    eos = config._eos_token_tensor
+    assert found.eos_ids == (() if eos is None else tuple(eos.tolist()))
+    assert found.decoder_start_ids == (int(config._decoder_start_token_tensor),)
+    if config._pad_token_tensor is not None:
+        assert found.pad_id == int(config._pad_token_tensor)

@@ -1,0 +1,108 @@
+"""Trained generators through the whole export: exact in fp32, and quantized as the gate allows."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import VerificationFailed
+from hfx.exporter.verify import DataOptions
+from hfx.local_generation import LocalGenerator
+from hfx.repository import lint
+from tests import zoo
+from tests.unit.shared_data import DATA
+from tests.unit.test_export_generation import manifest_of, published
+
+pytestmark = pytest.mark.slow
+# Checkpoint -> the task of its data.
+TRAINED = {
+    "stories-gpt2": "stories",
+    "summaries-bart": "summaries",
+    "summaries-t5": "short-summaries",
+    "summaries-t5-tied": "short-summaries",
+}
+ROWS = 120
+
+
+def source(name: str, example: Any) -> str:
+    """What the checkpoint `name` reads of an example."""
+    if name == "stories-gpt2":
+        return str(example.prompt)
+    return str(example.prompt + example.continuation) if name == "summaries-bart" else str(example.prompt)
+
+
+def write_data(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.csv"
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(("text", "target"))
+        for example in zoo.heldout(TRAINED[name], ROWS):
+            target = example.continuation if name == "stories-gpt2" else example.summary
+            table.writerow((source(name, example), target))
+    return path
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_trained_checkpoint_is_published(name: str, precision: str, tmp_path: Path) -> None:
+    data = write_data(tmp_path, name)
+    task = None if name == "stories-gpt2" else "summarization"
+    manifest = published(
+        zoo.checkpoint(name), tmp_path / "r", name="m", precision=precision, task=task, verify_data=(data,)
+    )
+    figures: Any = manifest.parity
+    assert figures["cpu"]["forced"]["texts"] == "verify-data"
+    assert figures["cpu"]["agreement"] >= (1.0 if precision == "fp32" else 0.99)
+    assert figures["cpu"]["greedy"]["company"] == figures["cpu"]["beams"]["company"] == 0
+    assert figures["cpu"]["greedy"]["texts"] >= 100
+    measured = figures["data"][data.name]
+    assert measured["metric"] == "rouge"
+    assert measured["torch"] > 0.9
+    assert measured["torch"] - measured["cpu"] <= 0.01
+    if precision == "fp32":
+        assert figures["cpu"]["greedy"]["same"] == figures["cpu"]["beams"]["same"] == 1.0
+        assert measured["cpu"] == measured["torch"]
+    assert [finding for finding in lint(tmp_path / "r") if finding.severity == "error"] == []
+
+
+def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
+    from hfx.exporter.generation import verify
+
+    data = write_data(tmp_path, "summaries-bart")
+    published(zoo.checkpoint("summaries-bart"), tmp_path / "r", name="m", verify_data=(data,))
+    opened = verify.open_generator(tmp_path / "r", "m")
+    with LocalGenerator.open(tmp_path / "r", "m") as generator:
+        figures = verify.on_data(opened, generator.infer_all, DataOptions(data))
+        assert figures["value"] == manifest_of(tmp_path / "r", "m").parity["data"][data.name]["torch"]
+        again = verify.against_checkpoint(opened, generator.infer_all, "cpu", None)
+        assert again["same"] == again["at_export"] == 1.0
+        with pytest.raises(VerificationFailed, match="--min"):
+            verify.on_data(opened, generator.infer_all, DataOptions(data, minimum=1.01))
+
+
+@pytest.mark.skipif(not (DATA / "models").is_dir(), reason="no real checkpoints beside the checkout")
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", ["g2p-bart-us", "g2p-t5-us"])
+def test_a_checkpoint_that_others_trained_is_published(name: str, precision: str, tmp_path: Path) -> None:
+    manifest = published(DATA / "models" / name, tmp_path, name="g2p", precision=precision, device="both")
+    figures: Any = manifest.parity
+    assert figures["cpu"]["agreement"] >= (1.0 if precision == "fp32" else 0.99)
+    assert figures["gpu"]["agreement"] >= 0.99
+    for device in ("cpu", "gpu"):
+        assert figures[device]["greedy"]["company"] == figures[device]["beams"]["company"] == 0
+
+
+@pytest.mark.skipif(not (DATA / "models").is_dir(), reason="no real checkpoints beside the checkout")
+def test_recorded_words_have_their_recorded_ids(tmp_path: Path) -> None:
+    published(DATA / "models" / "g2p-bart-us", tmp_path, name="g2p")
+    recorded = json.loads((DATA / "models" / "g2p-bart-us" / "reference_300.json").read_text(encoding="utf-8"))
+    words = [{"text_input": each["word"], "max_tokens": 62} for each in recorded]
+    with LocalGenerator.open(tmp_path, "g2p") as generator:
+        greedy = generator.infer_all([{**word, "num_beams": 1} for word in words])
+        beams = generator.infer_all([{**word, "num_beams": 4} for word in words])
+    assert [answer["text_output"] for answer in greedy] == [each["greedy"] for each in recorded]
+    assert [answer["text_output"] for answer in beams] == [each["beam4"] for each in recorded]

@@ -1,0 +1,132 @@
+"""A generator in this process: what its configuration must say, and how its engine's errors become hfx's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import ModelCorrupt, ModelMissing, RequestRefused, ServerBusy, ServerError, UsageError
+from hfx.local_generation import LocalGenerator
+from hfx.python_backends.engine import errors as engine
+from hfx.repository import InstanceGroup, ModelConfig, render
+from tests.unit import generation_models
+
+PARAMETERS = {"device": "cpu", "slots": "4", "max_queue_size": "8", "intra_op_thread_count": "1"}
+
+
+def write(folder: Path, parameters: dict[str, str] | None = None, device: str = "") -> Path:
+    """NAME_stream around a toy, opened by these parameters; returns the repository."""
+    from hfx.exporter.generation.tensors import INPUTS, OUTPUTS
+
+    stream = folder / "m_stream"
+    config = ModelConfig(
+        name="m_stream",
+        backend="python",
+        max_batch_size=1,
+        inputs=INPUTS,
+        outputs=OUTPUTS,
+        instance_groups=(InstanceGroup("KIND_CPU"),),
+        parameters=PARAMETERS if parameters is None else parameters,
+        decoupled=True,
+    )
+    if not stream.is_dir():
+        generation_models.write_model(stream / "1")
+    path = stream / "configs" / f"{device}.pbtxt" if device else stream / "config.pbtxt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(render(config, made_by="test"))
+    return folder
+
+
+@pytest.fixture
+def generator(tmp_path: Path) -> Iterator[LocalGenerator]:
+    with LocalGenerator.open(write(tmp_path), "m") as opened:
+        yield opened
+
+
+def test_it_continues_texts(generator: LocalGenerator) -> None:
+    assert generator.infer({"text_input": "cab", "max_tokens": 5})["text_output"] == generation_models.continued(
+        "cab", 5
+    )
+
+
+def test_values_may_be_lists_of_one(generator: LocalGenerator) -> None:
+    plain = {"text_input": "cab", "max_tokens": 5, "early_stopping": "false", "stop_words": ["zz"]}
+    lists = {"text_input": ["cab"], "max_tokens": [5], "early_stopping": ["false"], "stop_words": ["zz"]}
+    assert generator.infer(plain) == generator.infer(lists)
+    assert generator.infer({**plain, "stream": True}) == generator.infer(plain)
+
+
+@pytest.mark.parametrize("missing", ["slots", "max_queue_size", "intra_op_thread_count"])
+def test_a_configuration_without_its_numbers_is_corrupt(tmp_path: Path, missing: str) -> None:
+    repository = write(tmp_path, {key: value for key, value in PARAMETERS.items() if key != missing})
+    with pytest.raises(ModelCorrupt, match=missing):
+        LocalGenerator.open(repository, "m")
+    write(tmp_path, PARAMETERS | {missing: "many"})
+    with pytest.raises(ModelCorrupt, match=missing):
+        LocalGenerator.open(repository, "m")
+
+
+def test_the_device_s_own_configuration_counts(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    repository = write(tmp_path, device="cpu")
+    LocalGenerator.open(repository, "m").close()
+
+
+def test_what_is_not_there_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ModelMissing, match="m_stream"):
+        LocalGenerator.open(tmp_path, "m")
+    with pytest.raises(UsageError):
+        LocalGenerator.open(tmp_path, "../m")
+    with pytest.raises(ModelCorrupt, match="gpu"):
+        LocalGenerator.open(write(tmp_path), "m", "gpu")
+
+
+def test_a_gpu_s_files_can_be_tried_on_the_cpu(tmp_path: Path) -> None:
+    repository = write(tmp_path, PARAMETERS | {"device": "gpu"}, device="gpu")
+    (repository / "m_stream" / "1" / "cpu").rename(repository / "m_stream" / "1" / "gpu")
+    with LocalGenerator.open(repository, "m", "gpu", "CPU") as generator:
+        assert generator.infer({"text_input": "a", "max_tokens": 1})["output_tokens"] == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        ({"text_input": "a", "num_beams": 0}, UsageError),
+        ({"text_input": "a", "max_token": 1}, UsageError),
+        ({"text_input": ""}, RequestRefused),
+        ({"text_input": "a" * 10_000}, RequestRefused),
+        ({"text_input": "a", "num_beams": 5, "max_tokens": 1}, RequestRefused),  # more than the slots
+    ],
+)
+def test_a_refused_request_says_why(
+    generator: LocalGenerator, request_: dict[str, Any], error: type[Exception]
+) -> None:
+    for ask in (generator.infer, lambda request: list(generator.stream(request)),
+                lambda request: generator.infer_all([request])):  # fmt: skip
+        with pytest.raises(error) as caught:
+            ask(request_)
+        assert str(caught.value).splitlines()[0].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (engine.InvalidRequest("top_p", 3, "less"), UsageError),
+        (engine.InvalidRequest("text", "", "more"), RequestRefused),
+        (engine.DoesNotFit("rows", 5, 4), RequestRefused),
+        (engine.QueueFull("full"), ServerBusy),
+        (engine.EngineClosed("closed"), ServerBusy),
+        (engine.ModelDamaged("bad"), ModelCorrupt),
+        (engine.ProcessorUnsuited("old"), UsageError),
+        (engine.RuntimeTooOld("old"), UsageError),
+        (engine.StepFailed("broke"), ServerError),
+        (engine.DeadlineExceeded("late"), ServerError),
+    ],
+)
+def test_every_error_of_the_engine_has_one_here(raised: engine.EngineError, error: type[Exception]) -> None:
+    from hfx.local_generation import _translated
+
+    assert type(_translated(raised)) is error
