@@ -7,6 +7,7 @@ checkout, in `$HFX_BENCH_CACHE` or `~/.cache/hfx/bench`. It must not know what t
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -33,14 +34,25 @@ def packages(name: str, pins: Sequence[str], finish: Callable[[Path], None] = la
 
     Raises FetchFailed.
     """
-    target = root() / f"{name}-{'-'.join(pins[0].split('=='))}"
-    with _locked(root() / f"{name}.lock"):
+
+    def build(folder: Path) -> None:
+        _install(pins, folder)
+        finish(folder)
+
+    # One pin is named; of several, another one may change.
+    others = f"-{hashlib.sha256(' '.join(pins).encode()).hexdigest()[:6]}" if len(pins) > 1 else ""
+    return made(f"{name}-{'-'.join(pins[0].split('=='))}{others}", build)
+
+
+def made(name: str, build: Callable[[Path], None]) -> Path:
+    """The folder `name` of the cache, filled by `build` at the first call; it appears whole or not at all."""
+    target = root() / name
+    with _locked(target.with_name(f"{target.name}.lock")):
         if target.is_dir():
             return target
-        staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root()))
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            _install(pins, staging)
-            finish(staging)
+            build(staging)
             staging.rename(target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

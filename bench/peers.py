@@ -28,6 +28,7 @@ INTEL = (
     "pyparsing==3.3.3",
     "tabulate==0.10.0",
     "ninja==1.13.2",
+    "psutil==7.2.2",
 )
 
 

@@ -6,6 +6,7 @@ Owns processes and clocks. It must not know what is measured.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import time
@@ -21,18 +22,38 @@ Prepare = Callable[[Any], Run]  # a case -> what is timed
 Open = Callable[..., Prepare]  # a module's function: it travels to the process by its name
 
 FEWEST_CALLS = 2
+LONGEST_ANSWER = 900.0  # seconds: a way that is silent for longer is ended
 
 
 class OpenFailed(Exception):
-    """A way that can't be opened here; the text says why."""
+    """A way that can't be opened here, or whose process ended; the text says why."""
+
+
+class CaseFailed(Exception):
+    """A case that an open way can't run; the text says why. The way can be asked for others."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a case is timed: for about `seconds` and at least `fewest` calls.
+
+    An uncounted call comes first: always before the first time if `prepare`, else where the case is not known to take
+    longer than `wake_below` seconds.
+    """
+
+    seconds: float
+    fewest: int = FEWEST_CALLS
+    wake_below: float = math.inf
+    prepare: bool = True
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One round: the seconds of each call, and the processor seconds of all threads, per call."""
+    """One round: the seconds of each call, processor seconds of all threads per call, and the last call's result."""
 
     seconds: tuple[float, ...]
     cpu_seconds: float
+    value: Any = None
 
 
 class Resident:
@@ -44,14 +65,23 @@ class Resident:
         self._process = context.Process(target=_serve, args=(theirs, open_way, arguments), daemon=True)
         self._process.start()
         theirs.close()
-        self._receive()
+        answer = self._receive()
+        if isinstance(answer, _Failure):
+            self.close()
+            raise OpenFailed(answer.reason)
 
-    def measure(self, case: object, seconds: float) -> Sample:
-        """Run `case` (a value that can be hashed and pickled) again and again for about `seconds`."""
-        self._pipe.send((case, seconds))
-        sample = self._receive()
+    def measure(self, case: object, pace: float | Pace) -> Sample:
+        """Run `case` (a value that can be hashed and pickled) again and again for about `pace` seconds.
+
+        Raises CaseFailed, and OpenFailed where the process has ended.
+        """
+        sample = self._ask((case, pace if isinstance(pace, Pace) else Pace(pace)))
         assert isinstance(sample, Sample)
         return sample
+
+    def answer(self, case: object) -> Any:
+        """Run `case` once, without a clock, for its result (a value that can be pickled). Raises as `measure`."""
+        return self._ask((case, None))
 
     def close(self) -> None:
         """End the process."""
@@ -69,16 +99,25 @@ class Resident:
     ) -> None:
         self.close()
 
-    def _receive(self) -> object:
+    def _ask(self, question: object) -> object:
         try:
-            answer = self._pipe.recv()
-        except EOFError:
+            self._pipe.send(question)
+        except OSError:
+            raise OpenFailed("its process has ended") from None
+        answer = self._receive()
+        if isinstance(answer, _Failure):
+            raise CaseFailed(answer.reason)
+        return answer
+
+    def _receive(self) -> Any:
+        try:
+            if not self._pipe.poll(LONGEST_ANSWER):
+                self._process.kill()
+                raise OpenFailed(f"no answer in {LONGEST_ANSWER:.0f} s")
+            return self._pipe.recv()
+        except (EOFError, ConnectionResetError):
             self._process.join()
             raise OpenFailed(f"its process ended with code {self._process.exitcode}") from None
-        if isinstance(answer, str):
-            self.close()
-            raise OpenFailed(answer)
-        return answer
 
 
 def _serve(pipe: Connection, open_way: Open, arguments: dict[str, Any]) -> None:
@@ -87,25 +126,58 @@ def _serve(pipe: Connection, open_way: Open, arguments: dict[str, Any]) -> None:
     try:
         prepare = open_way(**arguments)
     except Exception as error:  # of other people's packages, of any type: told to whoever asked
-        pipe.send(f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error).strip() else ''}")
+        pipe.send(_Failure(_reason(error)))
         return
     pipe.send(None)
     runs: dict[object, Run] = {}
+    known: dict[object, float] = {}
     with suppress(EOFError):  # the asker closed: the end
         while True:
-            case, seconds = pipe.recv()
-            if case not in runs:
-                runs[case] = prepare(case)
-                runs[case]()  # shapes are prepared at their first run
-            pipe.send(_time(runs[case], seconds))
+            case, pace = pipe.recv()
+            try:
+                if pace is None:
+                    pipe.send(prepare(case)())
+                    continue
+                if case not in runs:
+                    runs[case], known[case] = prepare(case), math.inf
+                    if pace.prepare:  # shapes are prepared at their first run
+                        known[case] = _time(runs[case], Pace(0, 1, 0)).seconds[0]
+                sample = _time(runs[case], pace, known[case])
+                known[case] = min(sample.seconds)
+                pipe.send(sample)
+            except Exception as error:
+                pipe.send(_Failure(_reason(error)))
 
 
-def _time(run: Run, seconds: float) -> Sample:
-    run()  # caches and clocks wake up
+@dataclass(frozen=True)
+class _Failure:
+    reason: str
+
+
+def _reason(error: Exception) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"
+
+
+def _time(run: Run, pace: Pace, known: float = math.inf) -> Sample:
+    if known <= pace.wake_below and known < math.inf:
+        run()  # caches and clocks wake up
     times: list[float] = []
+    value: object = None
     begin, cpu = time.perf_counter(), time.process_time()
-    while len(times) < FEWEST_CALLS or time.perf_counter() - begin < seconds:
+    while len(times) < pace.fewest or time.perf_counter() - begin < pace.seconds:
         start = time.perf_counter()
-        run()
+        value = run()
         times.append(time.perf_counter() - start)
-    return Sample(tuple(times), (time.process_time() - cpu) / len(times))
+    return Sample(tuple(times), (time.process_time() - cpu) / len(times), value)
+
+
+def apart(function: Callable[..., Any], **arguments: Any) -> Any:
+    """`function(**arguments)`, a module's function, in a fresh process that ends with it. Raises OpenFailed."""
+    with Resident(_called, function=function, arguments=arguments) as once:
+        return once.answer(None)
+
+
+def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Prepare:
+    result = function(**arguments)
+    return lambda case: lambda: result

@@ -17,7 +17,8 @@ from typing import Any
 
 from hfx import names
 from hfx.exporter import pipeline
-from hfx.exporter.plan import CpuRuntime, ExportOptions, make_plan
+from hfx.exporter.options import CpuRuntime, ExportOptions
+from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.manifest import Manifest
 

@@ -54,6 +54,11 @@ class Comparison:
     refusal: str = ""
 
     @property
+    def at_home(self) -> bool:
+        """Whether the files ran on what they are for."""
+        return self.provider == PROVIDERS[self.device][0]
+
+    @property
     def kind(self) -> Kind:
         """What the files ran on, as hfx.local calls it."""
         return KINDS[self.provider]

@@ -115,7 +115,7 @@ def compare_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     for device in plan.built:
         compared = comparison.compare(plan, made.version, device, made.reference, made.work)
         parity[device], formats[device] = compared.parity, compared.choice
-        if compared.figures is not None:
+        if compared.figures is not None and compared.at_home:
             with LocalGenerator.open(made.staging.root, plan.name, device, compared.kind) as model:
                 parity[device]["texts"] = gate.same_texts(model.infer_all(made.recorded.requests), made.recorded)
             let_go()

@@ -1,0 +1,134 @@
+"""Requests that arrive one by one: how a load is served, what it took, and how much of it keeps within a latency.
+
+Owns the clock of a load, the policy of static batches, and goodput: the greatest rate at which 99 % of the requests are
+done within a bound. The ways that serve stand in their own files.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from bench.generation_cases import Arrival, Load
+from bench.processes import Resident
+
+# Prompts in a static batch may differ by this: all of them pay for the longest.
+MOST_UNLIKE = 1.5
+# The rates that are tried: this share of what a burst gave, then more or less by these.
+USUAL_SHARE, STEPS = 0.7, (0.2, 0.1)
+FEWEST_REQUESTS = 8
+
+
+@dataclass(frozen=True)
+class Served:
+    """A load that is over: seconds from arrival to last token of each request, and new tokens a second in all."""
+
+    latencies: tuple[float, ...]
+    requests_per_second: float
+    tokens_per_second: float
+
+    @classmethod
+    def of(cls, load: Load, ends: Sequence[float]) -> Self:
+        """From the time at which each request ended, in seconds from the start and in order of arrival."""
+        arrivals, last = load.arrivals(), max(ends)
+        latencies = tuple(end - arrival.at for end, arrival in zip(ends, arrivals, strict=True))
+        return cls(latencies, len(arrivals) / last, sum(each.new for each in arrivals) / last)
+
+    @property
+    def p50(self) -> float:
+        """Median latency in seconds."""
+        return statistics.median(self.latencies)
+
+    @property
+    def p99(self) -> float:
+        """The latency that 99 % of the requests keep within, in seconds; of less than 100 requests the longest."""
+        return sorted(self.latencies)[math.ceil(0.99 * len(self.latencies)) - 1]
+
+
+# Runs a batch and calls `done(row, time.perf_counter())` for each row when it is over.
+Serve = Callable[[Sequence[Arrival], Callable[[int, float], None]], None]
+
+
+def serve_batches(load: Load, serve: Serve) -> Served:
+    """Static batches of at most `load.batch` rows: the oldest that waits, and those like it, as soon as one is over."""
+    arrivals = load.arrivals()
+    waiting, ends = list(range(len(arrivals))), [0.0] * len(arrivals)
+    begin = time.perf_counter()
+    while waiting:
+        waits_until(begin + arrivals[waiting[0]].at)
+        now = time.perf_counter() - begin
+        batch = alike([number for number in waiting if arrivals[number].at <= now], arrivals, load.batch)
+
+        def done(row: int, moment: float, batch: Sequence[int] = batch) -> None:
+            ends[batch[row]] = moment - begin
+
+        serve([arrivals[number] for number in batch], done)
+        waiting = [number for number in waiting if number not in batch]
+    return Served.of(load, ends)
+
+
+def alike(waiting: Sequence[int], arrivals: Sequence[Arrival], most: int) -> list[int]:
+    """The first of `waiting`, and those after it whose prompts are about as long as its own."""
+    first = len(arrivals[waiting[0]].prompt)
+    near = [
+        n for n in waiting if max(len(arrivals[n].prompt), first) <= MOST_UNLIKE * min(len(arrivals[n].prompt), first)
+    ]
+    return near[:most]
+
+
+def waits_until(moment: float) -> None:
+    """Sleep until `moment` of time.perf_counter."""
+    left = moment - time.perf_counter()
+    if left > 0:
+        time.sleep(left)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A rate that was tried, in requests a second, and what came of it."""
+
+    rate: float
+    served: Served
+
+
+def burst(way: Resident, load: Load) -> Served:
+    """All requests at once: what the way can do at most."""
+    found = way.answer(replace(load, rate=math.inf))
+    assert isinstance(found, Served)
+    return found
+
+
+def at_rate(way: Resident, load: Load, rate: float, seconds: float) -> Point:
+    """Arrivals of about `seconds` at `rate` requests a second."""
+    found = way.answer(replace(load, rate=rate, count=max(FEWEST_REQUESTS, round(rate * seconds))))
+    assert isinstance(found, Served)
+    return Point(rate, found)
+
+
+def sweep(way: Resident, load: Load, capacity: float, seconds: float, bound: float) -> list[Point]:
+    """Rates around the one whose p99 is `bound` seconds, found by halving, in their order.
+
+    `capacity` is the way's requests a second in a burst.
+    """
+    points: list[Point] = []
+    share = USUAL_SHARE
+    for step in (*STEPS, 0.0):
+        points.append(at_rate(way, load, share * capacity, seconds))
+        share += step if points[-1].served.p99 <= bound else -step
+    return sorted(points, key=lambda point: point.rate)
+
+
+def goodput(points: Sequence[Point], bound: float) -> float:
+    """The greatest rate whose p99 is at most `bound`, between points by a straight line; 0 where none keeps it."""
+    best = 0.0
+    for low, high in zip((None, *points[:-1]), points, strict=True):
+        if high.served.p99 <= bound:
+            best = high.rate
+        elif low is not None and low.served.p99 <= bound:
+            share = (bound - low.served.p99) / (high.served.p99 - low.served.p99)
+            return low.rate + share * (high.rate - low.rate)
+    return best

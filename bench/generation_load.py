@@ -1,0 +1,126 @@
+"""The work "arrivals": ragged requests by a Poisson process, hfx beside static batches and OpenVINO's continuous ones.
+
+Every way is first given a burst, then rates around what it can do. Owns sizes and bounds; how a load is served and what
+goodput is, is arrivals.py's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.arrivals import USUAL_SHARE, Point, Served, at_rate, burst, goodput, sweep
+from bench.generation_cases import Load, open_model
+from bench.generation_figures import Result
+from bench.generation_peers import CT2, GENAI8, Way, ours
+from bench.generation_works import Settings, opened, say
+from bench.processes import CaseFailed, OpenFailed, Resident
+
+WARM_REQUESTS = 4
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """A model under load: `count` requests in a burst, `seconds` of arrivals at a rate, greedy answers."""
+
+    model: str
+    count: int
+    seconds: float
+    slots: int
+    static_batches: tuple[int, ...]
+    continuous: tuple[Way, ...]
+
+
+TRAFFIC = (
+    Traffic("distilgpt2", 64, 1.0, 32, (8, 32), (ours("int8"), GENAI8)),
+    # A request is 13 times the work: fewer of them.
+    Traffic("bart-large-cnn", 16, 1.5, 16, (4, 16), (ours("int8"),)),
+)
+
+
+def arrivals(settings: Settings) -> Result:
+    """Facts by model: the bound on p99, and of each way its burst, the rates that were tried, and its goodput.
+
+    The bound is what CTranslate2 needs at 70 % of what it can do, with the static batches that do most: p99 is equal.
+    """
+    result = Result()
+    for traffic in TRAFFIC:
+        model = open_model(traffic.model, settings.tiny)
+        with opened(model, (*traffic.continuous, CT2), result) as residents:
+            tests = {way: _Test(way, resident, traffic, settings, result) for way, resident in residents.items()}
+            found = {batch: tests[CT2].at_usual(batch) for batch in traffic.static_batches if CT2 in tests}
+            outcomes = {f"{CT2.name}, static batches of {batch} at most": each for batch, each in found.items() if each}
+            best = max(outcomes.values(), key=lambda outcome: outcome.burst.requests_per_second, default=None)
+            bound = best.points[0].served.p99 if best else math.inf
+            for way in traffic.continuous:
+                swept = tests[way].swept(bound) if way in tests else None
+                outcomes.update({way.name: swept} if swept else {})
+        ways = {name: _figures(outcome, bound) for name, outcome in outcomes.items()}
+        result.facts[model.name] = {"bound": bound, "ways": ways}
+    return result
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    burst: Served
+    points: list[Point]
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A way under the loads of `traffic`. Where it fails, `result` has a note and there is no outcome."""
+
+    way: Way
+    resident: Resident
+    traffic: Traffic
+    settings: Settings
+    result: Result
+
+    def at_usual(self, batch: int) -> _Outcome | None:
+        """A burst, and one rate below what it gave, in static batches."""
+
+        def points(load: Load, capacity: float) -> list[Point]:
+            return [at_rate(self.resident, load, USUAL_SHARE * capacity, self._seconds)]
+
+        return self._outcome(self._load(batch), points)
+
+    def swept(self, bound: float) -> _Outcome | None:
+        """A burst, and rates around the one that keeps p99 within `bound`."""
+
+        def points(load: Load, capacity: float) -> list[Point]:
+            return sweep(self.resident, load, capacity, self._seconds, bound)
+
+        return self._outcome(self._load(), points)
+
+    @property
+    def _seconds(self) -> float:
+        return self.traffic.seconds * self.settings.load_seconds
+
+    def _outcome(self, load: Load, points: Callable[[Load, float], list[Point]]) -> _Outcome | None:
+        say(f"load on {self.way.name}, {self.traffic.model}")
+        try:
+            burst(self.resident, dataclasses.replace(load, count=WARM_REQUESTS))
+            most = burst(self.resident, load)
+            return _Outcome(most, points(load, most.requests_per_second))
+        except (CaseFailed, OpenFailed) as reason:
+            self.result.notes[f"{self.way.name}, {self.traffic.model}"] = f"not run: {reason}"
+            return None
+
+    def _load(self, batch: int = 1) -> Load:
+        load = Load(math.inf, self.traffic.count, slots=self.traffic.slots, batch=batch)
+        if self.settings.tiny:
+            return dataclasses.replace(load, count=16, longest_prompt=64, longest_answer=32)
+        return load
+
+
+def _figures(outcome: _Outcome, bound: float) -> dict[str, Any]:
+    points = [{"rate": point.rate, **_numbers(point.served)} for point in outcome.points]
+    return {"burst": _numbers(outcome.burst), "points": points, "goodput": goodput(outcome.points, bound)}
+
+
+def _numbers(served: Served) -> dict[str, float]:
+    kept = {name: value for name, value in asdict(served).items() if name != "latencies"}
+    return {**kept, "p50": served.p50, "p99": served.p99, "requests": len(served.latencies)}
