@@ -16,8 +16,6 @@ from typing import Self
 from bench.generation_cases import Arrival, Load
 from bench.processes import Resident
 
-# Prompts in a static batch may differ by this: all of them pay for the longest.
-MOST_UNLIKE = 1.5
 # The rates that are tried: this share of what a burst gave, then more or less by these.
 USUAL_SHARE, STEPS = 0.7, (0.2, 0.1)
 FEWEST_REQUESTS = 8
@@ -61,7 +59,7 @@ def serve_batches(load: Load, serve: Serve) -> Served:
     while waiting:
         waits_until(begin + arrivals[waiting[0]].at)
         now = time.perf_counter() - begin
-        batch = alike([number for number in waiting if arrivals[number].at <= now], arrivals, load.batch)
+        batch = alike([number for number in waiting if arrivals[number].at <= now], arrivals, load)
 
         def done(row: int, moment: float, batch: Sequence[int] = batch) -> None:
             ends[batch[row]] = moment - begin
@@ -71,13 +69,12 @@ def serve_batches(load: Load, serve: Serve) -> Served:
     return Served.of(load, ends)
 
 
-def alike(waiting: Sequence[int], arrivals: Sequence[Arrival], most: int) -> list[int]:
+def alike(waiting: Sequence[int], arrivals: Sequence[Arrival], load: Load) -> list[int]:
     """The first of `waiting`, and those after it whose prompts are about as long as its own."""
     first = len(arrivals[waiting[0]].prompt)
-    near = [
-        n for n in waiting if max(len(arrivals[n].prompt), first) <= MOST_UNLIKE * min(len(arrivals[n].prompt), first)
-    ]
-    return near[:most]
+    lengths = {number: len(arrivals[number].prompt) for number in waiting}
+    near = [n for n, length in lengths.items() if max(length, first) <= load.unlike * min(length, first)]
+    return near[: load.batch]
 
 
 def waits_until(moment: float) -> None:

@@ -60,8 +60,8 @@ class Load:
     """`count` greedy requests by a Poisson process of `rate` a second (infinite: all at once).
 
     Lengths are log-uniform: prompts of 8 to `longest_prompt` tokens, answers of 8 to `longest_answer`. `slots` is how
-    many rows a continuous batch may have, `batch` how many a static one. The same requests in the same order come at
-    every rate.
+    many rows a continuous batch may have, `batch` how many a static one, in which prompts may be so many times as long
+    as another as `unlike` says. The same requests in the same order come at every rate.
     """
 
     rate: float
@@ -70,6 +70,7 @@ class Load:
     longest_answer: int = 256
     slots: int = 32
     batch: int = 8
+    unlike: float = 1.5
 
     def arrivals(self) -> tuple[Arrival, ...]:
         """The requests in order of their time."""

@@ -193,10 +193,10 @@ def _arrivals(result: Result) -> list[str]:
     for model, facts in result.facts.items():
         rows = []
         for name, way in facts["ways"].items():
-            most = way["burst"]
+            most, mark = way["burst"], ">= " if way["at_least"] else ""
             points = "; ".join(" ".join(number(p[key]) for key in ("rate", "p50", "p99")) for p in way["points"])
-            figures = (most["requests_per_second"], most["tokens_per_second"], way["goodput"])
-            rows.append((name, *map(number, figures), points))
+            figures = (number(most["requests_per_second"]), number(most["tokens_per_second"]))
+            rows.append((name, *figures, mark + number(way["goodput"]), points))
         header = ("way", "burst, requests/s", "tokens/s", "goodput", "tried: requests/s, p50 s, p99 s")
         parts.append(table(f"{model}: requests/s with p99 within {number(facts['bound'])} s", header, rows))
     return parts

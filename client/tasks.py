@@ -17,6 +17,7 @@ from hfx.names import (
     LABEL,
     QUESTION,
     TEXT_INPUT,
+    TEXT_OUTPUT,
     Task,
 )
 
@@ -36,6 +37,11 @@ def task_of(model: ModelMetadata) -> Task:
     for task, needed, given in SIGNATURES:
         if needed <= inputs and given <= outputs:
             return task
+    if TEXT_OUTPUT in outputs:
+        raise RequestRefused(
+            f"{model.name!r} generates texts; this client asks encoders only.",
+            'Use `hfx infer --local`, or POST {"text_input": ...} to /v2/models/NAME/generate.',
+        )
     raise RequestRefused(
         f"The model {model.name!r} is for none of hfx's tasks: it takes {', '.join(sorted(inputs)) or 'nothing'} "
         f"and gives {', '.join(sorted(outputs)) or 'nothing'}.",

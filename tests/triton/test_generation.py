@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
+from hfx.client import Client
+from hfx.client.tasks import task_of
+from hfx.errors import RequestRefused
 from hfx.local_generation import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests import zoo
@@ -115,6 +118,12 @@ def test_what_can_not_be_done_is_refused(fields: dict[str, Any], message: str, s
         with pytest.raises(urllib.error.HTTPError) as refused:
             post(served, f"{model}/generate", **fields)
         assert refused.value.code == 400 and message in json.loads(refused.value.read())["error"]
+
+
+def test_the_client_says_how_a_generator_is_asked(served: EmbeddedServer) -> None:
+    with Client(served.grpc_url) as client, pytest.raises(RequestRefused, match="generates texts") as refused:
+        task_of(client.metadata("stories"))
+    assert "generate" in refused.value.fix
 
 
 def test_a_cancelled_stream_frees_its_row(served: EmbeddedServer) -> None:

@@ -388,7 +388,7 @@ def interrupt():
     seen.wait()
     os.kill(os.getpid(), signal.SIGINT)
 
-threading.Thread(target=interrupt).start()
+threading.Thread(target=interrupt, daemon=True).start()
 sys.exit(main(sys.argv[1:]))
 """
 
