@@ -234,8 +234,8 @@ def _export(result: Result) -> list[str]:
     rows = []
     for title, facts in result.facts.items():
         took = facts.get("took", facts)
-        outcome = "" if "took" not in facts else "published" if facts["published"] else "refused by the gate"
-        disk = f"{took['disk_bytes'] / 1e9:.2f}" if outcome != "refused by the gate" else "-"
+        outcome = "" if facts.get("published", True) else f"refused: {facts['said']}"
+        disk = "-" if outcome else f"{took['disk_bytes'] / 1e9:.2f}"
         rows.append((title, number(took["seconds"]), f"{took['peak_bytes'] / 1e9:.2f}", disk, outcome))
     return [table("Export of bart-large-cnn", ("way", "seconds", "GB at most", "GB on disk", ""), rows)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
@@ -39,6 +40,10 @@ PUBLISHED = {
     "xlm-roberta-int8": ("sentiment-xlm-roberta", "int8", "auto"),
     "bert-int8": ("sentiment-bert", "int8", "auto"),
 }
+
+
+# A shell that starts the tests in the background makes them, and all that they start, deaf to SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def export_zoo(
