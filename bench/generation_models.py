@@ -46,11 +46,11 @@ def converted(
 ) -> Path:
     """The folder that `convert` fills at the first call, in a process of its own. Raises OpenFailed.
 
-    It is made again when the checkpoint, the packages, `convert` itself or one of `sources` change.
+    It is made again when the checkpoint, the packages, the file of `convert` or one of `sources` change.
     """
-    parts = [model.checkpoint, precision, fetched, inspect.getsource(convert)]
+    parts = [model.checkpoint, precision, fetched, convert.__name__]
     parts += [f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES]
-    parts += [path.read_text(encoding="utf-8") for path in sources]
+    parts += [path.read_text(encoding="utf-8") for path in (Path(inspect.getfile(convert)), *sources)]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
     def build(folder: Path) -> None:

@@ -80,7 +80,14 @@ CT2 = Way(
     ctranslate2_way.convert,
     lambda: str(packages("ctranslate2", ctranslate2_way.PINS)),
 )
-_genai = partial(Way, GENAI, open_way=genai_way.open_way, convert=genai_way.convert, fetch=_fetch_genai)
+_genai = partial(
+    Way,
+    GENAI,
+    open_way=genai_way.open_way,
+    convert=genai_way.convert,
+    fetch=_fetch_genai,
+    sources=lambda: [Path(intel_way.__file__)],  # which does most of the conversion
+)
 GENAI8, GENAI4 = _genai("int8"), _genai("int4", most_rows=1)
 GENAI4_HEAD = replace(GENAI4, name=f"{GENAI}, head int4", convert=genai_way.convert_all)
 SEQ2SEQ_INTEL = Way(INTEL, "int8", intel_way.open_way, intel_way.convert, peers.fetch_intel)
