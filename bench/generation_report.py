@@ -1,7 +1,4 @@
-"""The tables and goals of `bench.generate`, from its results. Measures nothing.
-
-Ratios are medians of the ratios within a round. Goals are for hfx as it is served: its threads don't spin.
-"""
+"""The tables and goals of `bench.generate`. Ratios are medians of the ratios within a round. Measures nothing."""
 
 from __future__ import annotations
 
