@@ -25,13 +25,17 @@ from hfx.local import Device, Kind
 from hfx.python_backends.engine.errors import ModelRefused, ProviderMissing
 from hfx.python_backends.engine.sessions import SessionSettings
 
-# What is tried, in order, where the one before is beyond the limits: heads decide between close tokens, a source's K
+# What is tried, in order, where the one before is beyond the limits; the fastest first. Heads decide between close tokens, a source's K
 # and V in int8 lose where few values are large, and finer scales of int4 cost a little speed.
 FORMATS_TRIED: Mapping[Precision, tuple[Formats, ...]] = {
     "fp32": (FORMATS["fp32"],),
     "fp16": (FORMATS["fp16"],),
     "int8": (FORMATS["int8"], replace(FORMATS["int8"], head="fp32", cross="float32")),
-    "int4": (FORMATS["int4"], replace(FORMATS["int4"], head="fp32", cross="float32", block=16)),
+    "int4": (
+        replace(FORMATS["int4"], head="int4", embedding="int4", block=128),
+        FORMATS["int4"],
+        replace(FORMATS["int4"], head="fp32", cross="float32", block=16),
+    ),
 }
 # What a device's files run on here, the best first: those for GPUs on the CPU where there is no GPU.
 PROVIDERS: Mapping[Device, tuple[str, ...]] = {"cpu": ("CPU",), "gpu": ("CUDA", "CPU")}
