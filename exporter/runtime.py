@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.python_backends.engine.sessions import CPUINFO, multiplies_bytes_exactly
 
 Name = TypeVar("Name", bound=str)
 Runtime = Literal["openvino", "onnxruntime"]
@@ -65,15 +66,12 @@ class CpuChoice:
         }
 
 
-def weight_levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
+def weight_levels(cpuinfo: Path = CPUINFO) -> int:
     """The largest int8 weight that ONNX Runtime multiplies rightly on this processor.
 
-    x86 without VNNI adds u8 x s8 products in pairs of 16 bits, which overflow above 7-bit weights. Other processors
-    have no `flags` line and no such instruction.
+    x86 without VNNI adds u8 x s8 products in pairs of 16 bits, which overflow above 7-bit weights.
     """
-    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), None)
-    return 127 if flags is None or {"avx512_vnni", "avx_vnni"} & set(flags) else 63
+    return 127 if multiplies_bytes_exactly(cpuinfo) else 63
 
 
 def openvino_available() -> bool:

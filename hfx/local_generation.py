@@ -102,16 +102,7 @@ def _parameters(folder: Path, device: Device) -> dict[str, int]:
 def _open(version: Path, device: Device, kind: Kind, parameters: Mapping[str, int]) -> TextGenerator:
     from hfx.python_backends.generation.generator import TextGenerator
 
-    if kind == OWN[device]:
-        return TextGenerator.open(version, device=device, **parameters)
-    from tokenizers import Tokenizer
-
-    from hfx.python_backends.engine.engine import Engine
-    from hfx.python_backends.generation.configuration import Configuration
-
-    slots, queue, threads = (parameters[option] for option in PARAMETERS)
-    engine = Engine.open(version / device, provider=PROVIDERS[kind], slots=slots, max_queue=queue, threads=threads)
-    return TextGenerator(engine, Tokenizer.from_file(str(version / "tokenizer.json")), Configuration.read(version))
+    return TextGenerator.open(version, device=device, provider=PROVIDERS[kind], **parameters)
 
 
 def _fields(request: Request) -> tuple[str, dict[str, Any]]:

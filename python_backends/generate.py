@@ -82,7 +82,8 @@ class TritonPythonModel:
     async def _answer(self, fields: dict[str, Any], sender: Any) -> None:
         try:
             text, streams = fields.pop("text_input"), fields.pop("stream", False)
-            async with self.generator.stream(text, **fields) as stream:
+            # In a thread: a long text takes a while to tokenize, a new number of beams opens a decoder.
+            async with await asyncio.to_thread(self.generator.stream, text, **fields) as stream:
                 watch = asyncio.create_task(_cancel_with(sender, stream))
                 try:
                     await (_send_pieces if streams else _send_whole)(stream, sender)
@@ -91,8 +92,8 @@ class TritonPythonModel:
         except EngineError as error:
             sender.send(_refused(error), flags=FINAL)
         except Exception as error:  # a bug: the caller must not wait for ever
+            pb.Logger.log_error(f"a request ended with {error!r}")
             sender.send(_refused(error), flags=FINAL)
-            raise
 
 
 async def _send_pieces(stream: Any, sender: Any) -> None:

@@ -29,7 +29,8 @@ class TritonPythonModel:
         self.outputs = [tensor["name"] for tensor in config["output"]]
         self.loop = asyncio.new_event_loop()
         # async_exec runs in the loop's executor, whose default has a handful of threads.
-        self.loop.set_default_executor(ThreadPoolExecutor(int(parameters["callers"])))
+        self.callers = ThreadPoolExecutor(int(parameters["callers"]))
+        self.loop.set_default_executor(self.callers)
         self.thread = threading.Thread(target=self.loop.run_forever, name="relay")
         self.thread.start()
 
@@ -42,6 +43,7 @@ class TritonPythonModel:
         """Stop the loop; Triton has seen every request answered by now."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
+        self.callers.shutdown()
 
     async def _relay(self, request: Any, sender: Any) -> None:
         try:

@@ -25,8 +25,8 @@ from hfx.local import Device, Kind
 from hfx.python_backends.engine.errors import ModelRefused, ProviderMissing
 from hfx.python_backends.engine.sessions import SessionSettings
 
-# What is tried, in order, where the one before is beyond the limits; the fastest first. Heads decide between close tokens, a source's K
-# and V in int8 lose where few values are large, and finer scales of int4 cost a little speed.
+# What is tried, the fastest first, where the one before is beyond the limits: heads decide between close tokens, a
+# source's K and V in int8 lose where few values are large, and finer scales of int4 cost a little speed.
 FORMATS_TRIED: Mapping[Precision, tuple[Formats, ...]] = {
     "fp32": (FORMATS["fp32"],),
     "fp16": (FORMATS["fp16"],),

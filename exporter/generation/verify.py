@@ -36,7 +36,7 @@ class PublishedGenerator:
     recorded: Recorded
 
 
-def open_generator(repository: Path, name: str) -> PublishedGenerator:
+def open_published(repository: Path, name: str) -> PublishedGenerator:
     """NAME in `repository`; RepositoryError where it is missing or damaged."""
     manifest = read_model(repository, name)
     return PublishedGenerator(manifest, find_generation_task(manifest.task), read_recorded(repository / name / FILE))

@@ -15,7 +15,7 @@ from hfx.errors import HfxError, UsageError
 from hfx.names import GENERATION_TASKS, Task
 
 if TYPE_CHECKING:
-    from hfx.exporter.verify import Ask, DataOptions
+    from hfx.exporter.verify import Ask
 
 
 class Device(StrEnum):
@@ -47,6 +47,8 @@ def command(
         raise UsageError("--input-column, --target-column, --metric and --min are about --data.", "Add --data F.csv.")
     if minimum is not None and max_drop is not None:
         raise UsageError("--min and --max-drop exclude each other.", "Leave one of them out.")
+    from hfx.exporter import verify as encoders
+    from hfx.exporter.generation import verify as generators
     from hfx.exporter.verify import DataOptions
     from hfx.repository import recover
     from hfx.repository.catalog import model as read_model
@@ -56,30 +58,13 @@ def command(
     task = read_model(repository, name).task
     options = DataOptions(data, tuple(input_column or ()), target_column, metric, minimum, max_drop) if data else None
     figures: dict[str, Any] = {"name": name, "task": str(task), "device": device.value, "url": url or None}
-    verify = _verify_generator if task in GENERATION_TASKS else _verify_encoder
-    with report.progress("Verifying"), _model(repository, name, task, device.value, url) as ask:
-        figures |= verify(repository, name, ask, device.value, max_drop, options)
-    report.result(figures, _lines(figures))
-
-
-def _verify_encoder(
-    repository: Path, name: str, ask: Ask, device: str, max_drop: float | None, options: DataOptions | None
-) -> dict[str, Any]:
-    from hfx.exporter import verify
-
+    verify: Any = generators if task in GENERATION_TASKS else encoders
     published = verify.open_published(repository, name)
-    figures = {"parity": verify.against_checkpoint(published, ask, device, max_drop)}
-    return figures if options is None else {**figures, "data": verify.on_data(published, ask, options)}
-
-
-def _verify_generator(
-    repository: Path, name: str, ask: Ask, device: str, max_drop: float | None, options: DataOptions | None
-) -> dict[str, Any]:
-    from hfx.exporter.generation import verify
-
-    published = verify.open_generator(repository, name)
-    figures = {"parity": verify.against_checkpoint(published, ask, device, max_drop)}
-    return figures if options is None else {**figures, "data": verify.on_data(published, ask, options)}
+    with report.progress("Verifying"), _model(repository, name, task, device.value, url) as ask:
+        figures["parity"] = verify.against_checkpoint(published, ask, device.value, max_drop)
+        if options is not None:
+            figures["data"] = verify.on_data(published, ask, options)
+    report.result(figures, _lines(figures))
 
 
 @contextmanager

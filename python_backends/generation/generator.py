@@ -55,11 +55,20 @@ class TextGenerator:
 
     @classmethod
     def open(
-        cls, folder: Path | str, *, device: str = "cpu", slots: int = 8, max_queue: int = 64, threads: int = 0
+        cls,
+        folder: Path | str,
+        *,
+        device: str = "cpu",
+        provider: str = "",
+        slots: int = 8,
+        max_queue: int = 64,
+        threads: int = 0,
     ) -> TextGenerator:
         """The model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
 
-        `slots`, `max_queue` and `threads` are those of Engine.open. Raises ModelRefused in its kinds.
+        `provider` runs the files of one device on another; without it they run on their own. `slots`, `max_queue` and
+        `threads` are those of Engine.open. The decoder for the default number of beams is open when this returns.
+        Raises ModelRefused in its kinds.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)
@@ -67,8 +76,14 @@ class TextGenerator:
         tokenizer = _tokenizer(folder / TOKENIZER_FILE)
         if device not in PROVIDERS or not (folder / device).is_dir():
             raise ModelDamaged(f"{folder} has no engine for the device {device!r}", "Export the model for that device")
-        provider = PROVIDERS[device]
-        engine = Engine.open(folder / device, slots=slots, max_queue=max_queue, threads=threads, provider=provider)
+        engine = Engine.open(
+            folder / device,
+            slots=slots,
+            max_queue=max_queue,
+            threads=threads,
+            provider=provider or PROVIDERS[device],
+            beams=(int(configuration.defaults.get("num_beams", 1)),),
+        )
         try:
             _check_engine(configuration, engine, folder)
             return cls(engine, tokenizer, configuration)

@@ -358,6 +358,15 @@ def test_a_damaged_recording_is_a_damaged_model(
     assert run(capsys, "infer", "t5", TEXT, "--local", "--repository", str(copy))[0] == 3
 
 
+def test_int4_is_in_its_fastest_form_where_the_gate_allows_it(
+    checkpoints: Callable[[str], Path], tmp_path: Path, family: str
+) -> None:
+    easy = published(checkpoints(family), tmp_path / "easy", name="m", precision="int4", max_drop=1.0)
+    formats: Any = easy.choices["formats"]
+    assert (formats["cpu"]["head"], formats["cpu"]["block"]) == ("int4", 128)
+    assert "tried" not in formats["cpu"]
+
+
 def test_dry_run_prints_the_plan(
     checkpoints: Callable[[str], Path], family: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
