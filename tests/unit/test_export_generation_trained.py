@@ -74,7 +74,7 @@ def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
 
     data = write_data(tmp_path, "summaries-bart")
     published(zoo.checkpoint("summaries-bart"), tmp_path / "r", name="m", verify_data=(data,))
-    opened = verify.open_generator(tmp_path / "r", "m")
+    opened = verify.open_published(tmp_path / "r", "m")
     with LocalGenerator.open(tmp_path / "r", "m") as generator:
         figures = verify.on_data(opened, generator.infer_all, DataOptions(data))
         assert figures["value"] == manifest_of(tmp_path / "r", "m").parity["data"][data.name]["torch"]
