@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SOURCES := hfx exporter client python_backends tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-unit demo docs bench-encoder bench-generate zoo clean
+.PHONY: help install format check test test-unit demo docs soak bench-encoder bench-generate bench-serve zoo clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -34,14 +34,20 @@ test: check ## Every check and every test
 test-unit: install ## The tests that start no server and train no model
 	$(BIN)/python -m pytest tests/unit tests/attacks -m 'not slow and not triton'
 
-demo: install ## A trained classifier from checkpoint to a real Triton
-	$(BIN)/python -m examples.classifier
+soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow
+	$(BIN)/python -m pytest tests/triton -m soak --timeout 1800
+
+demo: install ## Trained models from checkpoint to a real Triton: classify, summarize, stream
+	$(BIN)/python -m examples.demo
 
 bench-encoder: install ## Encoders through Triton against bare sessions and the peers
 	$(BIN)/python -m bench.encoder
 
 bench-generate: install ## Generation against CTranslate2, OpenVINO, optimum and torch
 	$(BIN)/python -m bench.generate
+
+bench-serve: install ## Generation through Triton against the engine in process
+	$(BIN)/python -m bench.serve
 
 docs: install ## Make the generated pages of docs/
 	$(BIN)/python -m hfx.cli.reference docs

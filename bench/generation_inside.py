@@ -16,7 +16,7 @@ from bench.generation_cases import Batch, open_model
 from bench.generation_export import ExportFailed, export
 from bench.generation_figures import Result
 from bench.generation_models import conversion
-from bench.generation_peers import CT2, ORT, Way, ours
+from bench.generation_peers import CT2, ORT, OURS4, OURS8, Way
 from bench.generation_works import BART_CASES, FAILURES, GPT2_CASES, T5_CASES, Settings, rounds, say
 from bench.processes import Open, Resident
 
@@ -38,7 +38,7 @@ def overhead(settings: Settings) -> Result:
     for turn in rounds(settings, "overhead", 3):
         for name, case in OVERHEAD:
             small = _small(case, settings)
-            for found in _ask(ours("int8"), name, generation_steps.open_way, [small], settings, result):
+            for found in _ask(OURS8, name, generation_steps.open_way, [small], settings, result):
                 for figure, value in asdict(found).items():
                     if value is not None:
                         result.add(("hfx", "int8", f"{name}, {small.label}", figure), turn, value)
@@ -48,7 +48,7 @@ def overhead(settings: Settings) -> Result:
 def memory(settings: Settings) -> Result:
     """Bytes of fresh processes, hfx's and CTranslate2's, on the same batch."""
     result = Result()
-    openers = ((ours("int8"), generation_memory.open_ours), (CT2, generation_memory.open_ctranslate2))
+    openers = ((OURS8, generation_memory.open_ours), (CT2, generation_memory.open_ctranslate2))
     for turn in rounds(settings, "memory", 3):
         for way, opener in openers:
             for found in _ask(way, "distilgpt2", opener, [MEMORY], settings, result):
@@ -65,7 +65,9 @@ def operators(settings: Settings) -> Result:
         case = _small(whole, settings)
         say(f"profile of {name} {precision}, {case.label}")
         questions = [case, *([] if profiles else [None])]
-        found = _ask(ours(precision), name, generation_profile.open_way, questions, settings, result)
+        found = _ask(
+            {"int8": OURS8, "int4": OURS4}[precision], name, generation_profile.open_way, questions, settings, result
+        )
         if found:
             profiles.append({"model": name, "precision": precision, "case": case.label, **asdict(found[0])})
             for limits in found[1:]:
@@ -82,7 +84,7 @@ def exporting(settings: Settings) -> Result:
         result.facts["hfx"] = asdict(export(model, settings.export_seconds))
     except ExportFailed as reason:
         result.notes["hfx export"] = f"not run: {reason}"
-    for title, way in (("optimum", ORT), ("engine folder", ours("int8"))):
+    for title, way in (("optimum", ORT), ("engine folder", OURS8)):
         try:
             folder = way.folder(model)
         except FAILURES as reason:

@@ -15,7 +15,7 @@ from typing import Any
 from bench.arrivals import USUAL_SHARE, Point, Served, at_rate, burst, goodput, sweep
 from bench.generation_cases import Load, open_model
 from bench.generation_figures import Result
-from bench.generation_peers import CT2, GENAI8, Way, ours
+from bench.generation_peers import CT2, GENAI8, OURS8, Way
 from bench.generation_works import Settings, opened, say
 from bench.processes import CaseFailed, OpenFailed, Resident
 
@@ -40,9 +40,9 @@ class Traffic:
 TRAFFIC = (
     # CTranslate2 feeds a decoder what exceeds the shortest prompt of a batch token by token; an encoder only pads.
     # These were the best of batches of 1 to 32 and ratios of 1.1 to any.
-    Traffic("distilgpt2", 64, 1.0, 32, ((8, 1.5), (32, 3.0)), (ours("int8"), GENAI8)),
+    Traffic("distilgpt2", 64, 1.0, 32, ((8, 1.5), (32, 3.0)), (OURS8, GENAI8)),
     # A request is 13 times the work: fewer of them.
-    Traffic("bart-large-cnn", 16, 1.5, 16, ((8, math.inf), (16, math.inf)), (ours("int8"),)),
+    Traffic("bart-large-cnn", 16, 1.5, 16, ((8, math.inf), (16, math.inf)), (OURS8,)),
 )
 
 

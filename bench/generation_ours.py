@@ -17,6 +17,7 @@ from bench.generation_cases import THREADS, Batch, Load, Model
 from bench.processes import Prepare, Run
 
 if TYPE_CHECKING:
+    from hfx.exporter.families import Formats
     from hfx.python_backends.engine.engine import Engine
     from hfx.python_backends.engine.handle import Handle
     from hfx.python_backends.engine.request import Request
@@ -26,21 +27,34 @@ LONGEST_QUEUE = 100_000  # a load is served, however long it takes
 
 
 def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
-    """Write the engine folder of the checkpoint, as `hfx export` does, without the gate."""
-    from hfx.exporter.families import FORMATS, write_engine_folder
+    """Write the engine folder of the checkpoint, as `hfx export` does, without the gate; of int4, the head is int8."""
+    from hfx.exporter.families import FORMATS
+
+    _write(model, folder, FORMATS[precision])
+
+
+def convert_fastest(model: Model, folder: str, fetched: str, precision: str) -> None:
+    """The same in the form that `hfx export` tries first: of int4, head and embedding have 4 bits too."""
+    from hfx.exporter.generation.comparison import FORMATS_TRIED
+
+    _write(model, folder, FORMATS_TRIED[precision][0])  # type: ignore[index]
+
+
+def _write(model: Model, folder: str, formats: Formats) -> None:
+    from hfx.exporter.families import write_engine_folder
     from hfx.exporter.runtime import weight_levels
     from hfx.exporter.source import open_checkpoint
 
-    write_engine_folder(open_checkpoint(model.checkpoint), Path(folder), FORMATS[precision], weight_levels())
+    write_engine_folder(open_checkpoint(model.checkpoint), Path(folder), formats, weight_levels())
 
 
-def open_way(model: Model, folder: str, fetched: str, precision: str, spinning: bool = False) -> Prepare:
+def open_way(model: Model, folder: str, fetched: str, precision: str) -> Prepare:
     """The engine, opened for each batch with as many slots as it has rows."""
     engines: dict[int, Engine] = {}
 
     def opened(slots: int) -> Engine:
         if slots not in engines:
-            engines[slots] = open_engine(folder, slots, LONGEST_QUEUE, spinning)
+            engines[slots] = open_engine(folder, slots, LONGEST_QUEUE)
         return engines[slots]
 
     def prepare(case: Batch | Load) -> Run:
@@ -58,11 +72,11 @@ def open_way(model: Model, folder: str, fetched: str, precision: str, spinning: 
     return prepare
 
 
-def open_engine(folder: str | Path, slots: int, queue: int, spinning: bool = False) -> Engine:
+def open_engine(folder: str | Path, slots: int, queue: int) -> Engine:
     """The engine that is measured."""
     from hfx.python_backends.engine.engine import Engine
 
-    return Engine.open(folder, slots=slots, max_queue=queue, threads=THREADS, spinning=spinning)
+    return Engine.open(folder, slots=slots, max_queue=queue, threads=THREADS)
 
 
 def requests(case: Batch, start: int | None) -> list[Request]:

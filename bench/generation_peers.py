@@ -6,7 +6,7 @@ How a way converts and runs stands in its own file (generation_ours.py, peers_ge
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,24 +35,21 @@ class Way:
     sources: Callable[[], list[Path]] = list
     most_rows: int = 1024
     slow: bool = False
-    options: dict[str, object] = field(default_factory=dict)
 
     def folder(self, model: Model) -> Path | None:
         """The model as this way wants it, converted at the first call. Raises FetchFailed and OpenFailed."""
         if self.convert is None:
             return None
-        name = self.name.removesuffix(SPINNING).replace(",", "").replace(" ", "-").lower()
+        name = self.name.replace(",", "").replace(" ", "-").lower()
         return converted(name, model, self.precision, self.convert, self.fetch(), self.finish, self.sources())
 
     def open(self, model: Model) -> Resident:
         """The way in a process of its own. Raises FetchFailed and OpenFailed."""
         arguments = {"model": model, "folder": str(self.folder(model) or ""), "fetched": self.fetch()}
-        return Resident(self.open_way, **arguments, precision=self.precision, **self.options)
+        return Resident(self.open_way, **arguments, precision=self.precision)
 
 
-SPINNING = ", threads spin"
-OURS, OURS_SPINNING = "hfx", "hfx" + SPINNING
-CTRANSLATE2, GENAI, INTEL = "CTranslate2", "OpenVINO GenAI", "OpenVINO by optimum-intel"
+OURS, CTRANSLATE2, GENAI, INTEL = "hfx", "CTranslate2", "OpenVINO GenAI", "OpenVINO by optimum-intel"
 ONNXRUNTIME, TORCH = "ONNX Runtime by optimum", "torch"
 
 
@@ -60,19 +57,9 @@ def _fetch_genai() -> str:
     return f"{peers.fetch_intel()}:{packages('genai', genai_way.PINS)}"
 
 
-def ours(precision: str, spinning: bool = False) -> Way:
-    """hfx's engine; by default its threads don't spin, as when it is served."""
-    return Way(
-        OURS_SPINNING if spinning else OURS,
-        precision,
-        generation_ours.open_way,
-        generation_ours.convert,
-        sources=exporter_sources,
-        most_rows=1 if spinning or precision == "int4" else 1024,
-        options={"spinning": spinning},
-    )
-
-
+_ours = partial(Way, OURS, open_way=generation_ours.open_way, convert=generation_ours.convert, sources=exporter_sources)
+OURS8, OURS4 = _ours("int8"), _ours("int4", most_rows=1)
+OURS4_HEAD = replace(OURS4, name=f"{OURS}, head int4", convert=generation_ours.convert_fastest)
 CT2 = Way(
     CTRANSLATE2,
     "int8",
@@ -94,7 +81,7 @@ SEQ2SEQ_INTEL = Way(INTEL, "int8", intel_way.open_way, intel_way.convert, peers.
 _slow = partial(Way, slow=True, most_rows=32)
 ORT = _slow(ONNXRUNTIME, "int8", onnxruntime_way.open_way, onnxruntime_way.convert, finish=onnxruntime_way.finish)
 TORCH32, TORCH16 = (_slow(TORCH, precision, torch_way.open_way) for precision in ("fp32", "bf16"))
-OURS_ALL = (ours("int8"), ours("int4"), ours("int8", True), ours("int4", True))
+OURS_ALL = (OURS8, OURS4, OURS4_HEAD)
 # By name of the model, in the order of their turns.
 WAYS: dict[str, tuple[Way, ...]] = {
     "distilgpt2": (*OURS_ALL, CT2, GENAI8, GENAI4, GENAI4_HEAD, ORT, TORCH32, TORCH16),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from bench.cache import FetchFailed
 from bench.generation_cases import Batch, Model, open_model
 from bench.generation_figures import Result
-from bench.generation_peers import CT2, WAYS, Way, ours
+from bench.generation_peers import CT2, OURS8, WAYS, Way
 from bench.processes import CaseFailed, OpenFailed, Pace, Resident
 
 
@@ -85,7 +85,7 @@ def growth(settings: Settings) -> Result:
         for length in lengths
     }
     rows = GROWTH_ROWS[::3] if settings.tiny else GROWTH_ROWS
-    with opened(open_model("distilgpt2", settings.tiny), (ours("int8"), CT2), result) as ways:
+    with opened(open_model("distilgpt2", settings.tiny), (OURS8, CT2), result) as ways:
         for turn in rounds(settings, "growth", 2):
             for batch in rows:
                 for way in list(ways):

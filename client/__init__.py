@@ -1,23 +1,61 @@
-"""The Python client for models that hfx serves: `with Client() as client: client.classify("sentiment", "Lovely!")`.
+"""The Python client for models that hfx serves.
 
-Light on purpose: it imports numpy and gRPC, and nothing of the exporter.
+    from hfx.client import Client
+
+    with Client() as client:
+        client.classify("sentiment", "Lovely!").label
+        client.summarize("summaries", document, max_tokens=60).text
+        with client.stream("stories", "Anna was") as pieces:
+            for piece in pieces:
+                print(piece.text, end="", flush=True)
+
+`AsyncClient` has the same methods with `await`, `async with` and `async for`. All errors are hfx.errors':
+
+    HfxError
+      UsageError              a value, setting or address that can't be taken; nothing was sent
+      ServerError             the server failed; `status`, `model` and `request_id` tell at what
+        ServerUnreachable       nobody listens, or the connection broke: tried again
+        ServerBusy              its queue is full, or it takes no more requests: tried again
+        RequestTimeout          no answer in time, or nothing new of a stream for too long
+        RequestCancelled        the request was ended before its answer was complete
+        RequestRefused          the server understood the request and said no
+          ModelUnknown            it has no model of this name
+
+Light on purpose: neither numpy nor a protocol's library is imported before a client is made.
 """
 
+from hfx.client.address import Tls
+from hfx.client.async_client import AsyncClient
 from hfx.client.client import Client
+from hfx.client.generations import Generation, Piece
+from hfx.client.metadata import ModelMetadata, TensorMetadata
 from hfx.client.results import Answer, Classification, Embedding, Entities, Entity, Prediction
-from hfx.client.transport import GrpcTransport, ModelMetadata, Pending, TensorMetadata, Transport
+from hfx.client.retries import RetryPolicy
+from hfx.client.settings import GenerationSettings
+from hfx.client.streams import AsyncTextStream, TextStream
+from hfx.client.transport import Request, Stream, Transport
+from hfx.client.truncation import TruncationWarning
 
 __all__ = [
     "Answer",
+    "AsyncClient",
+    "AsyncTextStream",
     "Classification",
     "Client",
     "Embedding",
     "Entities",
     "Entity",
-    "GrpcTransport",
+    "Generation",
+    "GenerationSettings",
     "ModelMetadata",
-    "Pending",
+    "Piece",
     "Prediction",
+    "Request",
+    "RetryPolicy",
+    "Stream",
     "TensorMetadata",
+    "TextStream",
+    "Tls",
     "Transport",
+    "TruncationWarning",
 ]

@@ -1,61 +1,59 @@
-"""The client of a served model: one method a task, typed results, typed errors.
+"""The blocking client: one method a task, typed results, typed errors.
 
-A text gives one result, a list of texts a list in the same order; the `*_each` methods take any iterable and yield a
-result or an error for each text. Lists travel as one request a text, a bounded number at a time, and Triton batches
-them. This file must not know protocols (transport.py) or how tensors become results (results.py).
+A signature for each way of asking, and nothing else: what is asked is in asking.py, how it is sent in session.py.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import repeat, takewhile
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-import numpy as np
-import numpy.typing as npt
+from hfx.client import asking
+from hfx.client.address import Tls, access_of, parse_address
+from hfx.client.asking import Asker
+from hfx.client.connecting import connect
+from hfx.client.generations import Generation
+from hfx.client.inputs import Values
+from hfx.client.metadata import ModelMetadata
+from hfx.client.results import Answer, Classification, Entities
+from hfx.client.retries import RetryPolicy, policy_of
+from hfx.client.session import Limits, Session
+from hfx.client.settings import GenerationSettings, Settings, merged
+from hfx.client.streams import Reading, TextStream
+from hfx.client.transport import Transport
+from hfx.client.waiting import Blocking, run
+from hfx.errors import HfxError
 
-from hfx.client.inputs import (
-    Values,
-    check_text,
-    classification_values,
-    question_values,
-    text_values,
-    to_tensors,
-    zero_shot_values,
-)
-from hfx.client.results import (
-    Answer,
-    Classification,
-    Embedding,
-    Entities,
-    decode_answer,
-    decode_classification,
-    decode_embedding,
-    decode_entities,
-)
-from hfx.client.transport import GrpcTransport, ModelMetadata, Pending, Transport, check_timeout
-from hfx.client.wire import Array, Tensors
-from hfx.errors import HfxError, UsageError
-from hfx.names import EMBEDDING
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from hfx.client.tensors import Array
+
+    Vectors = npt.NDArray[np.float32]
 
 # A str is an iterable of strings too, which mypy calls an unsafe overlap: the first overload wins, as meant.
+# mypy: disable-error-code="overload-overlap"
 
-Result = TypeVar("Result")
-Make = Callable[[], Values]  # the inputs of one request, checked only when its turn comes
-Decode = Callable[[Tensors], Result]
+Seconds = float | None
+Texts = str | Iterable[str]
+Yes = Literal[True]
 
 
 class Client:
-    """A connection to a Triton server's gRPC port; a context manager, safe to share between threads.
+    """A connection to a Triton server; a context manager, safe to share between threads.
 
-    `url` is HOST:PORT. Each request must be answered within `timeout` seconds. Of a list, at most `window` requests
-    are on their way at a time. `transport` replaces the gRPC connection (and then `url` is not used).
+    `url` is HOST:PORT of the gRPC port (or grpc://, and grpcs:// with TLS), or http:// or https://HOST:PORT of the HTTP
+    port. Each request must be done within `timeout` seconds (those that a call names, or else the client's), retries
+    and all; a generator is told, and stops then. Of many texts, up to `max_in_flight` are asked at a time. A stream
+    ends with an error when no piece comes for `idle_timeout` seconds. `retries` is a RetryPolicy, or how many there
+    may be (0: none). `token` is sent as `Authorization: Bearer`, but in plain text to this machine only. `transport`
+    replaces the connection (then `url` and what belongs to it are not used).
 
-    All methods raise UsageError (a text that can't be sent), ServerUnreachable, ServerBusy (queue full, or no answer
-    in time), RequestRefused (with the server's reason; for an unknown model: which there are).
+    A text gives one result, an iterable of texts a list in the same order. If one of many fails, the others are
+    cancelled and its error is raised, with its index; with `return_errors=True` errors take the places of results.
+    The errors are those that `help(hfx.client)` shows.
     """
 
     def __init__(
@@ -63,103 +61,127 @@ class Client:
         url: str = "127.0.0.1:8001",
         *,
         timeout: float = 60.0,
-        window: int = 32,
+        max_in_flight: int = 32,
+        idle_timeout: float = 30.0,
+        retries: RetryPolicy | int = 2,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        tls: Tls | None = None,
         transport: Transport | None = None,
     ) -> None:
-        self.timeout = check_timeout(timeout)
-        if window < 1:
-            raise UsageError(f"A window of {window} requests sends nothing.", "Give at least 1.")
-        self.window = window
-        self._transport = transport or GrpcTransport(url)
-        self.url = self._transport.url
+        limits, policy = Limits(timeout, max_in_flight, idle_timeout), policy_of(retries)
+        if transport is None:
+            address = parse_address(url)
+            transport = connect(address, access_of(address, headers, token, tls))
+        self.url = transport.url
+        self._session = Session(transport, Blocking(), limits, policy)
 
     def is_ready(self) -> bool:
         """Whether the server answers and all of its models are ready."""
-        return self._transport.is_ready()
+        return run(self._session.is_ready())
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Return when all models are ready; raises ServerUnreachable or RequestTimeout after `timeout` seconds."""
+        run(self._session.wait_ready(timeout))
 
     def models(self) -> list[str]:
-        """The names to ask for, sorted: the ready models without the members of ensembles."""
-        return self._transport.models(self.timeout)
+        """The names to ask for, sorted: the ready models without their members."""
+        return run(asking.models(self._asker(None)))
 
     def metadata(self, name: str) -> ModelMetadata:
-        """The input and output tensors of model NAME."""
-        return self._transport.metadata(check_text(name, "model's name"), self.timeout)
+        """The input and output tensors of a model, asked once."""
+        return run(asking.metadata(self._asker(None), name))
 
-    def infer(self, name: str, values: Values) -> dict[str, Array]:
+    def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
         """Any model by its tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
-        return self._one(name, lambda: values, dict)
+        return run(asking.infer(self._asker(timeout), name, values))
 
-    def infer_each(self, name: str, requests: Iterable[Values]) -> Iterator[dict[str, Array] | HfxError]:
-        """As `infer`, for many: yields output tensors or an error for each, in order."""
-        return self._each(name, (partial(_same, values) for values in requests), dict)
+    def infer_each(
+        self, name: str, requests: Iterable[Values], *, timeout: Seconds = None
+    ) -> Iterator[dict[str, Array] | HfxError]:
+        """As `infer`, for many: yields tensors or an error for each, in order, and reads no more than it must."""
+        coming = asking.infer_each(self._asker(timeout), name, requests)
+        try:
+            while True:
+                try:
+                    yield run(coming.__anext__())
+                except StopAsyncIteration:
+                    return
+        finally:
+            run(coming.aclose())
 
     @overload
-    def classify(self, name: str, texts: str, top_k: int | None = None) -> Classification: ...  # type: ignore[overload-overlap]
-    @overload
-    def classify(self, name: str, texts: Iterable[str], top_k: int | None = None) -> list[Classification]: ...
     def classify(
-        self, name: str, texts: str | Iterable[str], top_k: int | None = None
-    ) -> Classification | list[Classification]:
+        self, name: str, texts: str, *, top_k: int | None = None, timeout: Seconds = None
+    ) -> Classification: ...
+    @overload
+    def classify(
+        self, name: str, texts: Iterable[str], *, top_k: int | None = None, timeout: Seconds = None
+    ) -> list[Classification]: ...
+    @overload
+    def classify(
+        self, name: str, texts: Texts, *, top_k: int | None = None, timeout: Seconds = None, return_errors: Yes
+    ) -> list[Classification | HfxError]: ...
+    def classify(
+        self,
+        name: str,
+        texts: Texts,
+        *,
+        top_k: int | None = None,
+        timeout: Seconds = None,
+        return_errors: bool = False,
+    ) -> Any:
         """The best `top_k` labels of each text (the model's own number without it)."""
-        if isinstance(texts, str):
-            return self._one(name, lambda: classification_values(texts, top_k), decode_classification)
-        return _all(partial(self.classify_each, name, top_k=top_k), texts)
-
-    def classify_each(
-        self, name: str, texts: Iterable[str], top_k: int | None = None
-    ) -> Iterator[Classification | HfxError]:
-        """As `classify`, one by one: yields a result or an error for each text, in order."""
-        return self._each(name, (partial(classification_values, text, top_k) for text in texts), decode_classification)
+        return run(asking.classify(self._asker(timeout, return_errors), name, texts, top_k))
 
     @overload
-    def label_tokens(self, name: str, texts: str) -> Entities: ...  # type: ignore[overload-overlap]
+    def label_tokens(self, name: str, texts: str, *, timeout: Seconds = None) -> Entities: ...
     @overload
-    def label_tokens(self, name: str, texts: Iterable[str]) -> list[Entities]: ...
-    def label_tokens(self, name: str, texts: str | Iterable[str]) -> Entities | list[Entities]:
+    def label_tokens(self, name: str, texts: Iterable[str], *, timeout: Seconds = None) -> list[Entities]: ...
+    @overload
+    def label_tokens(
+        self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: Yes
+    ) -> list[Entities | HfxError]: ...
+    def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: bool = False) -> Any:
         """The entities of each text."""
-        if isinstance(texts, str):
-            return self._one(name, lambda: text_values(texts), decode_entities)
-        return _all(partial(self.label_tokens_each, name), texts)
-
-    def label_tokens_each(self, name: str, texts: Iterable[str]) -> Iterator[Entities | HfxError]:
-        """As `label_tokens`, one by one: yields a result or an error for each text, in order."""
-        return self._each(name, (partial(text_values, text) for text in texts), decode_entities)
+        return run(asking.label_tokens(self._asker(timeout, return_errors), name, texts))
 
     @overload
-    def answer(self, name: str, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]
+    def answer(self, name: str, question: str, context: str, *, timeout: Seconds = None) -> Answer: ...
     @overload
-    def answer(self, name: str, question: Iterable[str], context: str | Iterable[str]) -> list[Answer]: ...
-    def answer(self, name: str, question: str | Iterable[str], context: str | Iterable[str]) -> Answer | list[Answer]:
+    def answer(
+        self, name: str, question: Iterable[str], context: Texts, *, timeout: Seconds = None
+    ) -> list[Answer]: ...
+    @overload
+    def answer(
+        self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, return_errors: Yes
+    ) -> list[Answer | HfxError]: ...
+    def answer(
+        self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, return_errors: bool = False
+    ) -> Any:
         """The answer that `context` gives to `question`; of lists, pair by pair (one context serves all questions)."""
-        if isinstance(question, str):
-            if not isinstance(context, str):
-                raise UsageError("There is one question but a list of contexts.", "Give as many questions as contexts.")
-            return self._one(name, lambda: question_values(question, context), decode_answer)
-        return _all(partial(self.answer_each, name), _pairs(question, context))
-
-    def answer_each(self, name: str, pairs: Iterable[tuple[str, str]]) -> Iterator[Answer | HfxError]:
-        """As `answer`, for (question, context) pairs: yields a result or an error for each, in order."""
-        return self._each(name, (partial(question_values, *pair) for pair in pairs), decode_answer)
-
-    def embed(self, name: str, texts: str | Iterable[str]) -> npt.NDArray[np.float32]:
-        """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for a list."""
-        if isinstance(texts, str):
-            return self._one(name, lambda: text_values(texts), decode_embedding).vector
-        vectors = [embedding.vector for embedding in _all(partial(self.embed_each, name), texts)]
-        return np.stack(vectors) if vectors else np.empty((0, self._width(name)), np.float32)
-
-    def embed_each(self, name: str, texts: Iterable[str]) -> Iterator[Embedding | HfxError]:
-        """As `embed`, one by one: yields an Embedding or an error for each text, in order."""
-        return self._each(name, (partial(text_values, text) for text in texts), decode_embedding)
+        return run(asking.answer(self._asker(timeout, return_errors), name, question, context))
 
     @overload
-    def zero_shot(  # type: ignore[overload-overlap]
+    def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors: ...
+    @overload
+    def embed(
+        self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: Yes
+    ) -> list[Vectors | HfxError]: ...
+    def embed(self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: bool = False) -> Any:
+        """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many."""
+        return run(asking.embed(self._asker(timeout, return_errors), name, texts))
+
+    @overload
+    def zero_shot(
         self,
         name: str,
         texts: str,
         labels: Iterable[str],
+        *,
         multi_label: bool | None = None,
         top_k: int | None = None,
+        timeout: Seconds = None,
     ) -> Classification: ...
     @overload
     def zero_shot(
@@ -167,38 +189,141 @@ class Client:
         name: str,
         texts: Iterable[str],
         labels: Iterable[str],
+        *,
         multi_label: bool | None = None,
         top_k: int | None = None,
+        timeout: Seconds = None,
     ) -> list[Classification]: ...
+    @overload
     def zero_shot(
         self,
         name: str,
-        texts: str | Iterable[str],
+        texts: Texts,
         labels: Iterable[str],
+        *,
         multi_label: bool | None = None,
         top_k: int | None = None,
-    ) -> Classification | list[Classification]:
+        timeout: Seconds = None,
+        return_errors: Yes,
+    ) -> list[Classification | HfxError]: ...
+    def zero_shot(
+        self,
+        name: str,
+        texts: Texts,
+        labels: Iterable[str],
+        *,
+        multi_label: bool | None = None,
+        top_k: int | None = None,
+        timeout: Seconds = None,
+        return_errors: bool = False,
+    ) -> Any:
         """The scores of the candidate `labels` for each text; with `multi_label` each label is judged by itself."""
-        if isinstance(texts, str):
-            return self._one(name, lambda: zero_shot_values(texts, labels, top_k, multi_label), decode_classification)
-        return _all(partial(self.zero_shot_each, name, labels=labels, multi_label=multi_label, top_k=top_k), texts)
+        return run(asking.zero_shot(self._asker(timeout, return_errors), name, texts, labels, multi_label, top_k))
 
-    def zero_shot_each(
+    @overload
+    def generate(
+        self,
+        name: str,
+        texts: str,
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        **keywords: Unpack[Settings],
+    ) -> Generation: ...
+    @overload
+    def generate(
         self,
         name: str,
         texts: Iterable[str],
-        labels: Iterable[str],
-        multi_label: bool | None = None,
-        top_k: int | None = None,
-    ) -> Iterator[Classification | HfxError]:
-        """As `zero_shot`, one by one: yields a result or an error for each text, in order."""
-        candidates = labels if isinstance(labels, str) else list(labels)
-        makes = (partial(zero_shot_values, text, candidates, top_k, multi_label) for text in texts)
-        return self._each(name, makes, decode_classification)
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        **keywords: Unpack[Settings],
+    ) -> list[Generation]: ...
+    @overload
+    def generate(
+        self,
+        name: str,
+        texts: Texts,
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        return_errors: Yes,
+        **keywords: Unpack[Settings],
+    ) -> list[Generation | HfxError]: ...
+    def generate(
+        self,
+        name: str,
+        texts: Texts,
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        return_errors: bool = False,
+        **keywords: Unpack[Settings],
+    ) -> Any:
+        """How the model goes on with each text, or answers it. Settings are an object's, and keywords, which win."""
+        return run(asking.generate(self._asker(timeout, return_errors), name, texts, merged(settings, keywords)))
+
+    @overload
+    def summarize(
+        self,
+        name: str,
+        texts: str,
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        **keywords: Unpack[Settings],
+    ) -> Generation: ...
+    @overload
+    def summarize(
+        self,
+        name: str,
+        texts: Iterable[str],
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        **keywords: Unpack[Settings],
+    ) -> list[Generation]: ...
+    @overload
+    def summarize(
+        self,
+        name: str,
+        texts: Texts,
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        return_errors: Yes,
+        **keywords: Unpack[Settings],
+    ) -> list[Generation | HfxError]: ...
+    def summarize(
+        self,
+        name: str,
+        texts: Texts,
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        return_errors: bool = False,
+        **keywords: Unpack[Settings],
+    ) -> Any:
+        """As `generate`, of a summarization model only; `long="chunk"` summarizes texts of any length."""
+        return run(asking.summarize(self._asker(timeout, return_errors), name, texts, merged(settings, keywords)))
+
+    def stream(
+        self,
+        name: str,
+        text: str,
+        settings: GenerationSettings | None = None,
+        *,
+        timeout: Seconds = None,
+        **keywords: Unpack[Settings],
+    ) -> TextStream:
+        """As `generate`, but the pieces of the text as they come: `with client.stream(…) as pieces: …`."""
+        call = asking.streamed(name, text, merged(settings, keywords))
+        return TextStream(Reading(self._session, name, call, timeout))
 
     def close(self) -> None:
-        """Close the connection."""
-        self._transport.close()
+        """Close the connection; calls that are under way in other threads end with RequestCancelled."""
+        run(self._session.close())
 
     def __enter__(self) -> Self:
         return self
@@ -208,89 +333,5 @@ class Client:
     ) -> None:
         self.close()
 
-    def _one(self, name: str, make: Make, decode: Decode[Result]) -> Result:
-        return decode(self._send(name, make).result())
-
-    def _each(self, name: str, makes: Iterable[Make], decode: Decode[Result]) -> Iterator[Result | HfxError]:
-        waiting: deque[Pending] = deque()
-        try:
-            for make in makes:
-                waiting.append(self._submit(name, make))
-                if len(waiting) == self.window:
-                    yield _settle(waiting.popleft(), decode)
-            while waiting:
-                yield _settle(waiting.popleft(), decode)
-        finally:  # whoever stops reading early leaves nothing running
-            for pending in waiting:
-                pending.cancel()
-
-    def _submit(self, name: str, make: Make) -> Pending:
-        try:
-            return self._send(name, make)
-        except HfxError as error:
-            return _Unsent(error)
-
-    def _send(self, name: str, make: Make) -> Pending:
-        return self._transport.submit(check_text(name, "model's name"), to_tensors(make()), self.timeout)
-
-    def _width(self, name: str) -> int:
-        return next((max(t.shape[-1], 0) for t in self.metadata(name).outputs if t.name == EMBEDDING), 0)
-
-
-class _Unsent:
-    """A request that could not even be sent, in its place among the pending ones."""
-
-    def __init__(self, error: HfxError) -> None:
-        self._error = error
-
-    def result(self) -> dict[str, Array]:
-        raise self._error
-
-    def cancel(self) -> None:
-        pass
-
-
-def _settle(pending: Pending, decode: Decode[Result]) -> Result | HfxError:
-    try:
-        return decode(pending.result())
-    except HfxError as error:
-        return error
-
-
-Item = TypeVar("Item")
-
-
-def _all(each: Callable[[Iterable[Item]], Iterator[Result | HfxError]], items: Iterable[Item]) -> list[Result]:
-    """All results, or the first error: nothing more is sent then, and what is on its way is waited for."""
-    results: list[Result] = []
-    failures: list[HfxError] = []
-    for index, outcome in enumerate(each(takewhile(lambda _: not failures, items))):
-        if isinstance(outcome, HfxError):
-            failures.append(_at(index, outcome))
-        else:
-            results.append(outcome)
-    if failures:
-        raise failures[0]
-    return results
-
-
-def _at(index: int, error: HfxError) -> HfxError:
-    located = type(error)(f"At index {index}: {error.message}", error.fix)
-    located.__cause__ = error
-    return located
-
-
-def _pairs(questions: Iterable[str], contexts: str | Iterable[str]) -> Iterable[tuple[str, str]]:
-    if isinstance(contexts, str):
-        return zip(questions, repeat(contexts), strict=False)
-    first, second = list(questions), list(contexts)
-    if len(first) != len(second):
-        raise UsageError(
-            f"There are {len(first)} questions but {len(second)} contexts.",
-            "Give one context for all, or one for each.",
-        )
-    return zip(first, second, strict=True)
-
-
-def _same(values: Values) -> Values:
-    return values
+    def _asker(self, timeout: Seconds, return_errors: bool = False) -> Asker:
+        return Asker(self._session, timeout, return_errors)

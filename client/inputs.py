@@ -1,16 +1,12 @@
-"""A task's question as the input tensors of a model, checked before anything is sent.
+"""A task's question as plain values under the names of a model's tensors, checked before anything is sent.
 
-Plain values go in (`{"text_input": ["some text"]}`), tensors with a batch dimension of 1 come out. This file must not
-know connections or results.
+`{"text_input": ["some text"]}` is one request. This file must not know connections, results or numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
-from hfx.client.wire import Array
 from hfx.errors import UsageError
 from hfx.names import CANDIDATE_LABELS, CONTEXT, MULTI_LABEL, QUESTION, TEXT_INPUT, TOP_K
 
@@ -67,20 +63,3 @@ def check_text(text: object, role: str) -> str:
             'Read its source with the right encoding, or replace such characters: text.encode("utf-8", "replace").',
         ) from None
     return text
-
-
-def to_tensors(values: Values) -> dict[str, Array]:
-    """Tensors of shape [1, number of values]: BYTES from str, BOOL from bool, INT32 from int, FP32 from float."""
-    return {name: _tensor(name, list(items)) for name, items in values.items()}
-
-
-def _tensor(name: str, items: list[Value]) -> Array:
-    if all(isinstance(item, str) for item in items):
-        tensor: Array = np.empty((1, len(items)), np.object_)
-        tensor[0, :] = [check_text(item, name).encode() for item in items]
-        return tensor
-    if all(isinstance(item, bool) for item in items):
-        return np.array([items], np.bool_)
-    if all(isinstance(item, int) for item in items):
-        return np.array([items], np.int32)
-    return np.array([items], np.float32)

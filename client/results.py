@@ -1,21 +1,24 @@
-"""What the client returns: frozen, typed results, and their decoding from a model's output tensors.
+"""What encoders answer: frozen, typed results, and their decoding from a model's output tensors.
 
 Each class is decoded by one function here, so that every way of asking (one text, many, another transport) gives the
-same values. Nothing here sends anything. Tensors carry a leading batch dimension of 1, as one text is one request.
+same values. Nothing here sends anything.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from hfx.client.wire import Array, Tensors
+from hfx.client.outputs import as_text, number, scalar, tensor, text, truncated_tokens
 from hfx.errors import ServerError
-from hfx.names import ANSWER, EMBEDDING, END, ENTITIES, LABEL, SCORE, START, TRUNCATED_TOKENS
+from hfx.names import ANSWER, EMBEDDING, END, ENTITIES, LABEL, SCORE, START
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from hfx.client.tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -87,62 +90,44 @@ class Embedding:
 
 def decode_classification(outputs: Tensors) -> Classification:
     """From `label` BYTES [1, k], `score` FP32 [1, k]."""
-    labels, scores = _tensor(outputs, LABEL).ravel(), _tensor(outputs, SCORE).ravel()
-    predictions = tuple(Prediction(_text(a), float(b)) for a, b in zip(labels, scores, strict=True))
-    if not predictions:
-        raise ServerError("The model answered without any label.", "Export it again, or ask its author.")
-    return Classification(predictions, _truncated(outputs))
+    labels, scores = tensor(outputs, LABEL).ravel(), tensor(outputs, SCORE).ravel()
+    if not labels.size or labels.size != scores.size:
+        raise ServerError(
+            f"The model answered with {labels.size} labels and {scores.size} scores.",
+            "Export it again, or ask its author.",
+        )
+    pairs = zip(labels.tolist(), scores.tolist(), strict=True)
+    predictions = tuple(Prediction(as_text(label, LABEL), float(score)) for label, score in pairs)
+    return Classification(predictions, truncated_tokens(outputs))
 
 
 def decode_entities(outputs: Tensors) -> Entities:
     """From `entities` BYTES [1, 1], a JSON list of {entity, score, start, end, word}."""
     try:
-        rows = json.loads(_tensor(outputs, ENTITIES).item())
+        rows = json.loads(scalar(outputs, ENTITIES))
         entities = tuple(
             Entity(str(row["entity"]), float(row["score"]), int(row["start"]), int(row["end"]), str(row["word"]))
             for row in rows
         )
     except (ValueError, TypeError, KeyError) as error:
         raise ServerError(f"The model's entities can't be read: {error!r}.") from error
-    return Entities(entities, _truncated(outputs))
+    return Entities(entities, truncated_tokens(outputs))
 
 
 def decode_answer(outputs: Tensors) -> Answer:
     """From `answer` BYTES [1, 1], `score` FP32 [1, 1], `start` and `end` INT32 [1, 1]."""
     return Answer(
-        answer=_text(_scalar(outputs, ANSWER)),
-        score=float(_scalar(outputs, SCORE)),
-        start=int(_scalar(outputs, START)),
-        end=int(_scalar(outputs, END)),
-        truncated_tokens=_truncated(outputs),
+        answer=text(outputs, ANSWER),
+        score=float(scalar(outputs, SCORE)),
+        start=number(outputs, START),
+        end=number(outputs, END),
+        truncated_tokens=truncated_tokens(outputs),
     )
 
 
 def decode_embedding(outputs: Tensors) -> Embedding:
     """From `embedding` FP32 [1, d]."""
-    return Embedding(_tensor(outputs, EMBEDDING)[0].astype(np.float32, copy=False), _truncated(outputs))
-
-
-def _truncated(outputs: Tensors) -> int:
-    return int(_scalar(outputs, TRUNCATED_TOKENS)) if TRUNCATED_TOKENS in outputs else 0
-
-
-def _tensor(outputs: Tensors, name: str) -> Array:
-    if name not in outputs:
-        raise ServerError(
-            f"The model's answer has no tensor {name!r} but {', '.join(sorted(outputs))}.",
-            "Is it a model for this task? `hfx list` tells.",
-        )
-    return outputs[name]
-
-
-def _scalar(outputs: Tensors, name: str) -> Any:
-    array = _tensor(outputs, name)
-    if array.size != 1:
-        raise ServerError(f"The model's tensor {name!r} has {array.size} values instead of one.")
-    return array.item()
-
-
-def _text(value: object) -> str:
-    assert isinstance(value, bytes)
-    return value.decode("utf-8", "replace")
+    array = tensor(outputs, EMBEDDING)
+    if array.ndim != 2 or array.shape[0] != 1:
+        raise ServerError(f"The model's embedding has the shape {list(array.shape)} instead of [1, d].")
+    return Embedding(array[0].astype("float32", copy=False), truncated_tokens(outputs))

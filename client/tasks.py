@@ -1,4 +1,4 @@
-"""Which task a served model answers, told by its tensors alone.
+"""Which task a served model answers, told by its configuration's parameter `task` or else by its tensors.
 
 A client knows a model's inputs and outputs from the server, and needs no manifest. One row a task; this file must not
 know texts or results.
@@ -6,8 +6,8 @@ know texts or results.
 
 from __future__ import annotations
 
-from hfx.client.transport import ModelMetadata
-from hfx.errors import RequestRefused
+from hfx.client.metadata import ModelMetadata
+from hfx.errors import RequestRefused, UsageError
 from hfx.names import (
     ANSWER,
     CANDIDATE_LABELS,
@@ -28,22 +28,36 @@ SIGNATURES = (
     (Task.TOKEN_CLASSIFICATION, {TEXT_INPUT}, {ENTITIES}),
     (Task.FEATURE_EXTRACTION, {TEXT_INPUT}, {EMBEDDING}),
     (Task.QUESTION_ANSWERING, {QUESTION, CONTEXT}, {ANSWER}),
+    (Task.TEXT_GENERATION, {TEXT_INPUT}, {TEXT_OUTPUT}),
 )
+SUMMARIZERS = (Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION)
 
 
 def task_of(model: ModelMetadata) -> Task:
-    """The task of MODEL; raises RequestRefused for a model that takes no text or gives no known result."""
+    """The task of MODEL; raises RequestRefused for a model that takes no text or gives no known result.
+
+    Generators have the same tensors whatever they were trained for: one whose configuration does not tell is a
+    text-generation.
+    """
+    if model.task in tuple(Task):
+        return Task(model.task)
     inputs, outputs = {tensor.name for tensor in model.inputs}, {tensor.name for tensor in model.outputs}
     for task, needed, given in SIGNATURES:
         if needed <= inputs and given <= outputs:
             return task
-    if TEXT_OUTPUT in outputs:
-        raise RequestRefused(
-            f"{model.name!r} generates texts; this client asks encoders only.",
-            'Use `hfx infer --local`, or POST {"text_input": ...} to /v2/models/NAME/generate.',
-        )
     raise RequestRefused(
         f"The model {model.name!r} is for none of hfx's tasks: it takes {', '.join(sorted(inputs)) or 'nothing'} "
         f"and gives {', '.join(sorted(outputs)) or 'nothing'}.",
         "Ask for the model itself, not for a member of it: `hfx list` shows the names.",
+        model=model.name,
     )
+
+
+def check_summarizer(model: ModelMetadata) -> None:
+    """Raise UsageError if MODEL is known not to summarize; a generator that does not tell its task may."""
+    task = task_of(model)
+    if task not in SUMMARIZERS and (model.task or task is not Task.TEXT_GENERATION):
+        raise UsageError(
+            f"The model {model.name!r} does not summarize: it is for {task}.",
+            "Use generate() to continue a text, or ask a summarization model.",
+        )

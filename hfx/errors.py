@@ -14,8 +14,11 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
       VerificationFailed        4   the exported model does not answer like the checkpoint
       ServerError               5   a server that does not start, answer or know the model
         ServerUnreachable           nobody listens, or the connection broke
+        ServerBusy                  its queue is full
+        RequestTimeout              no answer in time, or nothing new of a stream for too long
+        RequestCancelled            the request was ended before its answer was complete
         RequestRefused              the server understood the request and said no
-        ServerBusy                  its queue is full, or the request waited too long
+          ModelUnknown              it has no model of this name
       LintFailed                7   the repository breaks a rule
       RepositoryError           2   the repository can't do what was asked: a name is taken, it can't be written
         ModelMissing            3   it has no such model
@@ -96,21 +99,50 @@ class VerificationFailed(HfxError):
 
 
 class ServerError(HfxError):
-    """A server that does not start, answer, or know the model."""
+    """A server that does not start, answer, or know the model.
+
+    `status` is the server's own word for a failed request (a gRPC code or HTTP status), `model` and `request_id` say
+    which request it was; all are empty where there is none.
+    """
 
     exit_code = 5
+
+    def __init__(
+        self, message: str, fix: str = "", *, status: str = "", model: str = "", request_id: str = ""
+    ) -> None:
+        super().__init__(message, fix)
+        self.status = status
+        self.model = model
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        named = {"model": self.model, "status": self.status, "request": self.request_id}
+        where = ", ".join(f"{name} {value}" for name, value in named.items() if value)
+        return f"{super().__str__()}\n({where})" if where else super().__str__()
 
 
 class ServerUnreachable(ServerError):
     """Nobody listens at the address, or the connection broke."""
 
 
+class ServerBusy(ServerError):
+    """The server's queue is full, or it takes no more requests."""
+
+
+class RequestTimeout(ServerError):
+    """No answer came in time, or nothing new of a stream for too long."""
+
+
+class RequestCancelled(ServerError):
+    """The request was ended before its answer was complete."""
+
+
 class RequestRefused(ServerError):
     """The server understood the request and refused it: the message is the server's."""
 
 
-class ServerBusy(ServerError):
-    """The server's queue is full, or the request waited longer than the queue's timeout."""
+class ModelUnknown(RequestRefused):
+    """The server has no model of this name."""
 
 
 class LintFailed(HfxError):

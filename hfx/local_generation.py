@@ -5,14 +5,22 @@ The parity gate, `hfx verify` and `hfx infer --local` run it. It knows nothing o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hfx import names
-from hfx.errors import HfxError, ModelCorrupt, RequestRefused, ServerBusy, ServerError, UsageError
+from hfx.errors import (
+    HfxError,
+    ModelCorrupt,
+    RequestRefused,
+    RequestTimeout,
+    ServerBusy,
+    ServerError,
+    UsageError,
+)
 from hfx.local import Answer, Device, Kind, Request, read_config
 
 if TYPE_CHECKING:
@@ -35,6 +43,7 @@ class LocalGenerator:
 
     def __init__(self, name: str, generator: TextGenerator) -> None:
         self.name = name
+        self.slots = generator.engine.stats().slots
         self._generator = generator
 
     @classmethod
@@ -68,8 +77,8 @@ class LocalGenerator:
             answers |= {index: _answer([text]) for index, text in zip(members, found, strict=True)}
         return [answers[index] for index in range(len(requests))]
 
-    def stream(self, request: Request) -> Iterator[Piece]:
-        """The pieces of the answer as they come; to leave the iterator early is to cancel the request."""
+    def stream(self, request: Request) -> Generator[Piece, None, None]:
+        """The pieces of the answer as they come; to close the iterator early is to cancel the request."""
         text, fields = _fields(request)
         with _refusals(), self._generator.stream(text, **fields) as pieces:
             yield from pieces
@@ -109,10 +118,18 @@ def _fields(request: Request) -> tuple[str, dict[str, Any]]:
     """The text of a request, and its settings as the generator takes them."""
     values = {name: _plain(name, value) for name, value in request.items() if name != names.STREAM}
     text = values.pop(names.TEXT_INPUT)
+    if names.TIMEOUT_MS in values:
+        values["timeout"] = _seconds(values.pop(names.TIMEOUT_MS))
     stopping = values.get(names.EARLY_STOPPING)
     if stopping in ("true", "false"):
         values[names.EARLY_STOPPING] = stopping == "true"
     return text, values
+
+
+def _seconds(milliseconds: Any) -> float:
+    if type(milliseconds) is not int or milliseconds < 1:
+        raise UsageError(f"{names.TIMEOUT_MS} is {milliseconds!r}.", "Give a whole number of milliseconds above 0.")
+    return milliseconds / 1000
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -164,6 +181,8 @@ def _translated(error: EngineError) -> HfxError:
         return RequestRefused(message, fix) if error.field == "text" else UsageError(message, fix)
     if isinstance(error, engine.DoesNotFit):
         return RequestRefused(message, fix)
+    if isinstance(error, engine.DeadlineExceeded):
+        return RequestTimeout(message, fix)
     if isinstance(error, engine.QueueFull | engine.Draining):
         return ServerBusy(message, fix)
     if isinstance(error, engine.ModelDamaged):

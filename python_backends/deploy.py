@@ -21,8 +21,11 @@ _SHARED = ("inputs", "tasks")
 _EXTRA = {"token_classification": ("text_classification", "words")}
 
 # A generator's engine: packages, and what they need beside them.
-_GENERATOR = ("engine", "generation")
+_GENERATOR = ("engine", "generation", "responses")
 _GENERATOR_SHARED = ("capping", "inputs")
+
+# What a relay needs of the package `responses`; the rest is the engine's.
+_RELAY = ("__init__", "handover", "relaying", "turns")
 
 BACKEND_PACKAGE = "hfx_onnxruntime"
 
@@ -46,7 +49,10 @@ def stream_files() -> Files:
 
 def relay_files() -> Files:
     """Target name in NAME/1 of a generator -> source."""
-    return {"model.py": HERE / "relay.py"}
+    return {
+        "model.py": HERE / "relay.py",
+        **{f"responses/{module}.py": HERE / "responses" / f"{module}.py" for module in _RELAY},
+    }
 
 
 def onnxruntime_files() -> Files:

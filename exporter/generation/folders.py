@@ -11,17 +11,30 @@ from typing import Any
 from hfx import names
 from hfx.exporter.families import EngineFacts
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.generation.tensors import INPUTS, OUTPUTS
+from hfx.exporter.generation.tensors import INPUTS, OUTPUTS, STREAM_INPUTS
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
 from hfx.local import Device
 from hfx.python_backends import deploy
-from hfx.repository import InstanceGroup, ModelConfig, Staging
+from hfx.repository import InstanceGroup, ModelConfig, Staging, Warmup, WarmupInput
 
 FORMAT = 1
 SETTINGS, TOKENIZER = "generation.json", "tokenizer.json"
 # One request a call: both models answer requests one by one, and batching is the engine's.
 MAX_BATCH_SIZE = 1
-CALLERS = 128  # calls that the relay has under way at a time, a thread each
+DRAIN_SECONDS = 10  # that requests have to finish when the server stops
+# A relay answers this one itself: its engine may be loaded after it.
+NO_TOKENS = Warmup(
+    "no_tokens",
+    MAX_BATCH_SIZE,
+    {
+        names.TEXT_INPUT: WarmupInput("TYPE_STRING", (1,), "zero"),
+        names.MAX_TOKENS: WarmupInput("TYPE_INT32", (1,), "zero"),
+    },
+)
+NO_CACHE = (
+    "No response_cache: Triton's cache knows a request by its tensors, and can't tell one that samples without a seed,",
+    "whose next answer is another one, from one that has the same answer always.",
+)
 KINDS: dict[Device, str] = {"cpu": "KIND_CPU", "gpu": "KIND_GPU"}
 
 
@@ -29,6 +42,7 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
     """The entry point NAME: plain infer calls, handed on to the engine."""
     folder = staging.folder(plan.name)
     copy_files(folder, deploy.relay_files())
+    (folder / "configs").mkdir()
     config = ModelConfig(
         name=plan.name,
         backend="python",
@@ -36,8 +50,12 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
         inputs=INPUTS,
         outputs=OUTPUTS,
         instance_groups=(InstanceGroup("KIND_CPU", 1),),
-        parameters={"engine": plan.name + names.STREAM_SUFFIX, "callers": str(CALLERS)},
+        parameters={"engine": plan.name + names.STREAM_SUFFIX, "callers": str(plan.callers)},
+        warmups=(NO_TOKENS,),
+        note=NO_CACHE,
     )
+    for device in plan.built:  # the same for each: it only hands on
+        write_config(config, plan.command, folder / "configs" / f"{device}.pbtxt")
     write_config(config, plan.command, folder / "config.pbtxt")
 
 
@@ -61,7 +79,7 @@ def stream_config(plan: GeneratorPlan, device: Device) -> ModelConfig:
         name=plan.name + names.STREAM_SUFFIX,
         backend="python",
         max_batch_size=MAX_BATCH_SIZE,
-        inputs=INPUTS,
+        inputs=STREAM_INPUTS,
         outputs=OUTPUTS,
         instance_groups=(InstanceGroup(KINDS[device], 1),),
         parameters={
@@ -69,8 +87,10 @@ def stream_config(plan: GeneratorPlan, device: Device) -> ModelConfig:
             "slots": str(plan.slots),
             "max_queue_size": str(plan.max_queue),
             "intra_op_thread_count": str(plan.threads),
+            "drain_seconds": str(DRAIN_SECONDS),
         },
         decoupled=True,
+        note=NO_CACHE,
     )
 
 

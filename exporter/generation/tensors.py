@@ -1,4 +1,4 @@
-"""The tensors that clients of a generator send and get; the same of NAME and NAME_stream.
+"""The tensors that clients of a generator send and get, of NAME and of NAME_stream.
 
 Every input but the text is optional: what a request leaves out, the model's defaults decide. Settings are tensors and
 not request parameters, so that a cache keyed on tensors is right.
@@ -36,7 +36,10 @@ INPUTS: tuple[TensorSpec, ...] = (
     _setting(names.OVERLAP, "TYPE_INT32"),  # sentences that two chunks share
     _setting(names.STREAM, "TYPE_BOOL"),
     _setting(names.RETURN_LOG_PROBS, "TYPE_BOOL"),
+    _setting(names.TIMEOUT_MS, "TYPE_INT32"),  # from when the request arrives
 )
+# What the engine takes beside them: the id of another request, which is then cancelled.
+STREAM_INPUTS: tuple[TensorSpec, ...] = (*INPUTS, _setting(names.CANCEL_REQUEST, "TYPE_STRING"))
 OUTPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.TEXT_OUTPUT, "TYPE_STRING", (1,)),
     TensorSpec(names.FINISH_REASON, "TYPE_STRING", (1,)),  # stop, length or cancelled; empty before the last piece

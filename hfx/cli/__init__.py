@@ -23,6 +23,22 @@ from hfx.errors import HfxError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT
 READER_GONE = 141  # 128 + SIGPIPE
+# Modules of the extra `export` (pyproject.toml).
+EXPORT_PACKAGES = frozenset(
+    [
+        "scipy",
+        "tokenizers",
+        "torch",
+        "transformers",
+        "optimum",
+        "onnx",
+        "onnx_ir",
+        "onnxruntime",
+        "openvino",
+        "safetensors",
+        "huggingface_hub",
+    ]
+)
 # typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
 ParsingError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -89,10 +105,25 @@ def _run(words: list[str], reporter: Reporter) -> int:
         raise  # shell completion ends so
     except BrokenPipeError:
         raise
+    except ModuleNotFoundError as error:
+        return _missing_module(error, reporter)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        fix = "" if reporter.debug else "--debug shows more. Please report it: this should not happen."
-        return reporter.failure(HfxError(f"Unexpected: {reason}", fix), 1, kind=type(error).__name__, cause=error)
+        return _unexpected(error, reporter)
+
+
+def _unexpected(error: Exception, reporter: Reporter) -> int:
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    fix = "" if reporter.debug else "--debug shows more. Please report it: this should not happen."
+    return reporter.failure(HfxError(f"Unexpected: {reason}", fix), 1, kind=type(error).__name__, cause=error)
+
+
+def _missing_module(error: ModuleNotFoundError, reporter: Reporter) -> int:
+    """Whoever installed only the client lacks what exports and runs models."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXPORT_PACKAGES:
+        return _unexpected(error, reporter)
+    lacking = UsageError(f"This needs the package {package}, which is not installed.", "pip install 'hfx[export]'")
+    return reporter.failure(lacking, lacking.exit_code, cause=error)
 
 
 def _parsing_failure(error: Any) -> tuple[HfxError, int]:

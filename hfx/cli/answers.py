@@ -32,10 +32,11 @@ def plain_values(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
     A tensor of one value becomes that value, except where more are usual: labels, their scores, an embedding and
     log-probabilities are lists. `entities` is the list that its JSON text stands for. A number that JSON can't carry
-    (NaN) is null.
+    (NaN) is null. Log-probabilities that nobody asked for, an empty tensor of a server, are left out.
     """
     lists = {LABEL, EMBEDDING, OUTPUT_LOG_PROBS, *([SCORE] if LABEL in outputs else [])}
-    return {name: _plain(name, value, name in lists) for name, value in outputs.items()}
+    values = {name: _plain(name, value, name in lists) for name, value in outputs.items()}
+    return {name: value for name, value in values.items() if name != OUTPUT_LOG_PROBS or value}
 
 
 def _plain(name: str, value: Any, is_list: bool) -> Any:

@@ -1,7 +1,7 @@
 """Where a command's words go: people's text, progress, and the one JSON object.
 
-With --json, stdout carries exactly one JSON object and everything else goes to stderr; without it, results go to
-stdout. Nothing here knows what the results mean.
+With --json, stdout carries exactly one JSON object (a command of JSON lines: one a line) and everything else goes to
+stderr; without it, results go to stdout. Nothing here knows what the results mean.
 """
 
 from __future__ import annotations
@@ -36,9 +36,17 @@ class Reporter:
         """The outcome: VALUE as JSON with --json, else TEXT (a string, or lines) for people; both on stdout."""
         if self.json:
             _print_json(value)
-            return
-        for line in [text] if isinstance(text, str) else text:
-            print(visible(line), flush=True)
+        else:
+            self.lines([text] if isinstance(text, str) else text)
+
+    def lines(self, texts: Iterable[str]) -> None:
+        """Some lines of an outcome for people as they come, on stdout."""
+        for text in texts:
+            print(visible(text), flush=True)
+
+    def row(self, value: Mapping[str, Any]) -> None:
+        """One of many outcomes as it comes: VALUE as a line of JSON on stdout."""
+        _print_json(value)
 
     def table(self, value: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """The outcome as a table for people: a head of COLUMNS and ROWS, aligned; VALUE with --json."""
@@ -93,8 +101,7 @@ class Reporter:
         if self.debug:
             traceback.print_exception(cause or error)
         if self.json:
-            body = {"type": kind or type(error).__name__, "message": error.message, "fix": error.fix, "exit_code": code}
-            _print_json({"error": body})
+            _print_json({"error": error_body(error, code, kind)})
         print(visible(f"Error: {error.message}"), file=sys.stderr)
         if error.fix:
             print(visible(error.fix), file=sys.stderr)
@@ -105,6 +112,11 @@ def reporter(context: typer.Context) -> Reporter:
     """The reporter of this run."""
     found = context.find_object(Reporter)
     return found if found is not None else Reporter()
+
+
+def error_body(error: HfxError, code: int, kind: str = "") -> dict[str, Any]:
+    """An error as programs read it; KIND names one that is none of hfx's."""
+    return {"type": kind or type(error).__name__, "message": error.message, "fix": error.fix, "exit_code": code}
 
 
 def _print_json(value: Mapping[str, Any]) -> None:

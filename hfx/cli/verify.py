@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hfx.cli.output import reporter
+from hfx.cli.tensors import checked
 from hfx.errors import HfxError, UsageError
 from hfx.names import GENERATION_TASKS, Task
 
@@ -38,7 +39,7 @@ def command(
     max_drop: Annotated[
         float | None, typer.Option(help="Share of answers, and of the metric, that may be lost against the checkpoint.")
     ] = None,
-    url: Annotated[str, typer.Option(help="gRPC address of a server; in this process without it.")] = "",
+    url: Annotated[str, typer.Option(help="Address of a server, as of `hfx infer`; in this process without it.")] = "",
     device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = Device.CPU,
     repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository"),
 ) -> None:
@@ -82,16 +83,16 @@ def _model(repository: Path, name: str, task: Task, device: str, url: str) -> It
         model = LocalModel.open(repository, name, device)  # type: ignore[arg-type]
         yield model.infer_all
         return
-    from hfx.client import Client
+    from hfx.cli.connection import Connection, connect
     from hfx.local import plain_answer, scalar_outputs
 
     scalars = scalar_outputs(repository, name)
-    with Client(url) as client:
+    with connect(Connection(url=url)) as client:
+        metadata = client.metadata(name)
 
         def ask(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-            rows = [{key: value if isinstance(value, list) else [value] for key, value in r.items()} for r in requests]
             answers = []
-            for index, outcome in enumerate(client.infer_each(name, rows)):
+            for index, outcome in enumerate(client.infer_each(name, (checked(each, metadata) for each in requests))):
                 if isinstance(outcome, HfxError):
                     raise type(outcome)(f"Request {index}: {outcome.message}", outcome.fix)
                 answers.append(plain_answer(outcome, scalars))

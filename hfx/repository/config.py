@@ -117,7 +117,10 @@ Accelerator = tuple[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Everything that a config.pbtxt of hfx says. Exactly one of `backend` and `platform` ("ensemble") is set."""
+    """Everything that a config.pbtxt of hfx says. Exactly one of `backend` and `platform` ("ensemble") is set.
+
+    `note` is a comment: lines for whoever edits the file.
+    """
 
     name: str
     max_batch_size: int
@@ -137,6 +140,7 @@ class ModelConfig:
     decoupled: bool = False
     response_cache: bool = False
     latest_versions: int = 1
+    note: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.backend) == bool(self.platform):
@@ -251,7 +255,7 @@ def _ensemble(steps: tuple[EnsembleStep, ...]) -> Any:
 
 
 def render(config: ModelConfig, made_by: str) -> str:
-    """The text of config.pbtxt: a comment that names the command `made_by`, then every field of `config`.
+    """The text of config.pbtxt: comments (the command `made_by`, the note), then every field of `config`.
 
     Parsing the text gives `to_protobuf(config)` back. Fields that hold protobuf's default (false, 0, REJECT) are left
     out, except max_batch_size: whether a model batches must be readable.
@@ -260,8 +264,12 @@ def render(config: ModelConfig, made_by: str) -> str:
     blocks = _fold(line.strip() for line in text.splitlines())
     if not config.max_batch_size:
         blocks.append("max_batch_size: 0")
-    comment = "".join(character if character.isprintable() else " " for character in made_by)
-    return "\n".join([f"# Made by: {comment}", *sorted(blocks, key=_position)]) + "\n"
+    comments = (f"Made by: {made_by}", *config.note)
+    return "\n".join([*map(_comment, comments), *sorted(blocks, key=_position)]) + "\n"
+
+
+def _comment(line: str) -> str:
+    return "# " + "".join(character if character.isprintable() else " " for character in line)
 
 
 def _fold(lines: Iterator[str]) -> list[str]:

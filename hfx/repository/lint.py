@@ -52,6 +52,7 @@ RULES = (
     Rule("HFX503", "warning", "dynamic batching without batches", scheduling.batching_without_batches),
     Rule("HFX504", "error", "KIND_GPU in the configuration for CPUs", scheduling.gpu_in_cpu_config),
     Rule("HFX505", "warning", "more threads than cores", scheduling.oversubscribed),
+    Rule("HFX506", "error", "the response cache of a generator", scheduling.cached_generator),
     Rule("HFX601", "error", "an ONNX file can't be read", onnx_files.unreadable),
     Rule("HFX602", "error", "the opset is too new for the Triton release", onnx_files.opset),
     Rule("HFX603", "error", "the IR version is too new for the Triton release", onnx_files.ir_version),

@@ -7,5 +7,6 @@ folders with config.pbtxt files and knows nothing of checkpoints, tasks or clien
 from hfx.triton.docker import DockerServer
 from hfx.triton.embedded import EmbeddedServer
 from hfx.triton.server import Server
+from hfx.triton.stop_signals import StopSignals
 
-__all__ = ["DockerServer", "EmbeddedServer", "Server"]
+__all__ = ["DockerServer", "EmbeddedServer", "Server", "StopSignals"]

@@ -104,7 +104,7 @@ class DockerServer:
         return [
             *("docker", "run", "--rm", "--name", self.container),
             *("--user", _user(), "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-            *("--shm-size", SHARED_MEMORY),
+            *("--shm-size", SHARED_MEMORY, "--ulimit", f"stack={process.STACK_BYTES}"),
             *(("--gpus", "all") if self.device == "gpu" else ()),
             *self._published(),
             *(part for name in names for part in ("--mount", _mount((self.repository / name).resolve(), name))),
@@ -120,7 +120,8 @@ class DockerServer:
 
     def build_command(self) -> list[str]:
         """The line that builds the image, run in a checkout of hfx."""
-        return ["docker", "build", "--build-arg", f"BASE={self.release.image}", "--tag", self.image, "docker"]
+        base = f"BASE={self.release.image}"
+        return ["docker", "build", "--file", "docker/Dockerfile", "--build-arg", base, "--tag", self.image, "."]
 
     def start(self) -> None:
         """Start and return when every model answers."""
@@ -128,22 +129,29 @@ class DockerServer:
             raise ServerError("This server is running already.", "Call stop() first.")
         command = self.command()
         self._check_engine(command)
-        self._launch(command)
+        self._launch(command, self._progress)
 
     def fault(self) -> str:
-        """Why the server can't serve any longer; an empty string while it can."""
+        """How the container ended; an empty string while it runs. What happens inside only canaries see."""
         code = None if self._process is None else self._process.poll()
-        return "" if code is None else f"the container ended by itself (exit code {code})"
+        return "" if code is None else f"the container ended by itself ({process.exit_reason(code)})"
 
     def restart(self) -> None:
-        """Remove the container and start a new one at the same ports."""
-        self._remove()
-        self._launch(self.command())
+        """Remove the container at once and start a new one at the same ports; may be called again when it fails."""
+        self._remove(grace=0)
+        self._launch(self.command(), lambda line: None)
 
-    def stop(self) -> None:
-        """End the server, giving running requests `exit_timeout` seconds, and remove the container and its log."""
-        self._remove()
-        self.log.unlink(missing_ok=True)
+    def stop(self) -> bool:
+        """End the server and remove the container and its log; False: not all requests finished in `exit_timeout`."""
+        try:
+            return self._remove(self.exit_timeout + STOP_MARGIN_SECONDS) == 0  # docker passes SIGTERM on
+        finally:
+            self.log.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """End the container at once, also while `stop` waits for it; harmless without one."""
+        if self._process is not None:
+            subprocess.run(["docker", "kill", self.container], capture_output=True, check=False)
 
     def __enter__(self) -> Self:
         self.start()
@@ -166,21 +174,21 @@ class DockerServer:
             build = shlex.join(self.build_command())
             raise ServerError(f"There is no image {self.image}.", f"Build it in a checkout of hfx:\n{build}")
 
-    def _launch(self, command: Sequence[str]) -> None:
+    def _launch(self, command: Sequence[str], say: Callable[[str], None]) -> None:
         log = StartupLog(self.log)
         self._process = process.spawn(command, self.log, os.environ, Path.cwd())
         try:
-            self._wait_until_ready(self._process, log)
+            self._wait_until_ready(self._process, log, say)
         except BaseException:
-            self._remove()
+            self._remove(grace=0)
             raise
 
-    def _wait_until_ready(self, running: subprocess.Popen[bytes], log: StartupLog) -> None:
+    def _wait_until_ready(self, running: subprocess.Popen[bytes], log: StartupLog, say: Callable[[str], None]) -> None:
         deadline = time.monotonic() + self.timeout
         while not http_api.is_ready(self.http_url):
             log.read()
             if line := log.progress():
-                self._progress(line)
+                say(line)
             if running.poll() is not None or log.has_given_up():
                 raise load_error(log, {MODELS: str(self.repository)}, running.poll())
             if time.monotonic() > deadline:
@@ -190,9 +198,13 @@ class DockerServer:
                 )
             time.sleep(POLL_SECONDS)
 
-    def _remove(self) -> None:
-        if self._process is not None:
-            process.end(self._process, self.exit_timeout + STOP_MARGIN_SECONDS)  # docker passes SIGTERM on
+    def _remove(self, grace: float) -> int:
+        """End the container within GRACE seconds; returns its exit code, 0 when there is none."""
+        if self._process is None:
+            return 0
+        try:
+            return process.end(self._process, grace)
+        finally:
             self._process = None
             subprocess.run(["docker", "rm", "--force", self.container], capture_output=True, check=False)
 

@@ -16,15 +16,17 @@ from typing import Any, Self
 from hfx.errors import ServerError
 from hfx.triton import http_api, process
 from hfx.triton.arguments import server_arguments
+from hfx.triton.drain import Drain
 from hfx.triton.farm import plant, select_models
 from hfx.triton.ports import OPTIONS, choose_ports, port_taken
+from hfx.triton.process import exit_reason
 from hfx.triton.server import Endpoints, Ports, check_device, check_host, is_loopback
-from hfx.triton.startup import StartupLog, exit_reason, load_error
+from hfx.triton.startup import StartupLog, load_error
 from hfx.triton.wheel import VERSION, Wheel, find_wheel, make_backend_directory
 from hfx.triton.workspace import Workspace, remove_regions, sweep
 
 POLL_SECONDS = 0.03
-PORT_RACES = 3
+LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
 STOP_MARGIN_SECONDS = 5.0  # Triton looks once a second whether it may end
 
 
@@ -68,6 +70,7 @@ class EmbeddedServer:
         self._workspace: Workspace | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._first_stubs: dict[str, list[int]] = {}
+        self._kept_log: Path | None = None
 
     @property
     def http_url(self) -> str:
@@ -122,39 +125,58 @@ class EmbeddedServer:
             self._abandon(error)
             raise
 
-    def stop(self) -> None:
-        """End the server, giving running requests `exit_timeout` seconds, and remove all it left."""
-        if self._process is not None:
-            # A server with a dead stub would wait for it until the timeout.
-            process.end(self._process, 0 if self.fault() else self.exit_timeout + STOP_MARGIN_SECONDS)
+    def stop(self) -> bool:
+        """End the server and remove all it left; False: not all requests had finished after `exit_timeout` seconds.
+
+        A server of which a part is dead can't finish anything: it is killed.
+        """
+        try:
+            return self._process is None or self._end(self._process)
+        finally:
             self._process = None
-        if self._workspace is not None:
-            self._workspace.remove()
-            self._workspace = None
+            if self._workspace is not None:
+                self._workspace.remove(keep=self._kept_log)
+                self._workspace = None
+
+    def _end(self, running: subprocess.Popen[bytes]) -> bool:
+        if self.fault():
+            process.end(running, grace=0)
+            return True
+        drain = Drain(running.pid, self.log, self._endpoints.ports)
+        code = process.end(running, self.exit_timeout + STOP_MARGIN_SECONDS, drain.look)
+        return code == 0 or drain.over
+
+    def kill(self) -> None:
+        """End every process of the server at once, also while `stop` waits for it; harmless without one."""
+        if self._process is not None:
+            process.kill(self._process)
 
     def fault(self) -> str:
-        """Why the server can't serve any longer; an empty string while it can.
+        """Which process of the server died, and how; an empty string while all run.
 
         Triton never restarts a stub that died, and keeps saying that the model is ready.
         """
         code = self._running().poll()
         if code is not None:
-            return f"tritonserver ended by itself ({exit_reason(code)})"
-        dead = [name for name, pids in self._first_stubs.items() if not process.is_running(pids[-1], self.pid)]
-        return f"the Python process of {', '.join(dead)} died" if dead else ""
+            return f"tritonserver died ({exit_reason(code)})"
+        last = {name: pids[-1] for name, pids in self._first_stubs.items()}
+        return "; ".join(_death(name, pid) for name, pid in last.items() if not process.is_running(pid, self.pid))
 
     def restart(self) -> None:
-        """Kill the server with its stubs and start it again at the same ports, from the same files."""
+        """Kill the server with its stubs and start it again at the same ports, from the same files.
+
+        Raises ServerError when it does not start; another restart may succeed.
+        """
         process.end(self._running(), grace=0)
-        remove_regions(self._folder)
         try:
-            self._launch(find_wheel())
-        except _PortLostError as lost:
-            self._abandon(lost)
-            raise port_taken(lost.use, self.host, lost.port, "another program took it meanwhile") from None
+            self._launch(find_wheel(), lambda line: None)
         except BaseException as error:
-            self._abandon(error)
+            process.end(self._running(), grace=0)
+            if isinstance(error, _PortLostError):
+                raise port_taken(error.use, self.host, error.port, "another program took it meanwhile") from None
+            self._kept_log = self.log if str(self.log) in str(error) else None
             raise
+        self._kept_log = None
 
     def stubs(self) -> dict[str, list[int]]:
         """The live Python processes: model instance (e.g. `NAME_tokenize_0_0`) -> pids."""
@@ -210,33 +232,35 @@ class EmbeddedServer:
         ]
 
     def _launch_on_free_ports(self, wheel: Wheel) -> None:
-        for attempt in range(1, PORT_RACES + 1):
+        for attempt in range(1, LAUNCHES + 1):
             self._endpoints = Endpoints(self.host, choose_ports(self.wanted_ports, self.host))
             try:
-                self._launch(wheel)
+                return self._launch(wheel, self._progress)
             except _PortLostError as lost:
                 given = getattr(self.wanted_ports, lost.use)
-                if given or attempt == PORT_RACES:
+                if given or attempt == LAUNCHES:
                     raise port_taken(lost.use, self.host, lost.port, "another program took it") from None
-            else:
-                return
+            except _CrashError:
+                if attempt == LAUNCHES:
+                    raise
 
-    def _launch(self, wheel: Wheel) -> None:
+    def _launch(self, wheel: Wheel, say: Callable[[str], None]) -> None:
         assert self._workspace is not None
+        remove_regions(self._folder)  # of a server that crashed
         log = StartupLog(self.log)
         self._process = process.spawn(
             self._command(wheel), self.log, wheel.environment(), self._folder / "cwd", inherit=[self._workspace.lock]
         )
-        self._wait_until_ready(log)
+        self._wait_until_ready(log, say)
         self._first_stubs = self.stubs()
 
-    def _wait_until_ready(self, log: StartupLog) -> None:
+    def _wait_until_ready(self, log: StartupLog, say: Callable[[str], None]) -> None:
         deadline = time.monotonic() + self.timeout
         while True:
             ended = self._running().poll() is not None
             log.read()
             if line := log.progress():
-                self._progress(line)
+                say(line)
             if ended or log.has_given_up() or log.taken_port(self._endpoints.ports.metrics):
                 self._fail(log)
             # Metrics come last, and the log says "started" even when their port is taken: only the socket is proof.
@@ -257,7 +281,9 @@ class EmbeddedServer:
         port = log.taken_port(self._endpoints.ports.metrics)
         if port:
             raise _PortLostError(next(use for use in OPTIONS if getattr(self._endpoints.ports, use) == port), port)
-        raise load_error(log, {str(self._folder / "repository"): str(self.repository)}, code)
+        error = load_error(log, {str(self._folder / "repository"): str(self.repository)}, code)
+        crashed = code is not None and code < 0 and not log.failures()
+        raise _CrashError(error.message, error.fix) if crashed else error
 
     def _abandon(self, error: BaseException) -> None:
         """Clean up after a start that failed; the log stays when the error tells its path."""
@@ -276,6 +302,16 @@ class _PortLostError(Exception):
         super().__init__(f"{use} port {port}")
         self.use = use
         self.port = port
+
+
+class _CrashError(ServerError):
+    """A signal ended Triton while it started, no model's fault."""
+
+
+def _death(instance: str, pid: int) -> str:
+    """What happened to the stub PID of a model's INSTANCE, such as `NAME_tokenize_0_0`."""
+    how = process.ending(pid)
+    return f"the Python process of {instance.rsplit('_', 2)[0]} died" + (f" ({how})" if how else "")
 
 
 def _python_based_backends() -> dict[str, dict[str, Path]]:

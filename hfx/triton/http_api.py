@@ -1,4 +1,4 @@
-"""The few calls of Triton's HTTP API that running a server needs: readiness and statistics.
+"""The few calls of Triton's HTTP API that running a server needs: readiness, names and statistics.
 
 Proxies of the environment are not used: the server is on this machine. Inference belongs to the client.
 """
@@ -12,7 +12,9 @@ import urllib.request
 from typing import Any
 
 from hfx.errors import ServerError, ServerUnreachable
+from hfx.names import MEMBER_SUFFIXES
 
+ANSWER_SECONDS = 10.0
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -25,15 +27,30 @@ def is_ready(http_url: str, timeout: float = 2.0) -> bool:
         return False
 
 
-def statistics(http_url: str, timeout: float = 10.0) -> dict[str, dict[str, Any]]:
+def entry_points(http_url: str) -> list[str]:
+    """The names to ask for, sorted: the ready models without the members of others."""
+    index = _json(urllib.request.Request(f"{http_url}/v2/repository/index", b'{"ready": true}'))
+    ready = {model["name"] for model in index}
+    members = {name + end for name in ready for end in MEMBER_SUFFIXES}
+    return sorted(ready - members)
+
+
+def statistics(http_url: str) -> dict[str, dict[str, Any]]:
     """Triton's inference statistics: model name -> the object of its statistics extension.
 
     E.g. `["inference_count"]` (rows), `["execution_count"]` (batches), `["batch_stats"]`; times are nanoseconds.
     """
+    answer = _json(urllib.request.Request(f"{http_url}/v2/models/stats"))
+    return {model["name"]: model for model in answer["model_stats"]}
+
+
+def _json(request: urllib.request.Request) -> Any:
     try:
-        with _opener.open(f"{http_url}/v2/models/stats", timeout=timeout) as answer:
-            return {model["name"]: model for model in json.load(answer)["model_stats"]}
+        with _opener.open(request, timeout=ANSWER_SECONDS) as answer:
+            return json.load(answer)
     except urllib.error.HTTPError as error:
-        raise ServerError(f"{http_url} refused to give statistics: {error}.") from error
+        raise ServerError(f"{request.full_url} is refused: {error}.") from error
     except (OSError, http.client.HTTPException) as error:
-        raise ServerUnreachable(f"{http_url} does not answer: {error}.", "Is the server still running?") from error
+        raise ServerUnreachable(
+            f"{request.full_url} is not answered: {error}.", "Is the server still running?"
+        ) from error

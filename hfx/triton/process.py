@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +21,13 @@ from hfx.errors import ServerError
 
 STUB = "triton_python_backend_stub"
 STUB_INSTANCE_ARGUMENT = 8  # the stub's argv: …, instance name such as NAME_tokenize_0_0, …
+POLL_SECONDS = 0.05
+EXIT_CODE_FIELD = 52 - 3  # of proc(5)'s stat, counted from the state
+CPU_FIELDS = slice(14 - 3, 16 - 3)  # user and system time
 PR_SET_PDEATHSIG = 1
+# Triton 2.51 parses the body of a POST that calls itself a form on a thread's stack: with the usual 8 MB a form of 8 MB
+# kills it. The limit is the size of each thread's stack, of which only what is used takes memory.
+STACK_BYTES = 512 << 20
 
 
 def spawn(
@@ -41,30 +49,45 @@ def spawn(
             cwd=folder,
             start_new_session=True,
             pass_fds=inherit,
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=_before_exec(os.getpid()),
         )
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def _before_exec(parent: int) -> Callable[[], None]:
     prctl = ctypes.CDLL("libc.so.6").prctl  # looked up before the fork: after it only async-signal-safe calls are sure
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    stack = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
 
     def demand() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it died before the demand
             os._exit(1)
+        resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
 
     return demand
 
 
-def end(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Ask PROCESS to end, give it GRACE seconds, then kill what is left of its group."""
-    if process.poll() is None and grace > 0:
-        process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):  # killed below, with its stubs
-            process.wait(grace)
-    with suppress(ProcessLookupError):  # nothing is left of the group
+def end(process: subprocess.Popen[bytes], grace: float, is_done: Callable[[], bool] = lambda: False) -> int:
+    """Ask PROCESS to end, then kill what is left of its group: after GRACE seconds, or when IS_DONE says so.
+
+    Returns its exit code. Whatever interrupts the wait, nothing of the group is left.
+    """
+    try:
+        if process.poll() is None and grace > 0:
+            process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + grace
+            while process.poll() is None and time.monotonic() < deadline and not is_done():
+                time.sleep(POLL_SECONDS)
+    finally:
+        kill(process)
+        process.wait()
+    return process.returncode
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the group of PROCESS, without waiting."""
+    with suppress(ProcessLookupError):  # nothing is left
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def stubs(group: int) -> dict[str, list[int]]:
@@ -99,6 +122,30 @@ def is_running(pid: int, group: int) -> bool:
     except OSError:
         return False
     return its_group == str(group) and state not in "ZX"
+
+
+def cpu_seconds(group: int) -> float:
+    """CPU time that the living processes of GROUP have taken."""
+    ticks = 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked
+            fields = _stat(entry)
+            ticks += sum(map(int, fields[CPU_FIELDS])) if fields[2] == str(group) else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def ending(pid: int) -> str:
+    """How PID, a process that nobody has waited for, ended; an empty string when that is not to be seen."""
+    try:
+        fields = _stat(Path(f"/proc/{pid}"))
+    except OSError:
+        return ""
+    return exit_reason(os.waitstatus_to_exitcode(int(fields[EXIT_CODE_FIELD]))) if fields[0] == "Z" else ""
+
+
+def exit_reason(code: int) -> str:
+    """How a process ended, from its return code."""
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def listens(pid: int, port: int) -> bool:

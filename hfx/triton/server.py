@@ -73,13 +73,22 @@ class Server(Protocol):
         """Start and return when every model answers; raises ServerError with the reason otherwise."""
 
     def fault(self) -> str:
-        """Why the server can't serve any longer; an empty string while it can."""
+        """Which process of the server died, and how; an empty string while all run."""
 
     def restart(self) -> None:
-        """Start again after a fault, at the same addresses, with the same models."""
+        """Start again after a fault, at the same addresses, with the same models.
 
-    def stop(self) -> None:
-        """End the server and remove what it left; stopping twice is harmless."""
+        Raises ServerError with the reason when that fails; it may be called again.
+        """
+
+    def stop(self) -> bool:
+        """End the server and remove what it left; stopping twice is harmless.
+
+        New requests are refused, those under way get the exit timeout; False: some had not finished by its end.
+        """
+
+    def kill(self) -> None:
+        """End every process of the server at once; what it left is removed by `stop`, which may be under way."""
 
 
 def check_host(host: str) -> str:

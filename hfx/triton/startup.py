@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.errors import ServerError
+from hfx.triton.process import exit_reason
 
 LOADING = re.compile(r'"loading: (.+):\d+"')
 LOADED = re.compile(r"\"successfully loaded '(.+)'\"")
@@ -109,11 +110,6 @@ def load_error(log: StartupLog, paths: Mapping[str, str], code: int | None) -> S
         reasons = reasons.replace(seen, original)
     names = ", ".join(failure.model for failure in failures)
     return ServerError(f"Triton can't load {names}.\n{reasons}", f"{_advice(reasons)} Its log: {log.path}")
-
-
-def exit_reason(code: int) -> str:
-    """How a process ended, from its return code."""
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _advice(reasons: str) -> str:

@@ -57,6 +57,7 @@ class Core:
         while self._deadlines and self._deadlines[0][0] <= now:
             job = self.jobs.get(heapq.heappop(self._deadlines)[1])
             if job is not None:
+                self.counters.deadlines += 1
                 self.fail([job], DeadlineExceeded("the deadline passed before the request was done"))
 
     def step(self) -> bool:
@@ -93,12 +94,16 @@ class Core:
     def _tell(self, outcomes: list[Outcome]) -> None:
         events: dict[Job, list[Event]] = {}
         failures: dict[Job, EngineError] = {}
+        now = time.monotonic()
         for outcome in outcomes:
             job, result = outcome.sequence.job, outcome.result
             if isinstance(result, Step):
                 if result.emitted or result.completions:
                     events.setdefault(job, []).extend((*result.emitted, *result.completions))
-                    self.counters.tokens += _new_tokens(outcome.sequence, result)
+                    tokens = _new_tokens(outcome.sequence, result)
+                    self.counters.tokens += tokens
+                    if tokens and job.told != now:  # once a step, however many sequences the job has
+                        self._time(job, now)
             else:
                 events.setdefault(job, [])
                 failures.setdefault(job, result)
@@ -108,6 +113,13 @@ class Core:
         self._let_go(
             [Delivery(job.handle, tuple(new), job.over, failures.get(job)) for job, new in events.items()], over
         )
+
+    def _time(self, job: Job, now: float) -> None:
+        if job.told:
+            self.counters.inter_token.observe(now - job.told)
+        else:
+            self.counters.first_token.observe(now - job.submitted)
+        job.told = now
 
     def _let_go(self, deliveries: Iterable[Delivery], over: Iterable[Job]) -> None:
         for job in over:

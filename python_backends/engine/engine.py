@@ -27,7 +27,7 @@ from .picker import Picker
 from .request import Request
 from .runner import Runner
 from .scheduler import Limits, Scheduler
-from .sessions import SessionSettings, check_machine
+from .sessions import SPIN_MICROSECONDS, SessionSettings, check_machine
 from .spec import EngineSpec, read_spec
 from .stats import Stats
 
@@ -67,7 +67,7 @@ class Engine:
         max_queue: int = 64,
         threads: int = 0,
         provider: str = "CPU",
-        spinning: bool = False,
+        spin_microseconds: int = SPIN_MICROSECONDS,
         beams: Iterable[int] = (),
         limits: Limits | None = None,
         observer: Observer | None = None,
@@ -75,14 +75,15 @@ class Engine:
         """The engine of the model in `folder` (with engine.json).
 
         `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
-        that have rows. `threads` of each operator, 0 for one a core. An encoder-decoder's decoders for `beams` are
-        opened now, others with the first request that needs them. Raises ModelRefused in its kinds.
+        that have rows. `threads` of each operator, 0 for one a core; they spin for `spin_microseconds` before they
+        sleep. An encoder-decoder's decoders for `beams` are opened now, others with the first request that needs them.
+        Raises ModelRefused in its kinds.
         """
         for name, value in (("slots", slots), ("max_queue", max_queue)):
             if value < 1:
                 raise EngineError(f"{name} is {value}", "It must be at least 1")
         spec = read_spec(Path(folder))
-        settings = SessionSettings(threads, provider, spinning)
+        settings = SessionSettings(threads, provider, spin_microseconds)
         check_machine(spec, settings)
         limits = limits or Limits()
         runner = _runner(spec, slots, settings, limits)
@@ -100,6 +101,7 @@ class Engine:
         try:
             check(request, self.spec, self._core.scheduler.slots)
             job = new_job(request, self.spec.has_encoder)
+            job.submitted = time.monotonic()
             job.handle = Handle(request, partial(self._cancel, job))
             self._refuse_if_closed()
             self._runner.open_lane(job.sequences[0].width)

@@ -9,24 +9,36 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from .errors import EngineError
 from .request import Completion, Event, Request
 
 Events = tuple[Event, ...]
-Waker = tuple[asyncio.AbstractEventLoop, asyncio.Event]
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whom to wake: `tell` is called with the keys of all of its listeners that have news, once a step.
+
+    The engine's thread calls it, so it must only hand over.
+    """
+
+    tell: Callable[[list[Any]], None]
+    key: Hashable
 
 
 class Handle:
     """What `Engine.submit` returns.
 
     Iterate it (`for` or `async for`, one of them, once) for the request's events as they come: a Token for each new
-    token of greedy decoding and sampling, and a Completion for each sequence, the last event among them. `result()`
-    waits for the completions. Both raise the request's EngineError if it failed, the iterators after the events before
-    it. As a context manager it cancels a request that is not done at the end of the block.
+    token of greedy decoding and sampling, and a Completion for each sequence, the last event among them. `result()` and
+    `whole()` wait for the completions, and nobody is woken before. All raise the request's EngineError if it failed,
+    the iterators after the events before it. As a context manager it cancels a request that is not done at the end of
+    the block.
     """
 
     def __init__(self, request: Request, cancel: Callable[[], None]) -> None:
@@ -36,7 +48,8 @@ class Handle:
         self._done = threading.Event()
         self._completions: list[Completion] = []
         self._failure: EngineError | None = None
-        self._waker: Waker | None = None
+        self._of_events: Listener | None = None
+        self._of_end: Listener | None = None
 
     @property
     def done(self) -> bool:
@@ -56,6 +69,35 @@ class Handle:
             raise self._failure
         return tuple(sorted(self._completions, key=lambda completion: completion.index))
 
+    async def whole(self) -> tuple[Completion, ...]:
+        """As `result`, in an event loop."""
+        end = asyncio.Event()
+        self.tell_end(Listener(_Loop(asyncio.get_running_loop()), end))
+        if not self.done:
+            await end.wait()
+        return self.result()
+
+    def tell_events(self, listener: Listener) -> None:
+        """Wake `listener` when there are new events; there may be some already."""
+        self._of_events = listener
+
+    def tell_end(self, listener: Listener) -> None:
+        """Wake `listener` when the request is over; it may be already."""
+        self._of_end = listener
+
+    def arrived(self) -> Events | None:
+        """New events, which may be none, for who does not iterate; None when they are at their end.
+
+        Raises the failure there.
+        """
+        try:
+            events = self._arrived.get_nowait()
+        except queue.Empty:
+            return ()
+        if events is None:
+            self._end()
+        return events
+
     def __iter__(self) -> Iterator[Event]:
         while (events := self._arrived.get()) is not None:
             yield from events
@@ -63,19 +105,13 @@ class Handle:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         news = asyncio.Event()
-        self._waker = (asyncio.get_running_loop(), news)
-        while True:
-            try:
-                events = self._arrived.get_nowait()
-            except queue.Empty:
-                await news.wait()
-                news.clear()
-                continue
-            if events is None:
-                break
+        self.tell_events(Listener(_Loop(asyncio.get_running_loop()), news))
+        while (events := self.arrived()) is not None:
             for event in events:
                 yield event
-        self._end()
+            if not events:
+                await news.wait()
+                news.clear()
 
     def __enter__(self) -> Handle:
         return self
@@ -85,17 +121,18 @@ class Handle:
     ) -> None:
         self.cancel()
 
-    def take(self, events: Events, over: bool, failure: EngineError | None) -> Waker | None:
+    def take(self, events: Events, over: bool, failure: EngineError | None) -> tuple[Listener | None, ...]:
         """The engine's side: more events, whether they are the last, and whom to wake."""
         self._completions += [event for event in events if isinstance(event, Completion)]
         if events:
             self._arrived.put(events)
-        if over:
-            self._failure = failure
-            self._cancel = _nothing  # which held the job, which holds the handle
-            self._done.set()
-            self._arrived.put(None)
-        return self._waker
+        if not over:
+            return (self._of_events,)
+        self._failure = failure
+        self._cancel = _nothing  # which held the job, which holds the handle
+        self._done.set()
+        self._arrived.put(None)
+        return (self._of_events, self._of_end)
 
     def _end(self) -> None:
         self._arrived.put(None)  # for whoever iterates again
@@ -114,21 +151,31 @@ class Delivery:
 
 
 def deliver(deliveries: Iterable[Delivery]) -> None:
-    """Tell each handle, with one wake-up for each event loop."""
-    wakers: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+    """Tell each handle, with one wake-up for each event loop or thread that listens."""
+    news: dict[Callable[[list[Any]], None], list[Any]] = {}
     for delivery in deliveries:
-        waker = delivery.handle.take(delivery.events, delivery.over, delivery.failure)
-        if waker is not None:
-            wakers.setdefault(waker[0], []).append(waker[1])
-    for loop, waiting in wakers.items():
+        for listener in delivery.handle.take(delivery.events, delivery.over, delivery.failure):
+            if listener is not None:
+                news.setdefault(listener.tell, []).append(listener.key)
+    for tell, keys in news.items():
+        tell(keys)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """Sets events of an event loop from another thread; equal for the same loop."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def __call__(self, events: list[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(_wake, waiting)
+            self.loop.call_soon_threadsafe(_set, events)
 
 
 def _nothing() -> None:
     pass
 
 
-def _wake(waiting: list[asyncio.Event]) -> None:
-    for news in waiting:
-        news.set()
+def _set(events: list[asyncio.Event]) -> None:
+    for event in events:
+        event.set()

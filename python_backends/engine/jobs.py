@@ -59,7 +59,8 @@ class Sequence:
 class Job:
     """A request and its sequences. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests.
 
-    `admitted` jobs have their rows reserved; `prefilled` positions of the prompt have been run.
+    `admitted` jobs have their rows reserved; `prefilled` positions of the prompt have been run. `submitted`, and `told`
+    of its newest token (0 before the first), are in seconds of `time.monotonic`.
     """
 
     request: Request
@@ -70,6 +71,8 @@ class Job:
     admitted: bool = False
     prefilled: int = 0
     over: bool = False
+    submitted: float = 0.0
+    told: float = 0.0
     handle: Handle = field(init=False, repr=False)
 
     @property

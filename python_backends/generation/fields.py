@@ -43,7 +43,7 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
         field = ALIASES.get(name, name)
         if field not in FIELDS:
             raise InvalidRequest(name, value, f"no such field; {_suggestion(name)}")
-        if given.get(field, value) != value:
+        if field in given and given[field] != value:
             raise InvalidRequest(name, value, f"the value of {field}, as both are one field")
         given[field] = value
     return {field: _CHECKS[field](field, value) for field, value in given.items()}

@@ -5,7 +5,7 @@ Owns the way of a request through the parts of this package; which token comes n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,14 +23,19 @@ from .prompts import PromptEncoder, Text
 from .results import Generated, Piece, joined
 from .runs import Read, Run, in_order
 from .settings import Choices, choose
-from .streams import TextStream
+from .streams import TextStream, gathered
 from .submission import Submission, TextModel, deadline_in
+from .waits import Script
 
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
 
 # Parts of a document that are submitted at a time, for each slot: enough to keep them busy, and no full queue.
 DOCUMENT_SHARE = 2
+
+WARM_UP_TEXT = "A text."
+WARM_UP_TOKENS = 8
+WARM_UPS: tuple[Mapping[str, Any], ...] = ({}, {"num_beams": 1, "do_sample": True})
 
 Field = Union[int, float, bool, str, Sequence[str], None]
 
@@ -103,6 +108,14 @@ class TextGenerator:
             text, Submission(self._model, choices, request_id, priority, deadline_in(timeout)), Run.live
         )
 
+    def whole(
+        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
+    ) -> TextStream:
+        """As `stream`, with the text as a single piece at its end; nobody is woken before."""
+        choices = _for_one(choose(fields, self.configuration))
+        submission = Submission(self._model, choices, request_id, priority, deadline_in(timeout))
+        return self._stream(text, submission, _read(choices), gathered)
+
     def generate(
         self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
     ) -> Generated:
@@ -144,6 +157,12 @@ class TextGenerator:
         async with self._stream(text, submission, _read(choices)) as stream:
             return joined([piece async for piece in stream])
 
+    def warm_up(self) -> None:
+        """Run every part once, so that the first caller need not wait for what is set up at first use."""
+        most = min(WARM_UP_TOKENS, self.configuration.most_tokens)
+        for fields in WARM_UPS:
+            joined(self.whole(WARM_UP_TEXT, max_tokens=most, min_tokens=most, **fields))
+
     def drain(self, timeout: float | None = None) -> bool:
         """Take no more requests and wait for those there are; false where `timeout` seconds did not do."""
         return self.engine.drain(timeout)
@@ -160,10 +179,12 @@ class TextGenerator:
     ) -> None:
         self.close()
 
-    def _stream(self, text: Text, submission: Submission, read: Read) -> TextStream:
+    def _stream(
+        self, text: Text, submission: Submission, read: Read, shape: Callable[[Script], Script] = lambda script: script
+    ) -> TextStream:
         choices = submission.choices
         if choices.long != "chunk":
-            return TextStream(read(submission.submit(text)), submission.cancel)
+            return TextStream(shape(read(submission.submit(text))), submission.cancel)
         merged = summarized if choices.merge == "recursive" else concatenated
         document = Document(
             text=self._prompts.document(text),
@@ -171,7 +192,7 @@ class TextGenerator:
             submit=submission.submit,
             at_once=DOCUMENT_SHARE * self._slots,
         )
-        return TextStream(merged(document, read), submission.cancel)
+        return TextStream(shape(merged(document, read)), submission.cancel)
 
 
 def _for_one(choices: Choices) -> Choices:

@@ -11,7 +11,7 @@ from functools import partial
 
 from .results import Piece
 from .runs import Read, Run, Submit, in_order
-from .streams import Script, Work
+from .waits import Script, Work
 
 # Between the texts of two parts.
 SEPARATOR = " "

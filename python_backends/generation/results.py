@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,16 @@ class Generated:
     index: int = 0
 
 
+def merged(pieces: Sequence[Piece]) -> Piece:
+    """Pieces of one text that follow each other, at least one, as a single piece."""
+    last = pieces[-1]
+    if len(pieces) == 1:
+        return last
+    log_probs = tuple(one for piece in pieces for one in piece.log_probs or ())
+    has_none = all(piece.log_probs is None for piece in pieces)
+    return replace(last, text="".join(piece.text for piece in pieces), log_probs=None if has_none else log_probs)
+
+
 def joined(pieces: Iterable[Piece]) -> tuple[Generated, ...]:
     """The texts that `pieces` are of, by index; `pieces` must hold the last piece of each."""
     by_index: dict[int, list[Piece]] = {}
@@ -47,16 +57,13 @@ def joined(pieces: Iterable[Piece]) -> tuple[Generated, ...]:
 
 
 def _joined(pieces: list[Piece]) -> Generated:
-    last = pieces[-1]
-    log_probs = None
-    if last.log_probs is not None:
-        log_probs = tuple(one for piece in pieces for one in piece.log_probs or ())
+    whole = merged(pieces)
     return Generated(
-        text="".join(piece.text for piece in pieces),
-        finish_reason=last.finish_reason or "cancelled",
-        input_tokens=last.input_tokens,
-        output_tokens=last.output_tokens,
-        truncated_tokens=last.truncated_tokens,
-        log_probs=log_probs,
-        index=last.index,
+        text=whole.text,
+        finish_reason=whole.finish_reason or "cancelled",
+        input_tokens=whole.input_tokens,
+        output_tokens=whole.output_tokens,
+        truncated_tokens=whole.truncated_tokens,
+        log_probs=whole.log_probs,
+        index=whole.index,
     )

@@ -14,8 +14,8 @@ from ..engine.handle import Handle
 from ..engine.request import Completion, Event, Token
 from .prompts import Prompt, Text
 from .results import Piece
-from .streams import Completions, NextEvent, Script
 from .transcript import Transcript
+from .waits import Completions, NextEvent, Script
 
 Submit = Callable[[Text], "Run"]
 Read = Callable[["Run"], Script]

@@ -1,89 +1,16 @@
 """Pieces of text for a caller who waits in a thread or in an event loop.
 
-What a request does is written once, as a script: a generator that yields pieces, and what it must wait for. A
-TextStream runs a script and waits in the caller's way. Knows no tokens.
+What a request does is written once, as a script (waits.py). A TextStream runs a script and waits in the caller's way,
+or has itself called again by one who waits for many. Knows no tokens.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar, Union
 
-from ..engine.errors import EngineClosed
-from ..engine.handle import Handle
-from ..engine.request import Completion, Event
-from .results import Piece
-
-Result = TypeVar("Result")
-
-
-class Wait(Protocol):
-    """Something that a script waits for; the script is sent what it was."""
-
-    def now(self) -> Any:
-        """Wait in this thread."""
-
-    async def later(self) -> Any:
-        """Wait in this event loop."""
-
-
-Script = Generator[Union[Wait, Piece], Any, None]
-
-
-class NextEvent:
-    """The next event of a request, each time that it is waited for."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._events: Iterator[Event] | None = None
-        self._later: AsyncIterator[Event] | None = None
-
-    def now(self) -> Event:
-        """See Wait. Raises the request's EngineError."""
-        self._events = self._events or iter(self._handle)
-        for event in self._events:
-            return event
-        raise _ended()
-
-    async def later(self) -> Event:
-        """See Wait."""
-        self._later = self._later or self._handle.__aiter__()
-        async for event in self._later:
-            return event
-        raise _ended()
-
-
-class Completions:
-    """The ends of all sequences of a request."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-
-    def now(self) -> tuple[Completion, ...]:
-        """See Wait. Raises the request's EngineError."""
-        return self._handle.result()
-
-    async def later(self) -> tuple[Completion, ...]:
-        """See Wait."""
-        found = [event async for event in self._handle if isinstance(event, Completion)]
-        return tuple(sorted(found, key=lambda completion: completion.index))
-
-
-class Work(Generic[Result]):
-    """A computation that an event loop must not wait for."""
-
-    def __init__(self, compute: Callable[[], Result]) -> None:
-        self._compute = compute
-
-    def now(self) -> Result:
-        """See Wait."""
-        return self._compute()
-
-    async def later(self) -> Result:
-        """See Wait."""
-        return await asyncio.to_thread(self._compute)
+from .results import Piece, merged
+from .waits import PENDING, Caller, Script, Wait
 
 
 class TextStream:
@@ -96,6 +23,7 @@ class TextStream:
     def __init__(self, script: Script, cancel: Callable[[], None]) -> None:
         self._script = script
         self._cancel = cancel
+        self._wait: Wait | None = None
 
     def cancel(self) -> None:
         """End the request soon: its texts end where they are, with the reason "cancelled". From any thread."""
@@ -105,6 +33,21 @@ class TextStream:
         """Cancel what is left and be done with it."""
         self._cancel()  # before a script that has not begun forgets its request
         self._script.close()
+
+    def poll(self, caller: Caller) -> Piece | None:
+        """The next piece, or None if it is not there yet: `caller` is told when to poll again. Raises StopIteration."""
+        step, self._wait = self._wait or next(self._script), None
+        while not isinstance(step, Piece):
+            try:
+                answer = step.soon(caller)
+            except BaseException as error:
+                step = self._script.throw(error)
+                continue
+            if answer is PENDING:
+                self._wait = step
+                return None
+            step = self._script.send(answer)
+        return step
 
     def __del__(self) -> None:
         self._cancel()
@@ -157,5 +100,23 @@ class TextStream:
         self.close()
 
 
-def _ended() -> EngineClosed:
-    return EngineClosed("the engine ended the request before its texts were complete")
+def gathered(script: Script) -> Script:
+    """The pieces of a script with one text as a single one, at its end."""
+    pieces: list[Piece] = []
+    try:
+        step = next(script)
+        while True:
+            if isinstance(step, Piece):
+                pieces.append(step)
+                step = next(script)
+                continue
+            try:
+                answer = yield step
+            except Exception as error:
+                step = script.throw(error)
+            else:
+                step = script.send(answer)
+    except StopIteration:
+        yield merged(pieces)
+    finally:
+        script.close()

@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from hfx.client import Client
-from hfx.errors import RequestRefused
+from hfx.errors import RequestRefused, UsageError
 from hfx.triton import EmbeddedServer
 from tests import zoo
 
@@ -104,7 +104,7 @@ def test_labels_that_are_no_labels_are_refused(labels: list[bytes], send: Send) 
 
 
 def test_no_labels_at_all_are_refused(server: EmbeddedServer) -> None:
-    with Client(server.grpc_url) as client, pytest.raises(Exception, match="label"):
+    with Client(server.grpc_url) as client, pytest.raises(UsageError, match="label"):
         client.zero_shot("nli-int8", "A goal!", [])
 
 

@@ -344,7 +344,7 @@ def test_a_killed_stub_is_a_fault_and_a_restart_cures_it(repository: Path) -> No
         address, [stub] = server.grpc_url, server.stubs()["toy_tokenize_0_0"]
         os.kill(stub, signal.SIGKILL)
         wait_for(server.fault)
-        assert "toy_tokenize_0_0" in server.fault()
+        assert server.fault() == "the Python process of toy_tokenize died (killed by signal 9)"
         began = time.monotonic()
         server.restart()
         assert time.monotonic() - began < 5  # 0.2 s on an idle machine
@@ -425,35 +425,6 @@ def test_serve_says_when_it_is_ready_and_stops_on_a_signal(repository: Path, num
     assert "Traceback" not in words
     assert list(temporary.iterdir()) == []
     assert regions(str(workspace)) == []
-
-
-def test_serve_starts_again_when_a_stub_dies(repository: Path) -> None:
-    process = serve(repository, "--json")
-    assert process.stdout is not None
-    assert process.stderr is not None
-    ready = json.loads(process.stdout.readline())
-    with Client(ready["grpc_url"]) as client:
-        os.kill(stub_of(process.pid), signal.SIGKILL)
-        said = ""
-        while "Ready again" not in said:
-            said += process.stderr.readline()
-        assert "toy_tokenize_0_0 died" in said
-        wait_for(client.is_ready)
-        assert client.classify("toy", "x").label == "1 characters"
-    process.terminate()
-    process.communicate(timeout=30)
-    assert process.returncode == 0
-
-
-def stub_of(owner: int) -> int:
-    """The only stub of the server that the process OWNER started."""
-    [server] = Path(f"/proc/{owner}/task/{owner}/children").read_text().split()
-    [stub] = Path(f"/proc/{server}/task/{server}/children").read_text().split() or children_of_threads(int(server))
-    return int(stub)
-
-
-def children_of_threads(pid: int) -> list[str]:
-    return [c for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
 
 
 def test_serve_tells_why_a_model_does_not_load(repository: Path) -> None:

@@ -1,8 +1,9 @@
-"""`hfx infer`: options to tensors, output tensors to values and lines; no server needed."""
+"""`hfx infer`: options and entries to tensors, output tensors to values and lines; no server needed."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,35 @@ import pytest
 
 from hfx.cli import main
 from hfx.cli.answers import answer_lines, plain_values
-from hfx.cli.infer import Choices, request_of
+from hfx.cli.reading import Entry
+from hfx.cli.task_options import EncoderOptions, GenerationOptions
+from hfx.cli.tensors import Request, request_of, settings
+from hfx.client import ModelMetadata, TensorMetadata
 from hfx.errors import UsageError
+from hfx.exporter.generation.tensors import INPUTS as GENERATOR_INPUTS
 from hfx.names import Task
 
-NONE = Choices(labels=None, context=None, top_k=None, multi_label=None)
+TENSORS = [
+    *(TensorMetadata(name, "BYTES", (-1, 1)) for name in ("question", "context")),
+    TensorMetadata("candidate_labels", "BYTES", (-1, -1)),
+    TensorMetadata("multi_label", "BOOL", (-1, 1)),
+    *(TensorMetadata(each.name, each.data_type[5:].replace("STRING", "BYTES"), (-1, *each.dims))
+      for each in GENERATOR_INPUTS),
+]  # fmt: skip
+MODEL = ModelMetadata("m", tuple(TENSORS), ())
 
 
-def choices(**given: Any) -> Choices:
-    return Choices(**{"labels": None, "context": None, "top_k": None, "multi_label": None, **given})
+def chosen(task: Task, **given: Any) -> Request:
+    mine = {field.name for field in fields(EncoderOptions)}
+    return settings(
+        task,
+        EncoderOptions(**{name: value for name, value in given.items() if name in mine}),
+        GenerationOptions(**{name: value for name, value in given.items() if name not in mine}),
+    )
+
+
+def asked(task: Task, content: Any, **given: Any) -> Request:
+    return request_of(task, Entry("", content), chosen(task, **given), MODEL)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +52,7 @@ def choices(**given: Any) -> Choices:
         (Task.QUESTION_ANSWERING, {"context": "c"}, {"question": ["t"], "context": ["c"]}),
         (
             Task.ZERO_SHOT_CLASSIFICATION,
-            {"labels": ["a", "b"], "multi_label": True},
+            {"candidate_labels": "a, b,", "multi_label": True},
             {"text_input": ["t"], "candidate_labels": ["a", "b"], "multi_label": [True]},
         ),
         (Task.TEXT_GENERATION, {}, {"text_input": ["t"]}),
@@ -62,13 +83,24 @@ def choices(**given: Any) -> Choices:
     ],
 )
 def test_a_text_and_options_become_tensors(task: Task, given: dict[str, Any], request_: dict[str, Any]) -> None:
-    assert request_of(task, "t", choices(**given)) == request_
+    assert asked(task, "t", **given) == request_
+
+
+def test_every_option_of_generators_is_named_like_its_tensor() -> None:
+    tensors = {each.name for each in GENERATOR_INPUTS}
+    assert {field.name for field in fields(GenerationOptions)} - tensors == {"num_return_sequences"}
+
+
+def test_every_setting_of_generators_is_an_option() -> None:
+    options = {field.name for group in (EncoderOptions, GenerationOptions) for field in fields(group)}
+    others = {"text_input", "beam_width", "stream", "timeout_ms", "cancel_request"}
+    assert {each.name for each in GENERATOR_INPUTS} - options <= others
 
 
 @pytest.mark.parametrize(
     ("task", "given", "option"),
     [
-        (Task.TEXT_CLASSIFICATION, {"labels": ["a"]}, "--labels"),
+        (Task.TEXT_CLASSIFICATION, {"candidate_labels": "a"}, "--labels"),
         (Task.TEXT_CLASSIFICATION, {"context": "c"}, "--context"),
         (Task.TOKEN_CLASSIFICATION, {"top_k": 1}, "--top-k"),
         (Task.FEATURE_EXTRACTION, {"multi_label": False}, "--multi-label"),
@@ -77,14 +109,14 @@ def test_a_text_and_options_become_tensors(task: Task, given: dict[str, Any], re
         (Task.TEXT_CLASSIFICATION, {"do_sample": False}, "--sample"),
         (Task.FEATURE_EXTRACTION, {"stop_words": ["x"]}, "--stop"),
         (Task.ZERO_SHOT_CLASSIFICATION, {"return_log_probs": True}, "--log-probs"),
-        (Task.SUMMARIZATION, {"labels": ["a"]}, "--labels"),
+        (Task.SUMMARIZATION, {"candidate_labels": "a"}, "--labels"),
         (Task.TEXT_GENERATION, {"context": "c"}, "--context"),
         (Task.TEXT2TEXT_GENERATION, {"multi_label": True}, "--multi-label"),
     ],
 )
 def test_an_option_of_another_task_is_refused(task: Task, given: dict[str, Any], option: str) -> None:
     with pytest.raises(UsageError, match=option):
-        request_of(task, "t", choices(**given))
+        chosen(task, **given)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +124,61 @@ def test_an_option_of_another_task_is_refused(task: Task, given: dict[str, Any],
 )
 def test_an_option_that_the_task_needs_is_asked_for(task: Task, option: str) -> None:
     with pytest.raises(UsageError) as caught:
-        request_of(task, "t", NONE)
+        asked(task, "t")
     assert option in caught.value.fix
+
+
+def test_an_object_has_its_own_settings_and_the_options_for_the_rest() -> None:
+    found = asked(Task.SUMMARIZATION, {"text_input": "t", "max_tokens": 5}, max_tokens=9, num_beams=2)
+    assert found == {"text_input": ["t"], "max_tokens": [5], "num_beams": [2]}
+
+
+def test_an_object_may_leave_out_what_an_option_says() -> None:
+    assert asked(Task.QUESTION_ANSWERING, {"question": "q"}, context="c") == {"question": ["q"], "context": ["c"]}
+    assert asked(Task.QUESTION_ANSWERING, {"question": "q", "context": "d"}, context="c")["context"] == ["d"]
+
+
+def test_values_may_stand_alone_or_in_lists() -> None:
+    content = {"text_input": ["t"], "temperature": 1, "seed": 2**64 - 1, "stop_words": "x", "top_k": None}
+    assert asked(Task.TEXT_GENERATION, content) == {
+        "text_input": ["t"], "temperature": [1], "seed": [2**64 - 1], "stop_words": ["x"],
+    }  # fmt: skip
+    assert asked(Task.TEXT_GENERATION, {"text_input": "t", "stop_words": ["x", "y"]})["stop_words"] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({}, "needs a text_input"),
+        ({"text_input": None}, "needs a text_input"),
+        ({"text_input": 1}, "text_input"),
+        ({"text_input": ["a", "b"]}, "2 values of text_input"),
+        ({"text_input": []}, "0 values of text_input"),
+        ({"text_input": "\ud800"}, "text_input"),
+        ({"text_input": "t", "max_token": 1}, "max_token"),
+        ({"text_input": "t", "max_tokens": "9"}, "max_tokens"),
+        ({"text_input": "t", "max_tokens": True}, "max_tokens"),
+        ({"text_input": "t", "max_tokens": 1.5}, "max_tokens"),
+        ({"text_input": "t", "max_tokens": 2**31}, "2147483648"),
+        ({"text_input": "t", "seed": -1}, "seed"),
+        ({"text_input": "t", "do_sample": 1}, "do_sample"),
+        ({"text_input": "t", "temperature": "hot"}, "'hot'"),
+        ({"text_input": "t", "temperature": True}, "temperature"),
+        ({"text_input": "t", "stop_words": ["a", 1]}, "stop_words"),
+        ({"text_input": "t", "stop_words": {"a": 1}}, "stop_words"),
+        ({"text_input": "t", "num_return_sequences": 2}, "num_return_sequences"),
+    ],
+)
+def test_what_a_model_does_not_take_is_refused_by_name(content: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        asked(Task.TEXT_GENERATION, content)
+    assert said in caught.value.message
+    assert caught.value.fix
+
+
+def test_an_entry_that_is_none_is_raised() -> None:
+    with pytest.raises(UsageError, match="broken"):
+        asked(Task.TEXT_GENERATION, UsageError("broken"))
 
 
 @pytest.mark.parametrize(
@@ -101,8 +186,28 @@ def test_an_option_that_the_task_needs_is_asked_for(task: Task, option: str) -> 
     [
         ["infer", "m", "t", "--repository", "r"],
         ["infer", "m", "t", "--local", "--url", "127.0.0.1:1"],
-        ["infer", "m", "t", "--url", "http://x:1"],
+        ["infer", "m", "t", "--url", "ftp://x:1"],
         ["infer", "m", "t", "--timeout", "0"],
+        ["infer", "m", "t", "--max-in-flight", "0"],
+        ["infer", "m", "t", "--stream", "--idle-timeout", "-1"],
+        ["infer", "m", "t", "--idle-timeout", "5"],
+        ["infer", "m", "t", "--stream", "--max-in-flight", "2"],
+        ["infer", "m", "t", "--retries", "-1"],
+        ["infer", "m", "t", "--header", "nothing"],
+        ["infer", "m", "t", "--header", ":value"],
+        ["infer", "m", "t", "--token-file", "/nowhere"],
+        ["infer", "m", "t", "--token-file", "/dev/null"],
+        ["infer", "m", "t", "--tls-ca", "/nowhere", "--url", "grpcs://127.0.0.1:1"],
+        ["infer", "m", "t", "--local", "--header", "a:b"],
+        ["infer", "m", "t", "--local", "--max-in-flight", "2"],
+        ["infer", "m"],
+        ["infer", "m", "t", "--jsonl"],
+        ["infer", "m", "t", "--input", "/dev/null"],
+        ["infer", "m", "--jsonl", "--input", "/nowhere"],
+        ["infer", "m", "--input", "/"],
+        ["infer", "m", "t", "--stream", "--json"],
+        ["infer", "m", "--jsonl", "--stream"],
+        ["infer", "m", "--jsonl", "--json"],
     ],
 )
 def test_options_that_contradict_each_other_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +243,10 @@ def test_plain_values_of_another_source_stay_as_they_are() -> None:
 def test_log_probabilities_are_a_list_even_of_one() -> None:
     values = plain_values({"text_output": "x", "output_tokens": 1, "output_log_probs": [-0.5]})
     assert values == {"text_output": "x", "output_tokens": 1, "output_log_probs": [-0.5]}
+
+
+def test_log_probabilities_that_nobody_asked_for_are_left_out() -> None:
+    assert plain_values({"text_output": "x", "output_log_probs": np.empty(0, np.float32)}) == {"text_output": "x"}
 
 
 def test_a_number_that_json_lacks_is_null() -> None:

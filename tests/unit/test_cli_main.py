@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from hfx.cli import commands, main
+from hfx.cli import EXPORT_PACKAGES, commands, main
 from hfx.cli.output import Reporter, visible
 from hfx.errors import (
     CheckpointCorrupt,
@@ -155,6 +158,23 @@ def test_an_unexpected_error_is_one_line_and_says_how_to_see_more(
     assert lines[0] == "Error: Unexpected: ValueError: first"
     assert "--debug" in lines[1]
     assert len(lines) == 2
+
+
+def test_without_what_exports_need_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(ModuleNotFoundError("No module named 'torch'", name="torch.nn"), monkeypatch)
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "Error: This needs the package torch, which is not installed.",
+        "pip install 'hfx[export]'",
+    ]
+
+
+def test_the_packages_that_exports_need_are_those_of_the_extra() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {re.split(r"[>=<\[]", line)[0].replace("-", "_") for line in project["optional-dependencies"]["export"]}
+    assert needed - {"optimum_onnx"} == EXPORT_PACKAGES  # it adds to the module optimum
 
 
 def test_a_reader_that_has_enough_ends_the_command_quietly() -> None:

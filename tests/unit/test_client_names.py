@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 
 import hfx.client
 import hfx.triton
+from hfx import errors
+from hfx.client.settings import Settings
 
-HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "hfx.exporter")
+HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "hfx.exporter",
+         "numpy", "grpc", "tritonclient", "google", "httpx", "tenacity", "asyncio", "ssl")  # fmt: skip
 
 
 def test_every_public_class_and_method_is_documented() -> None:
@@ -29,10 +34,37 @@ def test_all_names_what_the_package_has() -> None:
         assert sorted(package.__all__) == package.__all__
 
 
-def test_every_task_has_a_method_for_one_and_one_for_each() -> None:
-    methods = {name for name in vars(hfx.client.Client) if not name.startswith("_")}
-    for name in ("infer", "classify", "label_tokens", "answer", "embed", "zero_shot"):
-        assert {name, f"{name}_each"} <= methods
+def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
+    blocking, waiting = vars(hfx.client.Client), vars(hfx.client.AsyncClient)
+    names = {name for name in blocking if not name.startswith("_")}
+    assert names == {name for name in waiting if not name.startswith("_")}
+    for name in (*names, "__init__"):
+        ours, theirs = (inspect.signature(methods[name]) for methods in (blocking, waiting))
+        assert ours.parameters == theirs.parameters, name
+        if name not in ("stream", "infer_each"):
+            assert ours.return_annotation == theirs.return_annotation, name
+            assert name == "__init__" or inspect.iscoroutinefunction(waiting[name]), name
+
+
+def test_the_docstring_shows_every_error_that_a_client_raises() -> None:
+    kinds = [kind for kind in errors.ServerError.__subclasses__() if kind.__module__ == errors.__name__]
+    tree = [errors.UsageError, errors.ServerError, *kinds, errors.ModelUnknown]
+    for error in tree:
+        assert re.search(rf"^ +{error.__name__} {{2,}}\w", hfx.client.__doc__ or "", re.MULTILINE), error.__name__
+
+
+def test_results_and_settings_are_frozen() -> None:
+    values = [value for name, value in vars(hfx.client).items() if name in hfx.client.__all__]
+    frozen = [value for value in values if dataclasses.is_dataclass(value)]
+    assert len(frozen) >= 12
+    assert all(value.__dataclass_params__.frozen for value in frozen)  # type: ignore[attr-defined]
+
+
+def test_every_setting_is_documented_and_a_keyword() -> None:
+    names = [field.name for field in dataclasses.fields(hfx.client.GenerationSettings)]
+    assert names == list(Settings.__annotations__)
+    for name in names:
+        assert f"    `{name}` " in (hfx.client.GenerationSettings.__doc__ or "")
 
 
 def test_importing_the_client_imports_nothing_heavy() -> None:

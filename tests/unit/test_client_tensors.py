@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from hfx.client.inputs import question_values, text_values, to_tensors, zero_shot_values
+from hfx.client import ModelMetadata, Request, TensorMetadata
+from hfx.client.grpc_transport import decode_response, encode_request
+from hfx.client.http_messages import decode_infer, encode_infer
+from hfx.client.inputs import question_values, text_values, zero_shot_values
+from hfx.client.metadata import check_outputs, check_values
 from hfx.client.results import decode_answer, decode_classification, decode_embedding, decode_entities
-from hfx.client.tasks import task_of
-from hfx.client.transport import ModelMetadata, TensorMetadata
-from hfx.client.wire import DATA_TYPES, Array, decode_response, encode_request
+from hfx.client.tasks import check_summarizer, task_of
+from hfx.client.tensors import DATA_TYPES, Array, to_tensors
 from hfx.errors import RequestRefused, ServerError, UsageError
 from hfx.names import Task
+
+Wire = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def strings(*texts: str) -> Array:
@@ -21,30 +29,45 @@ def strings(*texts: str) -> Array:
     return tensor
 
 
-def returned(**tensors: Array) -> dict[str, Array]:
+def by_grpc(tensors: dict[str, Array]) -> dict[str, Array]:
     """TENSORS as they come back from a server that answers with what it was sent."""
-    request = encode_request("model", tensors)
+    request = encode_request(Request("model", tensors, (), "id", 1.0))
     response = service_pb2.ModelInferResponse(raw_output_contents=request.raw_input_contents)
     for tensor in request.inputs:
         response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     return decode_response(response)
 
 
+def by_http(tensors: dict[str, Array]) -> dict[str, Array]:
+    """The same over HTTP."""
+    body, headers = encode_infer(Request("model", tensors, (), "id", 1.0))
+    length = int(headers["inference-header-content-length"])
+    head = json.loads(body[:length])
+    answer = json.dumps({"outputs": head["inputs"]}).encode()
+    return decode_infer(answer + body[length:], {"inference-header-content-length": str(len(answer))})
+
+
+@pytest.fixture(params=[by_grpc, by_http])
+def returned(request: pytest.FixtureRequest) -> Wire:
+    wire: Wire = request.param
+    return wire
+
+
 @pytest.mark.parametrize("text", ["", "a", "naïve 🎈 日本", "\x00", "x" * 100_000])
-def test_strings_survive_the_wire(text: str) -> None:
-    assert returned(text=strings(text, "next"))["text"].tolist() == [[text.encode(), b"next"]]
+def test_strings_survive_the_wire(text: str, returned: Wire) -> None:
+    assert returned({"text": strings(text, "next")})["text"].tolist() == [[text.encode(), b"next"]]
 
 
 @pytest.mark.parametrize("dtype", DATA_TYPES.values(), ids=DATA_TYPES)
-def test_numbers_survive_the_wire(dtype: np.dtype[np.generic]) -> None:
+def test_numbers_survive_the_wire(dtype: np.dtype[np.generic], returned: Wire) -> None:
     array = np.arange(6).reshape(1, 2, 3).astype(dtype)
-    back = returned(numbers=array)["numbers"]
+    back = returned({"numbers": array})["numbers"]
     assert back.dtype == dtype
     assert (back == array).all()
 
 
-def test_an_empty_list_survives_the_wire() -> None:
-    assert returned(text=np.empty((1, 0), np.object_))["text"].shape == (1, 0)
+def test_an_empty_list_survives_the_wire(returned: Wire) -> None:
+    assert returned({"text": np.empty((1, 0), np.object_)})["text"].shape == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +96,17 @@ def test_an_answer_without_its_tensors_is_an_error_of_the_server() -> None:
 
 
 def test_values_become_tensors_of_one_row() -> None:
-    tensors = to_tensors({"text": ["a", "é"], "flag": [True], "count": [3], "share": [0.5]})
+    types = {"text": "BYTES", "flag": "BOOL", "count": "INT32", "share": "FP32", "seed": "UINT64"}
+    values = {"text": ["a", "é"], "flag": [True], "count": [3], "share": [1], "seed": [2**64 - 1]}
+    tensors = to_tensors(values, types)
     assert tensors["text"].tolist() == [[b"a", "é".encode()]]
     assert tensors["flag"].dtype == np.bool_
     assert tensors["flag"].tolist() == [[True]]
     assert tensors["count"].dtype == np.int32
     assert tensors["count"].tolist() == [[3]]
     assert tensors["share"].dtype == np.float32
+    assert tensors["seed"].dtype == np.uint64
+    assert tensors["seed"].tolist() == [[2**64 - 1]]
 
 
 @pytest.mark.parametrize("text", [None, b"bytes", 3, ["list"]])
@@ -164,6 +191,7 @@ def model(inputs: set[str], outputs: set[str]) -> ModelMetadata:
         ({"text_input"}, {"entities"}, Task.TOKEN_CLASSIFICATION),
         ({"text_input"}, {"embedding", "truncated_tokens"}, Task.FEATURE_EXTRACTION),
         ({"question", "context"}, {"answer", "score", "start", "end"}, Task.QUESTION_ANSWERING),
+        ({"text_input", "max_tokens"}, {"text_output", "finish_reason"}, Task.TEXT_GENERATION),
     ],
 )
 def test_the_task_is_told_by_the_tensors(inputs: set[str], outputs: set[str], task: Task) -> None:
@@ -173,3 +201,70 @@ def test_the_task_is_told_by_the_tensors(inputs: set[str], outputs: set[str], ta
 def test_a_model_for_no_task_is_refused() -> None:
     with pytest.raises(RequestRefused, match="input_ids"):
         task_of(model({"input_ids"}, {"logits"}))
+
+
+def generator(task: str) -> ModelMetadata:
+    given = tuple(TensorMetadata(name, "BYTES", (1,)) for name in ("text_output", "finish_reason"))
+    return ModelMetadata("m", (TensorMetadata("text_input", "BYTES", (1,)),), given, task)
+
+
+def test_the_task_of_a_generator_is_what_its_configuration_says() -> None:
+    assert task_of(generator("summarization")) is Task.SUMMARIZATION
+
+
+@pytest.mark.parametrize("task", ["summarization", "text2text-generation", ""])
+def test_a_summarizer_and_a_generator_that_does_not_tell_may_summarize(task: str) -> None:
+    check_summarizer(generator(task))
+
+
+def test_a_model_for_another_task_does_not_summarize() -> None:
+    with pytest.raises(UsageError, match="for text-generation"):
+        check_summarizer(generator("text-generation"))
+    with pytest.raises(UsageError, match="for text-classification"):
+        check_summarizer(model({"text_input"}, {"label"}))
+
+
+TYPED = ModelMetadata(
+    "m",
+    tuple(TensorMetadata(name, name, (1,)) for name in ("BYTES", "BOOL", "INT32", "UINT64", "FP32")),
+    (TensorMetadata("label", "BYTES", (1,)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BYTES", "a"), ("BOOL", False), ("INT32", 2**31 - 1), ("INT32", -(2**31)), ("UINT64", 2**64 - 1),
+        ("UINT64", 0), ("FP32", 1), ("FP32", 0.5),
+    ],
+)  # fmt: skip
+def test_a_value_that_its_tensor_holds_is_taken(name: str, value: object) -> None:
+    check_values(TYPED, {name: [value]})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BYTES", 3), ("BYTES", b"a"), ("BOOL", 1), ("INT32", 2**31), ("INT32", True), ("INT32", 1.0), ("UINT64", -1),
+        ("UINT64", 2**64), ("FP32", "1"), ("FP32", True),
+    ],
+)  # fmt: skip
+def test_a_value_that_its_tensor_can_not_hold_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"input {name} of 'm' is"):
+        check_values(TYPED, {name: [value]})
+
+
+def test_an_input_that_the_model_does_not_have_is_refused_with_those_it_has() -> None:
+    with pytest.raises(UsageError, match="no input max_tokens: it takes BYTES, BOOL, INT32"):
+        check_values(TYPED, {"max_tokens": [3]})
+
+
+def test_an_answer_that_the_model_does_not_give_is_refused_with_those_it_gives() -> None:
+    with pytest.raises(UsageError, match="gives no text_output: it gives label"):
+        check_outputs(TYPED, ("label", "text_output"))
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"3", b"<html>", b'{"outputs": [{}]}', b'{"outputs": 3}'])
+def test_a_body_that_is_no_answer_is_an_error_of_the_server(body: bytes) -> None:
+    with pytest.raises(ServerError, match="can't be read"):
+        decode_infer(body, {})

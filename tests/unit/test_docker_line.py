@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import subprocess
 from itertools import pairwise
@@ -14,6 +16,8 @@ from hfx.errors import RepositoryError, ServerError, UsageError
 from hfx.releases import release
 from hfx.triton import DockerServer
 from tests.triton.toy_models import write_toy
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -68,6 +72,7 @@ def test_the_container_has_no_rights(repository: Path) -> None:
     assert values(line, "--cap-drop") == ["ALL"]
     assert "--privileged" not in line
     assert values(line, "--shm-size")
+    assert values(line, "--ulimit") == ["stack=536870912"]
 
 
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", []), ("gpu", ["all"])])
@@ -99,8 +104,25 @@ def test_the_image_is_built_from_the_release(repository: Path) -> None:
 
 
 def test_the_base_of_the_dockerfile_is_the_default_release() -> None:
-    dockerfile = Path(__file__).parents[2] / "docker" / "Dockerfile"
+    dockerfile = ROOT / "docker" / "Dockerfile"
     assert f"ARG BASE={release('24.10').image}\n" in dockerfile.read_text()
+
+
+def test_the_build_is_run_in_the_root_and_given_no_more_than_the_image_holds(repository: Path) -> None:
+    line = DockerServer(repository).build_command()
+    assert values(line, "--file") == ["docker/Dockerfile"]
+    assert line[-1] == "."
+    copied = re.findall(r"^COPY (?:--\S+ )*(\S+) ", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    sent = [entry for entry in (ROOT / ".dockerignore").read_text().splitlines() if not entry.startswith("#")]
+    assert sent == ["*", *(f"!{path}" for path in copied)]
+    assert all((ROOT / path).is_file() for path in copied)
+
+
+def test_the_health_check_is_the_canary_at_the_ports_that_triton_has_in_the_container() -> None:
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text().replace("\\\n", "")
+    check = json.loads(re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", dockerfile, re.MULTILINE)[0])
+    assert re.search(rf"^COPY \S+ \S+/canary.py {check[2]}$", dockerfile, re.MULTILINE)
+    assert check[3:] == ["http://127.0.0.1:8000", "http://127.0.0.1:8002/metrics"]
 
 
 def test_an_image_with_a_digest_is_used_as_it_is(repository: Path) -> None:

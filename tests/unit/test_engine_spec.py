@@ -131,10 +131,15 @@ def test_an_unknown_provider_is_refused(folder: Path) -> None:
         Engine.open(folder, provider="NPU")
 
 
-def test_sessions_run_one_operator_at_a_time_and_do_not_spin(folder: Path) -> None:
-    options = open_session(folder / "encoder.onnx", SessionSettings(threads=2)).get_session_options()
+@pytest.mark.parametrize(("microseconds", "allowed"), [(20, "1"), (0, "0")])
+def test_sessions_run_one_operator_at_a_time_and_spin_for_a_moment(
+    folder: Path, microseconds: int, allowed: str
+) -> None:
+    settings = SessionSettings(threads=2, spin_microseconds=microseconds)
+    options = open_session(folder / "encoder.onnx", settings).get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == allowed
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == str(microseconds)
 
 
 def test_all_refusals_are_one_kind() -> None:

@@ -18,7 +18,7 @@ from hfx import names
 from hfx.cli import main
 from hfx.errors import RequestRefused, UsageError, VerificationFailed
 from hfx.exporter.generation.steps import STEPS
-from hfx.exporter.generation.tensors import INPUTS
+from hfx.exporter.generation.tensors import INPUTS, STREAM_INPUTS
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
@@ -193,7 +193,8 @@ def test_a_longer_source_is_cut_and_counted(repository: Path) -> None:
 def test_every_field_of_a_request_is_a_tensor() -> None:
     tensors = {spec.name for spec in INPUTS}
     assert {*FIELDS, *ALIASES} - tensors == {names.NUM_RETURN_SEQUENCES}  # one text a response
-    assert tensors - {*FIELDS, *ALIASES} == {names.TEXT_INPUT, names.STREAM}
+    assert tensors - {*FIELDS, *ALIASES} == {names.TEXT_INPUT, names.STREAM, names.TIMEOUT_MS}
+    assert {spec.name for spec in STREAM_INPUTS} - tensors == {names.CANCEL_REQUEST}
 
 
 # What the gate keeps out

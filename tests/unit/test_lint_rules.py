@@ -290,6 +290,7 @@ MISTAKES = (
         "m_net/configs/cpu.pbtxt",
         "intra_op_thread_count",
     ),
+    Mistake("HFX506", lambda repository: cached(repository), "single/config.pbtxt", "response_cache"),
     Mistake("HFX601", write("m_net/1/model.fp16.onnx", "no graph"), "m_net/1/model.fp16.onnx"),
     Mistake("HFX601", write("m_net/1/model.fp16.onnx", ""), "m_net/1/model.fp16.onnx"),
     Mistake("HFX602", lambda repository: save(repository, "model.onnx", opset=22), "m_net/1/model.onnx"),
@@ -365,6 +366,13 @@ MISTAKES = (
 def empty_ensemble(repository: Path) -> None:
     (repository / "empty/1").mkdir(parents=True)
     put(repository, replace(ENSEMBLE, name="empty", inputs=(TEXT,), outputs=(TEXT,), steps=()))
+
+
+def cached(repository: Path) -> None:
+    (repository / "single/1").mkdir(parents=True)
+    sampled = TensorSpec("do_sample", "TYPE_BOOL", (1,), optional=True)
+    put(repository, replace(TOKENIZE, name="single", inputs=(TEXT, sampled), response_cache=True))
+    (repository / "single/1/model.py").touch()
 
 
 def unbatched(repository: Path) -> None:

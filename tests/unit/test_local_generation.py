@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from hfx.errors import ModelCorrupt, ModelMissing, RequestRefused, ServerBusy, ServerError, UsageError
-from hfx.local_generation import LocalGenerator
+from hfx.errors import (
+    ModelCorrupt,
+    ModelMissing,
+    RequestRefused,
+    RequestTimeout,
+    ServerBusy,
+    ServerError,
+    UsageError,
+)
+from hfx.local_generation import LocalGenerator, _fields, _translated
 from hfx.python_backends.engine import errors as engine
 from hfx.repository import InstanceGroup, ModelConfig, render
 from tests.unit import generation_models
@@ -57,6 +65,15 @@ def test_values_may_be_lists_of_one(generator: LocalGenerator) -> None:
     lists = {"text_input": ["cab"], "max_tokens": [5], "early_stopping": ["false"], "stop_words": ["zz"]}
     assert generator.infer(plain) == generator.infer(lists)
     assert generator.infer({**plain, "stream": True}) == generator.infer(plain)
+
+
+def test_a_request_may_have_a_deadline(generator: LocalGenerator) -> None:
+    plain = {"text_input": "cab", "max_tokens": 5}
+    assert generator.infer({**plain, "timeout_ms": [60_000]}) == generator.infer(plain)
+    assert _fields({"text_input": "cab", "timeout_ms": [1500]}) == ("cab", {"timeout": 1.5})
+    for impossible in (0, -1, 1.5, True, "1"):
+        with pytest.raises(UsageError, match="timeout_ms"):
+            generator.infer({**plain, "timeout_ms": impossible})
 
 
 @pytest.mark.parametrize("missing", ["slots", "max_queue_size", "intra_op_thread_count"])
@@ -123,10 +140,8 @@ def test_a_refused_request_says_why(
         (engine.ProcessorUnsuited("old"), UsageError),
         (engine.RuntimeTooOld("old"), UsageError),
         (engine.StepFailed("broke"), ServerError),
-        (engine.DeadlineExceeded("late"), ServerError),
+        (engine.DeadlineExceeded("late"), RequestTimeout),
     ],
 )
 def test_every_error_of_the_engine_has_one_here(raised: engine.EngineError, error: type[Exception]) -> None:
-    from hfx.local_generation import _translated
-
     assert type(_translated(raised)) is error

@@ -8,6 +8,7 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
+from hfx import names
 from hfx.repository.finding import Problem
 from hfx.repository.rules.files import backend_of
 from hfx.repository.subject import DEFAULT, ConfigFile, Subject, View
@@ -89,6 +90,19 @@ def oversubscribed(subject: Subject) -> Iterator[Problem]:
                     f"({', '.join(f'{member}: {threads}' for member, threads in sorted(busy.items()))}).",
                     "Lower the instance count or intra_op_thread_count: instances x threads should not exceed cores.",
                 )
+
+
+def cached_generator(subject: Subject) -> Iterator[Problem]:
+    """HFX506."""
+    for _, _, config in subject.parsed():
+        samples = any(tensor.name == names.DO_SAMPLE for tensor in config.message.input)
+        if samples and config.message.response_cache.enable:
+            yield Problem(
+                config.path,
+                config.line("response_cache"),
+                "the response cache would give everybody the same sample, as the request's tensors are its key.",
+                "Remove response_cache; cache in front of the server what has a seed or is not sampled.",
+            )
 
 
 def _lines(view: View) -> dict[str, set[str]]:

@@ -1,0 +1,102 @@
+"""Where a server is and how it may be talked to: protocol, host and port, TLS, headers and token.
+
+Owns what may go over which wire: a token never travels in plain text to another machine. It must not know messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from hfx.errors import UsageError
+
+SCHEMES = {"grpc": ("grpc", False), "grpcs": ("grpc", True), "http": ("http", False), "https": ("http", True)}
+USUAL_PORTS = {"http": 80, "https": 443, "grpcs": 443}
+FIX = "Give HOST:PORT (gRPC), e.g. 127.0.0.1:8001, or grpc://, grpcs://, http:// or https://HOST:PORT."
+AUTHORIZATION = "authorization"
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The files of an encrypted connection (PEM): the authority to trust (`ca`; else the system's), and the client's
+    own `certificate` and `key`, where the server asks for one."""
+
+    ca: str | Path | None = None
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise UsageError("A certificate needs its key, and a key its certificate.", "Give both, or none.")
+        for name in ("ca", "certificate", "key"):
+            path = getattr(self, name)
+            if path is not None and not Path(path).is_file():
+                raise UsageError(f"The TLS file {name}={path} does not exist.", "Give the path of a PEM file.")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A server's address; `url` is as people write it."""
+
+    protocol: str
+    secure: bool
+    host: str
+    port: int
+    url: str
+
+    @property
+    def target(self) -> str:
+        """HOST:PORT."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine."""
+        return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a connection carries besides requests; `headers` have lower-case names."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    tls: Tls | None = None
+
+
+def parse_address(url: str) -> Address:
+    """URL's parts; raises UsageError for what is no address."""
+    try:
+        parts = urlsplit(url if "://" in url else f"grpc://{url}")
+        port = parts.port or (USUAL_PORTS.get(parts.scheme) if parts.port is None else None)
+    except (ValueError, TypeError):
+        raise UsageError(f"{url!r} is no address of a server.", FIX) from None
+    known = SCHEMES.get(parts.scheme)
+    if known is None or not parts.hostname or not port or parts.username or parts.path.strip("/") or parts.query:
+        raise UsageError(f"{url!r} is no address of a server.", FIX)
+    return Address(*known, parts.hostname, port, url)
+
+
+def access_of(address: Address, headers: Mapping[str, str] | None, token: str | None, tls: Tls | None) -> Access:
+    """What the client's arguments come to; raises UsageError for what contradicts the address."""
+    if tls is not None and not address.secure:
+        raise UsageError(f"{address.url} is not encrypted, so that tls has no use.", "Give grpcs:// or https://.")
+    sent = {name.lower(): value for name, value in (headers or {}).items()}
+    for name, value in sent.items():
+        if not name.isascii() or not isinstance(value, str) or "\n" in value or "\r" in value:
+            raise UsageError(f"The header {name!r} can't be sent.", "Give an ASCII name, and a str of one line.")
+    if token is not None:
+        _check_token(address, token)
+        sent[AUTHORIZATION] = f"Bearer {token}"
+    return Access(sent, tls)
+
+
+def _check_token(address: Address, token: str) -> None:
+    if not token or not token.isascii() or any(character.isspace() for character in token):
+        raise UsageError("The token is empty or has characters that no token has.", "Give it without 'Bearer'.")
+    if not address.secure and not address.is_loopback:
+        raise UsageError(
+            f"The token would travel to {address.url} in plain text, for all on the way to read.",
+            f"Give grpcs:// or https://; to send it all the same, give headers={{'{AUTHORIZATION}': 'Bearer …'}}.",
+        )

@@ -1,0 +1,97 @@
+"""What a served model takes and gives, and whether a request fits it.
+
+A request is checked here before it is sent, so that a mistake is told by name and costs no way to the server. Ranges of
+values are the model's to know. This file must not know tasks or connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hfx.errors import UsageError
+
+INTEGERS = {
+    name: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if name.startswith("INT") else (0, 2**bits - 1)
+    for bits in (8, 16, 32, 64)
+    for name in (f"INT{bits}", f"UINT{bits}")
+}
+FLOATS = ("FP16", "FP32", "FP64")
+
+
+@dataclass(frozen=True)
+class TensorMetadata:
+    """A tensor of a model: `datatype` is Triton's (BYTES, INT32, …), -1 in `shape` a dimension of any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a model takes and gives; `task` is what its configuration says it is for, empty where it says nothing."""
+
+    name: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+    task: str = field(default="", compare=False)
+
+    @cached_property
+    def input_types(self) -> Mapping[str, str]:
+        """The data type of each input, by its name."""
+        return {tensor.name: tensor.datatype for tensor in self.inputs}
+
+
+def check_values(model: ModelMetadata, values: Mapping[str, Sequence[object]]) -> None:
+    """Raise UsageError for an input that MODEL does not have, or a value that its type can't hold."""
+    unknown = [name for name in values if name not in model.input_types]
+    if unknown:
+        raise UsageError(
+            f"The model {model.name!r} has no input {', '.join(unknown)}: it takes {', '.join(model.input_types)}.",
+            "Leave it out, or ask a model of the right kind: `hfx list` shows their tasks.",
+        )
+    for name, items in values.items():
+        _check_items(model.name, name, model.input_types[name], items)
+
+
+def check_outputs(model: ModelMetadata, needed: Sequence[str]) -> None:
+    """Raise UsageError if MODEL does not give all that is NEEDED of an answer."""
+    given = [tensor.name for tensor in model.outputs]
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise UsageError(
+            f"The model {model.name!r} gives no {', '.join(missing)}: it gives {', '.join(given)}.",
+            "Ask it by its own task's method: `hfx list` shows the models' tasks.",
+        )
+
+
+def _check_items(model: str, name: str, datatype: str, items: Sequence[object]) -> None:
+    for item in items:
+        if not _holds(datatype, item):
+            raise UsageError(
+                f"The input {name} of {model!r} is {_shown(item)}; it takes {_described(datatype)}.",
+                "Give a value of that kind.",
+            )
+
+
+def _holds(datatype: str, item: object) -> bool:
+    if datatype in INTEGERS:
+        low, high = INTEGERS[datatype]
+        return isinstance(item, int) and not isinstance(item, bool) and low <= item <= high
+    if datatype in FLOATS:
+        return isinstance(item, int | float) and not isinstance(item, bool)
+    return isinstance(item, bool if datatype == "BOOL" else str)
+
+
+def _described(datatype: str) -> str:
+    if datatype in INTEGERS:
+        low, high = INTEGERS[datatype]
+        return f"a whole number from {low} to {high}"
+    return "a number" if datatype in FLOATS else "True or False" if datatype == "BOOL" else "a text"
+
+
+def _shown(item: object) -> str:
+    text = repr(item)
+    return text if len(text) <= 60 else f"{text[:57]}..."

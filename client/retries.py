@@ -1,0 +1,114 @@
+"""Which failures are tried again, when, and how often in all.
+
+Only what is safe: the server could not be reached, or took nothing because it is busy. Retries of all requests of a
+client draw on one budget, so that an outage is not answered by a flood. This file must not know what is tried.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hfx.errors import ServerBusy, ServerUnreachable, UsageError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+Result = TypeVar("Result")
+SAFE = (ServerUnreachable, ServerBusy)
+LEAST_BURST = 10  # retries that a client may make before any request has earned them
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How requests that could not be served are tried again; only ServerUnreachable and ServerBusy are.
+
+    `attempts` are those of one request in all. Before attempt n+1 it waits a random time of up to
+    min(`longest`, `shortest` · 2ⁿ⁻¹) seconds ("full jitter"), never beyond the request's timeout. Each request adds
+    `budget` to what all requests of a client may spend on retries, and each retry takes 1: with 0.2, an outage makes
+    for at most a fifth more requests (after the first 10). A stream is not tried again once a piece of it has come.
+    """
+
+    attempts: int = 3
+    budget: float = 0.2
+    shortest: float = 0.1
+    longest: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.attempts, int) or self.attempts < 1:
+            raise UsageError(f"{self.attempts} attempts send nothing.", "Give at least 1, which means no retries.")
+        if self.budget < 0 or not 0 <= self.shortest <= self.longest:
+            raise UsageError(
+                "A retry policy with a negative budget or waits that shrink makes no sense.",
+                "Give budget >= 0 and 0 <= shortest <= longest.",
+            )
+
+
+def policy_of(retries: RetryPolicy | int) -> RetryPolicy:
+    """The policy for a client's argument: a policy, or a number of retries (0: none)."""
+    return retries if isinstance(retries, RetryPolicy) else RetryPolicy(attempts=retries + 1)
+
+
+class Deadline:
+    """The moment by which a request must be done."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds until then, at least a millisecond: what is late fails by itself."""
+        return max(self._end - time.monotonic(), 0.001)
+
+    def passes_within(self, seconds: float) -> bool:
+        """Whether it will have passed in so many seconds."""
+        return time.monotonic() + seconds >= self._end
+
+
+class Retries:
+    """A client's policy and what is left of its budget; safe to share between threads."""
+
+    def __init__(self, policy: RetryPolicy, sleep: Callable[[float], Coroutine[Any, Any, None]]) -> None:
+        self._policy = policy
+        self._sleep = sleep
+        self._most = float(max(LEAST_BURST, policy.attempts))
+        self._tokens = self._most
+        self._lock = threading.Lock()
+
+    async def carry_out(self, attempt: Callable[[], Coroutine[Any, Any, Result]], deadline: Deadline) -> Result:
+        """What ATTEMPT returns, at the first attempt that succeeds; or the last one's error."""
+        self._earn()
+        if self._policy.attempts == 1:
+            return await attempt()
+        import tenacity
+
+        async def once() -> Result:  # tenacity awaits what is declared as a coroutine, only
+            return await attempt()
+
+        retrying = tenacity.AsyncRetrying(
+            sleep=self._sleep,
+            wait=tenacity.wait_random_exponential(multiplier=self._policy.shortest, max=self._policy.longest),
+            stop=lambda state: self._is_over(state, deadline),
+            retry=tenacity.retry_if_exception_type(SAFE),
+            reraise=True,
+        )
+        return await retrying(once)
+
+    def _is_over(self, state: RetryCallState, deadline: Deadline) -> bool:
+        if state.attempt_number >= self._policy.attempts or deadline.passes_within(state.upcoming_sleep):
+            return True
+        return not self._spend()
+
+    def _earn(self) -> None:
+        with self._lock:
+            self._tokens = min(self._most, self._tokens + self._policy.budget)
+
+    def _spend(self) -> bool:
+        with self._lock:
+            if self._tokens < 1:
+                return False
+            self._tokens -= 1
+            return True

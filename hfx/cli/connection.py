@@ -1,0 +1,95 @@
+"""The options that say how a server is reached, and the client that they make.
+
+This file must not know what a model is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from hfx.cli.groups import flag, given
+from hfx.cli.interrupts import deferred
+from hfx.errors import UsageError
+
+if TYPE_CHECKING:
+    from hfx.client import Client
+
+DEFAULT_URL = "127.0.0.1:8001"
+TOKEN_VARIABLE = "HFX_TOKEN"
+AT_ONCE = 32
+LIMITS = ("timeout", "idle_timeout", "retries", "max_in_flight")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the server is, and how it is talked to; None leaves a choice to the client."""
+
+    url: Annotated[
+        str | None,
+        Option(help=f"The server: HOST:PORT or grpcs://HOST:PORT (gRPC), http(s)://HOST:PORT; default {DEFAULT_URL}."),
+    ] = None
+    timeout: Annotated[float | None, Option(help="Seconds that an answer may take, here and at the server.")] = None
+    idle_timeout: Annotated[float | None, Option(help="Seconds that a stream may send nothing.")] = None
+    retries: Annotated[int | None, Option(min=0, help="Further tries where a server is busy or can't be reached.")] = (
+        None
+    )
+    max_in_flight: Annotated[int | None, Option(min=1, help=f"Requests under way at a time; default {AT_ONCE}.")] = None
+    header: Annotated[list[str] | None, Option(help="Header to send, KEY:VALUE; may be given several times.")] = None
+    token_file: Annotated[
+        Path | None,
+        Option(help=f"File with the token that the server asks for; else {TOKEN_VARIABLE} of the environment."),
+    ] = None
+    tls_ca: Annotated[
+        Path | None, Option("--tls-ca", help="File with the certificates to trust; for grpcs and https.")
+    ] = None
+
+
+def connect(connection: Connection) -> Client:
+    """A client of the server. Raises UsageError for what can't be taken."""
+    with deferred():
+        from hfx.client import Client, Tls
+
+        # What was not given is the client's to choose.
+        limits: dict[str, Any] = {name: value for name, value in given(connection).items() if name in LIMITS}
+        return Client(
+            connection.url or DEFAULT_URL,
+            headers=_headers(connection),
+            token=_token(connection),
+            tls=None if connection.tls_ca is None else Tls(ca=connection.tls_ca),
+            **limits,
+        )
+
+
+def refuse_all(connection: Connection, reason: str) -> None:
+    """Raise UsageError for any option that was given."""
+    for field in given(connection):
+        option = flag(Connection, field)
+        raise UsageError(f"{option} is for servers; {reason}.", f"Leave {option} out.")
+
+
+def _headers(connection: Connection) -> dict[str, str]:
+    headers = {}
+    for header in connection.header or []:
+        key, colon, value = header.partition(":")
+        if not colon or not key.strip():
+            raise UsageError(f"{header!r} is no header.", "Write KEY:VALUE, e.g. --header 'x-tenant: blue'.")
+        headers[key.strip()] = value.strip()
+    return headers
+
+
+def _token(connection: Connection) -> str | None:
+    """The token; never an option's value, which every user of the machine can see."""
+    if connection.token_file is None:
+        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
+    try:
+        token = connection.token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The token's file {connection.token_file} can't be read: {error}.") from error
+    if not token:
+        raise UsageError(f"The token's file {connection.token_file} is empty.", "Write the token into it.")
+    return token

@@ -1,0 +1,103 @@
+"""The answers of `hfx infer` on their way to people, to a program that reads one object, or to one that reads lines.
+
+Each function takes outcomes as they come, entry by entry, and says what becomes of one that failed. This file must not
+know how answers are got.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hfx.cli.answers import answer_lines
+from hfx.cli.output import Reporter, error_body
+from hfx.cli.reading import ID, Entry
+from hfx.errors import HfxError
+from hfx.names import TRUNCATED_TOKENS, Task
+
+if TYPE_CHECKING:
+    from hfx.cli.asking import Part
+
+Result = Mapping[str, Any]
+Outcomes = Iterable[tuple[Entry, Result | HfxError]]
+Error = TypeVar("Error", bound=HfxError)
+
+
+def lines(task: Task, outcomes: Outcomes, report: Reporter) -> None:
+    """Each answer as lines for people, as they come; the first failure ends it and is raised."""
+    for entry, outcome in outcomes:
+        result = _succeeded(entry, outcome)
+        report.lines(answer_lines(task, result))
+        _warn_of_truncation(entry, result.get(TRUNCATED_TOKENS), report)
+
+
+def one_object(name: str, outcomes: Outcomes, report: Reporter) -> None:
+    """All answers and how long they took as one object; the first failure is raised."""
+    began = time.perf_counter()
+    results = []
+    for entry, outcome in outcomes:
+        results.append(_succeeded(entry, outcome))
+        _warn_of_truncation(entry, results[-1].get(TRUNCATED_TOKENS), report)
+    latency = (time.perf_counter() - began) * 1000
+    report.result({"model": name, "results": results, "latency_ms": round(latency, 3)}, "")
+
+
+def rows(outcomes: Outcomes, report: Reporter) -> None:
+    """Each answer, or why there is none, as a line of JSON; at the end the first failure is raised, if any."""
+    first: HfxError | None = None
+    failed = total = 0
+    for entry, outcome in outcomes:
+        total += 1
+        own = {} if entry.id is None else {ID: entry.id}
+        if isinstance(outcome, HfxError):
+            error = located(outcome, entry.place)
+            first, failed = first or error, failed + 1
+            report.row({**own, "error": error_body(error, error.exit_code)})
+        else:
+            report.row({**own, **outcome})
+    if first is not None:
+        raise _retold(first, f"{failed} of {total} lines failed. {first.message}")
+
+
+def pieces(entries: Iterable[Entry], stream: Callable[[Entry], Generator[Part, None, None]], report: Reporter) -> None:
+    """Each text as it comes, and a line's end behind it; the first failure ends it and is raised."""
+    for entry in entries:
+        truncated = 0
+        try:
+            with closing(stream(entry)) as parts:
+                for part in parts:
+                    report.piece(part.text)
+                    truncated = max(truncated, part.truncated_tokens)
+        except HfxError as error:
+            raise located(error, entry.place) from error
+        finally:
+            report.piece("\n")
+        _warn_of_truncation(entry, truncated, report)
+
+
+def located(error: Error, place: str) -> Error:
+    """ERROR with where it happened in front."""
+    return _retold(error, f"{place}: {error.message}") if place else error
+
+
+def _retold(error: Error, message: str) -> Error:
+    again = copy.copy(error)
+    again.message = message
+    again.args = (message,)
+    again.__cause__ = error
+    return again
+
+
+def _succeeded(entry: Entry, outcome: Result | HfxError) -> Result:
+    if isinstance(outcome, HfxError):
+        raise located(outcome, entry.place)
+    return outcome
+
+
+def _warn_of_truncation(entry: Entry, dropped: int | None, report: Reporter) -> None:
+    if dropped:
+        what = entry.place or "The text"
+        report.warn(f"{what} is longer than the model reads: {dropped} tokens or more were left out.")

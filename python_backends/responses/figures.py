@@ -1,0 +1,86 @@
+"""The metrics of an engine: their names, units and how each is read from the engine's counters.
+
+Owns the tables, in the form that Prometheus expects. Knows nothing of how figures are published.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ..engine.stats import Distribution, Stats
+from .codes import REASONS
+
+Kind = Literal["counter", "gauge"]
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line on /metrics."""
+
+    name: str
+    description: str
+    kind: Kind
+    labels: Labels
+    value: float
+
+
+# What is read of Stats.
+_READ: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
+    ("hfx_slots_used", "gauge", "Rows of the engine in use", lambda stats: stats.slots_used),
+    ("hfx_slots_free", "gauge", "Rows of the engine that are free", lambda stats: stats.slots_free),
+    ("hfx_queue_length", "gauge", "Requests that wait for rows", lambda stats: stats.waiting),
+    ("hfx_generated_tokens_total", "counter", "Tokens generated", lambda stats: stats.tokens),
+    ("hfx_prompt_tokens_total", "counter", "Tokens of prompts and sources read", lambda stats: stats.prompt_tokens),
+    ("hfx_steps_total", "counter", "Decode steps", lambda stats: stats.steps),
+    ("hfx_step_seconds_total", "counter", "Seconds spent in decode steps", lambda stats: stats.step_seconds),
+    ("hfx_requests_completed_total", "counter", "Requests that ended as they should", lambda stats: stats.completed),
+    (
+        "hfx_requests_cancelled_total",
+        "counter",
+        "Requests whose callers left",
+        lambda stats: stats.cancelled,
+    ),
+    ("hfx_requests_failed_total", "counter", "Requests that ended with an error", lambda stats: stats.failed),
+    ("hfx_deadline_exceeded_total", "counter", "Requests whose deadline passed", lambda stats: stats.deadlines),
+)
+_REFUSED = ("hfx_requests_refused_total", "Requests that were not taken, by reason")
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[Stats], Distribution]], ...] = (
+    (
+        "hfx_time_to_first_token_seconds",
+        "Seconds from a request's submission to its first token (of beams: to their end)",
+        lambda stats: stats.first_token,
+    ),
+    (
+        "hfx_inter_token_seconds",
+        "Seconds from one token of a request to its next",
+        lambda stats: stats.inter_token,
+    ),
+)
+
+
+def counts(stats: Stats, refused: Counter[str]) -> Iterator[Figure]:
+    """Gauges and counters, without the model's label. `refused` counts by the reasons of codes.py."""
+    for name, kind, description, read in _READ:
+        yield Figure(name, description, kind, (), read(stats))
+    for reason in REASONS:
+        yield Figure(*_REFUSED, "counter", (("reason", reason),), refused[reason])
+
+
+def histograms(stats: Stats) -> Iterator[Figure]:
+    """The lines of the histograms, without the model's label."""
+    for name, description, of in _HISTOGRAMS:
+        yield from _histogram(name, description, of(stats))
+
+
+def _histogram(name: str, description: str, found: Distribution) -> Iterator[Figure]:
+    """Cumulative buckets, as histogram_quantile wants them. One addition each publishes any number of values."""
+    total = 0
+    for bound, count in zip((*map(str, found.bounds), "+Inf"), found.counts, strict=True):
+        total += count
+        yield Figure(f"{name}_bucket", f"{description}: at most le", "counter", (("le", bound),), total)
+    yield Figure(f"{name}_sum", f"{description}: their sum", "counter", (), found.sum)
+    yield Figure(f"{name}_count", f"{description}: their number", "counter", (), total)

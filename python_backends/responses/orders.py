@@ -1,0 +1,71 @@
+"""A request's tensors as what is asked of the text generator.
+
+Owns what the tensors beside the generator's fields mean. Values come as numpy arrays by tensor name; what they may be
+is decided in `generation`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.errors import InvalidRequest
+
+LISTS = ("stop_words",)
+EARLY_STOPPING = {"true": True, "false": False}  # the third value is "never"
+DECODED = 2**16  # bytes of a text up to which it is decoded here; of a longer one, only the part that is read
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one request asks for; `deadline` is in seconds of `time.monotonic`, `cancels` an id, empty where nobody is.
+
+    `fields` are those of TextGenerator.
+    """
+
+    text: str | bytes
+    fields: dict[str, Any]
+    streams: bool
+    deadline: float | None
+    cancels: str
+
+
+def read_order(tensors: Iterable[tuple[str, Any]]) -> Order:
+    """The order in the tensors (name, array) of a request that came just now. Raises InvalidRequest."""
+    given = {name: _value(name, array.reshape(-1).tolist()) for name, array in tensors}
+    cancels = given.pop("cancel_request", "")
+    if "text_input" not in given and not cancels:
+        raise InvalidRequest("text_input", None, "one text")
+    text, streams = given.pop("text_input", ""), given.pop("stream", False)
+    deadline = _deadline(given.pop("timeout_ms", None))
+    early = given.get("early_stopping")
+    if early is not None:
+        given["early_stopping"] = EARLY_STOPPING.get(early, early)
+    return Order(text, given, streams, deadline, cancels)
+
+
+def _deadline(timeout: int | None) -> float | None:
+    if timeout is None:
+        return None
+    if timeout < 1:
+        raise InvalidRequest("timeout_ms", timeout, "milliseconds, at least 1")
+    return time.monotonic() + timeout / 1000
+
+
+def _value(name: str, values: list[Any]) -> Any:
+    if name in LISTS:
+        return [_decoded(name, value) for value in values]
+    if len(values) != 1:
+        raise InvalidRequest(name, values[:8], "one value")
+    return _decoded(name, values[0])
+
+
+def _decoded(name: str, value: Any) -> Any:
+    if not isinstance(value, bytes) or (name == "text_input" and len(value) > DECODED):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(name, value[:40], f"UTF-8; {error.reason} at byte {error.start}") from None

@@ -1,0 +1,43 @@
+"""What the tests of generation on a real server share: generators that are exported once, and a server of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.pipeline import export
+from hfx.exporter.plan import make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.triton import EmbeddedServer
+from tests.conftest import export_zoo
+from tests.triton import reciting
+from tests.triton.generation_rig import RECITAL, SLOTS, WRITERS
+
+
+@pytest.fixture(scope="session")
+def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of WRITERS, trained and int8, and of RECITAL, all with few slots so that requests have to wait."""
+    folder = tmp_path_factory.mktemp("writers")
+    for name, checkpoint in WRITERS.items():
+        export_zoo(checkpoint, folder, name, "int8", slots=SLOTS[name], max_drop=0.05)  # T5 loses 0.024 in int8
+    checkpoint = open_checkpoint(str(reciting.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)))
+    options = ExportOptions(name=RECITAL, precision="fp32", device="cpu", repository=folder, slots=SLOTS[RECITAL])
+    export(make_plan(checkpoint, options), lambda title: nullcontext())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def writing_server(writers: Path) -> Iterator[EmbeddedServer]:
+    """A real Triton that serves them; tests leave it as they found it."""
+    with EmbeddedServer(writers) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def recital() -> reciting.Recital:
+    """What RECITAL must say."""
+    return reciting.Recital()

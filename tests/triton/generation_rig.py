@@ -1,0 +1,86 @@
+"""Every door of a generator on a real server, what the engine in this process answers, and the server's figures.
+
+The doors are raw HTTP and raw gRPC: the client library of this project is not asked. Knows neither texts nor what
+they should be.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from hfx.local_generation import LocalGenerator
+from hfx.triton import EmbeddedServer
+from tests.triton.generation_asks import TIMEOUT, Answer, Ask, Events, answer_of
+from tests.triton.generation_grpc import grpc_infer, grpc_pieces, grpc_whole
+from tests.triton.generation_http import engine_generate, http_generate, http_infer, sse
+
+WRITERS = {"stories": "stories-gpt2", "summaries": "summaries-bart", "notes": "summaries-t5"}
+RECITAL = "recital"
+SLOTS = {"stories": 8, "summaries": 8, "notes": 8, RECITAL: 4}
+QUEUED_A_SLOT = 16
+
+
+def streamed(events: Callable[[EmbeddedServer, Ask], Events]) -> Callable[[EmbeddedServer, Ask], Answer]:
+    """A door that reads a stream to its end; only its last piece has a finish reason."""
+
+    def ask_all(server: EmbeddedServer, ask: Ask) -> Answer:
+        with events(server, ask) as found:
+            pieces = list(found)
+        assert [bool(piece["finish_reason"]) for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+        return answer_of(pieces)
+
+    return ask_all
+
+
+STREAMS: dict[str, Callable[[EmbeddedServer, Ask], Events]] = {"sse": sse, "grpc stream": grpc_pieces}
+DOORS: dict[str, Callable[[EmbeddedServer, Ask], Answer]] = {
+    "HTTP infer": http_infer,
+    "gRPC infer": grpc_infer,
+    "/generate": http_generate,
+    "/generate of the engine": engine_generate,
+    "gRPC stream, whole": grpc_whole,
+    **{name: streamed(events) for name, events in STREAMS.items()},
+}
+
+
+def in_process(repository: Path, asks: Iterable[Ask]) -> dict[int, Answer]:
+    """What the engine in this process answers each of `asks`, by its place; one after the other."""
+    answers: dict[int, Answer] = {}
+    numbered = list(enumerate(asks))
+    for model in {ask.model for _, ask in numbered}:
+        with LocalGenerator.open(repository, model) as local:
+            answers |= {i: answer_of([local.infer(ask.fields)]) for i, ask in numbered if ask.model == model}
+    return answers
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = TIMEOUT) -> float:
+    """Wait until `condition` holds; how many seconds it took. Fails with `what` if it never does."""
+    begin = time.monotonic()
+    while not condition():
+        if time.monotonic() - begin > seconds:
+            raise AssertionError(f"after {seconds} s still not so: {what}")
+        time.sleep(0.02)
+    return time.monotonic() - begin
+
+
+def metrics(server: EmbeddedServer, model: str) -> dict[str, float]:
+    """The figures of `model` on /metrics by name, those of several labels (reasons, buckets) summed up."""
+    with urllib.request.urlopen(server.metrics_url, timeout=TIMEOUT) as answer:
+        lines = answer.read().decode().splitlines()
+    found: dict[str, float] = {}
+    for line in lines:
+        name, _, rest = line.partition("{")
+        if f'model="{model}"' in rest:
+            with suppress(ValueError):
+                found[name] = found.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def all_free(server: EmbeddedServer, model: str) -> bool:
+    """Whether the engine of `model` has nothing to do."""
+    found = metrics(server, model)
+    return found["hfx_slots_free"] == SLOTS[model] and found["hfx_queue_length"] == 0

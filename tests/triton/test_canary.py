@@ -1,0 +1,113 @@
+"""The canary on a real server: what it finds to ask, that busy is not dead, and its file by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfx.triton import EmbeddedServer, canary
+from hfx.triton.canary import Question, Target
+from hfx.triton.watch import Watch
+from tests.triton.serve_process import infer, wait_for
+from tests.triton.ticking import write_ticks
+from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
+
+pytestmark = pytest.mark.triton
+PATIENCE = 1.0
+# Burns CPU for S seconds, as a large batch does, at the order `burn S`.
+BURNING = MODEL.replace(
+    '        if order == "sleep":',
+    '        if order == "burn":\n'
+    "            end = time.monotonic() + float(rest)\n"
+    "            while time.monotonic() < end:\n"
+    "                pass\n"
+    '        if order == "sleep":',
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    folder = write_ticks(write_toy(tmp_path_factory.mktemp("repository")))
+    write_model(folder, "burning", PYTHON, BURNING)
+    with EmbeddedServer(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def target(server: EmbeddedServer) -> Target:
+    return Target(server.http_url, server.metrics_url)
+
+
+def question(target: Target, model: str) -> Question:
+    return next(found for found in canary.questions(target) if found.model == model)
+
+
+def keep_busy(server: EmbeddedServer, model: str, texts: list[str]) -> list[threading.Thread]:
+    """Requests that wait for one another, all accepted."""
+    threads = [threading.Thread(target=infer, args=(server.http_url, model, text)) for text in texts]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    return threads
+
+
+def test_every_entry_point_is_asked_and_answers(target: Target) -> None:
+    asked = canary.questions(target)
+    assert [found.model for found in asked] == ["burning", "ticks", "toy"]
+    assert [canary.ask(target, found, PATIENCE) for found in asked] == ["", "", ""]
+
+
+def test_a_queue_that_moves_on_is_not_dead(server: EmbeddedServer, target: Target) -> None:
+    threads = keep_busy(server, "burning", ["sleep 0.6"] * 7)  # one at a time
+    assert canary.ask(target, question(target, "burning"), PATIENCE) == ""
+    for thread in threads:
+        thread.join()
+
+
+def test_one_long_computation_is_not_dead(server: EmbeddedServer, target: Target) -> None:
+    [thread] = keep_busy(server, "burning", ["burn 4"])
+    assert canary.ask(target, question(target, "burning"), PATIENCE) == ""
+    thread.join()
+
+
+def test_what_does_nothing_at_all_is_dead(server: EmbeddedServer, target: Target) -> None:
+    [thread] = keep_busy(server, "burning", ["sleep 5"])
+    assert "did nothing meanwhile" in canary.ask(target, question(target, "burning"), PATIENCE)
+    thread.join()
+
+
+def test_a_watch_finds_a_stopped_stub_and_a_busy_model_is_left_alone(server: EmbeddedServer, target: Target) -> None:
+    watch = Watch(target, interval=0.2)
+    keep_busy(server, "burning", ["sleep 2"])[0].join()
+    assert watch.fault() == ""
+    os.kill(server.stubs()["toy_tokenize_0_0"][0], signal.SIGSTOP)
+    assert "toy" in wait_for(watch.fault)
+    watch.stop()
+    server.restart()
+
+
+def test_the_file_by_itself_is_the_health_check(server: EmbeddedServer, tmp_path: Path) -> None:
+    copy = tmp_path / "canary.py"
+    copy.write_bytes(Path(canary.__file__).read_bytes())
+
+    def check() -> tuple[int, str]:
+        command = [sys.executable, "-I", "-S", str(copy), server.http_url, server.metrics_url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout
+
+    assert check() == (0, "healthy: burning, ticks, toy\n")
+    os.kill(server.stubs()["ticks_0_0"][0], signal.SIGKILL)
+    wait_for(server.fault)
+    code, line = check()
+    assert code == 1
+    assert "Stub process 'ticks_0_0' is not healthy" in line
+    server.restart()
+    assert check()[0] == 0

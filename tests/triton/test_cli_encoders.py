@@ -1,0 +1,59 @@
+"""`hfx infer` on encoders behind a real Triton: JSON lines of every task, as in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.cli import main
+from hfx.triton import EmbeddedServer
+
+pytestmark = pytest.mark.triton
+
+LINES: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
+    "sentiment-int8": ([], [{"text_input": "Lovely!"}, {"text_input": "Bad.", "top_k": 2, "id": 1}]),
+    "entities-int8": ([], [{"text_input": "Ada lives in Rome."}, {"text_input": ""}]),
+    "answers-int8": (["--context", "Ada came."], [{"question": "Who?"}, {"question": "Who?", "context": "Ben left."}]),
+    "nli-int8": (
+        ["--labels", "sports,food"],
+        [{"text_input": "A goal!"}, {"text_input": "A goal!", "candidate_labels": ["a", "b"], "multi_label": True}],
+    ),
+    "similar-int8": ([], [{"text_input": "A garden."}, {"text_input": "A house."}]),
+}
+
+
+def rows(capsys: pytest.CaptureFixture[str], file: Path, *words: str) -> list[dict[str, Any]]:
+    code = main(["infer", *words, "--jsonl", "--input", str(file)])
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (0, "")
+    return [json.loads(line) for line in captured.out.splitlines()]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_json_lines_of_every_task_are_answered_as_in_this_process(
+    name: str, repository: Path, server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, lines = LINES[name]
+    file = tmp_path / "lines.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    here = rows(capsys, file, name, *words, "--local", "--repository", str(repository))
+    for url in (server.grpc_url, server.http_url):
+        for through, expected in zip(rows(capsys, file, name, *words, "--url", url), here, strict=True):
+            assert through.keys() == expected.keys()
+            for key, value in expected.items():
+                assert through[key] == (pytest.approx(value, abs=1e-5) if key in ("score", "embedding") else value)
+    assert [row.get("id") for row in here] == [line.get("id") for line in lines]
+
+
+def test_what_an_encoder_can_not_do_is_refused(
+    repository: Path, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = (["--url", server.grpc_url], ["--local", "--repository", str(repository)])
+    for place in places:
+        assert main(["infer", "sentiment-int8", "Lovely!", "--stream", *place]) == 2
+        assert "can't be streamed" in capsys.readouterr().err
+    assert main(["infer", "sentiment-int8", "Lovely!", "--timeout", "5", *places[1]]) == 2
+    assert "--timeout" in capsys.readouterr().err

@@ -1,0 +1,286 @@
+"""`hfx infer` and `hfx verify` on generators behind a real Triton, as processes: --local's texts, and clean ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.client import Client
+from hfx.triton import EmbeddedServer
+from tests import zoo
+from tests.conftest import export_zoo
+
+pytestmark = pytest.mark.triton
+
+HFX = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
+MODELS = {"stories": "stories-gpt2", "summaries": "summaries-bart"}
+ENDLESS = ["--long", "chunk", "--num-beams", "4"]  # of a document: far longer than it takes to interrupt it
+PATIENCE = 60
+CANCELLED, USED = "hfx_requests_cancelled_total", "hfx_slots_used"
+
+Run = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a decoder and an encoder-decoder, both int8."""
+    folder = tmp_path_factory.mktemp("generators")
+    for name, checkpoint in MODELS.items():
+        export_zoo(checkpoint, folder, name, "int8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(generators: Path) -> Iterator[EmbeddedServer]:
+    """A real Triton that serves them."""
+    with EmbeddedServer(generators) as running:
+        yield running
+
+
+def hfx(*words: str, given: str | bytes = b"", **environment: str) -> Run:
+    data = given.encode() if isinstance(given, str) else given
+    done = subprocess.run(
+        [*HFX, *words], input=data, capture_output=True, timeout=PATIENCE, env={**os.environ, **environment}
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture
+def infer(served: EmbeddedServer) -> Callable[..., Run]:
+    """`hfx infer WORDS` through the server."""
+    return lambda *words, **more: hfx("infer", *words, "--url", served.grpc_url, **more)
+
+
+@pytest.fixture
+def local(generators: Path) -> Callable[..., Run]:
+    """`hfx infer WORDS` without it."""
+    return lambda *words, **more: hfx("infer", *words, "--local", "--repository", str(generators), **more)
+
+
+def texts_of(name: str, count: int) -> list[str]:
+    if name == "stories":
+        return [example.prompt for example in zoo.heldout("stories", count)]
+    return [example.prompt + example.continuation for example in zoo.heldout("summaries", count)]
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def measured(served: EmbeddedServer, metric: str) -> float:
+    """A metric of the model that summarizes."""
+    with urllib.request.urlopen(served.metrics_url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f'{metric}{{model="summaries"'))
+
+
+@pytest.fixture(scope="module")
+def document() -> str:
+    """A line that keeps the engine busy."""
+    return " ".join(texts_of("summaries", 600)) * 3 + "\n"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# The same as in this process
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("stories", ["--max-tokens", "30", "--log-probs"]),
+        ("stories", ["--sample", "--temperature", "0.9", "--top-p", "0.95", "--seed", "18446744073709551615"]),
+        ("summaries", ["--num-beams", "4", "--length-penalty", "2", "--no-repeat-ngram-size", "3"]),
+        ("summaries", ["--long", "chunk", "--overlap", "1", "--stop", "the end", "--stop", "never"]),
+    ],
+    ids=["greedy", "sampling", "beams", "chunks"],
+)
+def test_a_server_gives_the_texts_of_this_process(
+    name: str, words: list[str], infer: Callable[..., Run], local: Callable[..., Run]
+) -> None:
+    texts = texts_of(name, 3)
+    through, here = (run("--json", name, *texts, *words) for run in (infer, local))
+    assert (through.returncode, here.returncode) == (0, 0), through.stderr + here.stderr
+    found, expected = (json.loads(run.stdout) for run in (through, here))
+    assert found["model"] == expected["model"] == name
+    for one, other in zip(found["results"], expected["results"], strict=True):
+        assert one.pop("output_log_probs", []) == pytest.approx(other.pop("output_log_probs", []), abs=1e-5)
+        assert one == other
+
+
+def test_http_gives_the_same(served: EmbeddedServer, infer: Callable[..., Run]) -> None:
+    text = texts_of("stories", 1)[0]
+    through = hfx("infer", "stories", text, "--max-tokens", "20", "--url", served.http_url)
+    assert (through.returncode, through.stderr) == (0, "")
+    assert through.stdout == infer("stories", text, "--max-tokens", "20").stdout
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stream_is_the_whole_text(name: str, infer: Callable[..., Run], local: Callable[..., Run]) -> None:
+    words = [name, *texts_of(name, 2), "--max-tokens", "25"]
+    whole = infer(*words)
+    assert whole.returncode == 0, whole.stderr
+    assert infer(*words, "--stream").stdout == local(*words, "--stream").stdout == whole.stdout
+
+
+# Lines
+
+
+def test_lines_of_the_standard_input_are_texts(infer: Callable[..., Run]) -> None:
+    texts = texts_of("stories", 3)
+    found = infer("stories", "-", "--max-tokens", "5", given="\n".join(texts))
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == infer("stories", *texts, "--max-tokens", "5").stdout
+
+
+def test_every_json_line_has_its_own_settings(infer: Callable[..., Run], local: Callable[..., Run]) -> None:
+    text = texts_of("summaries", 1)[0]
+    given = [
+        {"text_input": text},
+        {"text_input": text, "max_tokens": 3, "id": "short"},
+        {"text_input": text, "num_beams": 4, "early_stopping": "never", "length_penalty": 2, "id": 3},
+        {"text_input": text, "num_beams": 1, "temperature": 1, "seed": 5, "stop_words": ["a", "b"]},
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in given)
+    through = infer("summaries", "--jsonl", "--max-tokens", "12", given=lines)
+    assert (through.returncode, through.stderr) == (0, "")
+    assert rows(through) == rows(local("summaries", "--jsonl", "--max-tokens", "12", given=lines))
+    assert [row.get("id") for row in rows(through)] == [None, "short", 3, None]
+    assert rows(through)[1]["output_tokens"] == 3
+
+
+def test_a_bad_line_costs_no_other(infer: Callable[..., Run], tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    good = b'{"text_input": "Anna was", "max_tokens": 4}\n'
+    bad = [b"Anna was\n", b'{"text_input": "\xff"}\n', b'{"text_input": "a", "max_token": 4}\n',
+           b'{"text_input": "a", "temperature": -1}\n', b'{"text_input": null}\n',
+           b'{"text_input": "' + b"Anna " * 1_000_000 + b'"}\n']  # fmt: skip
+    file.write_bytes(good + b"".join(line + b"\n" + good for line in bad))
+    found = infer("stories", "--jsonl", "--input", str(file))
+    answers = rows(found)
+    assert [sorted(row) == ["error"] for row in answers] == [False, *[True, False] * len(bad)]
+    assert len({row["text_output"] for row in answers[::2]}) == 1
+    errors = [row["error"] for row in answers[1::2]]
+    assert [error["message"].partition(":")[0] for error in errors] == [f"Line {3 * n + 2}" for n in range(len(bad))]
+    assert found.returncode == errors[0]["exit_code"] == 2
+    assert found.stderr.startswith("Error: 6 of 13 lines failed. Line 2: ")
+
+
+def test_an_answer_comes_before_the_next_line_is_written(served: EmbeddedServer) -> None:
+    words = [*HFX, "infer", "stories", "--jsonl", "--max-tokens", "3", "--url", served.grpc_url]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        for number in range(3):
+            process.stdin.write(json.dumps({"text_input": "Anna was", "id": number}) + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["id"] == number
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_nothing_in_gives_nothing_out(infer: Callable[..., Run]) -> None:
+    for words in (["-"], ["--jsonl"], ["-", "--stream"]):
+        done = infer("stories", *words)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# Ends
+
+
+@pytest.mark.parametrize(
+    ("words", "protocol"),
+    [(["--stream"], "grpc"), (["--json"], "grpc"), (["--stream"], "http")],
+    ids=["stream", "unary", "http-stream"],
+)
+def test_ctrl_c_cancels_on_the_server(
+    words: list[str], protocol: str, document: str, served: EmbeddedServer, tmp_path: Path
+) -> None:
+    before = measured(served, CANCELLED)
+    file = tmp_path / "document.txt"
+    file.write_text(document)
+    url = served.grpc_url if protocol == "grpc" else served.http_url
+    command = [*HFX, "infer", "summaries", "--input", str(file), *ENDLESS, *words, "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        if "--stream" in words:  # over HTTP, Triton sees a leaving reader only after its first piece
+            assert process.stdout and process.stdout.read(1)
+        wait_for(lambda: measured(served, USED) > 0)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+    assert (process.returncode, said.splitlines()[-1]) == (130, b"Error: Interrupted.")
+    wait_for(lambda: measured(served, CANCELLED) > before and measured(served, USED) == 0)
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(document: str, served: EmbeddedServer) -> None:
+    before = measured(served, CANCELLED)
+    line = f'"$@" infer summaries - --stream {" ".join(ENDLESS)} --url {served.grpc_url} | head -c 1'
+    done = subprocess.run(
+        ["bash", "-c", line, "-", *HFX], input=document, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.returncode, len(done.stdout), done.stderr) == (0, 1, "")
+    wait_for(lambda: measured(served, CANCELLED) > before and measured(served, USED) == 0)
+
+
+def test_a_deadline_holds_at_the_server(document: str, infer: Callable[..., Run], local: Callable[..., Run]) -> None:
+    for run in (infer, local):
+        done = run("summaries", "-", *ENDLESS, "--timeout", "0.2", "--json", given=document)
+        assert done.returncode == 5
+        assert json.loads(done.stdout)["error"]["type"] == "RequestTimeout"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["storys", "x"], 5, "stories"),
+        (["stories", "x", "--temperature", "-1"], 5, "temperature"),
+        (["stories", "x", "--num-return-sequences", "2"], 2, "num_return_sequences"),
+        (["stories", "x", "--labels", "a"], 2, "--labels"),
+        (["stories", "Anna " * 20_000], 5, "512"),
+        (["stories", "x", "--stream", "--temperature", "-1"], 5, "temperature"),
+        (["stories", "x", "--timeout", "0"], 2, "timeout"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_what_can_not_be_asked_says_why(words: list[str], code: int, said: str, infer: Callable[..., Run]) -> None:
+    done = infer(*words)
+    assert (done.returncode, done.stdout.strip()) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_where_nobody_listens_is_told(served: EmbeddedServer) -> None:
+    for url in ("127.0.0.1:1", "http://127.0.0.1:1"):
+        done = hfx("infer", "stories", "x", "--url", url, "--retries", "0")
+        assert done.returncode == 5
+        assert "127.0.0.1:1" in done.stderr
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(infer: Callable[..., Run]) -> None:
+    done = infer("stories", "-", "--max-tokens", "3", given=b"Anna was\n\xff\nAnna was\n")
+    assert done.returncode == 2
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr.startswith("Error: Line 2: It is not UTF-8")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_verify_asks_the_server(name: str, generators: Path, served: EmbeddedServer) -> None:
+    with Client(served.grpc_url) as client:
+        assert name in client.models()
+    words = ["verify", name, "--repository", str(generators), "--json"]
+    through, here = hfx(*words, "--url", served.grpc_url), hfx(*words)
+    assert (through.returncode, here.returncode) == (0, 0), through.stderr
+    assert json.loads(through.stdout)["parity"] == json.loads(here.stdout)["parity"]

@@ -1,0 +1,254 @@
+"""Generators asked by the client library: a real Triton, a trained model, gRPC and HTTP, blocking and by asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hfx.client import AsyncClient, Client, Generation, GenerationSettings, TruncationWarning
+from hfx.errors import HfxError, ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
+from hfx.local_generation import LocalGenerator
+from hfx.triton import EmbeddedServer
+from tests import zoo
+from tests.conftest import export_zoo
+
+pytestmark = pytest.mark.triton
+
+DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "client.md"
+MODEL = "stories"
+TEXT = "Anna was"
+LONG = GenerationSettings(max_tokens=400, min_tokens=400, num_beams=1)
+SLOW = GenerationSettings(max_tokens=400, min_tokens=400, num_beams=32)  # half a second, and all slots
+
+
+@pytest.fixture(scope="module")
+def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("generators")
+    export_zoo("stories-gpt2", folder, MODEL, "int8")
+    export_zoo("summaries-bart", folder, "summaries", "int8")
+    export_zoo("sentiment-distilbert", folder, "sentiment", "int8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(generators: Path) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(generators) as running:
+        yield running
+
+
+@pytest.fixture(params=["grpc", "http"])
+def url(request: pytest.FixtureRequest, served: EmbeddedServer) -> str:
+    return served.grpc_url if request.param == "grpc" else served.http_url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with Client(url, timeout=60) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def expected(generators: Path) -> dict[str, Generation]:
+    """What the engine in this process writes."""
+    texts = [example.prompt for example in zoo.heldout("stories", 12)]
+    with LocalGenerator.open(generators, MODEL) as local:
+        return {text: as_generation(local.infer({"text_input": text})) for text in texts}
+
+
+def as_generation(answer: dict[str, object]) -> Generation:
+    names = ("text_output", "finish_reason", "input_tokens", "output_tokens", "truncated_tokens")
+    return Generation(*(answer[name] for name in names))  # type: ignore[arg-type]
+
+
+def metric(server: EmbeddedServer, name: str) -> float:
+    page = urllib.request.urlopen(server.metrics_url, timeout=10).read().decode()
+    lines = [line for line in page.splitlines() if line.startswith(f'{name}{{model="{MODEL}"')]
+    return float(lines[0].rsplit(" ", 1)[1])
+
+
+def wait_for_metric(server: EmbeddedServer, name: str, least: float) -> None:
+    deadline = time.monotonic() + 10
+    while metric(server, name) < least:
+        assert time.monotonic() < deadline, f"{name} is {metric(server, name)}, not {least}"
+        time.sleep(0.05)
+
+
+def test_texts_are_those_of_the_engine_in_process(client: Client, expected: dict[str, Generation]) -> None:
+    assert client.generate(MODEL, list(expected)) == list(expected.values())
+
+
+def test_streams_are_those_of_the_engine_in_process(client: Client, expected: dict[str, Generation]) -> None:
+    for text, generation in expected.items():
+        with client.stream(MODEL, text) as stream:
+            pieces = list(stream)
+        assert "".join(piece.text for piece in pieces) == generation.text
+        assert [bool(piece.finish_reason) for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+        assert stream.result == generation
+
+
+def test_tasks_get_the_same_texts(url: str, expected: dict[str, Generation]) -> None:
+    async def ask() -> tuple[list[Generation], list[Generation]]:
+        async with AsyncClient(url) as client:
+            whole = await client.generate(MODEL, list(expected))
+            return whole, list(await asyncio.gather(*(read(client, text) for text in expected)))
+
+    async def read(client: AsyncClient, text: str) -> Generation:
+        async with client.stream(MODEL, text) as stream:
+            async for _ in stream:
+                pass
+        return stream.result
+
+    assert asyncio.run(ask()) == (list(expected.values()),) * 2
+
+
+def test_settings_reach_the_engine(client: Client) -> None:
+    settings = GenerationSettings(max_tokens=12, do_sample=True, temperature=1.5, seed=2**64 - 1)
+    first = client.generate(MODEL, TEXT, settings)
+    assert client.generate(MODEL, TEXT, settings) == first
+    assert client.generate(MODEL, TEXT, settings, seed=3) != first
+    assert first.output_tokens == 12 and first.finish_reason == "length"
+    with client.stream(MODEL, TEXT, settings) as stream:
+        assert len(list(stream)) >= 1
+    assert stream.result == first
+
+
+def test_every_setting_is_taken(client: Client) -> None:
+    beams = GenerationSettings(
+        max_tokens=9, min_tokens=2, num_beams=3, do_sample=False, stop_words=["xyz", "zyx"], repetition_penalty=1.1,
+        no_repeat_ngram_size=3, length_penalty=1.2, early_stopping="never", long="truncate",
+    )  # fmt: skip
+    assert client.generate(MODEL, TEXT, beams).output_tokens >= 2
+    sampled = client.generate(
+        MODEL, TEXT, max_tokens=9, do_sample=True, top_k=20, top_p=0.9, min_p=0.01, seed=0, return_log_probs=True
+    )
+    assert len(sampled.log_probs) == sampled.output_tokens
+    assert all(log_prob <= 0 for log_prob in sampled.log_probs)
+
+
+def test_a_stop_word_ends_the_text_before_it(client: Client) -> None:
+    whole = client.generate(MODEL, TEXT, max_tokens=30).text
+    word = whole[12:20]
+    assert client.generate(MODEL, TEXT, max_tokens=30, stop_words=[word]).text == whole[: whole.index(word)]
+
+
+def test_what_is_out_of_range_is_refused_by_name(client: Client) -> None:
+    for ask in (client.generate, lambda *args, **settings: list(client.stream(*args, **settings))):
+        with pytest.raises(RequestRefused, match=r"temperature is -1\.0; allowed") as caught:
+            ask(MODEL, TEXT, temperature=-1.0)  # type: ignore[operator]
+        assert caught.value.model == MODEL
+
+
+def test_one_bad_text_of_many_is_told_in_its_place(client: Client) -> None:
+    outcomes = client.generate(MODEL, [TEXT, "Anna " * 2000, TEXT], max_tokens=5, return_errors=True)
+    assert isinstance(outcomes[1], RequestRefused) and "512" in outcomes[1].message
+    assert outcomes[0] == outcomes[2] and not isinstance(outcomes[0], HfxError)
+    with pytest.raises(RequestRefused, match="At index 1: "):
+        client.generate(MODEL, [TEXT, "Anna " * 2000, TEXT], max_tokens=5)
+
+
+def test_a_long_text_is_cut_and_warned_of_or_read_in_chunks(client: Client) -> None:
+    document = " ".join(example.prompt for example in zoo.heldout("summaries", 40))
+    with pytest.warns(TruncationWarning, match="'summaries'"):
+        cut = client.summarize("summaries", document, max_tokens=20)
+    assert cut.truncated_tokens > 0
+    chunked = client.summarize("summaries", document, long="chunk", max_tokens=20)
+    assert chunked.truncated_tokens == 0 and chunked.input_tokens > cut.input_tokens
+    with pytest.raises(RequestRefused, match=r"tokens"):
+        client.summarize("summaries", document, long="error")
+
+
+def test_a_model_that_is_not_there_or_does_not_write_is_told(client: Client) -> None:
+    for ask in (client.generate, lambda *args: next(client.stream(*args))):
+        with pytest.raises(ModelUnknown, match="no model 'nobody'") as caught:
+            ask("nobody", TEXT)  # type: ignore[operator]
+        assert caught.value.fix == "It serves: sentiment, stories, summaries."
+    with pytest.raises(UsageError, match="gives no label, score"):
+        client.classify(MODEL, TEXT)
+
+
+def test_a_stream_that_is_left_frees_its_slot(client: Client, served: EmbeddedServer) -> None:
+    before = metric(served, "hfx_requests_cancelled_total")
+    for _ in range(10):
+        with client.stream(MODEL, TEXT, LONG) as stream:
+            next(stream)
+    wait_for_metric(served, "hfx_requests_cancelled_total", before + 10)
+    assert metric(served, "hfx_slots_used") == 0
+
+
+def test_a_cancelled_task_frees_its_slot(served: EmbeddedServer) -> None:
+    async def leave() -> None:
+        async with AsyncClient(served.grpc_url) as client:
+            tasks = [asyncio.create_task(client.generate(MODEL, TEXT, SLOW)) for _ in range(4)]
+            await asyncio.sleep(0.2)
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 4
+
+    before = metric(served, "hfx_requests_cancelled_total")
+    asyncio.run(leave())
+    wait_for_metric(served, "hfx_requests_cancelled_total", before + 4)
+
+
+def test_a_deadline_ends_the_request_on_the_server(client: Client, served: EmbeddedServer) -> None:
+    client.metadata(MODEL)
+    ended = ("hfx_deadline_exceeded_total", "hfx_requests_cancelled_total")
+    before = sum(metric(served, name) for name in ended)
+    with pytest.raises(RequestTimeout):
+        client.generate(MODEL, TEXT, SLOW, timeout=0.2)
+    deadline = time.monotonic() + 10
+    while sum(metric(served, name) for name in ended) <= before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_streams_of_which_many_leave_do_not_disturb_the_others(url: str, expected: dict[str, Generation]) -> None:
+    texts = list(expected) * 16
+
+    def read(number: int) -> Generation | None:
+        with client.stream(MODEL, texts[number]) as stream:
+            for _ in stream:
+                if number % 2:
+                    return None
+        return stream.result
+
+    with Client(url, timeout=120) as client, ThreadPoolExecutor(128) as pool:
+        found = list(pool.map(read, range(len(texts))))
+    for number, generation in enumerate(found):
+        assert generation == (None if number % 2 else expected[texts[number]])
+
+
+def test_the_examples_of_the_documentation_run(served: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    text = DOCUMENTATION.read_text(encoding="utf-8").replace("127.0.0.1:8001", served.grpc_url)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 6
+    known: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(DOCUMENTATION), "exec"), known)
+    assert "['sentiment', 'stories', 'summaries']" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_dead_engine_does_not_hang_its_readers(protocol: str, generators: Path) -> None:
+    with EmbeddedServer(generators) as server:
+        url = server.grpc_url if protocol == "grpc" else server.http_url
+        with Client(url, idle_timeout=1.0, timeout=30, retries=0) as client:
+            stream = client.stream(MODEL, TEXT, LONG)
+            next(stream)
+            for pid in server.stubs()[f"{MODEL}_stream_0_0"]:
+                os.kill(pid, signal.SIGKILL)
+            began = time.monotonic()
+            with pytest.raises(ServerError):
+                list(stream)
+            assert time.monotonic() - began < 10
+            with pytest.raises(ServerError):
+                client.generate(MODEL, TEXT, timeout=5)

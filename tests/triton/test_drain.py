@@ -1,0 +1,113 @@
+"""How `hfx serve` stops: accepted requests are answered, new ones refused, and a second signal ends it at once."""
+
+from __future__ import annotations
+
+import http.client
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+
+from tests.triton.serve_process import ServeProcess, infer, left_behind, running_in, serving, wait_for
+from tests.triton.ticking import write_ticks
+from tests.triton.toy_models import write_toy
+
+pytestmark = pytest.mark.triton
+BROKEN = (ConnectionError, http.client.HTTPException)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return write_ticks(write_toy(tmp_path / "repository"))
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
+
+
+def ask(threads: ThreadPoolExecutor, served: ServeProcess, texts: list[str]) -> list[Future[str]]:
+    """Requests to `toy` that the server has accepted."""
+    asked = [threads.submit(infer, served.http_url, "toy", text) for text in texts]
+    time.sleep(0.5)
+    return asked
+
+
+def test_accepted_requests_are_answered_also_those_that_wait_and_new_ones_refused(
+    repository: Path, threads: ThreadPoolExecutor
+) -> None:
+    with serving(repository) as served:
+        group = served.server
+        asked = ask(threads, served, [f"sleep 1.{index}" for index in range(4)])
+        served.running.terminate()
+        assert "up to 30 s to finish" in served.wait_for_words("Stopping")
+        with pytest.raises((OSError, AssertionError)):
+            infer(served.http_url, "toy", "x")
+        assert not all(future.done() for future in asked)
+        assert [future.result() for future in asked] == ["9 characters"] * 4
+        assert served.end() == 0
+        assert "no accepted request was lost" in served.words
+    assert running_in(group) == []
+    assert left_behind() == []
+
+
+def test_connections_that_are_only_kept_open_do_not_hold_it_and_streams_are_finished(repository: Path) -> None:
+    text = grpc.InferInput("text_input", [1, 1], "BYTES")
+    text.set_data_from_numpy(np.array([["15"]], np.object_))
+    pieces: list[object] = []
+    with serving(repository) as served, grpc.InferenceServerClient(served.ready["grpc_url"]) as client:
+        kept = http.client.HTTPConnection(served.http_url.removeprefix("http://"))
+        kept.request("GET", "/v2/health/ready")
+        assert kept.getresponse().read() == b""
+        client.start_stream(lambda result, error: pieces.append(result))
+        client.async_stream_infer("ticks", [text])
+        ticking = urllib.request.Request(f"{served.http_url}/v2/models/ticks/generate_stream", b'{"text_input": "40"}')
+        with urllib.request.urlopen(ticking, timeout=60) as stream:
+            served.running.terminate()
+            assert sum(line.startswith(b"data: ") for line in stream) == 40
+        assert served.end() == 0
+        kept.close()
+        assert len([piece for piece in pieces if piece]) == 15
+        assert "no accepted request was lost" in served.words
+
+
+def test_a_request_that_takes_longer_than_the_drain_is_lost_and_said_to_be(
+    repository: Path, threads: ThreadPoolExecutor
+) -> None:
+    with serving(repository, "--drain", "1") as served:
+        [slow] = ask(threads, served, ["sleep 60"])
+        served.running.terminate()
+        assert served.end() == 5
+        assert "--drain" in served.words
+        with pytest.raises(BROKEN):
+            slow.result()
+    assert left_behind() == []
+
+
+def test_a_second_signal_ends_it_at_once(repository: Path, threads: ThreadPoolExecutor) -> None:
+    with serving(repository) as served:
+        group = served.server
+        [slow] = ask(threads, served, ["sleep 60"])
+        served.running.terminate()
+        served.wait_for_words("Stopping")
+        served.running.terminate()
+        wait_for(lambda: not running_in(group))
+        assert served.end() == 130
+        with pytest.raises(BROKEN):
+            slow.result()
+    assert left_behind() == []

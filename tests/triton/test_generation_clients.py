@@ -1,0 +1,204 @@
+"""Clients of others, unchanged: NVIDIA's tritonclient in all its forms, curl, and perf_analyzer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+
+from bench.cache import FetchFailed
+from bench.perf_analyzer import PerfAnalyzer, write_inputs
+from hfx.triton import EmbeddedServer
+from tests.triton.generation_rig import RECITAL
+from tests.triton.reciting import Recital
+
+pytestmark = pytest.mark.triton
+
+STREAM = f"{RECITAL}_stream"
+TOKENS = 120
+PROMPT = "日本 👩‍👧"
+TENSORS: dict[str, tuple[str, Any, Any]] = {
+    "text_input": ("BYTES", np.object_, PROMPT.encode()),
+    "max_tokens": ("INT32", np.int32, TOKENS),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(recital: Recital) -> str:
+    return recital.text(PROMPT, TOKENS)
+
+
+def inputs(library: Any, **more: tuple[str, Any, Any]) -> list[Any]:
+    made = []
+    for name, (datatype, dtype, value) in {**TENSORS, **more}.items():
+        made.append(library.InferInput(name, [1, 1], datatype))
+        made[-1].set_data_from_numpy(np.array([[value]], dtype))
+    return made
+
+
+def text(result: Any) -> str:
+    return str(result.as_numpy("text_output")[0, 0].decode())
+
+
+def host(url: str) -> str:
+    return url.removeprefix("http://")
+
+
+def test_tritonclient_http(writing_server: EmbeddedServer, whole: str) -> None:
+    with tritonclient.http.InferenceServerClient(host(writing_server.http_url), concurrency=4) as client:
+        assert text(client.infer(RECITAL, inputs(tritonclient.http))) == whole
+        waiting = [client.async_infer(RECITAL, inputs(tritonclient.http)) for _ in range(4)]
+        assert [text(each.get_result()) for each in waiting] == [whole] * 4
+
+
+def test_tritonclient_http_with_json_tensors(writing_server: EmbeddedServer, whole: str) -> None:
+    made = inputs(tritonclient.http)
+    for each, (_, dtype, value) in zip(made, TENSORS.values(), strict=True):
+        each.set_data_from_numpy(np.array([[value]], dtype), binary_data=False)
+    with tritonclient.http.InferenceServerClient(host(writing_server.http_url)) as client:
+        assert text(client.infer(RECITAL, made)) == whole
+
+
+def test_tritonclient_http_aio(writing_server: EmbeddedServer, whole: str) -> None:
+    async def ask() -> list[str]:
+        async with tritonclient.http.aio.InferenceServerClient(host(writing_server.http_url)) as client:
+            calls = (client.infer(RECITAL, inputs(tritonclient.http)) for _ in range(4))
+            return [text(each) for each in await asyncio.gather(*calls)]
+
+    assert asyncio.run(ask()) == [whole] * 4
+
+
+def test_tritonclient_grpc(writing_server: EmbeddedServer, whole: str) -> None:
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with tritonclient.grpc.InferenceServerClient(writing_server.grpc_url) as client:
+        assert text(client.infer(RECITAL, inputs(tritonclient.grpc))) == whole
+        for _ in range(4):
+            client.async_infer(RECITAL, inputs(tritonclient.grpc), lambda result, error: answers.put((result, error)))
+        for _ in range(4):
+            result, error = answers.get(timeout=30)
+            assert error is None and text(result) == whole
+
+
+def test_tritonclient_grpc_asks_only_for_the_text(writing_server: EmbeddedServer, whole: str) -> None:
+    with tritonclient.grpc.InferenceServerClient(writing_server.grpc_url) as client:
+        wanted = [tritonclient.grpc.InferRequestedOutput("text_output")]
+        result = client.infer(RECITAL, inputs(tritonclient.grpc), outputs=wanted, request_id="mine")
+        answer = result.get_response()
+    assert text(result) == whole
+    assert [output.name for output in answer.outputs] == ["text_output"] and answer.id == "mine"
+
+
+def test_tritonclient_grpc_stream_of_several_requests(writing_server: EmbeddedServer, whole: str) -> None:
+    """Their responses come mixed and are told apart by id; the final flag is on the last of each, once."""
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    texts, finals = {str(number): "" for number in range(4)}, dict.fromkeys(map(str, range(4)), 0)
+    stream = {"stream": ("BOOL", np.bool_, True)}
+    with tritonclient.grpc.InferenceServerClient(writing_server.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for number in texts:
+            client.async_stream_infer(STREAM, inputs(tritonclient.grpc, **stream), request_id=number)
+        while sum(finals.values()) < len(texts):
+            result, error = answers.get(timeout=30)
+            assert error is None
+            answer = result.get_response()
+            assert not finals[answer.id]
+            texts[answer.id] += text(result)
+            finals[answer.id] += answer.parameters["triton_final_response"].bool_param
+        client.stop_stream()
+    assert answers.empty()
+    assert set(texts.values()) == {whole}
+
+
+def test_tritonclient_grpc_aio(writing_server: EmbeddedServer, whole: str) -> None:
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        stream = {"stream": ("BOOL", np.bool_, True)}
+        yield {"model_name": STREAM, "inputs": inputs(tritonclient.grpc, **stream)}
+
+    async def ask() -> tuple[list[str], str]:
+        async with tritonclient.grpc.aio.InferenceServerClient(writing_server.grpc_url) as client:
+            calls = (client.infer(RECITAL, inputs(tritonclient.grpc)) for _ in range(4))
+            answers = [text(each) for each in await asyncio.gather(*calls)]
+            pieces = []
+            async for result, error in client.stream_infer(requests()):
+                assert error is None
+                pieces.append(text(result))
+                if result.get_response().parameters["triton_final_response"].bool_param:
+                    break
+            return answers, "".join(pieces)
+
+    assert asyncio.run(ask()) == ([whole] * 4, whole)
+
+
+@pytest.fixture
+def curl(writing_server: EmbeddedServer) -> Callable[..., str]:
+    program = shutil.which("curl")
+    if program is None:
+        pytest.skip("there is no curl here")
+
+    def run(path: str, *options: str, **fields: Any) -> str:
+        body = json.dumps({"text_input": PROMPT, "max_tokens": TOKENS, **fields}, ensure_ascii=False)
+        command = [program, "--silent", "--max-time", "30", *options, "--data", body]
+        url = f"{writing_server.http_url}/v2/models/{path}"
+        return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=60).stdout
+
+    return run
+
+
+@pytest.mark.parametrize("model", [RECITAL, STREAM])
+def test_curl_generate(model: str, curl: Callable[..., str], whole: str) -> None:
+    answer = json.loads(curl(f"{model}/generate"))
+    assert (answer["text_output"], answer["finish_reason"]) == (whole, "length")
+
+
+def test_curl_generate_stream(curl: Callable[..., str], whole: str) -> None:
+    lines = [line for line in curl(f"{STREAM}/generate_stream", "--no-buffer", stream=True).splitlines() if line]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert len(events) > 5 and "".join(event["text_output"] for event in events) == whole
+
+
+def test_curl_is_told_what_is_wrong(curl: Callable[..., str]) -> None:
+    found = curl(f"{RECITAL}/generate", "--write-out", "\n%{http_code}", temperature=-1)
+    body, _, status = found.rpartition("\n")
+    assert status == "400" and "temperature is -1.0; allowed" in json.loads(body)["error"]
+
+
+@pytest.fixture(scope="module")
+def perf_analyzer() -> PerfAnalyzer:
+    try:
+        return PerfAnalyzer()
+    except FetchFailed as failure:
+        pytest.skip(f"perf_analyzer can't be fetched: {failure}")
+
+
+def test_perf_analyzer_measures_plain_calls(
+    perf_analyzer: PerfAnalyzer, writing_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    data = write_inputs([{"text_input": PROMPT, "max_tokens": TOKENS}], tmp_path / "inputs.json")
+    load = perf_analyzer.measure(writing_server.grpc_url, RECITAL, data, concurrency=4, requests=40)
+    assert load.requests >= 30 and load.requests_per_second > 0
+
+
+def test_perf_analyzer_measures_streams(
+    perf_analyzer: PerfAnalyzer, writing_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    data = write_inputs([{"text_input": PROMPT, "max_tokens": TOKENS, "stream": True}], tmp_path / "inputs.json")
+    record = tmp_path / "requests.json"
+    perf_analyzer._run([
+        "-m", STREAM, "-i", "grpc", "--streaming", "-u", writing_server.grpc_url, "--input-data", str(data),
+        "--profile-export-file", str(record), "--concurrency-range", "4", "--request-count", "40",
+    ])  # fmt: skip
+    requests = json.loads(record.read_text())["experiments"][0]["requests"]
+    assert len(requests) >= 40
+    assert all(len(request["response_timestamps"]) > 3 for request in requests)

@@ -1,0 +1,141 @@
+"""The engine's process, the relay's and the server's are killed, or the server is told to end, while requests run.
+
+Nobody may be left waiting, and nobody gets half a text for a whole one. How `hfx serve` notices is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hfx.triton import EmbeddedServer
+from tests.triton.generation_asks import Answer, Ask, AskFailed
+from tests.triton.generation_rig import DOORS, RECITAL, SLOTS, metrics, wait_until
+from tests.triton.reciting import ENDLESS, Recital
+
+pytestmark = pytest.mark.triton
+
+STREAMING = ("sse", "grpc stream")
+CALLERS = 16
+IN_FLIGHT = 64
+HANGS = 20.0  # seconds; a caller who still waits then would wait for ever
+
+Outcome = Answer | Exception
+Calls = list[Future[Outcome]]
+
+
+@pytest.fixture
+def server(writers: Path) -> Iterator[EmbeddedServer]:
+    """A server of its own for each test: nothing is left of it."""
+    with EmbeddedServer(writers, models=[RECITAL], exit_timeout=30) as running:
+        yield running
+
+
+def outcome(server: EmbeddedServer, door: str, ask: Ask) -> Outcome:
+    try:
+        return DOORS[door](server, ask)
+    except (AskFailed, OSError, EOFError, grpc.RpcError) as error:
+        return error
+    except Exception as error:  # http.client's own kinds
+        return error
+
+
+def begun(server: EmbeddedServer, pool: ThreadPoolExecutor, doors: tuple[str, ...]) -> Calls:
+    """CALLERS who wait for long texts, once the engine has all of them."""
+    ask = Ask(RECITAL, "a", ENDLESS)
+    calls = [pool.submit(outcome, server, doors[number % len(doors)], ask) for number in range(CALLERS)]
+    wait_until(lambda: under_way(server) == CALLERS, "the engine has all requests")
+    return calls
+
+
+def under_way(server: EmbeddedServer) -> float:
+    found = metrics(server, RECITAL)
+    return found.get("hfx_slots_used", 0.0) + found.get("hfx_queue_length", 0.0)
+
+
+def all_failed(calls: Calls) -> None:
+    done, waiting = wait_for(calls, timeout=HANGS)
+    assert not waiting, f"{len(waiting)} callers hang"
+    assert [call.result() for call in done if isinstance(call.result(), Answer)] == []
+
+
+def answers_again(server: EmbeddedServer, recital: Recital) -> None:
+    for door in DOORS:
+        assert DOORS[door](server, Ask(RECITAL, "a", {"max_tokens": 30})).text == recital.text("a", 30)
+
+
+def kill_stub(server: EmbeddedServer, model: str) -> None:
+    (pids,) = [pids for instance, pids in server.stubs().items() if instance.startswith(f"{model}_0")]
+    os.kill(pids[-1], signal.SIGKILL)
+
+
+def test_when_the_engine_is_killed_nobody_hangs_once_the_server_is_restarted(
+    server: EmbeddedServer, recital: Recital
+) -> None:
+    with ThreadPoolExecutor(CALLERS) as pool:
+        calls = begun(server, pool, STREAMING)
+        kill_stub(server, f"{RECITAL}_stream")
+        wait_until(lambda: bool(server.fault()), "the server knows that its engine died")
+        server.restart()
+        all_failed(calls)
+    answers_again(server, recital)
+
+
+@pytest.mark.parametrize("killed", [f"{RECITAL}_stream", RECITAL])
+def test_when_engine_or_relay_is_killed_no_plain_call_hangs(
+    killed: str, server: EmbeddedServer, recital: Recital
+) -> None:
+    with ThreadPoolExecutor(CALLERS) as pool:
+        calls = begun(server, pool, ("gRPC infer", "HTTP infer"))
+        kill_stub(server, killed)
+        wait_until(lambda: bool(server.fault()), "the server knows that its stub died")
+        server.restart()
+        all_failed(calls)
+    answers_again(server, recital)
+
+
+def test_when_the_server_is_killed_all_callers_know_at_once(server: EmbeddedServer, recital: Recital) -> None:
+    with ThreadPoolExecutor(CALLERS) as pool:
+        calls = begun(server, pool, (*STREAMING, "gRPC infer", "HTTP infer"))
+        os.kill(server.pid, signal.SIGKILL)
+        all_failed(calls)
+    server.restart()
+    answers_again(server, recital)
+
+
+def test_sigterm_loses_no_accepted_request(server: EmbeddedServer, recital: Recital) -> None:
+    """64 requests by all doors, of which at most 4 run at a time: each is answered, whole and right."""
+    doors = list(DOORS)
+    asks = [Ask(RECITAL, "a" * (1 + number % 7), {"max_tokens": 250 + number}) for number in range(IN_FLIGHT)]
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        calls = [pool.submit(outcome, server, doors[i % len(doors)], ask) for i, ask in enumerate(asks)]
+        wait_until(lambda: accepted(server) == IN_FLIGHT, "the engine has taken all requests")
+        assert under_way(server) > SLOTS[RECITAL]
+        os.kill(server.pid, signal.SIGTERM)
+        found = [call.result(timeout=60) for call in calls]
+    wrong = [(doors[i % len(doors)], one) for i, one in enumerate(found) if not isinstance(one, Answer)]
+    assert not wrong, f"{len(wrong)} of {IN_FLIGHT} requests were lost: {wrong[:8]}"
+    expected = [recital.text(str(ask.text), ask.settings["max_tokens"]) for ask in asks]
+    assert [one.text for one in found if isinstance(one, Answer)] == expected
+
+
+def accepted(server: EmbeddedServer) -> float:
+    return under_way(server) + metrics(server, RECITAL).get("hfx_requests_completed_total", 0.0)
+
+
+def test_nobody_hangs_who_comes_after_sigterm_or_is_not_done_in_time(writers: Path) -> None:
+    with EmbeddedServer(writers, models=[RECITAL], exit_timeout=2) as server, ThreadPoolExecutor(2 * CALLERS) as pool:
+        calls = begun(server, pool, tuple(DOORS))
+        os.kill(server.pid, signal.SIGTERM)
+        time.sleep(0.3)
+        calls += [pool.submit(outcome, server, door, Ask(RECITAL, "a", {"max_tokens": 5})) for door in DOORS]
+        server.stop()
+        all_failed(calls)

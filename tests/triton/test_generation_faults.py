@@ -1,0 +1,150 @@
+"""Crowds, slow readers and monstrous texts: whoever is accepted is answered, and the others go on as if alone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from hfx.triton import EmbeddedServer
+from tests.triton.generation_asks import Ask, AskFailed
+from tests.triton.generation_grpc import grpc_pieces
+from tests.triton.generation_http import post
+from tests.triton.generation_rig import DOORS, QUEUED_A_SLOT, RECITAL, SLOTS, all_free, metrics, wait_until
+from tests.triton.reciting import ENDLESS, Recital
+
+pytestmark = pytest.mark.triton
+
+TAKEN = SLOTS[RECITAL] * (1 + QUEUED_A_SLOT)  # requests that the engine takes at a time
+CROWD = TAKEN + 60
+AT_ONCE = 2.0  # seconds; a request that waited for a slot would need longer
+MEGABYTE = 2**20
+BUSY = {
+    "HTTP infer": 503,
+    "gRPC infer": "UNAVAILABLE",
+    "/generate": 503,
+    "/generate of the engine": 503,
+    "sse": 503,
+    "grpc stream": "UNAVAILABLE",
+}
+
+
+@contextmanager
+def full_engine(server: EmbeddedServer) -> Iterator[None]:
+    """Every slot and every place in the queue taken, by streams that end with the block."""
+    with ExitStack() as streams:
+        for _ in range(TAKEN):
+            streams.enter_context(grpc_pieces(server, Ask(RECITAL, "a", ENDLESS)))
+        wait_until(lambda: metrics(server, RECITAL)["hfx_queue_length"] == TAKEN - SLOTS[RECITAL], "the queue is full")
+        yield
+    wait_until(lambda: all_free(server, RECITAL), "the engine is free again", 10)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_full_queue_refuses_at_once(door: str, writing_server: EmbeddedServer) -> None:
+    with full_engine(writing_server):
+        begin = time.monotonic()
+        with pytest.raises(AskFailed, match="wait") as refused:
+            DOORS[door](writing_server, Ask(RECITAL, "a", ENDLESS))
+        assert time.monotonic() - begin < AT_ONCE
+    print(door, refused.value)
+
+
+@pytest.mark.parametrize("door", ["gRPC infer", "HTTP infer", "grpc stream"])
+def test_of_a_crowd_all_who_are_accepted_are_answered(
+    door: str, writing_server: EmbeddedServer, recital: Recital
+) -> None:
+    ask = Ask(RECITAL, "a", {"max_tokens": 60})
+
+    def call(_: int) -> str:
+        try:
+            return DOORS[door](writing_server, ask).text
+        except AskFailed as refused:
+            return str(refused)
+
+    with ThreadPoolExecutor(CROWD) as pool:
+        outcomes = Counter(pool.map(call, range(CROWD)))
+    assert outcomes.pop(recital.text("a", 60)) >= TAKEN
+    assert all("Try again later" in refusal for refusal in outcomes)
+    wait_until(lambda: all_free(writing_server, RECITAL), "all slots are free", 5)
+
+
+def test_a_grpc_stream_that_nobody_reads_slows_nobody(writing_server: EmbeddedServer, recital: Recital) -> None:
+    slow = Ask(RECITAL, "a", {"max_tokens": 4000})
+    with grpc_pieces(writing_server, slow) as events:
+        alone = seconds_of_others(writing_server, recital)
+        time.sleep(2)
+        assert seconds_of_others(writing_server, recital) < 3 * alone + 1
+        text = "".join(event["text_output"] for event in events)
+    assert text == recital.text("a", 4000)
+
+
+def test_an_sse_socket_that_nobody_reads_slows_nobody(writing_server: EmbeddedServer, recital: Recital) -> None:
+    host, _, port = writing_server.http_url.removeprefix("http://").rpartition(":")
+    body = b'{"text_input": "a", "stream": true, "max_tokens": 4000}'
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(60)
+        connection.connect((host, int(port)))
+        path = f"/v2/models/{RECITAL}_stream/generate_stream"
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert seconds_of_others(writing_server, recital) < 10
+        wait_until(lambda: all_free(writing_server, RECITAL), "the engine is done with it", 30)
+        assert seconds_of_others(writing_server, recital) < 10
+        received = b""
+        while b'"finish_reason":"length"' not in received.replace(b" ", b""):
+            part = connection.recv(65536)
+            assert part, "the connection ended early"
+            received += part
+    assert received.count(b"text_output") > 100
+
+
+def seconds_of_others(server: EmbeddedServer, recital: Recital) -> float:
+    """How long three short requests take, which must be right."""
+    begin = time.monotonic()
+    for door in ("gRPC infer", "sse", "HTTP infer"):
+        assert DOORS[door](server, Ask(RECITAL, "aa", {"max_tokens": 50})).text == recital.text("aa", 50)
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_text_of_65_megabytes_is_refused_with_the_numbers(
+    door: str, writing_server: EmbeddedServer, recital: Recital
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        monster = pool.submit(DOORS[door], writing_server, Ask(RECITAL, "word " * (13 * MEGABYTE)))
+        seconds_of_others(writing_server, recital)
+        with pytest.raises(AskFailed, match="8192"):
+            monster.result(timeout=60)
+    seconds_of_others(writing_server, recital)
+
+
+@pytest.mark.parametrize("model", [RECITAL, f"{RECITAL}_stream"])
+def test_a_text_of_65_megabytes_as_curl_sends_it_is_refused_too(
+    model: str, writing_server: EmbeddedServer, recital: Recital
+) -> None:
+    """Triton takes a body of this type for a form and reads it with all the stack that it has."""
+    body = json.dumps({"text_input": "word " * (13 * MEGABYTE)}).encode()
+    with pytest.raises(AskFailed, match="8192"):
+        post(writing_server, f"{model}/generate", body, content="application/x-www-form-urlencoded")
+    seconds_of_others(writing_server, recital)
+
+
+@pytest.mark.parametrize("door", ["HTTP infer", "gRPC infer", "grpc stream"])
+def test_a_text_of_65_megabytes_is_cut_where_that_is_asked_for(
+    door: str, writing_server: EmbeddedServer, recital: Recital
+) -> None:
+    ask = Ask("summaries", "Anna went to Paris. " * (13 * MEGABYTE // 4), {"max_tokens": 10})
+    with ThreadPoolExecutor(1) as pool:
+        monster = pool.submit(DOORS[door], writing_server, ask)
+        seconds_of_others(writing_server, recital)
+        answer = monster.result(timeout=60)
+    assert answer.truncated_tokens > 0 and answer.text
+    short = Ask("summaries", "Anna went to Paris. " * 3000, {"max_tokens": 10})
+    assert DOORS[door](writing_server, short).text == answer.text

@@ -1,0 +1,151 @@
+"""Callers who leave midway: their slots are free again, and the texts of those who stay are the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+
+import pytest
+
+from hfx.triton import EmbeddedServer
+from tests.triton.generation_asks import Answer, Ask
+from tests.triton.generation_grpc import grpc_request
+from tests.triton.generation_rig import DOORS, RECITAL, SLOTS, STREAMS, all_free, metrics, streamed, wait_until
+from tests.triton.reciting import ENDLESS, Recital
+
+pytestmark = pytest.mark.triton
+
+STREAMED = 200
+AT_A_TIME = 48  # fewer than the engine takes: nobody is refused
+# Longer than a caller who left may hold a slot, far shorter than ENDLESS takes under any load.
+SOON = 5.0
+
+LEAVER = """
+import sys
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+channel = grpc.insecure_channel(sys.argv[1])
+stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+requests = [service_pb2.ModelInferRequest.FromString(bytes.fromhex(each)) for each in sys.argv[3:]]
+if sys.argv[2] == "unary":
+    calls = [stub.ModelInfer.future(request) for request in requests]
+else:
+    calls = [stub.ModelStreamInfer(iter([request])) for request in requests]
+    for call in calls:
+        next(call)
+print("begun", flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One of the 200: how it streams, and after how many pieces it leaves (None: it stays)."""
+
+    number: int
+    door: str
+    leaves_after: int | None
+
+    @property
+    def ask(self) -> Ask:
+        # Of one who leaves before the first piece HTTP does not tell: such a request ends by itself.
+        settings = ENDLESS if self.leaves_after else {"max_tokens": 40 + self.number}
+        return Ask(RECITAL, "a" * (1 + self.number % 16), settings)
+
+
+def callers() -> list[Caller]:
+    draw = random.Random(4)
+    leaves = [None, 0, None, 1, None, -1, None, -1]
+    chosen = [
+        Caller(
+            number,
+            draw.choice(list(STREAMS)),
+            draw.randrange(2, 40) if leaves[number % 8] == -1 else leaves[number % 8],
+        )
+        for number in range(STREAMED)
+    ]
+    draw.shuffle(chosen)
+    return chosen
+
+
+def call(server: EmbeddedServer, caller: Caller) -> Answer | None:
+    """The whole answer for one who stays."""
+    if caller.leaves_after is None:
+        return streamed(STREAMS[caller.door])(server, caller.ask)
+    with STREAMS[caller.door](server, caller.ask) as events:
+        assert len(list(islice(events, caller.leaves_after))) == caller.leaves_after
+    return None
+
+
+def test_half_of_200_streams_leave_and_no_slot_is_lost(writing_server: EmbeddedServer, recital: Recital) -> None:
+    before = metrics(writing_server, RECITAL)
+    everybody = callers()
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        answers = list(pool.map(lambda caller: call(writing_server, caller), everybody))
+    stayed = [(caller, answer) for caller, answer in zip(everybody, answers, strict=True) if answer is not None]
+    assert len(stayed) == STREAMED / 2
+    for caller, answer in stayed:
+        assert answer.text == recital.text(str(caller.ask.text), caller.ask.settings["max_tokens"])
+    wait_until(lambda: all_free(writing_server, RECITAL), "all slots of the engine are free", SOON)
+    after = metrics(writing_server, RECITAL)
+    seen_leaving = sum(bool(caller.leaves_after) for caller in everybody)
+    assert (
+        seen_leaving <= after["hfx_requests_cancelled_total"] - before["hfx_requests_cancelled_total"] <= STREAMED / 2
+    )
+
+
+def test_those_who_come_after_them_are_answered(writing_server: EmbeddedServer, recital: Recital) -> None:
+    asks = [Ask(RECITAL, "a", {"max_tokens": 20 + number}) for number in range(32)]
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda ask: DOORS["gRPC infer"](writing_server, ask), asks))
+    assert [answer.text for answer in answers] == [recital.text("a", 20 + number) for number in range(32)]
+
+
+@contextmanager
+def leaver(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A client in a process of its own, killed at the end at the latest."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def killed_midway(server: EmbeddedServer, requests: int, *command: str) -> None:
+    """Kill -9 the client `command` while the engine works for its `requests`; all must be cancelled soon."""
+    cancelled = metrics(server, RECITAL)["hfx_requests_cancelled_total"]
+    with leaver(*command) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        wait_until(
+            lambda: metrics(server, RECITAL)["hfx_slots_used"] == min(requests, SLOTS[RECITAL]), "slots are taken"
+        )
+        process.kill()
+        seconds = wait_until(lambda: all_free(server, RECITAL), "the slots of the killed client are free", SOON)
+        print(f"free after {seconds * 1000:.0f} ms")
+    assert metrics(server, RECITAL)["hfx_requests_cancelled_total"] == cancelled + requests
+
+
+@pytest.mark.parametrize(("kind", "model"), [("stream", f"{RECITAL}_stream"), ("unary", RECITAL)])
+@pytest.mark.parametrize("requests", [1, 10])
+def test_a_grpc_client_that_is_killed_gives_its_slots_back(
+    kind: str, model: str, requests: int, writing_server: EmbeddedServer
+) -> None:
+    fields = {"text_input": "a", **ENDLESS, **({"stream": True} if kind == "stream" else {})}
+    # Those that wait in the queue have no first piece: one request for each slot at most where it is waited for.
+    count = requests if kind == "unary" else min(requests, SLOTS[RECITAL])
+    sent = [grpc_request(model, fields).SerializeToString().hex()] * count
+    killed_midway(writing_server, count, sys.executable, "-c", LEAVER, writing_server.grpc_url, kind, *sent)
+
+
+def test_curl_that_is_killed_gives_its_slot_back(writing_server: EmbeddedServer) -> None:
+    url = f"{writing_server.http_url}/v2/models/{RECITAL}_stream/generate_stream"
+    body = json.dumps({"text_input": "a", "stream": True, **ENDLESS})
+    killed_midway(writing_server, 1, "curl", "--silent", "--no-buffer", "--data", body, url)

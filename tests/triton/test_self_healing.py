@@ -1,0 +1,191 @@
+"""`hfx serve` when parts of it are killed or stopped: service again, a line that says so, nothing left behind."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import tempfile
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from hfx.errors import ServerError
+from hfx.triton import EmbeddedServer, process, supervisor
+from tests.conftest import export_zoo
+from tests.triton.serve_process import ServeProcess, infer, left_behind, post, running_in, serving, wait_for
+from tests.triton.ticking import write_ticks
+from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
+
+pytestmark = pytest.mark.triton
+# Loads only while the file FLAG is not there.
+MOODY = MODEL.replace(
+    "    def execute",
+    "    def initialize(self, args):\n"
+    "        import os\n"
+    "        if os.path.exists({flag!r}):\n"
+    "            raise ValueError('in a bad mood')\n\n"
+    "    def execute",
+    1,
+)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder of this test's own, for it and for the processes that it starts."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder `toy`, a generator `stories` and a slow stream `ticks`."""
+    folder = tmp_path_factory.mktemp("repository")
+    export_zoo("stories-gpt2", folder, "stories", "int8")
+    return write_ticks(write_toy(folder))
+
+
+@pytest.fixture
+def moody(tmp_path: Path) -> tuple[Path, Path]:
+    """A repository whose model does not load while a file exists, and that file."""
+    flag = tmp_path / "bad mood"
+    write_model(tmp_path / "repository", "moody", PYTHON, MOODY.replace("{flag!r}", repr(str(flag))))
+    return tmp_path / "repository", flag
+
+
+def answers(http_url: str) -> bool:
+    """Whether every model answers: the encoder, the generator through its relay, and by itself."""
+    try:
+        assert infer(http_url, "toy", "four") == "4 characters"
+        assert infer(http_url, "stories", "Once upon a time", max_tokens=3)
+        status, answer = post(f"{http_url}/v2/models/stories_stream/generate", {"text_input": "Once", "max_tokens": 3})
+    except (OSError, AssertionError):
+        return False
+    return status == 200 and "text_output" in answer
+
+
+def stop(served: ServeProcess) -> None:
+    group = served.server
+    served.running.terminate()
+    assert served.end() == 0, served.words
+    assert running_in(group) == []
+    assert left_behind() == []
+
+
+def test_whatever_is_killed_is_replaced(repository: Path) -> None:
+    with serving(repository) as served:
+        for model in ("toy_tokenize", "stories", "stories_stream", ""):
+            before = served.server
+            os.kill(served.stub(model) if model else before, signal.SIGKILL)
+            died = f"the Python process of {model} died" if model else "tritonserver died"
+            assert f"{died} (killed by signal 9); serving again after" in served.wait_for_words(died)
+            wait_for(lambda: answers(served.http_url))
+            assert running_in(before) == []
+        assert served.words.count("serving again") == 4
+        stop(served)
+
+
+def test_a_stopped_stub_is_found_by_a_question_and_replaced(repository: Path) -> None:
+    with serving(repository) as served:
+        before = served.server
+        os.kill(served.stub("stories_stream"), signal.SIGSTOP)
+        served.wait_for_words("serving again after")
+        wait_for(lambda: answers(served.http_url))
+        assert running_in(before) == []
+        stop(served)
+
+
+def test_an_open_stream_of_a_killed_stub_is_broken(repository: Path) -> None:
+    request = b'{"text_input": "100000"}'
+    with (
+        serving(repository) as served,
+        urllib.request.urlopen(f"{served.http_url}/v2/models/ticks/generate_stream", request, timeout=60) as stream,
+    ):
+        assert stream.readline().startswith(b"data: ")
+        os.kill(served.stub("ticks"), signal.SIGKILL)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            stream.read()
+
+
+def test_a_model_that_does_not_load_again_is_tried_until_it_does(moody: tuple[Path, Path]) -> None:
+    repository, flag = moody
+    with serving(repository) as served:
+        flag.touch()
+        os.kill(served.stub("moody"), signal.SIGKILL)
+        line = served.wait_for_words("restart 1 of")
+        assert "the Python process of moody died (killed by signal 9); restart 1 of 10 failed" in line
+        assert "in a bad mood" in line
+        flag.unlink()
+        served.wait_for_words("serving again after")
+        assert infer(served.http_url, "moody", "four") == "4 characters"
+        stop(served)
+
+
+def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, temporary: Path) -> None:
+    slow = MODEL.replace(
+        "    def execute", "    def initialize(self, args):\n        time.sleep(1)\n\n    def execute", 1
+    )
+    write_model(tmp_path / "repository", "slow", PYTHON, slow)
+
+    def kill() -> None:
+        own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")  # servers are started by the main thread
+        server = wait_for(lambda: [int(child) for child in own.read_text().split() if process.stubs(int(child))])
+        os.kill(server[0], signal.SIGSEGV)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with EmbeddedServer(tmp_path / "repository") as server:
+        killer.join()
+        assert infer(server.http_url, "slow", "four") == "4 characters"
+    assert left_behind() == []
+
+
+def test_too_many_failures_in_a_row_are_the_end(
+    moody: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    repository, flag = moody
+    monkeypatch.setattr(supervisor, "MOST_RESTARTS", 2)
+    said: list[str] = []
+    with EmbeddedServer(repository) as server:
+        flag.touch()
+        os.kill(server.stubs()["moody_0_0"][0], signal.SIGKILL)
+        with pytest.raises(ServerError) as caught:
+            supervisor.keep_serving(server, said.append)
+    assert "2 restarts in a row did not help" in caught.value.message
+    assert "ValueError: in a bad mood" in caught.value.message
+    assert len(said) == 2
+    [log] = [path for path in temporary.rglob("*") if path.is_file()]
+    assert str(log) in caught.value.fix
+    assert "in a bad mood" in log.read_text()
+
+
+def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_back(moody: tuple[Path, Path]) -> None:
+    with EmbeddedServer(moody[0]) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        wait_for(server.fault)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port = int(server.http_url.rsplit(":", 1)[1])
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            with pytest.raises(ServerError, match=f":{port}"):
+                server.restart()
+        server.restart()
+        assert infer(server.http_url, "moody", "four") == "4 characters"
+
+
+def test_a_killed_hfx_serve_takes_its_server_along_and_the_next_one_sweeps(moody: tuple[Path, Path]) -> None:
+    with serving(moody[0]) as served:
+        group = served.server
+        served.running.kill()
+        wait_for(lambda: not running_in(group))
+    assert left_behind()
+    with serving(moody[0]) as served:
+        assert len(left_behind()) <= 3  # its own folder and regions
+        stop(served)

@@ -1,0 +1,73 @@
+"""What the processes of a running server use, and which of it grows: the measurement of a soak.
+
+Owns the counting and the allowances; must not know what the server is asked meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfx.triton import EmbeddedServer
+from hfx.triton.workspace import SHARED_MEMORY, region_prefix
+
+SERVER = "tritonserver"
+MEGABYTE = 2**20
+# How much more there may be at the end than in the middle. Allocators breathe by some megabytes; nothing else may.
+# Connections come and go at every moment, but their number does not rise.
+ALLOWED_SHARE = {"rss": 0.02}
+ALLOWED = {"rss": 4 * MEGABYTE, "fds": 2, "threads": 1, "shared memory": 2 * MEGABYTE, "regions": 0}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One moment: (process, resource) -> how much; `shared memory` (bytes) and `regions` are those of all processes."""
+
+    figures: Mapping[tuple[str, str], int]
+
+
+def usage(server: EmbeddedServer) -> Usage:
+    """What each process of `server` uses now."""
+    names = {server.pid: SERVER} | {pids[-1]: instance for instance, pids in server.stubs().items()}
+    figures: dict[tuple[str, str], int] = {}
+    for pid, name in names.items():
+        folder = Path(f"/proc/{pid}")
+        figures[name, "rss"] = int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        figures[name, "fds"] = sum(1 for _ in (folder / "fd").iterdir())
+        figures[name, "threads"] = sum(1 for _ in (folder / "task").iterdir())
+    sizes = _sizes(SHARED_MEMORY.glob(region_prefix(server.log.parent) + "*"))
+    figures["all", "shared memory"] = sum(sizes)
+    figures["all", "regions"] = len(sizes)
+    return Usage(figures)
+
+
+def grown(usages: Sequence[Usage]) -> dict[tuple[str, str], tuple[int, int]]:
+    """What is more in the last third of `usages` than in the one before, by medians; the first third is warming up.
+
+    A process that is not there all the time counts too: it was started anew.
+    """
+    third = len(usages) // 3
+    middle, end = _medians(usages[third:-third]), _medians(usages[-third:])
+    assert third >= 3 and middle.keys() == end.keys(), "too few moments, or a process that came or went"
+    return {key: (middle[key], end[key]) for key in middle if end[key] - middle[key] > _allowance(key[1], middle[key])}
+
+
+def _allowance(resource: str, amount: int) -> float:
+    return max(ALLOWED[resource], ALLOWED_SHARE.get(resource, 0) * amount)
+
+
+def _medians(usages: Sequence[Usage]) -> dict[tuple[str, str], int]:
+    keys = {key for each in usages for key in each.figures}
+    return {key: int(statistics.median(each.figures.get(key, 0) for each in usages)) for key in sorted(keys)}
+
+
+def _sizes(files: object) -> list[int]:
+    sizes = []
+    for file in files:  # type: ignore[attr-defined]
+        with suppress(FileNotFoundError):
+            sizes.append(file.stat().st_blocks * 512)
+    return sizes

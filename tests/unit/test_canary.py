@@ -1,0 +1,265 @@
+"""The canary's questions and verdicts, against a peer that only looks like a Triton server and misbehaves at will."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from hfx.triton import canary
+from hfx.triton.canary import Target
+
+TEXT = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}
+NUMBER = {"name": "input_ids", "data_type": "TYPE_INT64", "dims": [-1]}
+LOST = "Failed to process the request(s) for model 'x_0_0', message: Stub process 'x_0_0' is not healthy."
+PATIENCE = 0.3
+
+Answer = bytes | Callable[[], bytes | None]  # of a path; None: no answer, ever
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that others run on this machine are not the peer's processes."""
+    monkeypatch.setattr(canary, "STUB", "no such stub")
+    monkeypatch.setattr(canary, "SERVER", "no such server")
+
+
+def http(body: Any, status: str = "200 OK") -> bytes:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+def error(text: str, status: str = "500 Internal Server Error") -> bytes:
+    return http({"error": text}, status)
+
+
+def config(name: str, *inputs: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {"name": name, "max_batch_size": 8, "input": list(inputs), **others}
+
+
+class Peer:
+    """A server of raw answers by path, one thread a connection; `asked` has what came, in order."""
+
+    def __init__(self, listener: socket.socket, answers: dict[str, Answer]) -> None:
+        self.target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        self.asked: list[tuple[str, bytes]] = []
+        self.closing = threading.Event()
+        self._listener = listener
+        self._answers = answers
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            head, _, body = connection.recv(1 << 16).partition(b"\r\n\r\n")
+            path = head.split(b" ")[1].decode()
+            if b"POST" in head and not body:
+                body = connection.recv(1 << 16)
+            self.asked.append((path, body))
+            answer = self._answers.get(path, http({"error": "no such path"}, "404 Not Found"))
+            sent = answer if isinstance(answer, bytes) else answer()
+            if sent is None:
+                self.closing.wait(30)
+            else:
+                connection.sendall(sent)
+
+
+@contextmanager
+def peer(answers: dict[str, Answer], *configs: dict[str, Any]) -> Iterator[Peer]:
+    known: dict[str, Answer] = {f"/v2/models/{c['name']}/config": http(c) for c in configs}
+    known["/v2/repository/index"] = http([{"name": c["name"], "version": "1", "state": "READY"} for c in configs])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = Peer(listener, {**known, **answers})
+        try:
+            yield found
+        finally:
+            found.closing.set()
+
+
+def verdict(answers: dict[str, Answer]) -> str:
+    with peer(answers, config("x", TEXT)) as found:
+        [question] = canary.questions(found.target)
+        return canary.ask(found.target, question, PATIENCE)
+
+
+# Verdicts
+
+INFER, STATISTICS = "/v2/models/x/infer", "/v2/models/x/stats"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [error(LOST), error(LOST, "400 Bad Request"), http({"error": LOST}), error("Stub process is not healthy.")],
+)
+def test_only_a_lost_process_is_a_death(answer: bytes) -> None:
+    assert verdict({INFER: answer}).startswith("x can't answer (Stub process ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http({"outputs": []}),
+        error("Exceeds maximum queue size", "503 Service Unavailable"),
+        error("max_tokens is 1; allowed: 2", "400 Bad Request"),
+        error("a bug in the model"),
+        error("not healthy", "404 Not Found"),
+        http(b"\xff\xfe{{{"),
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nshort",
+        b"",
+    ],
+)
+def test_any_other_answer_and_a_broken_connection_are_none(answer: bytes) -> None:
+    assert verdict({INFER: answer}) == ""
+
+
+def silent() -> None:
+    return None
+
+
+def test_silence_without_progress_is_a_death() -> None:
+    said = verdict({INFER: silent, STATISTICS: http({"model_stats": [{"inference_count": 7}]})})
+    assert said == "x gave no answer for 0.6 s and did nothing meanwhile"
+
+
+def test_silence_about_progress_too_is_a_death() -> None:
+    assert "gave no answer" in verdict({INFER: silent, STATISTICS: error("what?")})
+
+
+def test_silence_with_progress_is_work() -> None:
+    numbers = itertools.count()
+
+    def late() -> bytes:
+        time.sleep(5 * PATIENCE)
+        return http({})
+
+    assert verdict({INFER: late, STATISTICS: lambda: http({"inference_count": next(numbers)})}) == ""
+    assert next(numbers) >= 2  # it was looked at
+
+
+def test_steps_of_the_engine_are_progress() -> None:
+    numbers = itertools.count()
+
+    def late() -> bytes:
+        time.sleep(5 * PATIENCE)
+        return http({})
+
+    def metrics() -> bytes:
+        return http(f'hfx_steps_total{{model="x"}} {next(numbers)}\n'.encode())
+
+    with peer({INFER: late, STATISTICS: http({}), "/metrics": metrics}, config("x", TEXT)) as found:
+        target = Target(found.target.http_url, f"{found.target.http_url}/metrics")
+        [question] = canary.questions(target)
+        assert canary.ask(target, question, PATIENCE) == ""
+
+
+def test_nobody_is_asked_again_while_a_question_waits() -> None:
+    with peer({INFER: silent, STATISTICS: http({})}, config("x", TEXT)) as found:
+        [question] = canary.questions(found.target)
+        assert canary.ask(found.target, question, PATIENCE)
+        assert [path for path, _ in found.asked].count(INFER) == 1
+
+
+# Questions
+
+
+def body(found: Peer, path: str) -> Any:
+    return json.loads(next(sent for asked, sent in found.asked if asked == path))
+
+
+def test_every_required_text_is_given_in_its_shape() -> None:
+    labels = {"name": "candidate_labels", "data_type": "TYPE_STRING", "dims": [-1, 2]}
+    optional = {"name": "top_k", "data_type": "TYPE_INT32", "dims": [1], "optional": True}
+    with peer({INFER: http({})}, config("x", TEXT, labels, optional)) as found:
+        assert canary.main([found.target.http_url]) == 0
+        inputs = body(found, INFER)["inputs"]
+    assert [(tensor["name"], tensor["shape"], tensor["data"]) for tensor in inputs] == [
+        ("text_input", [1, 1], ["hi"]),
+        ("candidate_labels", [1, 1, 2], ["hi", "hi"]),
+    ]
+
+
+def test_a_model_without_batches_is_asked_without_them() -> None:
+    with peer({INFER: http({})}, config("x", TEXT) | {"max_batch_size": 0}) as found:
+        assert canary.main([found.target.http_url]) == 0
+        assert body(found, INFER)["inputs"][0]["shape"] == [1]
+
+
+def test_a_generator_is_asked_for_one_token_within_a_deadline_by_itself_and_through_its_relay() -> None:
+    settings = [
+        {"name": name, "data_type": "TYPE_INT32", "dims": [1], "optional": True}
+        for name in ("max_tokens", "timeout_ms")
+    ]
+    relay = config("x", TEXT, *settings, parameters={"engine": {"string_value": "x_stream"}})
+    engine = config("x_stream", TEXT, *settings, model_transaction_policy={"decoupled": True})
+    with peer({INFER: http({}), "/v2/models/x_stream/generate": http({})}, relay, engine) as found:
+        [group] = canary.groups(canary.questions(found.target))
+        assert canary.ask_in_turn(found.target, group) == ""
+        assert body(found, "/v2/models/x_stream/generate") == {"text_input": "hi", "max_tokens": 1, "timeout_ms": 10000}
+        assert [tensor["data"] for tensor in body(found, INFER)["inputs"]] == [["hi"], [1], [10000]]
+    assert [(question.model, question.workers) for question in group] == [
+        ("x", ("x", "x_stream")),
+        ("x_stream", ("x_stream",)),
+    ]
+
+
+def test_an_engine_is_not_asked_while_its_relay_is_dead() -> None:
+    relay = config("x", TEXT, parameters={"engine": {"string_value": "x_stream"}})
+    engine = config("x_stream", TEXT, model_transaction_policy={"decoupled": True})
+    with peer({INFER: error(LOST)}, relay, engine) as found:
+        [group] = canary.groups(canary.questions(found.target))
+        assert canary.ask_in_turn(found.target, group)
+        assert not [path for path, _ in found.asked if path.endswith("/generate")]
+
+
+def test_an_ensemble_covers_its_members_and_numbers_can_not_be_asked() -> None:
+    steps = {"step": [{"model_name": "x_tokenize"}, {"model_name": "x_net"}]}
+    ensemble = config("x", TEXT, ensemble_scheduling=steps)
+    with peer({}, ensemble, config("x_tokenize", TEXT), config("x_net", NUMBER), config("alone", TEXT)) as found:
+        questions = {question.model: question.workers for question in canary.questions(found.target)}
+    assert questions == {"x": ("x_tokenize", "x_net"), "alone": ("alone",)}
+
+
+# The health check
+
+
+def test_a_healthy_server_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    with peer({INFER: http({})}, config("x", TEXT), config("y", NUMBER)) as found:
+        assert canary.main([found.target.http_url]) == 0
+    assert capsys.readouterr().out == "healthy: x\n"
+
+
+def test_the_dead_are_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, Answer] = {INFER: error(LOST), "/v2/models/y/infer": http({})}
+    with peer(answers, config("x", TEXT), config("y", TEXT)) as found:
+        assert canary.main([found.target.http_url]) == 1
+    assert capsys.readouterr().out == "unhealthy: x can't answer (Stub process 'x_0_0' is not healthy.)\n"
+
+
+@pytest.mark.parametrize(
+    "index",
+    [b"", b"garbage", http(b"no JSON"), http({"a": 1}), http([1]), http([{}]), error("closed", "403 Forbidden")],
+)
+def test_what_is_no_triton_is_unhealthy(index: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with peer({"/v2/repository/index": index}) as found:
+        assert canary.main([found.target.http_url]) == 1
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_where_nobody_listens_it_is_unhealthy(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert canary.main([f"http://127.0.0.1:{port}"]) == 1
+    assert "unhealthy: no Triton server answers" in capsys.readouterr().out

@@ -1,0 +1,120 @@
+"""How answers reach people and programs, and what becomes of one that failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from hfx.cli import printing
+from hfx.cli.asking import Part
+from hfx.cli.output import Reporter
+from hfx.cli.reading import Entry
+from hfx.errors import HfxError, RequestRefused, ServerBusy, UsageError
+from hfx.names import Task
+
+Outcomes = list[tuple[Entry, dict[str, Any] | HfxError]]
+
+
+def outcomes(*given: dict[str, Any] | HfxError) -> Outcomes:
+    return [(Entry(f"Line {number}", "x"), outcome) for number, outcome in enumerate(given, 1)]
+
+
+def text(value: str, **more: Any) -> dict[str, Any]:
+    return {"text_output": value, **more}
+
+
+def test_people_get_what_came_before_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ServerBusy, match="Line 2: full"):
+        printing.lines(Task.SUMMARIZATION, outcomes(text("a"), ServerBusy("full"), text("b")), Reporter())
+    assert capsys.readouterr().out == "a\n"
+
+
+def test_people_are_told_of_what_was_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.lines(Task.SUMMARIZATION, outcomes(text("a", truncated_tokens=7)), Reporter())
+    assert capsys.readouterr().err == (
+        "Warning: Line 1 is longer than the model reads: 7 tokens or more were left out.\n"
+    )
+
+
+def test_one_object_holds_all_results(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.one_object("m", outcomes(text("a"), text("b")), Reporter(json=True))
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"model": "m", "results": [text("a"), text("b")], "latency_ms": found["latency_ms"]}
+
+
+def test_rows_keep_their_places_and_ids_and_the_first_failure_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    given: Outcomes = [
+        (Entry("Line 1", {}, "first"), text("a")),
+        (Entry("Line 3", {}, 2), RequestRefused("No.", "Ask another.", status="INVALID_ARGUMENT", model="m")),
+        (Entry("Line 4", {}), UsageError("Broken.")),
+        (Entry("Line 5", {}), text("z")),
+    ]
+    with pytest.raises(RequestRefused) as caught:
+        printing.rows(given, Reporter())
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"id": "first", "text_output": "a"},
+        {"id": 2, "error": {"type": "RequestRefused", "message": "Line 3: No.", "fix": "Ask another.", "exit_code": 5}},
+        {"error": {"type": "UsageError", "message": "Line 4: Broken.", "fix": "", "exit_code": 2}},
+        {"text_output": "z"},
+    ]
+    assert caught.value.message == "2 of 4 lines failed. Line 3: No."
+    assert (caught.value.status, caught.value.model, caught.value.fix) == ("INVALID_ARGUMENT", "m", "Ask another.")
+
+
+def test_rows_without_a_failure_or_without_anything_are_fine(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.rows([], Reporter())
+    printing.rows(outcomes(text("é")), Reporter())
+    assert capsys.readouterr().out == '{"text_output": "é"}\n'
+
+
+def test_pieces_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+
+    def stream(entry: Entry) -> Generator[Part, None, None]:
+        for part in ("Once ", "upon"):
+            yield Part(part)
+            seen.append(capsys.readouterr().out)
+        yield Part("", truncated_tokens=3)
+
+    printing.pieces([Entry("", "x")], stream, Reporter())
+    assert seen == ["Once ", "upon"]
+    captured = capsys.readouterr()
+    assert captured.out == "\n"
+    assert captured.err.startswith("Warning: The text is longer")
+
+
+def test_a_stream_that_fails_ends_its_line_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    closed = []
+
+    def stream(entry: Entry) -> Generator[Part, None, None]:
+        try:
+            yield Part("Once")
+            raise ServerBusy("gone")
+        finally:
+            closed.append(entry.place)
+
+    with pytest.raises(ServerBusy, match="Text 1: gone"):
+        printing.pieces([Entry("Text 1", "x"), Entry("Text 2", "y")], stream, Reporter())
+    assert capsys.readouterr().out == "Once\n"
+    assert closed == ["Text 1"]
+
+
+def test_a_stream_whose_reader_is_gone_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    def gone(self: Reporter, text: str) -> None:
+        raise BrokenPipeError
+
+    def stream(entry: Entry) -> Generator[Part, None, None]:
+        try:
+            yield Part("Once")
+        finally:
+            closed.append(entry.place)
+
+    monkeypatch.setattr(Reporter, "piece", gone)
+    with pytest.raises(BrokenPipeError):
+        printing.pieces([Entry("Text 1", "x")], stream, Reporter())
+    assert closed == ["Text 1"]

@@ -1,0 +1,104 @@
+"""What `hfx infer` reads: words, lines and JSON lines, each with its place, and none that costs another its answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from hfx.cli import reading
+from hfx.cli.reading import Entry, json_lines, text_lines, words
+from hfx.errors import UsageError
+
+
+def test_words_are_numbered_where_there_are_several() -> None:
+    assert list(words(["a"])) == [Entry("", "a")]
+    assert [entry.place for entry in words(["a", "b"])] == ["Text 1", "Text 2"]
+
+
+@pytest.mark.parametrize(
+    ("data", "texts"),
+    [
+        (b"", []),
+        (b"one\n\nfour\n", ["one", "", "four"]),
+        (b"one\r\ntwo", ["one", "two"]),
+        ("né\u2028x\u0085y\f\n".encode(), ["né\u2028x\u0085y\f"]),
+    ],
+)
+def test_lines_end_at_newlines_only(data: bytes, texts: list[str]) -> None:
+    assert [entry.content for entry in text_lines(BytesIO(data))] == texts
+
+
+def test_a_line_that_is_not_utf8_costs_no_other() -> None:
+    first, second, third = text_lines(BytesIO(b"a\n\xff\xfe\nb\n"))
+    assert (first.content, third.content) == ("a", "b")
+    assert second.place == "Line 2" and isinstance(second.content, UsageError) and "UTF-8" in second.content.message
+
+
+@pytest.mark.parametrize("length", [10, 11, 20, 21, 500])
+def test_a_line_that_is_too_long_is_skipped_to_its_end(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONGEST_LINE", 10)
+    first, second = text_lines(BytesIO(b"x" * length + b"\nnext"))
+    assert second == Entry("Line 2", "next")
+    assert isinstance(first.content, str) == (length <= 10)
+
+
+def test_an_object_may_have_an_id() -> None:
+    data = b'{"text_input": "a"}\n\n  \n{"text_input": "b", "id": [7]}\n{"id": "c", "text_input": "d"}'
+    assert list(json_lines(BytesIO(data))) == [
+        Entry("Line 1", {"text_input": "a"}),
+        Entry("Line 4", {"text_input": "b"}, [7]),
+        Entry("Line 5", {"text_input": "d"}, "c"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"text",
+        b"[1]",
+        b"7",
+        b'"text"',
+        b'{"a": 1',
+        b'{"a": NaN}',
+        b'{"a": 1, "a": 2}',
+        b'{"a": ' + b"[" * 100_000,
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": "\xff"}',
+    ],
+    ids=range(10),
+)
+def test_a_line_that_is_no_object_says_so_in_its_place(line: bytes) -> None:
+    first, second, third = json_lines(BytesIO(b'{"text_input": "a"}\n' + line + b'\n{"text_input": "b"}\n'))
+    assert isinstance(first.content, dict) and isinstance(third.content, dict)
+    assert isinstance(second.content, UsageError)
+    assert second.place == "Line 2"
+    assert len(second.content.message) < 400
+
+
+def test_a_line_is_there_as_soon_as_it_is_written() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as file, os.fdopen(write, "wb", buffering=0) as pipe:
+        entries: Iterator[Entry] = json_lines(file)
+        for number in range(3):
+            pipe.write(json.dumps({"id": number}).encode() + b"\n")
+            assert next(entries).id == number
+
+
+def test_an_endless_input_is_never_read_ahead() -> None:
+    class Endless(BytesIO):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            return b"again\n"
+
+    assert len(list(islice(text_lines(Endless()), 1000))) == 1000
+
+
+@pytest.mark.parametrize("path", ["missing", "."])
+def test_a_file_that_can_not_be_read_is_refused_by_name(path: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="can't be read"):
+        reading.opened(tmp_path / path)

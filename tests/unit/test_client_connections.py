@@ -1,0 +1,342 @@
+"""Connections that are late, closed, encrypted, forked or not there, over gRPC and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hfx.client import AsyncClient, Client, RetryPolicy, Tls
+from hfx.errors import (
+    ModelUnknown,
+    RequestCancelled,
+    RequestRefused,
+    RequestTimeout,
+    ServerBusy,
+    ServerError,
+    ServerUnreachable,
+    UsageError,
+)
+from tests.unit.client_servers import Script, grpc_server, http_server
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture(params=[grpc_server, http_server])
+def url(request: pytest.FixtureRequest, script: Script) -> Iterator[str]:
+    with request.param(script) as address:
+        yield address
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with Client(url, timeout=15, retries=0) as opened:
+        yield opened
+
+
+def free_port() -> int:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        return int(reserved.getsockname()[1])
+
+
+def test_one_text_and_many_are_answered(client: Client) -> None:
+    assert client.generate("writer", "write 2").text == "a0 a1 "
+    lengths = range(1, 40)
+    found = client.summarize("writer", [f"write {length}" for length in lengths])
+    assert [generation.output_tokens for generation in found] == list(lengths)
+
+
+def test_tasks_are_answered(url: str) -> None:
+    async def ask() -> list[int]:
+        async with AsyncClient(url) as client:
+            await client.wait_ready(5)
+            assert await client.models() == ["writer"]
+            return [each.output_tokens for each in await client.generate("writer", ["write 2", "write 5"])]
+
+    assert asyncio.run(ask()) == [2, 5]
+
+
+def test_metadata_is_asked_once_and_tells_the_task(client: Client, script: Script) -> None:
+    client.generate("writer", "write 1")
+    client.generate("writer", ["write 1"] * 5)
+    assert client.metadata("writer").task == "summarization"
+    assert script.asked == 1
+
+
+def test_a_model_that_does_not_summarize_is_not_asked_to(client: Client, script: Script) -> None:
+    script.task = "text-generation"
+    with pytest.raises(UsageError, match="does not summarize: it is for text-generation"):
+        client.summarize("writer", "write 2")
+    assert script.texts == []
+
+
+def test_each_request_has_an_id_of_its_own_that_errors_tell(client: Client, script: Script) -> None:
+    outcomes = client.generate("writer", ["write 1", "fail INTERNAL the step failed"], return_errors=True)
+    error = outcomes[1]
+    assert type(error) is ServerError and "the step failed" in error.message
+    assert error.model == "writer" and error.request_id in script.ids and len(set(script.ids)) == 2
+    assert f"request {error.request_id}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("order", "kind"),
+    [
+        ("INVALID_ARGUMENT the text is too blue", RequestRefused),
+        ("UNAVAILABLE Exceeds maximum queue size", ServerBusy),
+        ("UNAVAILABLE 5 requests wait, of 5 that may. Try again later", ServerBusy),
+        ("UNAVAILABLE the engine finishes its requests and takes no new ones", ServerBusy),
+        ("NOT_FOUND Request for unknown model: 'x' is not found", ModelUnknown),
+        ("INTERNAL Stub process 'x_0_0' is not healthy.", ServerError),
+        ("INVALID_ARGUMENT the deadline passed before the request was done", RequestTimeout),
+        ("UNAUTHENTICATED who are you", RequestRefused),
+    ],
+)
+def test_a_failure_is_of_its_kind(order: str, kind: type[ServerError], client: Client) -> None:
+    with pytest.raises(kind) as caught:
+        client.generate("writer", f"fail {order}")
+    assert type(caught.value) is kind
+    assert caught.value.status
+    assert caught.value.fix or kind is RequestRefused
+
+
+def test_the_timeout_is_the_callers_and_told_to_the_server(client: Client, script: Script) -> None:
+    began = time.monotonic()
+    with pytest.raises(RequestTimeout, match=r"within 0\.5 s"):
+        client.generate("writer", "sleep 2", timeout=0.5)
+    assert time.monotonic() - began < 1.9
+    assert 0 < script.values[0]["timeout_ms"] <= 500
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), True, "3"])
+def test_a_timeout_that_can_not_be_kept_is_refused(timeout: float) -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(UsageError, match="timeout"):
+        client.generate("writer", "write 1", timeout=timeout)
+
+
+def test_a_cancelled_task_cancels_its_request_on_the_server(script: Script) -> None:
+    async def leave(url: str) -> None:
+        async with AsyncClient(url) as client:
+            task = asyncio.create_task(client.generate("writer", "sleep 2"))
+            await asyncio.to_thread(script.wait_asked, 1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(script.wait_left)
+
+    with grpc_server(script) as url:
+        asyncio.run(leave(url))
+
+
+def test_ctrl_c_cancels_the_request_on_the_server(script: Script) -> None:
+    with grpc_server(script) as url, Client(url) as client:
+        asks = (lambda: client.generate("writer", "sleep 2"), lambda: client.generate("writer", ["sleep 2"] * 2))
+        for count, ask in zip((1, 3), asks, strict=True):
+            interrupt = script.when_asked(count, lambda: os.kill(os.getpid(), signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                ask()
+            assert script.wait_left()
+            interrupt.join()
+
+
+def test_the_failure_of_one_cancels_the_others_on_the_server(script: Script) -> None:
+    with grpc_server(script) as url, Client(url) as client:
+        began = time.monotonic()
+        with pytest.raises(RequestRefused, match="At index 1: too blue"):
+            client.generate("writer", ["sleep 3", "fail INVALID_ARGUMENT too blue", "sleep 3"])
+        assert time.monotonic() - began < 2.5
+        assert script.wait_left()
+
+
+def test_closing_ends_what_other_threads_wait_for(url: str, script: Script) -> None:
+    client = Client(url, retries=0)
+    script.when_asked(1, client.close)
+    began = time.monotonic()
+    with pytest.raises(RequestCancelled, match="closed before the answer"):
+        client.generate("writer", "sleep 3")
+    assert time.monotonic() - began < 2.5
+
+
+def test_closing_ends_what_other_tasks_wait_for(url: str, script: Script) -> None:
+    async def ask() -> None:
+        client = AsyncClient(url, retries=0)
+        task = asyncio.create_task(client.generate("writer", "sleep 3"))
+        await asyncio.to_thread(script.wait_asked, 1)
+        await client.close()
+        await task
+
+    with pytest.raises(RequestCancelled, match="closed before the answer"):
+        asyncio.run(ask())
+
+
+def test_a_closed_client_says_so(client: Client) -> None:
+    client.close()
+    client.close()
+    asks = (
+        lambda: client.generate("writer", "write 1"),
+        lambda: client.generate("writer", ["write 1"]),
+        lambda: next(client.stream("writer", "write 1")),
+        lambda: next(client.infer_each("writer", [])),
+        lambda: client.metadata("writer"),
+        client.models,
+        client.is_ready,
+    )
+    for ask in asks:
+        with pytest.raises(UsageError, match="is closed"):
+            ask()
+
+
+def test_a_client_does_not_survive_a_fork(client: Client) -> None:
+    client.generate("writer", "write 1")
+    child = os.fork()
+    if not child:
+        try:
+            client.generate("writer", "write 1")
+        except UsageError as error:
+            os._exit(7 if "another process" in error.message else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert client.generate("writer", "write 1").text == "a0 "
+
+
+def test_threads_may_share_a_client(client: Client) -> None:
+    counts: dict[int, list[int]] = {}
+
+    def ask(length: int) -> None:
+        counts[length] = [each.output_tokens for each in client.generate("writer", [f"write {length}"] * 20)]
+
+    threads = [threading.Thread(target=ask, args=(length,)) for length in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == {length: [length] * 20 for length in range(1, 9)}
+
+
+def test_a_busy_server_is_asked_again(url: str, script: Script) -> None:
+    script.busy = 2
+    with Client(url, retries=RetryPolicy(attempts=3, shortest=0.01)) as client:
+        assert client.generate("writer", "write 1").text == "a0 "
+    assert len(script.texts) == 3
+
+
+def test_what_was_refused_is_not_asked_again(url: str, script: Script) -> None:
+    with Client(url, retries=5) as client, pytest.raises(RequestRefused):
+        client.generate("writer", "fail INVALID_ARGUMENT no")
+    assert len(script.texts) == 1
+
+
+def test_a_server_that_comes_up_late_is_found(script: Script) -> None:
+    port = free_port()
+    policy = RetryPolicy(attempts=100, budget=1, shortest=0.05, longest=0.3)
+    served: list[str] = []
+
+    def serve() -> None:
+        time.sleep(1)
+        with grpc_server(script, port) as address:
+            served.append(address)
+            stopped.wait(20)
+
+    stopped = threading.Event()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with Client(f"127.0.0.1:{port}", retries=policy, timeout=15) as client:
+            assert client.generate("writer", "write 1").text == "a0 "
+            client.wait_ready(5)
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def test_nobody_there_is_told_at_once_and_by_wait_ready_in_time() -> None:
+    for scheme in ("", "http://"):
+        with Client(f"{scheme}127.0.0.1:{free_port()}", retries=0) as client:
+            with pytest.raises(ServerUnreachable, match="can't be reached") as caught:
+                client.generate("writer", "write 1")
+            assert "hfx serve" in caught.value.fix
+            assert not client.is_ready()
+            with pytest.raises(ServerUnreachable, match="Nothing answers"):
+                client.wait_ready(0.3)
+
+
+def test_the_other_protocols_port_is_told(script: Script) -> None:
+    with grpc_server(script) as grpc_url, http_server(script) as http_url:
+        with Client(http_url.removeprefix("http://"), retries=0) as client:
+            with pytest.raises(ServerUnreachable) as caught:
+                client.generate("writer", "write 1")
+            assert "does not speak gRPC" in caught.value.fix
+        with Client(f"http://{grpc_url}", retries=0) as client:
+            with pytest.raises(ServerUnreachable) as caught:
+                client.generate("writer", "write 1")
+            assert "does not speak HTTP/1" in caught.value.fix
+
+
+def test_headers_and_the_token_are_sent_with_every_request(url: str, script: Script) -> None:
+    with Client(url, headers={"X-Team": "blue"}, token="s3cret") as client:
+        client.generate("writer", "write 1")
+        list(client.stream("writer", "write 1"))
+    for headers in script.headers:
+        assert headers["x-team"] == "blue" and headers["authorization"] == "Bearer s3cret"
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with Client(url) as client:
+        assert client.generate("writer", "write 1").text == "a0 "
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of localhost that has signed itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    paths = folder / "certificate.pem", folder / "key.pem"
+    line = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    subprocess.run([*line.split(), "-out", paths[0], "-keyout", paths[1]], check=True, capture_output=True)
+    return paths
+
+
+def test_grpc_is_encrypted_by_tls(script: Script, certificate: tuple[Path, Path]) -> None:
+    signed, key = certificate
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), signed.read_bytes())])
+    with grpc_server(script, credentials=credentials) as address:
+        with Client(f"grpcs://{address}", tls=Tls(ca=signed), token="s3cret") as client:
+            assert client.generate("writer", "write 2").text == "a0 a1 "
+            assert len(list(client.stream("writer", "write 2"))) == 2
+        with Client(f"grpcs://{address}", retries=0) as client, pytest.raises(ServerUnreachable) as caught:
+            client.models()
+        assert "TLS" in caught.value.fix
+
+
+def test_http_is_encrypted_by_tls_and_both_sides_may_be_known(script: Script, certificate: tuple[Path, Path]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificate[0])
+    context.load_cert_chain(*certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with http_server(script, context) as url:
+        with Client(url, tls=Tls(certificate[0], *certificate)) as client:
+            assert client.generate("writer", "write 2").text == "a0 a1 "
+
+        async def ask() -> str:
+            async with AsyncClient(url, tls=Tls(certificate[0], *certificate)) as client:
+                return (await client.generate("writer", "write 1")).text
+
+        assert asyncio.run(ask()) == "a0 "
+        with Client(url, retries=0) as client, pytest.raises(ServerUnreachable) as caught:
+            client.models()
+        assert "TLS" in caught.value.fix

@@ -1,0 +1,244 @@
+"""Requests from their tensors to their responses, through a real engine (a toy model) and without Triton."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.python_backends.engine.errors import DeadlineExceeded, EngineError, InvalidRequest, QueueFull, StepFailed
+from hfx.python_backends.generation import TextGenerator
+from hfx.python_backends.responses.desk import LONG_TEXT, Desk
+from hfx.python_backends.responses.outbox import Reply
+from hfx.python_backends.responses.task import Task
+from tests.unit.generation_models import continued, write_model
+from tests.unit.response_channels import Caller
+
+ENDLESS = 20_000
+WAIT = 30.0
+
+
+class Service:
+    """A desk over a generator, as the adapter has it."""
+
+    def __init__(self, generator: TextGenerator) -> None:
+        self.generator = generator
+        self.lines: list[str] = []
+        self.desk = Desk(self.lines.append)
+        self.ends: list[Exception | None] = []
+        self.tasks: list[Task] = []
+
+    def ask(self, text: str, caller: Caller | None = None, streams: bool = True, **fields: Any) -> Caller:
+        caller = caller or Caller()
+        open_stream = self.generator.stream if streams else self.generator.whole
+        task = Task(Reply(caller), partial(open_stream, text, **fields), None, self._ended)
+        self.tasks.append(task)
+        self.desk.take(task, len(text))
+        return caller
+
+    def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        assert until(lambda: len(self.ends) == len(self.tasks))
+        self.desk.close()
+
+    def _ended(self, task: Task, error: Exception | None) -> None:
+        self.ends.append(error)
+
+
+def until(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + WAIT
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    folder = write_model(tmp_path, positions=2 * ENDLESS, eos_token_ids=[])
+    with TextGenerator.open(folder, slots=4, max_queue=8, threads=1) as generator:
+        service = Service(generator)
+        yield service
+        service.close()
+        assert not service.lines
+
+
+def test_pieces_of_many_requests_are_their_whole_texts(service: Service) -> None:
+    texts = ["cat", "dog", "bird", "the dog sat", "z", "a b"]
+    callers = [service.ask(text, max_tokens=40) for text in texts]
+    for text, caller in zip(texts, callers, strict=True):
+        assert caller.ended.wait(WAIT)
+        assert caller.text == service.generator.generate(text, max_tokens=40).text
+        assert (caller.finals, caller.pieces[-1].output_tokens) == (1, 40)
+    assert service.ends == [None] * len(texts)
+
+
+def test_a_whole_text_is_one_response_and_wakes_nobody_before(service: Service) -> None:
+    caller = service.ask("cat", streams=False, max_tokens=60, return_log_probs=True)
+    assert caller.ended.wait(WAIT)
+    assert len(caller.pieces) == 1
+    assert caller.pieces[0].text == service.generator.generate("cat", max_tokens=60).text
+    assert len(caller.pieces[0].log_probs or ()) == 60
+
+
+def test_a_whole_text_with_stop_words_is_one_response(service: Service) -> None:
+    whole = service.generator.generate("cat", max_tokens=60).text
+    stop = whole[5:7]
+    caller = service.ask("cat", streams=False, max_tokens=60, stop_words=[stop])
+    assert caller.ended.wait(WAIT)
+    assert [(piece.text, piece.finish_reason) for piece in caller.pieces] == [(whole[: whole.index(stop)], "stop")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"), [({"temperature": -1.0}, InvalidRequest), ({"max_tokens": 3 * ENDLESS}, InvalidRequest)]
+)
+def test_a_refused_request_ends_with_its_error(service: Service, fields: dict[str, Any], kind: type[Exception]) -> None:
+    caller = service.ask("cat", **fields)
+    assert caller.ended.wait(WAIT)
+    assert isinstance(caller.errors[0], kind)
+    assert (caller.finals, service.ends) == (1, caller.errors)
+
+
+def test_a_full_queue_refuses(service: Service) -> None:
+    callers = [service.ask("cat", max_tokens=ENDLESS) for _ in range(20)]
+    assert until(lambda: sum(bool(caller.errors) for caller in callers) == 8)
+    assert all(isinstance(caller.errors[0], QueueFull) for caller in callers if caller.errors)
+
+
+def test_who_has_left_is_cancelled_and_the_others_go_on(service: Service) -> None:
+    leaving, staying = service.ask("cat", max_tokens=ENDLESS), service.ask("dog", max_tokens=400)
+    assert until(lambda: bool(leaving.pieces))
+    leaving.has_left = True
+    assert leaving.ended.wait(WAIT)
+    assert leaving.pieces[-1].finish_reason == "cancelled"
+    assert staying.ended.wait(WAIT)
+    assert staying.text == service.generator.generate("dog", max_tokens=400).text
+    assert service.generator.engine.stats().cancelled == 1
+
+
+def test_who_leaves_while_waiting_in_the_queue_is_cancelled(service: Service) -> None:
+    for _ in range(4):
+        service.ask("cat", max_tokens=ENDLESS)
+    waiting = service.ask("dog", max_tokens=5)
+    waiting.has_left = True
+    assert waiting.ended.wait(WAIT)
+    assert waiting.pieces[-1].finish_reason == "cancelled"
+
+
+def test_a_request_cancelled_before_its_text_is_tokenized_is_cancelled(service: Service) -> None:
+    reached, goes_on = threading.Event(), threading.Event()
+
+    def open_late() -> Any:
+        reached.set()
+        assert goes_on.wait(WAIT)
+        return service.generator.stream("cat", max_tokens=ENDLESS)
+
+    caller = Caller()
+    task = Task(Reply(caller), open_late, None, service._ended)
+    service.tasks.append(task)
+    service.desk.take(task, 3)
+    assert reached.wait(WAIT)
+    task.cancel()
+    goes_on.set()
+    assert caller.ended.wait(WAIT)
+    assert caller.pieces[-1].finish_reason == "cancelled"
+    assert service.generator.engine.stats().cancelled == 1
+
+
+def test_a_deadline_is_kept_during_generation(service: Service) -> None:
+    caller = service.ask("cat", max_tokens=ENDLESS, timeout=0.2)
+    assert caller.ended.wait(WAIT)
+    assert isinstance(caller.errors[0], DeadlineExceeded)
+    assert str(caller.errors[0]).startswith("the deadline passed")
+    assert caller.pieces and caller.finals == 1
+
+
+def test_a_deadline_is_kept_by_what_the_engine_does_not_have_yet(service: Service) -> None:
+    goes_on = threading.Event()
+
+    def open_late() -> Any:
+        assert goes_on.wait(WAIT)
+        return service.generator.stream("cat", max_tokens=ENDLESS)
+
+    caller = Caller()
+    task = Task(Reply(caller), open_late, time.monotonic(), service._ended)
+    service.tasks.append(task)
+    service.desk.take(task, 3)
+    assert caller.ended.wait(WAIT)
+    assert isinstance(caller.errors[0], DeadlineExceeded)
+    goes_on.set()
+    assert until(lambda: len(service.ends) == 1)
+    assert caller.finals == 1
+
+
+def test_long_texts_do_not_hold_up_short_ones(service: Service) -> None:
+    goes_on = threading.Event()
+    for _ in range(8):
+        task = Task(Reply(Caller()), lambda: goes_on.wait(WAIT) and _refuse(), None, service._ended)
+        service.tasks.append(task)
+        service.desk.take(task, LONG_TEXT + 1)
+    assert service.ask("cat", max_tokens=4).ended.wait(WAIT)
+    goes_on.set()
+
+
+def _refuse() -> Any:
+    raise InvalidRequest("text", "", "another one")
+
+
+def test_a_caller_who_can_not_be_reached_holds_up_nobody(tmp_path: Path) -> None:
+    def broken() -> None:
+        raise RuntimeError("the pipe is gone")
+
+    with TextGenerator.open(write_model(tmp_path), slots=4, threads=1) as generator:
+        service = Service(generator)
+        service.ask("cat", Caller(broken), max_tokens=12)
+        assert service.ask("dog", max_tokens=12).ended.wait(WAIT)
+        service.close()
+        assert service.lines and all("the pipe is gone" in line for line in service.lines)
+
+
+def test_a_failed_step_ends_its_requests_with_the_error(tmp_path: Path) -> None:
+    with TextGenerator.open(write_model(tmp_path, fails=True), threads=1) as generator:
+        service = Service(generator)
+        callers = [service.ask(".", streams=streams, max_tokens=5) for streams in (True, False)]
+        for caller in callers:
+            assert caller.ended.wait(WAIT)
+            assert isinstance(caller.errors[0], StepFailed) and caller.finals == 1
+        service.close()
+
+
+def test_closing_the_engine_ends_what_runs(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, positions=2 * ENDLESS, eos_token_ids=[])
+    generator = TextGenerator.open(folder, slots=4, threads=1)
+    service = Service(generator)
+    caller = service.ask("cat", max_tokens=ENDLESS)
+    assert until(lambda: bool(caller.pieces))
+    generator.close()
+    assert caller.ended.wait(WAIT)
+    assert isinstance(caller.errors[0], EngineError) and caller.finals == 1
+    service.close()
+
+
+def test_documents_are_divided_beside_the_thread_that_makes_texts(tmp_path: Path) -> None:
+    with TextGenerator.open(write_model(tmp_path, max_source=48), slots=4, threads=1) as generator:
+        service = Service(generator)
+        text = "the dog sat. " * 20
+        callers = [service.ask(text, streams=streams, long="chunk", max_tokens=6) for streams in (True, False)]
+        for caller in callers:
+            assert caller.ended.wait(WAIT)
+            assert caller.text == generator.generate(text, long="chunk", max_tokens=6).text
+        assert len(callers[1].pieces) == 1
+        service.close()
+
+
+def test_continued_is_what_is_sent(service: Service) -> None:
+    caller = service.ask("cat", max_tokens=3)
+    assert caller.ended.wait(WAIT)
+    assert len(caller.text) <= 3 and continued("cat", 3).startswith(caller.text[:1])

@@ -1,0 +1,179 @@
+"""Tensors as orders, ids, error codes and metrics: the parts of a generator's adapter that need no server."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx import names
+from hfx.python_backends.engine.errors import (
+    DeadlineExceeded,
+    DoesNotFit,
+    Draining,
+    EngineClosed,
+    EngineError,
+    InvalidRequest,
+    QueueFull,
+    StepFailed,
+)
+from hfx.python_backends.engine.stats import Counters, Histogram
+from hfx.python_backends.responses.codes import code_of, reason_of
+from hfx.python_backends.responses.figures import counts, histograms
+from hfx.python_backends.responses.handover import error_code, error_reason, is_relayed, new_relay_id
+from hfx.python_backends.responses.orders import DECODED, LISTS, Order, read_order
+from hfx.python_backends.responses.register import Register
+
+
+def order(**tensors: Any) -> Order:
+    return read_order((name, np.array(value).reshape(1, -1)) for name, value in tensors.items())
+
+
+def strings(*values: bytes) -> Any:
+    return np.array(values, np.object_)
+
+
+def test_tensors_become_fields() -> None:
+    found = order(
+        text_input=strings("Grüße".encode()),
+        max_tokens=np.int32(7),
+        seed=np.uint64(2**64 - 1),
+        do_sample=np.bool_(True),
+        stop_words=strings(b"one", b"two"),
+        early_stopping=strings(b"true"),
+    )
+    assert found.text == "Grüße"
+    assert found.fields == {
+        "max_tokens": 7,
+        "seed": 2**64 - 1,
+        "do_sample": True,
+        "stop_words": ["one", "two"],
+        "early_stopping": True,
+    }
+    assert (found.streams, found.deadline, found.cancels) == (False, None, "")
+
+
+def test_a_timeout_is_a_deadline() -> None:
+    before = time.monotonic()
+    found = order(text_input=strings(b"a"), timeout_ms=np.int32(1500), stream=np.bool_(True))
+    assert found.deadline is not None and before + 1.5 <= found.deadline <= time.monotonic() + 1.5
+    assert found.streams and not found.fields
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_timeout_is_at_least_a_millisecond(timeout: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"timeout_ms is {timeout}; allowed: milliseconds, at least 1"):
+        order(text_input=strings(b"a"), timeout_ms=np.int32(timeout))
+
+
+def test_a_text_is_needed() -> None:
+    with pytest.raises(InvalidRequest, match="text_input"):
+        order(max_tokens=np.int32(7))
+
+
+def test_a_control_request_needs_no_text() -> None:
+    assert order(cancel_request=strings(b"some-id")).cancels == "some-id"
+
+
+@pytest.mark.parametrize("name", ["text_input", "stop_words", "long"])
+def test_text_that_is_no_utf8_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name} is .*UTF-8"):
+        order(**{"text_input": strings(b"a"), name: strings(b"a\xff")})
+
+
+def test_a_long_text_is_left_as_bytes_of_which_only_a_part_is_read() -> None:
+    raw = b"a" * (DECODED + 1)
+    assert order(text_input=strings(raw)).text == raw
+
+
+def test_lists_are_named_as_everywhere() -> None:
+    assert LISTS == (names.STOP_WORDS,)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (InvalidRequest("top_p", 2, "0 to 1"), "INVALID_ARG", "invalid"),
+        (DoesNotFit("tokens", 9, 8), "INVALID_ARG", "too_long"),
+        (QueueFull("full"), "UNAVAILABLE", "queue_full"),
+        (Draining("stopping"), "UNAVAILABLE", "draining"),
+        (EngineClosed("closed"), "UNAVAILABLE", "draining"),
+        (DeadlineExceeded("late"), "CANCELLED", None),
+        (StepFailed("failed"), "INTERNAL", None),
+        (EngineError("other"), "INTERNAL", None),
+        (ValueError("a bug"), "INTERNAL", None),
+    ],
+)
+def test_every_error_has_its_code(error: Exception, code: str, reason: str | None) -> None:
+    assert (code_of(error), reason_of(error)) == (code, reason)
+
+
+# Ids
+
+
+def test_ids_of_a_relay_are_known_and_differ() -> None:
+    ids = {new_relay_id() for _ in range(1000)}
+    assert len(ids) == 1000 and all(map(is_relayed, ids))
+    assert not any(map(is_relayed, ("", "1", "request-17")))
+
+
+def test_errors_come_back_to_a_relay_as_finish_reasons() -> None:
+    assert error_code(error_reason("UNAVAILABLE")) == "UNAVAILABLE"
+    assert [error_code(reason) for reason in ("stop", "length", "cancelled", "")] == [None] * 4
+
+
+def test_requests_are_cancelled_by_id() -> None:
+    register, cancelled = Register(), []
+    cancels = {name: lambda name=name: cancelled.append(name) for name in ("a", "b", "c", "nobody")}
+    register.add("1", cancels["a"])
+    register.add("1", cancels["b"])
+    register.add("2", cancels["c"])
+    register.add("", cancels["nobody"])
+    register.cancel("1")
+    assert cancelled == ["a", "b"]
+    register.remove("1", cancels["a"])
+    register.cancel("1")
+    assert cancelled == ["a", "b", "b"]
+    for request_id, name in (("1", "b"), ("2", "c"), ("", "nobody"), ("never", "a")):
+        register.remove(request_id, cancels[name])
+    register.cancel("1")
+    register.cancel("")
+    assert cancelled == ["a", "b", "b"] and len(register) == 0
+
+
+# Metrics
+
+
+def test_a_histogram_counts_by_upper_bounds() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 7.0):
+        histogram.observe(value)
+    found = histogram.snapshot()
+    assert (found.counts, found.sum) == ((2, 1, 1), 10.0)
+
+
+def test_figures_are_as_prometheus_expects() -> None:
+    counters = Counters(tokens=5, cancelled=2, deadlines=1)
+    for seconds in (0.004, 0.004, 0.3, 100.0):
+        counters.first_token.observe(seconds)
+    stats = counters.snapshot(8, 3, 4, 9)
+    lines = {
+        (line.name, line.labels): line.value
+        for line in (*counts(stats, Counter({"queue_full": 3})), *histograms(stats))
+    }
+    assert lines["hfx_slots_used", ()] == 5 and lines["hfx_slots_free", ()] == 3 and lines["hfx_queue_length", ()] == 4
+    assert lines["hfx_generated_tokens_total", ()] == 5
+    assert lines["hfx_requests_cancelled_total", ()] == 2
+    assert lines["hfx_deadline_exceeded_total", ()] == 1
+    refused = "hfx_requests_refused_total"
+    assert [lines[refused, (("reason", reason),)] for reason in ("invalid", "too_long", "queue_full", "draining")] == [
+        0, 0, 3, 0,
+    ]  # fmt: skip
+    buckets = [value for (name, _), value in lines.items() if name == "hfx_time_to_first_token_seconds_bucket"]
+    assert buckets == sorted(buckets) and (buckets[0], buckets[-1]) == (2, 4)
+    assert lines["hfx_time_to_first_token_seconds_bucket", (("le", "+Inf"),)] == 4
+    assert lines["hfx_time_to_first_token_seconds_count", ()] == 4
+    assert lines["hfx_time_to_first_token_seconds_sum", ()] == pytest.approx(100.308)

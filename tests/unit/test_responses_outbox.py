@@ -1,0 +1,159 @@
+"""What is sent of the pieces of many requests: joined where they wait, in a fair order, each end once."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from hfx.python_backends.engine.errors import StepFailed
+from hfx.python_backends.generation.results import Piece
+from hfx.python_backends.responses.outbox import Outbox, Reply
+from hfx.python_backends.responses.turns import LONGEST, MOST, SHORTEST, Turns
+from tests.unit.response_channels import Caller
+
+
+def reply() -> tuple[Reply, Caller]:
+    caller = Caller()
+    return Reply(caller), caller
+
+
+def send_all(outbox: Outbox) -> None:
+    for each in outbox.take(0) or ():
+        outbox.send(each)
+
+
+def test_pieces_that_wait_are_one_response() -> None:
+    outbox, (one, caller) = Outbox(), reply()
+    outbox.put([(one, [Piece("a", output_tokens=1, log_probs=(-1.0,))], None)])
+    outbox.put([(one, [Piece("b", output_tokens=2, log_probs=(-2.0,))], None)])
+    outbox.put([(one, [Piece("", finish_reason="stop", output_tokens=3, log_probs=(-3.0,))], None)])
+    send_all(outbox)
+    assert caller.pieces == [Piece("ab", finish_reason="stop", output_tokens=3, log_probs=(-1.0, -2.0, -3.0))]
+
+
+def test_pieces_without_log_probs_have_none_together() -> None:
+    outbox, (one, caller) = Outbox(), reply()
+    outbox.put([(one, [Piece("a"), Piece("b")], None)])
+    send_all(outbox)
+    assert caller.pieces == [Piece("ab")]
+
+
+@pytest.mark.parametrize("end", ["finish", "error"])
+def test_nothing_comes_after_the_end(end: str) -> None:
+    outbox, (one, caller) = Outbox(), reply()
+    failure = StepFailed("the step failed")
+    if end == "finish":
+        outbox.put([(one, [Piece("a", finish_reason="stop")], None)])
+    else:
+        outbox.put([(one, [Piece("a")], failure)])
+    outbox.put([(one, [Piece("b", finish_reason="length")], None)])
+    outbox.fail(one, StepFailed("again"))
+    for _ in range(3):
+        send_all(outbox)
+    assert caller.text == "a"
+    assert caller.errors == ([failure] if end == "error" else [])
+    assert caller.finals == 1
+
+
+def test_pieces_before_an_error_are_sent_before_it() -> None:
+    outbox, (one, caller) = Outbox(), reply()
+    outbox.put([(one, [Piece("a")], None)])
+    send_all(outbox)
+    outbox.rest(10_000)
+    outbox.put([(one, [Piece("b")], None)])
+    outbox.fail(one, StepFailed("the step failed"))
+    send_all(outbox)
+    assert (caller.text, caller.finals) == ("ab", 1)
+
+
+def test_first_and_last_pieces_do_not_wait_for_the_rest_to_be_over() -> None:
+    outbox, (old, old_caller), (new, new_caller) = Outbox(), reply(), reply()
+    outbox.put([(old, [Piece("a")], None)])
+    send_all(outbox)
+    outbox.rest(10_000)
+    outbox.put([(old, [Piece("b")], None), (new, [Piece("c")], None)])
+    send_all(outbox)
+    assert (old_caller.text, new_caller.text) == ("a", "c")
+    outbox.put([(old, [Piece("d", finish_reason="stop")], None)])
+    send_all(outbox)
+    assert old_caller.text == "abd"
+
+
+def test_replies_go_out_in_the_order_they_came() -> None:
+    outbox = Outbox()
+    replies = [reply()[0] for _ in range(20)]
+    for each in replies:
+        outbox.put([(each, [Piece("a")], None)])
+    send_all(outbox)
+    order = random.Random(0).sample(replies, len(replies))
+    for each in order:
+        outbox.put([(each, [Piece("b")], None)])
+        outbox.put([(order[0], [Piece("c")], None)])
+    assert outbox.take(0) == order
+
+
+def test_a_relay_hears_that_its_request_has_arrived_unless_it_is_over_already() -> None:
+    outbox, (one, caller), (other, refused) = Outbox(), reply(), reply()
+    outbox.accept(one)
+    outbox.accept(other)
+    outbox.fail(other, StepFailed("no"))
+    send_all(outbox)
+    assert (caller.accepted, refused.accepted, refused.finals) == (1, 0, 1)
+
+
+def test_a_closed_outbox_gives_what_it_has_and_ends() -> None:
+    outbox, (one, caller) = Outbox(), reply()
+    outbox.put([(one, [Piece("a")], None)])
+    send_all(outbox)
+    outbox.rest(10_000)
+    outbox.put([(one, [Piece("b")], None)])
+    outbox.close()
+    send_all(outbox)
+    assert caller.text == "ab"
+    assert outbox.take(None) is None
+
+
+def test_take_waits_no_longer_than_it_is_told() -> None:
+    assert Outbox().take(0.01) == []
+
+
+# Who is asked whether the caller has left
+
+
+@dataclass(eq=False)
+class Asked:
+    over: bool = False
+    times: int = 0
+
+
+@pytest.mark.parametrize(("count", "period"), [(1, SHORTEST), (7, SHORTEST), (150, 150 / MOST), (600, LONGEST)])
+def test_everybody_is_asked_once_a_period(count: int, period: float) -> None:
+    turns: Turns[Asked] = Turns()
+    everybody = [Asked() for _ in range(count)]
+    for each in everybody:
+        turns.add(each)
+    begin, looks, periods = time.monotonic(), 600, 100
+    for look in range(looks):
+        due = turns.due(begin + look * periods * period / looks)
+        assert len(set(map(id, due))) == len(due) <= count / (looks / periods) + 2 or look == 0
+        for each in due:
+            each.times += 1
+    assert all(0.8 * periods <= each.times <= periods + 2 for each in everybody)
+
+
+def test_who_is_over_is_forgotten() -> None:
+    turns: Turns[Asked] = Turns()
+    gone, stays = Asked(over=True), Asked()
+    turns.add(gone)
+    turns.add(stays)
+    now = time.monotonic()
+    asked = [each for look in range(3) for each in turns.due(now + look * LONGEST)]
+    assert asked and set(map(id, asked)) == {id(stays)}
+    assert len(turns) == 1
+
+
+def test_nobody_to_ask_is_nothing_to_wait_for() -> None:
+    assert Turns[Asked]().wait() is None
