@@ -12,7 +12,7 @@ from hfx.client.transport import Transport
 def connect(address: Address, access: Access) -> Transport:
     """A transport that blocks."""
     if address.protocol == "http":
-        from hfx.client.http_connections import BlockingConnection
+        from hfx.client.http_blocking import BlockingConnection
         from hfx.client.http_transport import HttpTransport
 
         return HttpTransport(BlockingConnection(address, access), address.url)
@@ -25,7 +25,7 @@ def connect(address: Address, access: Access) -> Transport:
 def connect_async(address: Address, access: Access) -> Transport:
     """A transport for asyncio."""
     if address.protocol == "http":
-        from hfx.client.http_connections import AsyncConnection
+        from hfx.client.http_async import AsyncConnection
         from hfx.client.http_transport import HttpTransport
 
         return HttpTransport(AsyncConnection(address, access), address.url)

@@ -107,9 +107,7 @@ class ServerError(HfxError):
 
     exit_code = 5
 
-    def __init__(
-        self, message: str, fix: str = "", *, status: str = "", model: str = "", request_id: str = ""
-    ) -> None:
+    def __init__(self, message: str, fix: str = "", *, status: str = "", model: str = "", request_id: str = "") -> None:
         super().__init__(message, fix)
         self.status = status
         self.model = model

@@ -178,7 +178,7 @@ def _translated(error: EngineError) -> HfxError:
 
     message, fix = f"{error.message}.", f"{error.fix}." if error.fix else ""
     if isinstance(error, engine.InvalidRequest):
-        return RequestRefused(message, fix) if error.field == "text" else UsageError(message, fix)
+        return RequestRefused(message, fix) if error.field == names.TEXT_INPUT else UsageError(message, fix)
     if isinstance(error, engine.DoesNotFit):
         return RequestRefused(message, fix)
     if isinstance(error, engine.DeadlineExceeded):

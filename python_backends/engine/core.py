@@ -58,7 +58,7 @@ class Core:
             job = self.jobs.get(heapq.heappop(self._deadlines)[1])
             if job is not None:
                 self.counters.deadlines += 1
-                self.fail([job], DeadlineExceeded("the deadline passed before the request was done"))
+                self.fail([job], DeadlineExceeded())
 
     def step(self) -> bool:
         """Carry out the next plan, if there is one."""

@@ -69,6 +69,9 @@ class EngineClosed(Draining):
 class DeadlineExceeded(EngineError):
     """The request's deadline passed before it was done."""
 
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before the request was done", "Allow more time, or ask for fewer tokens")
+
 
 class StepFailed(EngineError):
     """The step that the request was part of failed; other requests go on, and this one may be sent again."""

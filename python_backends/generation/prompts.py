@@ -17,7 +17,7 @@ from ..inputs import InvalidInput, decoded
 from .configuration import Configuration
 from .settings import Choices
 
-FIELD = "text"
+FIELD = "text_input"
 Text = Union[str, bytes]
 
 COUNTED = 2**16  # bytes of a text whose tokens are counted in any case

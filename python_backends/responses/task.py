@@ -89,7 +89,7 @@ class Task:
         if self._deadline is None or time.monotonic() < self._deadline + GRACE_SECONDS:
             return None
         self.cancel()
-        return self.reply, [], DeadlineExceeded("the deadline passed before the request was done")
+        return self.reply, [], DeadlineExceeded()
 
     def _end(self, pieces: list[Piece], error: Exception | None) -> Made:
         self.done = True

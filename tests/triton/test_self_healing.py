@@ -102,15 +102,15 @@ def test_a_stopped_stub_is_found_by_a_question_and_replaced(repository: Path) ->
 
 
 def test_an_open_stream_of_a_killed_stub_is_broken(repository: Path) -> None:
-    request = b'{"text_input": "100000"}'
-    with (
-        serving(repository) as served,
-        urllib.request.urlopen(f"{served.http_url}/v2/models/ticks/generate_stream", request, timeout=60) as stream,
-    ):
-        assert stream.readline().startswith(b"data: ")
-        os.kill(served.stub("ticks"), signal.SIGKILL)
-        with pytest.raises((ConnectionError, http.client.HTTPException)):
-            stream.read()
+    with serving(repository, "--models", "ticks") as served:
+        url = f"{served.http_url}/v2/models/ticks/generate_stream"
+        with urllib.request.urlopen(url, b'{"text_input": "100000"}', timeout=60) as stream:
+            assert stream.readline().startswith(b"data: ")
+            os.kill(served.stub("ticks"), signal.SIGKILL)
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                stream.read()
+        served.wait_for_words("serving again after")
+        stop(served)
 
 
 def test_a_model_that_does_not_load_again_is_tried_until_it_does(moody: tuple[Path, Path]) -> None:

@@ -175,7 +175,7 @@ def test_what_is_no_text_is_refused(text: Any) -> None:
     for changed in ({}, {"max_source": 64}):
         with pytest.raises(InvalidRequest) as caught:
             encode(byte_level(), text, **changed)
-        assert caught.value.field == "text"
+        assert caught.value.field == "text_input"
 
 
 def test_bytes_are_utf8() -> None:

@@ -101,7 +101,7 @@ def test_lists_are_named_as_everywhere() -> None:
         (QueueFull("full"), "UNAVAILABLE", "queue_full"),
         (Draining("stopping"), "UNAVAILABLE", "draining"),
         (EngineClosed("closed"), "UNAVAILABLE", "draining"),
-        (DeadlineExceeded("late"), "CANCELLED", None),
+        (DeadlineExceeded(), "CANCELLED", None),
         (StepFailed("failed"), "INTERNAL", None),
         (EngineError("other"), "INTERNAL", None),
         (ValueError("a bug"), "INTERNAL", None),
