@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,6 +29,8 @@ RECORDED_NAME = "MLServer's HuggingFace runtime (recorded, another run)"
 def render(results: Results) -> str:
     """All tables as Markdown: goals first, then work by work."""
     parts = [goals_table(goals(results))]
+    if busy := [name for name, result in results.items() if _caution(result)]:
+        parts += [f"Verdicts on times of {', '.join(busy)} are not established: the machine had other work.", ""]
     for name, result in results.items():
         parts += [f"## {name}", "", machine_line(result.machine) + _caution(result), "", *TABLES[name](result)]
         parts += [f"- {who}: {note}" for who, note in result.notes.items()]
@@ -211,8 +214,8 @@ def _callers(case: str) -> str:
 def _difference(result: Result, over: Key, under: Key) -> float | None:
     """Median over the rounds that both took part in."""
     first, second = result.figures.get(over, {}), result.figures.get(under, {})
-    found = sorted(first[turn] - second[turn] for turn in first if turn in second)
-    return found[len(found) // 2] if found else None
+    found = [first[turn] - second[turn] for turn in first if turn in second]
+    return statistics.median(found) if found else None
 
 
 def _over(value: float | None, other: float) -> float | None:

@@ -50,7 +50,11 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
         inputs=INPUTS,
         outputs=OUTPUTS,
         instance_groups=(InstanceGroup("KIND_CPU", 1),),
-        parameters={"engine": plan.name + names.STREAM_SUFFIX, "callers": str(plan.callers)},
+        parameters={
+            "engine": plan.name + names.STREAM_SUFFIX,
+            "callers": str(plan.callers),
+            "task": str(plan.task.task),  # for clients, which can't tell it from the tensors
+        },
         warmups=(NO_TOKENS,),
         note=NO_CACHE,
     )

@@ -69,8 +69,12 @@ class EngineClosed(Draining):
 class DeadlineExceeded(EngineError):
     """The request's deadline passed before it was done."""
 
-    def __init__(self) -> None:
-        super().__init__("the deadline passed before the request was done", "Allow more time, or ask for fewer tokens")
+    def __init__(
+        self,
+        message: str = "the deadline passed before the request was done",
+        fix: str = "Allow more time, or ask for fewer tokens",
+    ) -> None:
+        super().__init__(message, fix)
 
 
 class StepFailed(EngineError):

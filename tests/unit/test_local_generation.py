@@ -132,7 +132,7 @@ def test_a_refused_request_says_why(
     ("raised", "error"),
     [
         (engine.InvalidRequest("top_p", 3, "less"), UsageError),
-        (engine.InvalidRequest("text", "", "more"), RequestRefused),
+        (engine.InvalidRequest("text_input", "", "more"), RequestRefused),
         (engine.DoesNotFit("rows", 5, 4), RequestRefused),
         (engine.QueueFull("full"), ServerBusy),
         (engine.EngineClosed("closed"), ServerBusy),
