@@ -26,10 +26,11 @@ WORDS: tuple[tuple[str, Kind], ...] = (
     ("maximum queue size", ServerBusy),
     ("Request timeout expired", ServerBusy),
     ("requests wait, of", ServerBusy),
-    ("calls are under way", ServerBusy),
+    ("Try again later", ServerBusy),
     ("takes no new ones", ServerBusy),
     ("the server is stopping", ServerBusy),
     ("not at ready state", ServerBusy),
+    ("has no available versions", ServerBusy),  # the model is being unloaded
     ("Channel closed", RequestCancelled),
 )
 STATUSES: dict[str, Kind] = {

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from .engine.errors import Draining, EngineError, InvalidRequest
 from .generation.generator import TextGenerator
 from .generation.results import Piece
 from .generation.streams import TextStream
-from .responses.channel import RelayedChannel, TritonChannel
+from .responses.channel import TritonChannel
 from .responses.codes import reason_of
 from .responses.desk import Desk
+from .responses.exchange import Exchange
 from .responses.figures import Figure, counts, histograms
-from .responses.handover import is_relayed
 from .responses.orders import Order, read_order
-from .responses.outbox import Reply
+from .responses.outbox import Channel, Reply
 from .responses.publication import Publication
 from .responses.register import Register
 from .responses.task import Task
@@ -63,11 +63,13 @@ class TritonPythonModel:
         self.draining = False
         self.desk = Desk(pb.Logger.log_error)
         self.publication = Publication(config["name"].removesuffix("_stream"), self._counts, self._histograms)
+        self.exchange = Exchange(config["name"], self._take, self.register.cancel)
 
     def execute(self, requests: list[Any]) -> None:
         """Take the requests; their responses come later."""
         for request in requests:
-            self._take(request, request.request_id())
+            values = ((tensor.name(), tensor.as_numpy().reshape(-1).tolist()) for tensor in request.inputs())
+            self._take(values, TritonChannel(request.get_response_sender()), request.request_id())
 
     def finalize(self) -> None:
         """Let requests that were taken finish within the drain time, end the others with their errors, and close."""
@@ -78,13 +80,13 @@ class TritonPythonModel:
         with self.changed:
             self.changed.wait_for(lambda: not self.under_way, LEAVE_SECONDS)
         self.desk.close()
+        self.exchange.close()
         self.publication.close()
 
-    def _take(self, request: Any, request_id: str) -> None:
-        channel = RelayedChannel if is_relayed(request_id) else TritonChannel
-        reply = Reply(channel(request.get_response_sender()))
+    def _take(self, values: Iterable[tuple[str, list[Any]]], channel: Channel, request_id: str) -> None:
+        reply = Reply(channel)
         try:
-            order = read_order((tensor.name(), tensor.as_numpy()) for tensor in request.inputs())
+            order = read_order(values)
         except InvalidRequest as refusal:
             self._refuse(reply, refusal)
             return
@@ -101,8 +103,6 @@ class TritonPythonModel:
         self.register.add(request_id, task.cancel)
         with self.changed:
             self.under_way += 1
-        if is_relayed(request_id):
-            self.desk.outbox.accept(reply)
         self.desk.take(task, len(order.text))
 
     def _open(self, order: Order, request_id: str) -> TextStream:
@@ -125,7 +125,8 @@ class TritonPythonModel:
     def _count(self, error: Exception) -> None:
         reason = reason_of(error)
         if reason is not None:
-            self.refused[reason] += 1
+            with self.changed:
+                self.refused[reason] += 1
         elif not isinstance(error, EngineError):  # a bug: callers are told, and so is whoever reads the log
             pb.Logger.log_error(f"a request ended with {error!r}")
 

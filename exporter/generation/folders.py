@@ -15,22 +15,13 @@ from hfx.exporter.generation.tensors import INPUTS, OUTPUTS, STREAM_INPUTS
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
 from hfx.local import Device
 from hfx.python_backends import deploy
-from hfx.repository import InstanceGroup, ModelConfig, Staging, Warmup, WarmupInput
+from hfx.repository import InstanceGroup, ModelConfig, Staging
 
 FORMAT = 1
 SETTINGS, TOKENIZER = "generation.json", "tokenizer.json"
 # One request a call: both models answer requests one by one, and batching is the engine's.
 MAX_BATCH_SIZE = 1
 DRAIN_SECONDS = 10  # that requests have to finish when the server stops
-# A relay answers this one itself: its engine may be loaded after it.
-NO_TOKENS = Warmup(
-    "no_tokens",
-    MAX_BATCH_SIZE,
-    {
-        names.TEXT_INPUT: WarmupInput("TYPE_STRING", (1,), "zero"),
-        names.MAX_TOKENS: WarmupInput("TYPE_INT32", (1,), "zero"),
-    },
-)
 NO_CACHE = (
     "No response_cache: Triton's cache knows a request by its tensors, and can't tell one that samples without a seed,",
     "whose next answer is another one, from one that has the same answer always.",
@@ -52,10 +43,8 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
         instance_groups=(InstanceGroup("KIND_CPU", 1),),
         parameters={
             "engine": plan.name + names.STREAM_SUFFIX,
-            "callers": str(plan.callers),
             "task": str(plan.task.task),  # for clients, which can't tell it from the tensors
         },
-        warmups=(NO_TOKENS,),
         note=NO_CACHE,
     )
     for device in plan.built:  # the same for each: it only hands on

@@ -71,11 +71,6 @@ class GeneratorPlan:
         both: dict[Device, Precision | None] = {"cpu": self.cpu_precision, "gpu": self.gpu_precision}
         return {device: precision for device, precision in both.items() if precision}
 
-    @property
-    def callers(self) -> int:
-        """Plain calls that may be under way: as many as the engine takes."""
-        return self.slots + self.max_queue
-
     def describe(self) -> dict[str, object]:
         """The plan as it is printed by `--dry-run`."""
         return {

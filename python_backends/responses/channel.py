@@ -7,25 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb
 
 from ..generation.results import Piece
 from .codes import code_of
-from .handover import error_reason
+from .outputs import output
+from .pieces import values_of
 
-_TYPES: dict[str, Any] = {
-    "text_output": np.object_,
-    "finish_reason": np.object_,
-    "input_tokens": np.int32,
-    "output_tokens": np.int32,
-    "truncated_tokens": np.int32,
-    "output_log_probs": np.float32,
-}
+# Outputs that most responses of a request have in common: their tensors are made once, in shared memory too.
+_LASTING = ("finish_reason", "input_tokens", "truncated_tokens", "output_log_probs")
 
 
 class TritonChannel:
-    """See outbox.Channel. A relay watches its caller itself."""
+    """See outbox.Channel."""
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender
@@ -33,14 +27,7 @@ class TritonChannel:
 
     def send(self, piece: Piece) -> None:
         """See Channel."""
-        outputs = [
-            _tensor("text_output", piece.text.encode()),
-            self._again("finish_reason", (piece.finish_reason or "").encode()),
-            self._again("input_tokens", piece.input_tokens),
-            _tensor("output_tokens", piece.output_tokens),
-            self._again("truncated_tokens", piece.truncated_tokens),
-            _tensor("output_log_probs", piece.log_probs) if piece.log_probs else self._again("output_log_probs", ()),
-        ]
+        outputs = [self._tensor(name, value) for name, value in values_of(piece).items()]
         flags = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL if piece.finish_reason else 0
         self._sender.send(pb.InferenceResponse(outputs), flags=flags)
 
@@ -49,33 +36,14 @@ class TritonChannel:
         refusal = pb.TritonError(str(error), getattr(pb.TritonError, code_of(error)))
         self._sender.send(pb.InferenceResponse(error=refusal), flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def accept(self) -> None:
-        """See Channel."""
-        self._sender.send(pb.InferenceResponse([]), flags=0)
-
     def left(self) -> bool:
         """See Channel."""
         return bool(self._sender.is_cancelled())
 
-    def _again(self, name: str, value: Any) -> Any:
-        """A tensor that most responses of a request have in common; its place in shared memory is kept too."""
+    def _tensor(self, name: str, value: Any) -> Any:
+        if name not in _LASTING:
+            return output(name, value)
         found = self._made.get((name, value))
         if found is None:
-            found = self._made[name, value] = _tensor(name, value)
+            found = self._made[name, value] = output(name, value)
         return found
-
-
-class RelayedChannel(TritonChannel):
-    """The way back to a relay, which watches its caller itself; Triton would not tell of it either."""
-
-    def refuse(self, error: Exception) -> None:
-        """See Channel and handover.py."""
-        self.send(Piece(str(error), finish_reason=error_reason(code_of(error))))
-
-    def left(self) -> bool:
-        """See Channel."""
-        return False
-
-
-def _tensor(name: str, value: Any) -> Any:
-    return pb.Tensor(name, np.array([value], _TYPES[name]).reshape(1, -1))

@@ -1,7 +1,7 @@
 """A request's tensors as what is asked of the text generator.
 
-Owns what the tensors beside the generator's fields mean. Values come as numpy arrays by tensor name; what they may be
-is decided in `generation`.
+Owns what the tensors beside the generator's fields mean. Values come as lists by tensor name, texts as bytes; what they
+may be is decided in `generation`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Order:
     cancels: str
 
 
-def read_order(tensors: Iterable[tuple[str, Any]]) -> Order:
-    """The order in the tensors (name, array) of a request that came just now. Raises InvalidRequest."""
-    given = {name: _value(name, array.reshape(-1).tolist()) for name, array in tensors}
+def read_order(tensors: Iterable[tuple[str, list[Any]]]) -> Order:
+    """The order in the tensors (name, values) of a request that came just now. Raises InvalidRequest."""
+    given = {name: _value(name, values) for name, values in tensors}
     cancels = given.pop("cancel_request", "")
     if "text_input" not in given and not cancels:
         raise InvalidRequest("text_input", None, "one text")

@@ -31,9 +31,6 @@ class Channel(Protocol):
     def refuse(self, error: Exception) -> None:
         """Send an error as the last response."""
 
-    def accept(self) -> None:
-        """Say that the request has arrived, to who waits for that."""
-
     def left(self) -> bool:
         """Whether the caller has gone."""
 
@@ -45,7 +42,7 @@ class Reply:
         self.channel = channel
         self.pieces: list[Piece] = []
         self.error: Exception | None = None
-        self.begun = self.ended = self.queued = self.accepts = False
+        self.begun = self.ended = self.queued = False
 
     @property
     def over(self) -> bool:
@@ -63,13 +60,6 @@ class Outbox:
         self._rests_until = 0.0
         self._rest_seconds = RESPONSE_SECONDS / (SHARE * len(os.sched_getaffinity(0)))
         self._closed = False
-
-    def accept(self, reply: Reply) -> None:
-        """Have the caller told that the request has arrived."""
-        with self._changed:
-            reply.accepts = True
-            self._urgent.append(reply)
-            self._changed.notify()
 
     def put(self, made: Iterable[tuple[Reply, list[Piece], Exception | None]]) -> None:
         """Add pieces, and errors after them. An error or a finish reason ends a reply; what comes after is lost."""
@@ -118,11 +108,7 @@ class Outbox:
         with self._changed:
             pieces, reply.pieces = reply.pieces, []
             error, reply.error = reply.error, None
-            accepts, reply.accepts = reply.accepts, False
             reply.queued = False
-            ends = reply.ended
-        if accepts and not ends:
-            reply.channel.accept()
         if pieces:
             reply.channel.send(merged(pieces))
         if error is not None:

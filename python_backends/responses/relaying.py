@@ -1,127 +1,139 @@
-"""One call of a relay: asked of the engine, answered with its response, and cancelled there when its caller leaves.
+"""The relay's end of the line to its engine: calls that wait for their answers.
 
-Owns the requests that go to the engine. Each of them blocks a thread until its answer comes.
+Owns the calls, and that each gets exactly one answer, also when the engine dies. Knows nothing of what is asked.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
-from dataclasses import dataclass
+import time
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb
 
-from .handover import error_code, new_relay_id
+from .line import Line, connected, text_of
+from .outputs import output
+from .turns import Turns
 
-
-@dataclass(frozen=True)
-class Door:
-    """The engine that a relay hands calls on to, and the tensors that it knows."""
-
-    engine: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    def ask(self, inputs: list[Any], request_id: str) -> Any:
-        """The engine's responses to a request, as they come. Waits for the first one."""
-        request = pb.InferenceRequest(
-            model_name=self.engine,
-            inputs=inputs,
-            requested_output_names=list(self.outputs),
-            request_id=request_id,
-        )
-        return request.exec(decoupled=True)
-
-    def open(self) -> bool:
-        """Ask the engine something that changes nothing, as the way to it is set up at its first use."""
-        try:
-            return self.cancel(new_relay_id())
-        except Exception:  # Triton refuses calls until both models are loaded
-            return False
-
-    def cancel(self, request_id: str) -> bool:
-        """Have the engine end a request; false if it can't be asked."""
-        control = [pb.Tensor("cancel_request", _strings(request_id)), pb.Tensor("text_input", _strings(""))]
-        return not any(response.has_error() for response in self.ask(control, new_relay_id()))
+IDLE_SECONDS = 0.05
 
 
 class Call:
     """A request of a caller, until it is answered."""
 
-    def __init__(self, door: Door, request: Any) -> None:
+    def __init__(self, request: Any, number: int, line: Line | None) -> None:
+        self.number = number
+        self.line = line
         self.over = False
-        self._door = door
-        self._request = request
+        self.cancelled = False
+        self._asked = request.requested_output_names()
         self._sender = request.get_response_sender()
-        self._id = new_relay_id()
-        self._cancelled = False
         self._ending = threading.Lock()  # Triton crashes when it is asked about a request that was answered
 
-    def run(self) -> None:
-        """Ask the engine, and answer the caller."""
-        try:
-            response = self._ask()
-        except Exception as error:  # of any kind: the caller must not wait for ever
-            response = _failed(f"{self._door.engine} can't be asked: {error}", pb.TritonError.INTERNAL)
-        self._send(response)
+    def answer(self, outputs: dict[str, Any]) -> None:
+        """Answer with those outputs that the caller asked for."""
+        asked = self._asked or outputs
+        self._send(pb.InferenceResponse([output(name, value) for name, value in outputs.items() if name in asked]))
 
-    def refuse(self, message: str) -> None:
-        """Answer that there is no room for it."""
-        self._send(_failed(message, pb.TritonError.UNAVAILABLE))
+    def fail(self, message: str, code: str) -> None:
+        """Answer with an error."""
+        self._send(pb.InferenceResponse(error=pb.TritonError(message, getattr(pb.TritonError, code))))
 
-    @property
-    def asks_for_nothing(self) -> bool:
-        """Whether it is the configuration's warm-up request, for no tokens; the engine would refuse it."""
-        asked = pb.get_input_tensor_by_name(self._request, "max_tokens")
-        return asked is not None and not asked.as_numpy().any()
-
-    def warm_up(self) -> None:
-        """Answer with nothing."""
-        counts = ("input_tokens", "output_tokens", "truncated_tokens")
-        outputs = [pb.Tensor(name, np.zeros((1, 1), np.int32)) for name in counts]
-        outputs += [pb.Tensor(name, _strings("")) for name in ("text_output", "finish_reason")]
-        self._send(pb.InferenceResponse([*outputs, pb.Tensor("output_log_probs", np.zeros((1, 0), np.float32))]))
-
-    def watch(self) -> None:
-        """Have the engine cancel the request, if its caller has left."""
-        if not self._cancelled and self._has_left():
-            self._cancelled = True
-            self._door.cancel(self._id)
-
-    def _send(self, response: Any) -> None:
-        with self._ending:
-            self.over = True
-            self._sender.send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-    def _has_left(self) -> bool:
+    def has_left(self) -> bool:
+        """Whether the caller waits no more."""
         with self._ending:
             return not self.over and bool(self._sender.is_cancelled())
 
-    def _ask(self) -> Any:
-        given = [tensor for tensor in self._request.inputs() if tensor.name() in self._door.inputs]
-        for response in self._door.ask(given, self._id):
-            if response.has_error():  # Triton's own: it does not reach the engine
-                return _failed(response.error().message(), pb.TritonError.UNAVAILABLE)
-            if response.output_tensors():  # the first response says that the request has arrived, and no more
-                return self._answer({tensor.name(): tensor for tensor in response.output_tensors()})
-        return _failed(f"{self._door.engine} did not answer", pb.TritonError.INTERNAL)
-
-    def _answer(self, outputs: dict[str, Any]) -> Any:
-        code = error_code(_text(outputs["finish_reason"]))
-        if code is not None:
-            return _failed(_text(outputs["text_output"]), getattr(pb.TritonError, code))
-        asked = self._request.requested_output_names()
-        return pb.InferenceResponse([tensor for name, tensor in outputs.items() if name in asked or not asked])
+    def _send(self, response: Any) -> None:
+        with self._ending:
+            if not self.over:
+                self.over = True
+                self._sender.send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
-def _strings(text: str) -> Any:
-    return np.array([[text.encode()]], np.object_)
+class Calls:
+    """The calls of a relay that are under way."""
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._open: dict[int, Call] = {}
+        self._line: Line | None = None
+        self._turns: Turns[Call] = Turns()
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._watcher.start()
+
+    def take(self, request: Any) -> None:
+        """Hand a request on; it is answered later."""
+        number = next(self._numbers)
+        asked = {tensor.name(): _plain(tensor.as_numpy()) for tensor in request.inputs()}
+        try:
+            line = self._connected()
+        except OSError as error:
+            Call(request, number, None).fail(f"{self._engine} can't be asked: {error}. Try again later", "UNAVAILABLE")
+            return
+        call = Call(request, number, line)
+        with self._lock:
+            self._open[number] = call
+        self._turns.add(call)
+        try:
+            line.send({"id": number, "ask": asked})
+        except OSError:
+            line.close()
+            self._abandon(line)  # the line's reader may have done so before this call was there
+
+    def close(self) -> None:
+        """Break the line; Triton has no open request by now."""
+        self._closing.set()
+        self._watcher.join()
+        with self._lock:
+            line = self._line
+        if line is not None:
+            line.close()
+        self._turns.clear()  # what they hold of Triton must be gone before Triton is
+
+    def _connected(self) -> Line:
+        with self._lock:
+            if self._line is None or self._line.closed:
+                self._line = connected(self._engine)
+                threading.Thread(target=self._read, args=(self._line,), name="answers", daemon=True).start()
+            return self._line
+
+    def _read(self, line: Line) -> None:
+        while (message := line.receive()) is not None:
+            with self._lock:
+                call = self._open.pop(message["id"])
+            try:
+                if "error" in message:
+                    call.fail(message["error"], message["code"])
+                else:
+                    call.answer(message["outputs"])
+            except Exception as error:  # others must have their answers
+                pb.Logger.log_error(f"a response could not be sent: {error!r}")
+        line.close()
+        self._abandon(line)
+
+    def _abandon(self, line: Line) -> None:
+        with self._lock:
+            left = [call for call in self._open.values() if call.line is line]
+            for call in left:
+                del self._open[call.number]
+        for call in left:
+            call.fail(f"{self._engine} ended before the answer was there. Try again later", "UNAVAILABLE")
+
+    def _watch(self) -> None:
+        while not self._closing.wait(self._turns.wait() or IDLE_SECONDS):
+            for call in self._turns.due(time.monotonic()):
+                try:
+                    if not call.cancelled and call.has_left() and call.line is not None:
+                        call.cancelled = True
+                        call.line.send({"cancel": call.number})
+                except Exception as error:
+                    pb.Logger.log_error(f"a caller could not be looked after: {error!r}")
 
 
-def _text(tensor: Any) -> str:
-    return str(tensor.as_numpy().reshape(-1)[0].decode())
-
-
-def _failed(message: str, code: Any) -> Any:
-    return pb.InferenceResponse(error=pb.TritonError(message, code))
+def _plain(array: Any) -> list[Any]:
+    return [text_of(value) if isinstance(value, bytes) else value for value in array.reshape(-1).tolist()]

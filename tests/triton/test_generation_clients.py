@@ -28,6 +28,7 @@ pytestmark = pytest.mark.triton
 
 STREAM = f"{RECITAL}_stream"
 TOKENS = 120
+MANY = 2000  # tokens that do not come in one piece, however fast they are
 PROMPT = "日本 👩‍👧"
 TENSORS: dict[str, tuple[str, Any, Any]] = {
     "text_input": ("BYTES", np.object_, PROMPT.encode()),
@@ -162,10 +163,12 @@ def test_curl_generate(model: str, curl: Callable[..., str], whole: str) -> None
     assert (answer["text_output"], answer["finish_reason"]) == (whole, "length")
 
 
-def test_curl_generate_stream(curl: Callable[..., str], whole: str) -> None:
-    lines = [line for line in curl(f"{STREAM}/generate_stream", "--no-buffer", stream=True).splitlines() if line]
+def test_curl_generate_stream(curl: Callable[..., str], recital: Recital) -> None:
+    found = curl(f"{STREAM}/generate_stream", "--no-buffer", stream=True, max_tokens=MANY)
+    lines = [line for line in found.splitlines() if line]
     events = [json.loads(line.removeprefix("data: ")) for line in lines]
-    assert len(events) > 5 and "".join(event["text_output"] for event in events) == whole
+    assert len(events) > 1
+    assert "".join(event["text_output"] for event in events) == recital.text(PROMPT, MANY)
 
 
 def test_curl_is_told_what_is_wrong(curl: Callable[..., str]) -> None:
@@ -193,7 +196,7 @@ def test_perf_analyzer_measures_plain_calls(
 def test_perf_analyzer_measures_streams(
     perf_analyzer: PerfAnalyzer, writing_server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    data = write_inputs([{"text_input": PROMPT, "max_tokens": TOKENS, "stream": True}], tmp_path / "inputs.json")
+    data = write_inputs([{"text_input": PROMPT, "max_tokens": MANY, "stream": True}], tmp_path / "inputs.json")
     record = tmp_path / "requests.json"
     perf_analyzer._run([
         "-m", STREAM, "-i", "grpc", "--streaming", "-u", writing_server.grpc_url, "--input-data", str(data),
@@ -201,4 +204,4 @@ def test_perf_analyzer_measures_streams(
     ])  # fmt: skip
     requests = json.loads(record.read_text())["experiments"][0]["requests"]
     assert len(requests) >= 40
-    assert all(len(request["response_timestamps"]) > 3 for request in requests)
+    assert all(len(request["response_timestamps"]) > 1 for request in requests)

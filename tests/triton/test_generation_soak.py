@@ -120,7 +120,7 @@ def refused(server: EmbeddedServer) -> Callable[[], None]:
 
     def call() -> None:
         with pytest.raises(AskFailed):
-            DOORS["/generate"](server, Ask(RECITAL, "a", next(settings)))
+            DOORS["/generate of the engine"](server, Ask(RECITAL, "a", next(settings)))
         time.sleep(0.05)
 
     return call

@@ -17,9 +17,9 @@ from hfx.triton.workspace import SHARED_MEMORY, region_prefix
 
 SERVER = "tritonserver"
 MEGABYTE = 2**20
-# How much more there may be at the end than in the middle. Allocators breathe by some megabytes; nothing else may.
-# Connections come and go at every moment, but their number does not rise.
-ALLOWED_SHARE = {"rss": 0.02}
+# How much more there may be at the end than in the middle. Allocators breathe by some megabytes, and the pool of gRPC
+# in tritonserver (of 300 threads) by the busiest moment so far. Connections come and go, but do not become more.
+ALLOWED_SHARE = {"rss": 0.05, "threads": 0.03}
 ALLOWED = {"rss": 4 * MEGABYTE, "fds": 2, "threads": 1, "shared memory": 2 * MEGABYTE, "regions": 0}
 
 

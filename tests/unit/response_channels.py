@@ -14,7 +14,6 @@ class Caller:
     def __init__(self, sending: Callable[[], None] = lambda: None) -> None:
         self.pieces: list[Piece] = []
         self.errors: list[Exception] = []
-        self.accepted = 0
         self.asked = 0
         self.has_left = False
         self.ended = threading.Event()
@@ -38,9 +37,6 @@ class Caller:
         self._sending()
         self.errors.append(error)
         self.ended.set()
-
-    def accept(self) -> None:
-        self.accepted += 1
 
     def left(self) -> bool:
         self.asked += 1

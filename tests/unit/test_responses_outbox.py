@@ -95,15 +95,6 @@ def test_replies_go_out_in_the_order_they_came() -> None:
     assert outbox.take(0) == order
 
 
-def test_a_relay_hears_that_its_request_has_arrived_unless_it_is_over_already() -> None:
-    outbox, (one, caller), (other, refused) = Outbox(), reply(), reply()
-    outbox.accept(one)
-    outbox.accept(other)
-    outbox.fail(other, StepFailed("no"))
-    send_all(outbox)
-    assert (caller.accepted, refused.accepted, refused.finals) == (1, 0, 1)
-
-
 def test_a_closed_outbox_gives_what_it_has_and_ends() -> None:
     outbox, (one, caller) = Outbox(), reply()
     outbox.put([(one, [Piece("a")], None)])

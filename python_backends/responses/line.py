@@ -1,0 +1,106 @@
+"""The line between a relay and its engine: JSON messages over a socket that the processes of one tritonserver share.
+
+Triton has a way of its own for calls between models (BLS), but makes the Python objects of their responses in threads
+that don't hold the interpreter's lock: with calls side by side the process dies sooner or later (Triton 2.51). Owns the
+address, the frames and who is let in; knows nothing of what messages say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+NAMESPACE = Path("/proc/self/ns/pid")
+HEADER = struct.Struct("<Q")  # the length of the message behind it
+CREDENTIALS = struct.Struct("3i")  # process, user, group: unix(7), SO_PEERCRED
+
+
+def address(engine: str) -> str:
+    """Where the engine of this name listens: a name that is nowhere in the file system, so nothing is ever left behind.
+
+    Another tritonserver has another one, also in another container of the same pod.
+    """
+    server = f"{NAMESPACE.stat().st_ino} {os.getppid()} {engine}"
+    return "\0hfx-" + hashlib.sha256(server.encode()).hexdigest()
+
+
+def connected(engine: str) -> Line:
+    """A line to the engine. Raises OSError where none listens, or another user's process does."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(address(engine))
+        check_peer(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return Line(connection)
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Raise PermissionError unless the other end is a process of this user."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(found)
+    if user != os.getuid():
+        raise PermissionError(f"a process of user {user} is at the other end")
+
+
+class Line:
+    """One end of a connection. Any thread sends, one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.closed = False
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message. Raises OSError at a broken connection."""
+        # Half of a surrogate pair stands for a byte that is no UTF-8 (see `text_of`).
+        raw = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        with self._sending:
+            self._connection.sendall(HEADER.pack(len(raw)) + raw)
+
+    def receive(self) -> Any:
+        """The next message, or None when the other end has closed."""
+        header = self._read(HEADER.size)
+        raw = self._read(HEADER.unpack(header)[0]) if header else None
+        if raw is None:
+            self.closed = True
+            return None
+        return json.loads(raw.decode("utf-8", "surrogatepass"))
+
+    def close(self) -> None:
+        """Break the connection; `receive` returns None at both ends."""
+        self.closed = True
+        with contextlib.suppress(OSError):  # the other end was first
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _read(self, size: int) -> bytes | None:
+        buffer = bytearray(size)
+        view, read = memoryview(buffer), 0
+        while read < size:
+            try:
+                count = self._connection.recv_into(view[read:])
+            except OSError:
+                count = 0
+            if not count:
+                return None
+            read += count
+        return bytes(buffer)
+
+
+def text_of(raw: bytes) -> str:
+    """Bytes of any kind as a message carries them."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """The bytes that `text_of` was given."""
+    return text.encode("utf-8", "surrogateescape")
