@@ -20,6 +20,7 @@ from ..generation.results import Piece, merged
 RESPONSE_SECONDS = 330e-6
 SHARE = 0.1
 LONGEST_REST = 0.25  # seconds
+PATIENT_AT_ONCE = 8  # so that a first piece never waits for more than these to be sent
 
 
 class Channel(Protocol):
@@ -93,8 +94,7 @@ class Outbox:
             taken = [*self._urgent]
             self._urgent.clear()
             if self._closed or time.monotonic() >= self._rests_until:
-                taken += self._patient
-                self._patient.clear()
+                taken += [self._patient.popleft() for _ in range(min(PATIENT_AT_ONCE, len(self._patient)))]
             return taken if taken or not self._closed else None
 
     def rest(self, sent: int) -> None:

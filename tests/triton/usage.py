@@ -18,8 +18,9 @@ from hfx.triton.workspace import SHARED_MEMORY, region_prefix
 SERVER = "tritonserver"
 MEGABYTE = 2**20
 # How much more there may be at the end than in the middle. Allocators breathe by some megabytes, and the pool of gRPC
-# in tritonserver (of 300 threads) by the busiest moment so far. Connections come and go, but do not become more.
-ALLOWED_SHARE = {"rss": 0.05, "threads": 0.03}
+# in tritonserver (of 300 threads) by the busiest moment so far; Triton 2.51 itself loses 0.1 to 0.4 KB a request.
+# Connections come and go, but do not become more.
+ALLOWED_SHARE = {(SERVER, "rss"): 0.12, (SERVER, "threads"): 0.03}
 ALLOWED = {"rss": 4 * MEGABYTE, "fds": 2, "threads": 1, "shared memory": 2 * MEGABYTE, "regions": 0}
 
 
@@ -53,11 +54,11 @@ def grown(usages: Sequence[Usage]) -> dict[tuple[str, str], tuple[int, int]]:
     third = len(usages) // 3
     middle, end = _medians(usages[third:-third]), _medians(usages[-third:])
     assert third >= 3 and middle.keys() == end.keys(), "too few moments, or a process that came or went"
-    return {key: (middle[key], end[key]) for key in middle if end[key] - middle[key] > _allowance(key[1], middle[key])}
+    return {key: (middle[key], end[key]) for key in middle if end[key] - middle[key] > _allowance(key, middle[key])}
 
 
-def _allowance(resource: str, amount: int) -> float:
-    return max(ALLOWED[resource], ALLOWED_SHARE.get(resource, 0) * amount)
+def _allowance(key: tuple[str, str], amount: int) -> float:
+    return max(ALLOWED[key[1]], ALLOWED_SHARE.get(key, 0) * amount)
 
 
 def _medians(usages: Sequence[Usage]) -> dict[tuple[str, str], int]:
