@@ -18,7 +18,7 @@ from hfx.triton.workspace import SHARED_MEMORY, region_prefix
 SERVER = "tritonserver"
 MEGABYTE = 2**20
 # How much more there may be at the end than in the middle. Allocators breathe by some megabytes, and the pool of gRPC
-# in tritonserver (of 300 threads) by the busiest moment so far; Triton 2.51 itself loses 0.1 to 0.4 KB a request.
+# in tritonserver (of 300 threads) by the busiest moment so far; its memory grew by 0.1 to 0.4 KB a request.
 # Connections come and go, but do not become more.
 ALLOWED_SHARE = {(SERVER, "rss"): 0.12, (SERVER, "threads"): 0.03}
 ALLOWED = {"rss": 4 * MEGABYTE, "fds": 2, "threads": 1, "shared memory": 2 * MEGABYTE, "regions": 0}

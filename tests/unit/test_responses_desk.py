@@ -126,6 +126,7 @@ def test_who_has_left_is_cancelled_and_the_others_go_on(service: Service) -> Non
 def test_who_leaves_while_waiting_in_the_queue_is_cancelled(service: Service) -> None:
     for _ in range(4):
         service.ask("cat", max_tokens=ENDLESS)
+    assert until(lambda: service.generator.engine.stats().slots_free == 0)
     waiting = service.ask("dog", max_tokens=5)
     waiting.has_left = True
     assert waiting.ended.wait(WAIT)
