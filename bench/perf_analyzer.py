@@ -51,14 +51,15 @@ class PerfAnalyzer:
         count = max(requests, FEWEST_ROUNDS * concurrency)
         with tempfile.TemporaryDirectory(prefix="hfx-bench-") as folder:
             record = Path(folder) / "requests.json"
-            self._run([
+            self.run([
                 "-m", model, "-i", "grpc", "-u", url, "--input-data", str(data), "--profile-export-file", str(record),
                 "--concurrency-range", str(concurrency), "--request-count", str(count),
             ])  # fmt: skip
             requested = json.loads(record.read_text())["experiments"][0]["requests"]
         return summarize([(each["timestamp"], each["response_timestamps"][0]) for each in requested], concurrency)
 
-    def _run(self, arguments: Sequence[str]) -> None:
+    def run(self, arguments: Sequence[str]) -> None:
+        """Run it with ARGUMENTS to its end. Raises RuntimeError with what it says when it fails."""
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self._folder / "libraries")}
         command = [str(self._folder / "bin" / "perf_analyzer"), *arguments]
         for _ in range(TRIES):

@@ -198,7 +198,7 @@ def test_perf_analyzer_measures_streams(
 ) -> None:
     data = write_inputs([{"text_input": PROMPT, "max_tokens": MANY, "stream": True}], tmp_path / "inputs.json")
     record = tmp_path / "requests.json"
-    perf_analyzer._run([
+    perf_analyzer.run([
         "-m", STREAM, "-i", "grpc", "--streaming", "-u", writing_server.grpc_url, "--input-data", str(data),
         "--profile-export-file", str(record), "--concurrency-range", "4", "--request-count", "40",
     ])  # fmt: skip
