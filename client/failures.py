@@ -26,7 +26,8 @@ WORDS: tuple[tuple[str, Kind], ...] = (
     ("maximum queue size", ServerBusy),
     ("Request timeout expired", ServerBusy),
     ("requests wait, of", ServerBusy),
-    ("Try again later", ServerBusy),
+    ("ended before the answer was there", ServerBusy),  # a relay whose engine has died
+    ("can't be asked: [Errno", ServerBusy),  # or is not there yet
     ("takes no new ones", ServerBusy),
     ("the server is stopping", ServerBusy),
     ("not at ready state", ServerBusy),

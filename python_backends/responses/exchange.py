@@ -103,14 +103,22 @@ class Exchange:
 
     def _serve(self, line: Line) -> None:
         relay = secrets.token_hex(16)
-        while (message := line.receive()) is not None:
-            if "cancel" in message:
-                self._cancel(f"{relay}-{message['cancel']}")
-            else:
-                number = message["id"]
-                values = ((name, list(map(_raw, items))) for name, items in message["ask"].items())
-                self._take(values, LineChannel(line, number), f"{relay}-{number}")
-        line.close()
+        try:
+            while (message := line.receive()) is not None:
+                if "cancel" in message:
+                    self._cancel(f"{relay}-{message['cancel']}")
+                else:
+                    self._ask(message, line, relay)
+        finally:
+            line.close()  # also after a bug: the relay fails its calls then, and nobody waits for ever
+
+    def _ask(self, message: dict[str, Any], line: Line, relay: str) -> None:
+        channel = LineChannel(line, message["id"])
+        values = ((name, list(map(_raw, items))) for name, items in message["ask"].items())
+        try:
+            self._take(values, channel, f"{relay}-{message['id']}")
+        except Exception as error:  # a bug, which is this request's alone
+            channel.refuse(error)
 
 
 def _raw(item: Any) -> Any:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
 import pytest
 
 from tests.unit.client_servers import Script, grpc_server, http_server
+from tests.unit.wheels import build_wheel
 
-ROOT = Path(__file__).resolve().parents[2]
 ABSENT = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tokenizers", "scipy", "safetensors")
 MOST_MILLISECONDS = 150  # the least of several runs, so that a busy machine does not fail it
 
@@ -23,9 +22,7 @@ pytestmark = pytest.mark.slow
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the client only, from the package index."""
     folder = tmp_path_factory.mktemp("client")
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
-    wheel = next(folder.glob("*.whl"))
+    wheel = build_wheel(folder)
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[client]"]

@@ -110,6 +110,15 @@ def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, request: pyte
     assert channel.left()
 
 
+def test_a_request_that_meets_a_bug_is_refused_and_others_go_on(engine: Engine, request: pytest.FixtureRequest) -> None:
+    line = line_to(request)
+    line.send({"id": 1, "ask": {"text_input": 5}})  # no relay sends such a thing
+    assert line.receive() == {"id": 1, "error": "'int' object is not iterable", "code": "INTERNAL"}
+    line.send({"id": 2, "ask": {"text_input": ["a"]}})
+    engine.wait()
+    line.close()
+
+
 def test_an_engine_that_closes_ends_the_line(engine: Engine, request: pytest.FixtureRequest) -> None:
     line = line_to(request)
     engine.exchange.close()

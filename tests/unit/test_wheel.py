@@ -13,19 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests import zoo
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit.wheels import build_wheel
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
-    built = subprocess.run(command, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr[-2000:]
-    return next(folder.glob("*.whl"))
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_holds_real_files_of_every_part(wheel: Path) -> None:
