@@ -128,7 +128,7 @@ class EmbeddedServer:
     def stop(self) -> bool:
         """End the server and remove all it left; False: not all requests had finished after `exit_timeout` seconds.
 
-        A server of which a part is dead can't finish anything: it is killed.
+        False too for a server of which a part is dead: it can't finish anything, and is killed.
         """
         try:
             return self._process is None or self._end(self._process)
@@ -141,7 +141,7 @@ class EmbeddedServer:
     def _end(self, running: subprocess.Popen[bytes]) -> bool:
         if self.fault():
             process.end(running, grace=0)
-            return True
+            return False
         drain = Drain(running.pid, self.log, self._endpoints.ports)
         code = process.end(running, self.exit_timeout + STOP_MARGIN_SECONDS, drain.look)
         return code == 0 or drain.over

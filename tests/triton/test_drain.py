@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import os
+import signal
 import tempfile
 import time
 import urllib.request
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
+from hfx.triton import EmbeddedServer
 from tests.triton.serve_process import ServeProcess, infer, left_behind, running_in, serving, wait_for
 from tests.triton.ticking import write_ticks
 from tests.triton.toy_models import write_toy
@@ -111,3 +114,12 @@ def test_a_second_signal_ends_it_at_once(repository: Path, threads: ThreadPoolEx
         with pytest.raises(BROKEN):
             slow.result()
     assert left_behind() == []
+
+
+def test_a_server_with_a_dead_part_does_not_say_that_nothing_was_lost(repository: Path) -> None:
+    with EmbeddedServer(repository) as server:
+        assert server.stop()
+    server.start()
+    os.kill(next(iter(server.stubs().values()))[0], signal.SIGKILL)
+    wait_for(server.fault)
+    assert not server.stop()
