@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..engine.errors import InvalidRequest
 from ..generation.results import Piece
 from .codes import code_of
 from .line import Line, address, bytes_of, check_peer
@@ -114,6 +115,9 @@ class Exchange:
 
     def _ask(self, message: dict[str, Any], line: Line, relay: str) -> None:
         channel = LineChannel(line, message["id"])
+        if True in message["ask"].get("stream", ()):  # a second answer would have no caller any more
+            channel.refuse(InvalidRequest("stream", True, "false: a plain call has one answer, NAME_stream gives pieces"))
+            return
         values = ((name, list(map(_raw, items))) for name, items in message["ask"].items())
         try:
             self._take(values, channel, f"{relay}-{message['id']}")

@@ -105,7 +105,10 @@ class Calls:
     def _read(self, line: Line) -> None:
         while (message := line.receive()) is not None:
             with self._lock:
-                call = self._open.pop(message["id"])
+                call = self._open.pop(message["id"], None)
+            if call is None:  # a second answer must not end the thread that reads the others' first ones
+                pb.Logger.log_error(f"request {message['id']} was answered twice")
+                continue
             try:
                 if "error" in message:
                     call.fail(message["error"], message["code"])

@@ -119,6 +119,16 @@ def test_a_request_without_text_is_refused(model: str, writing_server: EmbeddedS
     goes_on(writing_server, recital)
 
 
+@pytest.mark.parametrize("door", ["HTTP infer", "gRPC infer", "/generate"])
+def test_a_plain_call_that_asks_for_pieces_is_refused(
+    door: str, writing_server: EmbeddedServer, recital: Recital
+) -> None:
+    for _ in range(3):
+        with pytest.raises(AskFailed, match="stream is True.*NAME_stream gives pieces"):
+            DOORS[door](writing_server, Ask(RECITAL, "a", {"max_tokens": 9, "stream": True}))
+    goes_on(writing_server, recital)
+
+
 def wrong_tensors() -> Iterator[tuple[str, str, list[int], bytes]]:
     """Name, datatype, shape and content of one tensor each."""
     text = b"\1\0\0\0a"

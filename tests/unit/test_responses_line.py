@@ -56,10 +56,10 @@ def line_to(request: pytest.FixtureRequest) -> Line:
 )
 def test_bytes_of_any_kind_travel(raw: bytes, engine: Engine, request: pytest.FixtureRequest) -> None:
     line = line_to(request)
-    line.send({"id": 1, "ask": {"text_input": [text_of(raw)], "seed": [2**64 - 1], "top_p": [0.25], "stream": [True]}})
+    line.send({"id": 1, "ask": {"text_input": [text_of(raw)], "seed": [2**64 - 1], "top_p": [0.25], "stream": [False]}})
     engine.wait()
     values = engine.asked[0][0]
-    assert values == {"text_input": [raw], "seed": [2**64 - 1], "top_p": [0.25], "stream": [True]}
+    assert values == {"text_input": [raw], "seed": [2**64 - 1], "top_p": [0.25], "stream": [False]}
     assert bytes_of(text_of(raw)) == raw
     line.close()
 
