@@ -3,10 +3,10 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-SOURCES := hfx exporter client python_backends tests examples bench
+SOURCES := hfx exporter client perf python_backends tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-unit demo docs soak bench-encoder bench-generate bench-serve zoo clean
+.PHONY: help install format check test test-unit demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve zoo clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -15,7 +15,7 @@ install: $(STAMP) ## Create .venv with the pinned dependencies and hfx
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[embedded,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[embedded,perf,dev]'
 	@touch $@
 
 format: install ## Format the code and sort the imports
@@ -39,6 +39,16 @@ soak: install ## Ten minutes of load on a real Triton: memory, files and threads
 
 demo: install ## Trained models from checkpoint to a real Triton: classify, summarize, stream
 	$(BIN)/python -m examples.demo
+
+SCENARIOS ?= --all
+bench: install ## All scenarios of hfx perf, into bench/results (SCENARIOS="billsum faq" for some)
+	$(BIN)/hfx perf scenario $(SCENARIOS) --output bench/results
+
+bench-docs: install ## README's performance section, docs/perf-scenarios.md and its pictures, from bench/results
+	$(BIN)/python -m hfx.perf.docs
+
+bench-quick: install ## Ratios to peers against the committed baseline, in five minutes
+	$(BIN)/python -m hfx.perf.guard
 
 bench-encoder: install ## Encoders through Triton against bare sessions and the peers
 	$(BIN)/python -m bench.encoder

@@ -1,20 +1,19 @@
-"""Requests that arrive one by one: how a load is served, what it took, and how much of it keeps within a latency.
+"""Requests that arrive one by one: what a load took, and how much of it keeps within a latency.
 
-Owns the clock of a load, the policy of static batches, and goodput: the greatest rate at which 99 % of the requests are
-done within a bound. The ways that serve stand in their own files.
+Owns goodput: the greatest rate at which 99 % of the requests are done within a bound. The ways that serve stand in
+their own files.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from bench.generation_cases import Arrival, Load
-from bench.processes import Resident
+from bench.generation_cases import Load
+from hfx.perf.peers.resident import Resident
 
 # The rates that are tried: this share of what a burst gave, then more or less by these.
 USUAL_SHARE, STEPS = 0.7, (0.2, 0.1)
@@ -45,43 +44,6 @@ class Served:
     def p99(self) -> float:
         """The latency that 99 % of the requests keep within, in seconds; of less than 100 requests the longest."""
         return sorted(self.latencies)[math.ceil(0.99 * len(self.latencies)) - 1]
-
-
-# Runs a batch and calls `done(row, time.perf_counter())` for each row when it is over.
-Serve = Callable[[Sequence[Arrival], Callable[[int, float], None]], None]
-
-
-def serve_batches(load: Load, serve: Serve) -> Served:
-    """Static batches of at most `load.batch` rows: the oldest that waits, and those like it, as soon as one is over."""
-    arrivals = load.arrivals()
-    waiting, ends = list(range(len(arrivals))), [0.0] * len(arrivals)
-    begin = time.perf_counter()
-    while waiting:
-        waits_until(begin + arrivals[waiting[0]].at)
-        now = time.perf_counter() - begin
-        batch = alike([number for number in waiting if arrivals[number].at <= now], arrivals, load)
-
-        def done(row: int, moment: float, batch: Sequence[int] = batch) -> None:
-            ends[batch[row]] = moment - begin
-
-        serve([arrivals[number] for number in batch], done)
-        waiting = [number for number in waiting if number not in batch]
-    return Served.of(load, ends)
-
-
-def alike(waiting: Sequence[int], arrivals: Sequence[Arrival], load: Load) -> list[int]:
-    """The first of `waiting`, and those after it whose prompts are about as long as its own."""
-    first = len(arrivals[waiting[0]].prompt)
-    lengths = {number: len(arrivals[number].prompt) for number in waiting}
-    near = [n for n, length in lengths.items() if max(length, first) <= load.unlike * min(length, first)]
-    return near[: load.batch]
-
-
-def waits_until(moment: float) -> None:
-    """Sleep until `moment` of time.perf_counter."""
-    left = moment - time.perf_counter()
-    if left > 0:
-        time.sleep(left)
 
 
 @dataclass(frozen=True)

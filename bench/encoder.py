@@ -14,19 +14,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bench import checkpoints, encoder_report, peers
-from bench.cache import FetchFailed
 from bench.ours import open_published, token_counter
 from bench.peers import Case
-from bench.perf_analyzer import write_inputs
-from bench.processes import OpenFailed, Resident
 from bench.report import machine, machine_line, write_json
 from bench.repositories import chosen_runtime, export
-from bench.serving import Servers
+from bench.serving import Servers, asks_of
 from bench.texts import of_length
-from hfx import names
+from hfx.errors import FetchFailed, OpenFailed
+from hfx.perf.load import Asks
+from hfx.perf.peers.resident import Resident
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ class _Bench:
         with self._opened(with_peers) as ways, self._served() as servers:
             for width in self.settings.widths:
                 text = of_length(width, token_counter(self.repository, self.settings.precisions[0]))
-                data = write_inputs([{names.TEXT_INPUT: text}], self.folder / f"{width}.json")
+                asks = asks_of([text])
                 for turn in range(self.settings.rounds):
                     print(f"{width} tokens, round {turn + 1} of {self.settings.rounds}", file=sys.stderr, flush=True)
                     for (way, precision), resident in ways.items():
                         self._measure(way, precision, resident, width, text)
                     for precision in self.settings.precisions:
-                        self._load(servers, precision, width, data)
+                        self._load(servers, precision, width, asks)
         return self.figures, self.notes
 
     def _measure(self, way: str, precision: str, resident: Resident, width: int, text: str) -> None:
@@ -111,12 +111,12 @@ class _Bench:
                 self.figures[*key, "ms"].append(1e3 * statistics.median(sample.seconds))
                 self.figures[*key, "processor ms"].append(1e3 * sample.cpu_seconds)
 
-    def _load(self, servers: Servers, precision: str, width: int, data: Path) -> None:
+    def _load(self, servers: Servers, precision: str, width: int, asks: Asks) -> None:
         for concurrency in self.settings.concurrencies:
             batch = min(concurrency, max(self.settings.batches))
             known = self.figures["hfx", "net", precision, width, _nearest(batch, self.settings.batches), "ms"]
             rate = 1e3 * _nearest(batch, self.settings.batches) / (statistics.median(known) + 1)
-            found = servers.measure(precision, data, concurrency, int(rate * self.settings.served_seconds))
+            found = servers.measure(precision, asks, concurrency, int(rate * self.settings.served_seconds))
             key = ("hfx", "served", precision, width, concurrency)
             self.figures[*key, "requests/s"].append(found.requests_per_second)
             self.figures[*key, "ms"].append(found.p50)
@@ -142,22 +142,15 @@ class _Bench:
 
     def _openers(self, with_peers: bool) -> dict[tuple[str, str], Callable[[], Resident]]:
         found: dict[tuple[str, str], Callable[[], Resident]] = {}
-        source, exported = str(self.checkpoint), str(self.folder / "onnx")
         for precision in self.settings.precisions:
             found["hfx", precision] = lambda name=precision: Resident(  # type: ignore[misc]
                 open_published, repository=str(self.repository), name=name
             )
         if not with_peers:
             return found
-        found["transformers on torch", "fp32"] = lambda: Resident(peers.open_torch, checkpoint=source)
-        for precision in self.settings.precisions:
-            int8 = precision == "int8"
-            found["optimum, ONNX Runtime", precision] = lambda int8=int8: Resident(  # type: ignore[misc]
-                peers.open_onnxruntime, checkpoint=source, folder=exported, int8=int8
-            )
-            found["optimum-intel, OpenVINO", precision] = lambda int8=int8: Resident(  # type: ignore[misc]
-                peers.open_intel, checkpoint=source, fetched=peers.fetch_intel(), int8=int8
-            )
+        for name in peers.NAMES:
+            for precision in peers.precisions(name, self.settings.precisions):
+                found[name, precision] = partial(peers.opened, name, self.checkpoint, self.folder, precision)
         return found
 
 

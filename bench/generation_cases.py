@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hfx.perf.peers import model
+
 THREADS = 2
 SEED = 0
 # Ids below every vocabulary that is measured, and above the special ones.
@@ -87,14 +89,9 @@ def _length(chance: random.Random, longest: int) -> int:
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model that is measured. `start` is the token that its decoder starts with, None where it has no encoder."""
+class Model(model.Model):
+    """A model that is measured; where it is `tiny`, of its architecture alone."""
 
-    name: str
-    checkpoint: str
-    family: str
-    start: int | None
-    vocabulary: int
     tiny: bool = False
 
 

@@ -15,10 +15,10 @@ from bench import generation_memory, generation_profile, generation_steps
 from bench.generation_cases import Batch, open_model
 from bench.generation_export import ExportFailed, export
 from bench.generation_figures import Result
-from bench.generation_models import conversion
 from bench.generation_peers import CT2, ORT, OURS4, OURS8, Way
 from bench.generation_works import BART_CASES, FAILURES, GPT2_CASES, T5_CASES, Settings, rounds, say
-from bench.processes import Open, Resident
+from hfx.perf.peers.conversions import conversion
+from hfx.perf.peers.resident import Open, Resident
 
 MEMORY = Batch(32, 8, 50)
 OVERHEAD = (("distilgpt2", Batch(1, 8, 100)), ("distilgpt2", Batch(32, 8, 100)), ("bart-large-cnn", BART_CASES[0]))

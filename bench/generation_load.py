@@ -17,7 +17,8 @@ from bench.generation_cases import Load, open_model
 from bench.generation_figures import Result
 from bench.generation_peers import CT2, GENAI8, OURS8, Way
 from bench.generation_works import Settings, opened, say
-from bench.processes import CaseFailed, OpenFailed, Resident
+from hfx.errors import CaseFailed, OpenFailed
+from hfx.perf.peers.resident import Resident
 
 WARM_REQUESTS = 4
 

@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
-from bench.generation_cases import Batch, Model
-from bench.processes import Prepare
+from bench.generation_cases import THREADS, Batch, Model
+from hfx.perf.peers.cases import Wanted
+from hfx.perf.peers.memory import peak_bytes, resident_bytes, status
+from hfx.perf.peers.resident import Prepare
 
 POLL_SECONDS = 0.05
 
@@ -55,24 +57,14 @@ def open_ctranslate2(model: Model, folder: str, fetched: str, precision: str) ->
     before = resident_bytes()
 
     def run(case: Batch) -> Memory:
-        from bench.peers_generation.ctranslate2_way import Net
+        from hfx.perf.peers.ctranslate2 import Net
 
-        net = Net(model, folder, fetched)
+        net = Net(model, folder, fetched, THREADS)
         loaded = resident_bytes()
-        net(case.prompts(), case.new, beam_size=1)
+        net.generate(case.prompts(), Wanted(case.new))
         return Memory(before, loaded, resident_bytes(), peak_bytes())
 
     return lambda case: partial(run, case)
-
-
-def resident_bytes(process: int | str = "self") -> int:
-    """What the process holds now; 0 where it has ended."""
-    return _status(process, "VmRSS")
-
-
-def peak_bytes(process: int | str = "self") -> int:
-    """The most that the process held since it began. (getrusage would count its parent's at the fork.)"""
-    return _status(process, "VmHWM")
 
 
 def watched(process: Popen[bytes], seconds: float) -> tuple[int, bool]:
@@ -93,16 +85,8 @@ def _family(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
-            children.setdefault(_status(path.name, "PPid", 1), []).append(int(path.name))
+            children.setdefault(status(path.name, "PPid", 1), []).append(int(path.name))
     found = [root]
     for process in found:
         found += children.get(process, [])
     return found
-
-
-def _status(process: int | str, field: str, unit: int = 1024) -> int:
-    try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((unit * int(line.split()[1]) for line in lines if line.startswith(field + ":")), 0)

@@ -1,6 +1,6 @@
 """The table of ways that are compared: hfx's and the peers', with what each needs before it can be opened.
 
-How a way converts and runs stands in its own file (generation_ours.py, peers_generation/). Measures nothing.
+How a way converts and runs stands in its own file (generation_ours.py, hfx.perf.peers). Measures nothing.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bench import generation_ours, peers
-from bench.cache import packages
+from bench import generation_nets, generation_ours
 from bench.generation_cases import Model
-from bench.generation_models import Convert, converted, exporter_sources
-from bench.peers_generation import ctranslate2_way, genai_way, intel_way, onnxruntime_way, torch_way
-from bench.processes import Open, Resident
+from hfx.perf.peers import ctranslate2, genai, openvino, optimum, torch
+from hfx.perf.peers.conversions import Convert, converted, exporter_sources
+from hfx.perf.peers.nets import OpenNet
+from hfx.perf.peers.packages import SEPARATOR, Packages
+from hfx.perf.peers.resident import Open, Resident
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,8 @@ class Way:
         if self.convert is None:
             return None
         name = self.name.replace(",", "").replace(" ", "-").lower()
-        return converted(name, model, self.precision, self.convert, self.fetch(), self.finish, self.sources())
+        stem = f"{name}-{self.precision}-{'tiny-' * model.tiny}{model.name}"
+        return converted(stem, model, self.precision, self.convert, self.fetch(), self.finish, self.sources())
 
     def open(self, model: Model) -> Resident:
         """The way in a process of its own. Raises FetchFailed and OpenFailed."""
@@ -53,34 +56,40 @@ OURS, CTRANSLATE2, GENAI, INTEL = "hfx", "CTranslate2", "OpenVINO GenAI", "OpenV
 ONNXRUNTIME, TORCH = "ONNX Runtime by optimum", "torch"
 
 
-def _fetch_genai() -> str:
-    return f"{peers.fetch_intel()}:{packages('genai', genai_way.PINS)}"
+def _fetch(*needed: Packages) -> str:
+    return SEPARATOR.join(str(each.fetch()) for each in needed)
+
+
+def _peer(name: str, precision: str, opener: OpenNet, **more: Any) -> Way:
+    return Way(name, precision, partial(generation_nets.open_ids, opener), **more)
 
 
 _ours = partial(Way, OURS, open_way=generation_ours.open_way, convert=generation_ours.convert, sources=exporter_sources)
 OURS8, OURS4 = _ours("int8"), _ours("int4", most_rows=1)
 OURS4_HEAD = replace(OURS4, name=f"{OURS}, head int4", convert=generation_ours.convert_fastest)
-CT2 = Way(
+CT2 = _peer(
     CTRANSLATE2,
     "int8",
-    ctranslate2_way.open_way,
-    ctranslate2_way.convert,
-    lambda: str(packages("ctranslate2", ctranslate2_way.PINS)),
+    ctranslate2.open_net,
+    convert=ctranslate2.convert,
+    fetch=partial(_fetch, ctranslate2.PACKAGES),
 )
 _genai = partial(
-    Way,
+    _peer,
     GENAI,
-    open_way=genai_way.open_way,
-    convert=genai_way.convert,
-    fetch=_fetch_genai,
-    sources=lambda: [Path(intel_way.__file__)],  # which does most of the conversion
+    opener=genai.open_net,
+    convert=genai.convert,
+    fetch=partial(_fetch, openvino.PACKAGES, genai.PACKAGES),
+    sources=lambda: [Path(openvino.__file__)],  # which does most of the conversion
 )
 GENAI8, GENAI4 = _genai("int8"), _genai("int4", most_rows=1)
-GENAI4_HEAD = replace(GENAI4, name=f"{GENAI}, head int4", convert=genai_way.convert_all)
-SEQ2SEQ_INTEL = Way(INTEL, "int8", intel_way.open_way, intel_way.convert, peers.fetch_intel)
-_slow = partial(Way, slow=True, most_rows=32)
-ORT = _slow(ONNXRUNTIME, "int8", onnxruntime_way.open_way, onnxruntime_way.convert, finish=onnxruntime_way.finish)
-TORCH32, TORCH16 = (_slow(TORCH, precision, torch_way.open_way) for precision in ("fp32", "bf16"))
+GENAI4_HEAD = replace(GENAI4, name=f"{GENAI}, head int4", convert=genai.convert_all)
+SEQ2SEQ_INTEL = _peer(
+    INTEL, "int8", openvino.open_net, convert=openvino.convert, fetch=partial(_fetch, openvino.PACKAGES)
+)
+_slow = partial(_peer, slow=True, most_rows=32)
+ORT = _slow(ONNXRUNTIME, "int8", optimum.open_net, convert=optimum.convert, finish=optimum.finish)
+TORCH32, TORCH16 = (_slow(TORCH, precision, torch.open_net) for precision in ("fp32", "bf16"))
 OURS_ALL = (OURS8, OURS4, OURS4_HEAD)
 # By name of the model, in the order of their turns.
 WAYS: dict[str, tuple[Way, ...]] = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.generation_cases import THREADS, Batch, Model
 from bench.generation_ours import requests
-from bench.processes import Prepare
+from hfx.perf.peers.resident import Prepare
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from bench.cache import FetchFailed
 from bench.generation_cases import Batch, Model, open_model
 from bench.generation_figures import Result
 from bench.generation_peers import CT2, OURS8, WAYS, Way
-from bench.processes import CaseFailed, OpenFailed, Pace, Resident
+from hfx.errors import CaseFailed, FetchFailed, OpenFailed
+from hfx.perf.peers.resident import Pace, Resident
 
 
 @dataclass(frozen=True)

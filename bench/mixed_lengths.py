@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import checkpoints, variants
-from bench.perf_analyzer import write_inputs
 from bench.report import Goal, goals, machine, machine_line, number, table, write_json
 from bench.repositories import Edit, chosen_runtime, export, variant
-from bench.serving import Served, Servers
+from bench.serving import Served, Servers, asks_of
 from bench.texts import Mix, mix
 from hfx import names
 
@@ -97,15 +96,15 @@ def _measure(home: Path, checkpoint: Path, texts: Mix, settings: Settings) -> tu
     manifest = export(checkpoint, repository, NAME, "int8")
     for name, way in WAYS.items():
         variant(repository, NAME, name, *way.edits, widths=_known(repository, way.widths))
-    data = write_inputs([{names.TEXT_INPUT: text} for text in texts.texts], home / "texts.json")
+    asks = asks_of(texts.texts)
     figures: dict[str, list[Served]] = {name: [] for name in WAYS}
     with Servers(repository, tuple(WAYS)) as servers:
         for name in WAYS:
-            servers.warm(name, data, settings.callers)
+            servers.warm(name, asks, settings.callers)
         for turn in range(settings.rounds):
             print(f"round {turn + 1} of {settings.rounds}", file=sys.stderr, flush=True)
             for name in WAYS:
-                figures[name].append(servers.measure(name, data, settings.callers, settings.requests))
+                figures[name].append(servers.measure(name, asks, settings.callers, settings.requests))
     return chosen_runtime(manifest), figures
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from bench.peers import Case
-from bench.processes import Prepare, Run
 from hfx import names
 from hfx.local import LocalModel
+from hfx.perf.peers.resident import Prepare, Run
 
 
 def open_published(repository: str, name: str) -> Prepare:

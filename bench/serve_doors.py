@@ -1,6 +1,6 @@
 """The doors of a served generator: plain gRPC calls, streams of pieces, and posts to the generate endpoint.
 
-Owns which model and which call belongs to a door. A client of them runs in a process of its own (bench.processes).
+Owns which model and which call belongs to a door. A client of them runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench import serve_messages as messages
-from bench.processes import Prepare, Run
 from bench.serve_answers import Piece, Record
 from bench.serve_cases import Ask, Load
 from bench.serve_driver import Door, drive
-from bench.serve_http1 import Connections, post_request
+from bench.serve_http1 import Connections
 from bench.serve_http2 import Connection
 from bench.serve_model import NAME
 from hfx import names
+from hfx.perf.peers.posts import post_request
+from hfx.perf.peers.resident import Prepare, Run
 
 SERVICE = "/inference.GRPCInferenceService"
 

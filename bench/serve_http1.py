@@ -1,78 +1,25 @@
-"""The least of HTTP/1.1 that plain posts need: connections that are kept, one request at a time on each.
-
-Owns the bytes of requests and answers. Not for anything but a load generator on one machine.
-"""
+"""Plain posts on connections that are kept, noted as a load's records are."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Sequence
 
 from bench.serve_answers import Record
-
-END = b"\r\n\r\n"
-LENGTH, CHUNKED = b"content-length:", b"transfer-encoding: chunked"
-LAST_CHUNK = b"0\r\n\r\n"
-
-
-class PostFailed(Exception):
-    """A post that was not answered with 200; the text has what the server said."""
-
-
-class Connection(asyncio.Protocol):
-    """A connection that takes the next request when the last is answered."""
-
-    def __init__(self) -> None:
-        self._received = bytearray()
-        self._over: asyncio.Future[bytes] | None = None
-
-    async def post(self, request: bytes) -> bytes:
-        """The body of the answer. Raises PostFailed."""
-        self._over = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        return await self._over
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def connection_lost(self, reason: Exception | None) -> None:
-        """The request fails."""
-        if self._over is not None and not self._over.done():
-            self._over.set_exception(PostFailed(f"the connection ended: {reason}"))
-
-    def data_received(self, data: bytes) -> None:
-        """Take the answer when it is whole."""
-        self._received += data
-        head = self._received.find(END)
-        if head < 0 or self._over is None or self._over.done():
-            return
-        lines = bytes(self._received[:head]).lower().split(b"\r\n")
-        body = _body(lines, bytes(self._received[head + len(END) :]))
-        if body is None:
-            return
-        self._received.clear()
-        if lines[0].split()[1] == b"200":
-            self._over.set_result(body)
-        else:
-            self._over.set_exception(PostFailed(f"{lines[0].decode()}: {body[:300]!r}"))
+from hfx.perf.peers.posts import Connection, connected
 
 
 class Connections:
     """As many connections to a server as requests are under way."""
 
     def __init__(self, address: str) -> None:
-        self._host, _, self._port = address.rpartition(":")
+        self._address = address
         self._free: list[Connection] = []
         self._count = 0
 
     async def connect(self, count: int) -> None:
         """Have at least so many."""
         while self._count < count:
-            _, connection = await asyncio.get_running_loop().create_connection(Connection, self._host, int(self._port))
-            self._free.append(connection)
+            self._free.append(await connected(self._address))
             self._count += 1
 
     async def post(self, request: bytes, record: Record) -> None:
@@ -81,27 +28,3 @@ class Connections:
         body = await connection.post(request)
         record.messages.append((time.perf_counter(), body))
         self._free.append(connection)  # one that failed is not used again
-
-
-def post_request(address: str, path: str, body: bytes) -> bytes:
-    """The bytes of a post of JSON."""
-    head = f"POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    return head.encode() + END + body
-
-
-def _body(lines: Sequence[bytes], received: bytes) -> bytes | None:
-    """What follows the header's lines; None where there is more to come."""
-    if CHUNKED in lines:
-        return _joined(received) if received.endswith(LAST_CHUNK) else None
-    length = next((int(line[len(LENGTH) :]) for line in lines if line.startswith(LENGTH)), 0)
-    return received if len(received) >= length else None
-
-
-def _joined(chunks: bytes) -> bytes:
-    found = b""
-    while chunks:
-        size, _, rest = chunks.partition(b"\r\n")
-        length = int(size, 16)
-        found += rest[:length]
-        chunks = rest[length + 2 :]
-    return found

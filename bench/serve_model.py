@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.cache import made
 from bench.generation_cases import open_model
-from bench.processes import apart
+from hfx.perf.cache import made
+from hfx.perf.peers.resident import apart
 
 NAME = "gpt2"
 CHECKPOINT = "distilgpt2"

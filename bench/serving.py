@@ -5,15 +5,21 @@ Owns the measurement of one served model. It must not know which variants are co
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.perf_analyzer import PerfAnalyzer
 from hfx import names
+from hfx.perf.builtin import Generated, Limits
+from hfx.perf.load import Ask, Asks, Closed
+from hfx.perf.measuring import Order, server_target
+from hfx.perf.tools.install import fetch
+from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 from hfx.triton import EmbeddedServer
 
 WARM_REQUESTS = 1000
+FEWEST_ROUNDS = 5  # of a request of each caller; the first one is not counted
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Servers:
     """A Triton for each model, silent until it is its turn. A context manager."""
 
     def __init__(self, repository: Path, models: tuple[str, ...]) -> None:
-        self._analyzer = PerfAnalyzer()
+        fetch()
         self._repository = repository
         self._models = models
         self._servers: dict[str, EmbeddedServer] = {}
@@ -47,15 +53,26 @@ class Servers:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def measure(self, model: str, data: Path, concurrency: int, requests: int) -> Served:
-        """At least `requests` requests of `data`, `concurrency` at a time."""
+    def measure(self, model: str, asks: Asks, concurrency: int, requests: int) -> Served:
+        """At least `requests` of ASKS, `concurrency` at a time, by perf_analyzer: a Python client would be measured."""
         server = self._servers[model]
         before = server.statistics()[model + names.NET_SUFFIX]
-        load = self._analyzer.measure(server.grpc_url, model, data, concurrency, requests)
+        load = self._load(model, asks, concurrency, requests)
         after = server.statistics()[model + names.NET_SUFFIX]
         rows, runs = (int(after[key]) - int(before[key]) for key in ("inference_count", "execution_count"))
-        return Served(load.requests_per_second, load.p50, load.p99, rows / max(runs, 1))
+        assert load.latency is not None
+        return Served(load.throughput, load.latency.p50, load.latency.p99, rows / max(runs, 1))
 
-    def warm(self, model: str, data: Path, concurrency: int) -> None:
-        """Requests that nobody counts: every shape of `data` is met, memory pools have grown."""
-        self._analyzer.measure(self._servers[model].grpc_url, model, data, concurrency, WARM_REQUESTS)
+    def warm(self, model: str, asks: Asks, concurrency: int) -> None:
+        """Requests that nobody counts: every shape of ASKS is met, memory pools have grown."""
+        self._load(model, asks, concurrency, WARM_REQUESTS)
+
+    def _load(self, model: str, asks: Asks, concurrency: int, requests: int) -> Generated:
+        limits = Limits(requests=max(requests, FEWEST_ROUNDS * concurrency), warmup_requests=concurrency)
+        order = Order(asks, limits, tool="perf_analyzer", stream=False)
+        return run_perf_analyzer(server_target(self._servers[model], model), Closed(concurrency), order)
+
+
+def asks_of(texts: Iterable[str]) -> Asks:
+    """Requests for a classifier, sent in turn."""
+    return Asks(tuple(Ask({names.TEXT_INPUT: (text,)}) for text in texts), "texts of the benchmark")

@@ -23,22 +23,12 @@ from hfx.errors import HfxError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT
 READER_GONE = 141  # 128 + SIGPIPE
-# Modules of the extra `export` (pyproject.toml).
-EXPORT_PACKAGES = frozenset(
-    [
-        "scipy",
-        "tokenizers",
-        "torch",
-        "transformers",
-        "optimum",
-        "onnx",
-        "onnx_ir",
-        "onnxruntime",
-        "openvino",
-        "safetensors",
-        "huggingface_hub",
-    ]
-)
+# Modules of the extras (pyproject.toml), for those who installed less.
+EXTRAS = {
+    "export": "scipy tokenizers torch transformers optimum onnx onnx_ir onnxruntime openvino safetensors"
+    " huggingface_hub",
+    "perf": "pydantic hdrh psutil pyarrow locust optuna altair vl_convert jinja2",
+}
 # typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
 ParsingError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -118,11 +108,12 @@ def _unexpected(error: Exception, reporter: Reporter) -> int:
 
 
 def _missing_module(error: ModuleNotFoundError, reporter: Reporter) -> int:
-    """Whoever installed only the client lacks what exports and runs models."""
+    """Whoever installed only the client lacks what exports, runs and measures models."""
     package = (error.name or "").partition(".")[0]
-    if package not in EXPORT_PACKAGES:
+    extra = next((name for name, modules in EXTRAS.items() if package in modules.split()), None)
+    if extra is None:
         return _unexpected(error, reporter)
-    lacking = UsageError(f"This needs the package {package}, which is not installed.", "pip install 'hfx[export]'")
+    lacking = UsageError(f"This needs the package {package}, which is not installed.", f"pip install 'hfx[{extra}]'")
     return reporter.failure(lacking, lacking.exit_code, cause=error)
 
 

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import typer
@@ -25,6 +25,7 @@ class Reporter:
 
     json: bool = False
     debug: bool = False
+    _results: list[str] = field(default_factory=list, init=False, repr=False)  # that stdout has its one object
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Reporter:
@@ -36,6 +37,7 @@ class Reporter:
         """The outcome: VALUE as JSON with --json, else TEXT (a string, or lines) for people; both on stdout."""
         if self.json:
             _print_json(value)
+            self._results.append("printed")
         else:
             self.lines([text] if isinstance(text, str) else text)
 
@@ -97,10 +99,13 @@ class Reporter:
             yield lambda: bar.advance(task)
 
     def failure(self, error: HfxError, code: int, *, kind: str = "", cause: BaseException | None = None) -> int:
-        """What happened and what to do next; returns CODE. KIND names an error that is none of hfx's."""
+        """What happened and what to do next; returns CODE. KIND names an error that is none of hfx's.
+
+        With --json it is the one object on stdout, unless a result is that already (findings, or a part of a run).
+        """
         if self.debug:
             traceback.print_exception(cause or error)
-        if self.json:
+        if self.json and not self._results:
             _print_json({"error": error_body(error, code, kind)})
         print(visible(f"Error: {error.message}"), file=sys.stderr)
         if error.fix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,19 @@ def pages() -> dict[str, str]:
 def command_page() -> str:
     """The help of every command, and the exit codes."""
     parts = ["# Command line", "", "Made from `--help` by `make docs`. Exit codes stand at the end.", ""]
-    for name in COMMANDS:
-        parts += [f"## hfx {name}", "", "```", _help(load(name), name), "```", ""]
+    for name, command in _commands("", COMMANDS):
+        parts += [f"## hfx {name}", "", "```", _help(command, name), "```", ""]
     return "\n".join([*parts, "## Exit codes", "", *_exit_codes(), ""])
+
+
+def _commands(prefix: str, table: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Every command by its whole name, the members of a group instead of it."""
+    for name in table:
+        command = load(name, table)
+        if members := getattr(command, "table", None):
+            yield from _commands(f"{prefix}{name} ", members)
+        else:
+            yield prefix + name, command
 
 
 def lint_page() -> str:

@@ -9,7 +9,7 @@ triton-inference-server/common, protobuf/model_config.proto, as tritonclient shi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import indent
 from typing import Any, Literal
@@ -255,16 +255,20 @@ def _ensemble(steps: tuple[EnsembleStep, ...]) -> Any:
 
 
 def render(config: ModelConfig, made_by: str) -> str:
-    """The text of config.pbtxt: comments (the command `made_by`, the note), then every field of `config`.
+    """The text of config.pbtxt: comments (the command `made_by`, the note), then every field of `config`."""
+    return render_message(to_protobuf(config), (f"Made by: {made_by}", *config.note))
 
-    Parsing the text gives `to_protobuf(config)` back. Fields that hold protobuf's default (false, 0, REJECT) are left
-    out, except max_batch_size: whether a model batches must be readable.
+
+def render_message(message: Any, comments: Sequence[str]) -> str:
+    """The text of an inference.ModelConfig below `comments`; parsing it gives `message` back.
+
+    Fields that hold protobuf's default (false, 0, REJECT) are left out, except max_batch_size: whether a model batches
+    must be readable.
     """
-    text = text_format.MessageToString(to_protobuf(config), as_utf8=True, use_short_repeated_primitives=True)
+    text = text_format.MessageToString(message, as_utf8=True, use_short_repeated_primitives=True)
     blocks = _fold(line.strip() for line in text.splitlines())
-    if not config.max_batch_size:
+    if not message.max_batch_size:
         blocks.append("max_batch_size: 0")
-    comments = (f"Made by: {made_by}", *config.note)
     return "\n".join([*map(_comment, comments), *sorted(blocks, key=_position)]) + "\n"
 
 

@@ -116,7 +116,9 @@ class Exchange:
     def _ask(self, message: dict[str, Any], line: Line, relay: str) -> None:
         channel = LineChannel(line, message["id"])
         if True in message["ask"].get("stream", ()):  # a second answer would have no caller any more
-            channel.refuse(InvalidRequest("stream", True, "false: a plain call has one answer, NAME_stream gives pieces"))
+            channel.refuse(
+                InvalidRequest("stream", True, "false: a plain call has one answer, NAME_stream gives pieces")
+            )
             return
         values = ((name, list(map(_raw, items))) for name, items in message["ask"].items())
         try:

@@ -16,6 +16,7 @@ from hfx.triton import EmbeddedServer
 from tests.conftest import export_zoo
 from tests.triton import reciting
 from tests.triton.generation_rig import RECITAL, SLOTS, WRITERS
+from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import queue
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,12 @@ import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
 
-from bench.cache import FetchFailed
-from bench.perf_analyzer import PerfAnalyzer, write_inputs
+from hfx.errors import FetchFailed
+from hfx.perf.builtin import Limits
+from hfx.perf.load import Ask, Asks, Closed
+from hfx.perf.measuring import Order, server_target
+from hfx.perf.tools.install import fetch
+from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_rig import RECITAL
 from tests.triton.reciting import Recital
@@ -177,31 +180,15 @@ def test_curl_is_told_what_is_wrong(curl: Callable[..., str]) -> None:
     assert status == "400" and "temperature is -1.0; allowed" in json.loads(body)["error"]
 
 
-@pytest.fixture(scope="module")
-def perf_analyzer() -> PerfAnalyzer:
+@pytest.mark.parametrize("stream", [False, True], ids=["plain calls", "streams"])
+def test_perf_analyzer_measures(writing_server: EmbeddedServer, stream: bool) -> None:
     try:
-        return PerfAnalyzer()
+        fetch()
     except FetchFailed as failure:
         pytest.skip(f"perf_analyzer can't be fetched: {failure}")
-
-
-def test_perf_analyzer_measures_plain_calls(
-    perf_analyzer: PerfAnalyzer, writing_server: EmbeddedServer, tmp_path: Path
-) -> None:
-    data = write_inputs([{"text_input": PROMPT, "max_tokens": TOKENS}], tmp_path / "inputs.json")
-    load = perf_analyzer.measure(writing_server.grpc_url, RECITAL, data, concurrency=4, requests=40)
-    assert load.requests >= 30 and load.requests_per_second > 0
-
-
-def test_perf_analyzer_measures_streams(
-    perf_analyzer: PerfAnalyzer, writing_server: EmbeddedServer, tmp_path: Path
-) -> None:
-    data = write_inputs([{"text_input": PROMPT, "max_tokens": MANY, "stream": True}], tmp_path / "inputs.json")
-    record = tmp_path / "requests.json"
-    perf_analyzer.run([
-        "-m", STREAM, "-i", "grpc", "--streaming", "-u", writing_server.grpc_url, "--input-data", str(data),
-        "--profile-export-file", str(record), "--concurrency-range", "4", "--request-count", "40",
-    ])  # fmt: skip
-    requests = json.loads(record.read_text())["experiments"][0]["requests"]
-    assert len(requests) >= 40
-    assert all(len(request["response_timestamps"]) > 1 for request in requests)
+    ask = Ask({"text_input": (PROMPT,), "max_tokens": (MANY if stream else TOKENS,)})
+    order = Order(Asks((ask,), ""), Limits(requests=40), tool="perf_analyzer", stream=stream)
+    found = run_perf_analyzer(server_target(writing_server, RECITAL), Closed(4), order)
+    assert found.requests.succeeded == 40 and found.tokens is not None
+    assert set(found.tokens.each) == {MANY if stream else TOKENS}
+    assert (found.gaps is not None) == stream

@@ -124,7 +124,7 @@ def test_a_plain_call_that_asks_for_pieces_is_refused(
     door: str, writing_server: EmbeddedServer, recital: Recital
 ) -> None:
     for _ in range(3):
-        with pytest.raises(AskFailed, match="stream is True.*NAME_stream gives pieces"):
+        with pytest.raises(AskFailed, match=r"stream is True.*NAME_stream gives pieces"):
             DOORS[door](writing_server, Ask(RECITAL, "a", {"max_tokens": 9, "stream": True}))
     goes_on(writing_server, recital)
 

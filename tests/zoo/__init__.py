@@ -42,11 +42,6 @@ _SOURCES = (
     "architectures.py", "examples.py", "objectives/objective.py", "recipe.py", "tokenization.py", "tokenizer_kinds.py",
     "trainer.py", "world.py",
 )  # fmt: skip
-# Shapes take from the tasks no more than the text that their tokenizers learn.
-_SHAPE_SOURCES = (
-    "sentence_transformers_files.py", "shapes.py", "tokenization.py", "tokenizer_kinds.py", "world.py",
-    *(source for task in TASKS.values() for source in task.sources if source.startswith("data/")),
-)  # fmt: skip
 
 
 def checkpoint(name: str) -> Path:
@@ -71,8 +66,7 @@ def key(recipe: Recipe) -> str:
 
 def shape(name: str) -> Path:
     """The folder of the full-size, random-weight checkpoint `name`. Raises KeyError for an unknown name."""
-    wanted = shapes.BY_NAME[name]
-    return cache.built(name, cache.digest(wanted, _SHAPE_SOURCES), lambda folder: shapes.write(wanted, folder))
+    return shapes.built(name)
 
 
 @overload

@@ -1,0 +1,111 @@
+"""A load while it runs: a table with a sparkline on a terminal, a note for each load elsewhere.
+
+Knows Progress and nothing of how a load is made.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hfx.cli.output import Reporter, visible
+
+if TYPE_CHECKING:
+    from hfx.perf.builtin import Progress
+
+COLUMNS = ("load", "", "time", "sent", "failed", "under way", "requests/s", "p50 ms", "p99 ms")
+WORDS = {"warmup": "warming up", "counted": "measuring", "draining": "ending"}
+MOST = 12  # rows: a terminal crops at the bottom, where the news is
+LINE = 30  # looks in a sparkline
+LOOK_SECONDS = 0.25
+
+Watch = Callable[["Progress"], None]
+Show = Callable[[str], Watch]
+
+
+@dataclass
+class Row:
+    """One load: its last progress, its throughput over time, and whether another came after it."""
+
+    title: str
+    done: bool = False
+    last: Progress | None = None
+    line: list[float | None] = field(default_factory=list)
+    looked: float = 0.0
+
+    def take(self, progress: Progress) -> None:
+        """Some news."""
+        self.last, now = progress, time.monotonic()
+        if progress.phase == "counted" and progress.succeeded and now - self.looked >= LOOK_SECONDS:
+            self.looked = now
+            self.line.append(progress.throughput)
+
+    def cells(self) -> list[str]:
+        """What is shown of it."""
+        from hfx.perf.report.numbers import number
+        from hfx.perf.report.sparkline import sparkline
+
+        news = self.last
+        if news is None:
+            return [self.title, "starting", *[""] * len(COLUMNS[1:])]
+        state = "done" if self.done else WORDS[news.phase]
+        counts = (f"{news.elapsed:.0f} s", f"{news.sent:,}", f"{news.failed:,}", str(news.in_flight))
+        figures = map(number, (news.throughput, news.p50, news.p99))
+        return [visible(self.title), state, *counts, *figures, sparkline(self.line, LINE)]
+
+
+@contextmanager
+def live(report: Reporter) -> Iterator[Show]:
+    """Yields what begins a load by its title and gives the function that hears of its progress."""
+    if not sys.stderr.isatty():
+        yield lambda title: _note(report, title)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    rows: list[Row] = []
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as screen:
+
+        def begin(title: str) -> Watch:
+            for row in rows:
+                row.done = True
+            rows.append(row := Row(title))
+
+            def hear(progress: Progress) -> None:
+                row.take(progress)
+                screen.update(_table(rows), refresh=True)
+
+            screen.update(_table(rows), refresh=True)
+            return hear
+
+        yield begin
+
+
+def _note(report: Reporter, title: str) -> Watch:
+    """Says once that it goes on: with the first news, before which the load may still be refused."""
+    said = False
+
+    def hear(progress: Progress) -> None:
+        nonlocal said
+        if not said:
+            report.note(f"{title} …")
+        said = True
+
+    return hear
+
+
+def _table(rows: list[Row]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name in COLUMNS[:2] else "right", no_wrap=True)
+    table.add_column("requests/s over time", no_wrap=True)
+    for row in rows[-MOST:]:
+        table.add_row(*row.cells())
+    return table

@@ -1,0 +1,209 @@
+"""The options that say which load is put to which server, and what they come to.
+
+Groups of options for every command that measures (hfx.cli.groups); each has a function that reads it. This file must
+not know how a load is sent, or what is printed of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from hfx.errors import UsageError
+
+if TYPE_CHECKING:
+    from hfx.client import ModelMetadata
+    from hfx.perf.builtin import Limits
+    from hfx.perf.load import Asks, Plan, Slo
+    from hfx.perf.measuring import Target
+
+DEFAULT_URL = "127.0.0.1:8001"
+DEFAULT_DURATION, DEFAULT_WARMUP = "10s", "1s"
+DEFAULT_WORDS, DEFAULT_COUNT = "uniform:4-40", 256
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where the server is."""
+
+    url: Annotated[str, Option(help="The server's gRPC port: HOST:PORT, or grpcs://HOST:PORT.")] = DEFAULT_URL
+    http_url: Annotated[str, Option(help="Its HTTP port, HOST:PORT; found by itself on this machine.")] = ""
+    metrics_url: Annotated[str, Option(help="Its metrics, HOST:PORT or a URL; found by itself on this machine.")] = ""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How many requests at a time, or a second."""
+
+    concurrency: Annotated[
+        str | None, Option(metavar="N,…", help="Callers that wait for their answers: 1,2,4 or 1:64:2x; default 1.")
+    ] = None
+    rate: Annotated[str | None, Option(metavar="R,…", help="Requests a second, sent whether or not answers come.")] = (
+        None
+    )
+    arrivals: Annotated[
+        str | None, Option(help="Of --rate: constant, poisson, burst, burst:N (N at a time) or trace.")
+    ] = None
+    trace: Annotated[Path | None, Option(help="Of --arrivals trace: a file of send times, in seconds.")] = None
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """How long a load lasts, and which part of it counts."""
+
+    requests: Annotated[int | None, Option(min=1, help="Requests that count.")] = None
+    duration: Annotated[
+        str | None, Option(metavar="TIME", help=f"Seconds that count (10s, 2m); default {DEFAULT_DURATION}.")
+    ] = None
+    warmup: Annotated[
+        str | None,
+        Option(metavar="N|TIME", help=f"Requests or time before, which don't count; default {DEFAULT_WARMUP}."),
+    ] = None
+    stable: Annotated[
+        str | None, Option(metavar="P%", help="Go on until throughput and latency of three windows differ by no more.")
+    ] = None
+    timeout: Annotated[str, Option(metavar="TIME", help="Time that an answer may take.")] = "60s"
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What is asked."""
+
+    data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines or Parquet file.")] = None
+    column: Annotated[
+        list[str] | None, Option(help="Of --data: the column, or TENSOR=COLUMN; may be given several times.")
+    ] = None
+    words: Annotated[
+        str | None,
+        Option(
+            metavar="LENGTHS",
+            help=f"Made-up texts of so many words: fixed:16, uniform:4-40, lognormal:32,0.8; default {DEFAULT_WORDS}.",
+        ),
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        Option("--set", metavar="NAME=VALUE", help="A setting of each request, such as max_tokens=50."),
+    ] = None
+    seed: Annotated[int, Option(min=0, help="Of made-up texts and poisson arrivals.")] = 0
+
+
+@dataclass(frozen=True)
+class SloOptions:
+    """What is wanted of a request."""
+
+    slo: Annotated[
+        str | None, Option(help="Targets that count towards goodput: 'ttft<200ms,tpot<50ms,latency<2s'.")
+    ] = None
+
+
+def target(options: ServerOptions, name: str) -> Target:
+    """NAME behind the server. Raises UsageError for an address that is none."""
+    from hfx.client.address import parse_address
+    from hfx.perf.measuring import Target
+
+    address = parse_address(options.url)
+    if address.protocol != "grpc":
+        raise UsageError(f"{options.url} is an HTTP address.", "Give the gRPC port's as HOST:PORT, and --http-url.")
+    return Target(name, options.url, _http(options.http_url), _http(options.metrics_url, "/metrics"))
+
+
+def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
+    """The loads in turn. Raises UsageError for options that exclude each other or can't be read."""
+    from hfx.perf.load import Closed, parse_concurrency, parse_open, parse_rates
+
+    is_open = options.rate is not None or options.arrivals is not None or options.trace is not None
+    if options.concurrency is not None and is_open:
+        raise UsageError(
+            "--concurrency is for callers that wait; --rate, --arrivals and --trace for requests that do not.",
+            "Choose one of them.",
+        )
+    if not is_open:
+        return tuple(Closed(callers) for callers in parse_concurrency(options.concurrency or "1"))
+    arrivals = options.arrivals or ("trace" if options.trace else "constant")
+    rates = parse_rates(options.rate) if options.rate is not None else (None,)
+    if rates == (None,) and arrivals.partition(":")[0] in ("constant", "poisson"):
+        raise UsageError(f"The arrivals {arrivals} need a rate.", "Give --rate, in requests a second.")
+    return tuple(parse_open(rate, arrivals, options.trace, seed) for rate in rates)
+
+
+def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
+    """How long PLAN lasts. One that sends all at once, or by a trace, has no warm-up unless one is asked for."""
+    from hfx.perf.builtin import Limits
+    from hfx.perf.load import Open, parse_seconds, parse_warmup
+
+    if options.requests is not None and options.duration is not None:
+        raise UsageError("--requests and --duration exclude each other.", "Choose one of them.")
+    by_trace = isinstance(plan, Open) and plan.arrivals == "trace"
+    at_once = isinstance(plan, Open) and plan.at_once
+    ends = options.requests is not None or by_trace or at_once or options.stable is not None
+    duration = options.duration or (None if ends else DEFAULT_DURATION)
+    requests, seconds = parse_warmup(options.warmup or ("0" if by_trace or at_once else DEFAULT_WARMUP))
+    return Limits(
+        requests=options.requests,
+        seconds=None if duration is None else parse_seconds(duration, "--duration"),
+        warmup_requests=requests,
+        warmup_seconds=seconds,
+        stable=None if options.stable is None else _percent(options.stable),
+        timeout=parse_seconds(options.timeout, "--timeout"),
+    )
+
+
+def asks(options: DataOptions, model: ModelMetadata) -> Asks:
+    """The requests for MODEL. Raises UsageError for a file, column or setting that can't be used."""
+    from hfx.perf.load import from_file, parse_columns, parse_lengths, synthetic, text_tensors
+
+    inputs = tuple(model.input_types)
+    settings = _settings(options.set or [], model)
+    if options.data is not None:
+        if options.words is not None:
+            raise UsageError("--words are made up, --data is read.", "Choose one of them.")
+        return from_file(options.data, parse_columns(options.column or [], inputs), settings, inputs=inputs)
+    if options.column:
+        raise UsageError("--column is about --data.", "Add --data FILE, or leave --column out.")
+    needed = tuple(name for name in text_tensors(inputs) if name not in settings)
+    lengths = parse_lengths(options.words or DEFAULT_WORDS)
+    return synthetic(DEFAULT_COUNT, lengths, options.seed, settings, needed)
+
+
+def slo(options: SloOptions) -> Slo | None:
+    """What is wanted, if anything."""
+    from hfx.perf.load import Slo
+
+    return None if options.slo is None else Slo.parse(options.slo)
+
+
+def _settings(pairs: Sequence[str], model: ModelMetadata) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name in found:
+            raise UsageError(f"--set {pair} {'is given twice' if equals else 'has no value'}.", "Give NAME=VALUE.")
+        if name not in model.input_types:
+            raise UsageError(
+                f"The model {model.name!r} has no input {name!r}: it takes {', '.join(model.input_types)}.",
+                "Set one of them.",
+            )
+        found[name] = value
+    return found
+
+
+def _http(text: str, path: str = "") -> str:
+    """HOST:PORT, or a URL, as a URL with PATH."""
+    if not text:
+        return ""
+    url = text if "://" in text else f"http://{text}"
+    return url if path and url.endswith(path) else url.rstrip("/") + path
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 100:
+        raise UsageError(f"--stable {text} is no percentage.", "Give a number above 0 and below 100, such as 10%.")
+    return value

@@ -1,0 +1,77 @@
+"""`hfx perf report`: result files as one HTML page with plots, and as SVG pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hfx.cli.output import reporter
+from hfx.errors import UsageError
+
+if TYPE_CHECKING:
+    from hfx.perf.results import Result
+
+
+def command(
+    context: typer.Context,
+    results: Annotated[list[Path], typer.Argument(metavar="RESULT...", help="Files that hfx perf wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    svg: Annotated[Path | None, typer.Option(help="Folder for each chart as SVG, light and dark.")] = None,
+) -> None:
+    """Show result files as one HTML page, which needs no network; also as SVG pictures."""
+    from hfx.perf.results import check_writable, read_result
+
+    report = reporter(context)
+    check_writable(output)
+    if output.resolve() in [path.resolve() for path in results]:
+        raise UsageError(f"{output} is one of the results.", "Give another --output.")
+    if svg is not None:
+        _folder(svg)
+    read = [read_result(path) for path in results]
+    with report.progress("Drawing"):
+        from hfx.perf.report.page import html
+
+        _write(output, html(read))
+        pictures = [] if svg is None else _pictures(read, svg)
+    size = output.stat().st_size
+    lines = [f"Wrote {output} ({size / 1e6:.1f} MB, {_counted(len(read), 'result')})."]
+    lines += [f"Wrote {_counted(len(pictures), 'picture')} into {svg}."] if svg is not None else []
+    report.result({"page": str(output), "bytes": size, "pictures": [str(path) for path in pictures]}, lines)
+
+
+def _pictures(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Every chart of RESULTS in FOLDER, in both themes; numbered where there are several results."""
+    from hfx.perf.report.charts import charts
+    from hfx.perf.report.pictures import svg
+    from hfx.perf.report.theme import DARK, LIGHT
+
+    written = []
+    for index, result in enumerate(results, 1):
+        prefix = f"{index}-" if len(results) > 1 else ""
+        for chart in charts(result):
+            for theme, colours in (("light", LIGHT), ("dark", DARK)):
+                path = folder / f"{prefix}{chart.name}-{theme}.svg"
+                _write(path, svg(chart, colours))
+                written.append(path)
+    return written
+
+
+def _folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} can't be a folder: {error.strerror}.", "Give another --svg.") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}.", "Give another place.") from error
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"

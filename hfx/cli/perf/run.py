@@ -1,0 +1,222 @@
+"""`hfx perf run`: one served model under one load or several, as a table and a result file.
+
+Options and words only: the load is hfx.perf.load's, the measurement hfx.perf.measuring's, the tables hfx.perf.report's.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hfx.cli.groups import grouped
+from hfx.cli.interrupts import deferred
+from hfx.cli.output import Reporter, reporter
+from hfx.cli.perf import loads
+from hfx.cli.perf.live import live
+from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, ServerOptions, SloOptions
+from hfx.cli.perf.stopping import ending_early
+from hfx.errors import LoadFailed, ServerError
+
+if TYPE_CHECKING:
+    from hfx.perf.load import Asks, Plan
+    from hfx.perf.measuring import Order, Target
+    from hfx.perf.report.table import Table
+    from hfx.perf.results import Machine, Result, Run
+
+
+class Tool(StrEnum):
+    """What sends the requests."""
+
+    BUILTIN = "builtin"
+    PERF_ANALYZER = "perf_analyzer"
+    LOCUST = "locust"
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How it is measured, and what becomes of it."""
+
+    tool: Annotated[Tool, typer.Option(help="What sends the requests.")] = Tool.BUILTIN
+    stream: Annotated[
+        bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
+    ] = None
+    label: Annotated[str, typer.Option(help="Its name in tables; the model's without it.")] = ""
+    repository: Annotated[
+        Path | None, typer.Option(help="Where the model is published: for its precision and its limit on this machine.")
+    ] = None
+    max_error_rate: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of requests that may fail; above it the exit code is 5."),
+    ] = None
+    output: Annotated[Path | None, typer.Option(metavar="F.json", help="Write the result file.")] = None
+
+
+@grouped
+def command(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The served model.")],
+    server: ServerOptions,
+    load: LoadOptions,
+    limit: LimitOptions,
+    data: DataOptions,
+    slo: SloOptions,
+    options: MeasureOptions,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- FLAGS]", help="Of perf_analyzer or locust: flags of its own.")
+    ] = None,
+) -> None:
+    """Measure a served model under load: throughput, latency, and what the server did meanwhile.
+
+    Ctrl-C ends it early, with the figures so far.
+    """
+    report = reporter(context)
+    with deferred():
+        from hfx.perf import measuring
+        from hfx.perf.machine import machine
+        from hfx.perf.results import check_writable, write_result
+
+    if options.output:
+        check_writable(options.output)
+    target, plans, wanted = _target(server, name, options), loads.plans(load, data.seed), loads.slo(slo)
+    limits = [loads.limits(limit, plan) for plan in plans]
+    asks = loads.asks(data, measuring.metadata(target))
+    here = machine()  # before the load, whose own work it must not count
+    flags = tuple(arguments or ())
+    orders = [measuring.Order(asks, each, wanted, options.tool.value, options.stream, flags) for each in limits]
+    outcome = _measured(target, list(zip(plans, orders, strict=True)), options, report)
+    result = _result(name, here, outcome, asks, options.repository)
+    if options.output:
+        write_result(result, options.output)
+    _print(result, options.output, report)
+    _judge(outcome, options.max_error_rate)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The runs, and what ended them before their time: an error of the server, or Ctrl-C. `left`: loads not run."""
+
+    runs: tuple[Run, ...]
+    failure: ServerError | None = None
+    interrupted: bool = False
+    left: int = 0
+
+
+def _target(server: ServerOptions, name: str, options: MeasureOptions) -> Target:
+    from hfx.perf.measuring import device_of
+    from hfx.repository.catalog import model
+
+    target = loads.target(server, name)
+    if options.repository is None:
+        return target
+    manifest = model(options.repository, name)
+    device = device_of(target)
+    precision = manifest.precision.gpu if device == "gpu" else manifest.precision.cpu
+    return replace(target, device=device, precision=precision or "", task=str(manifest.task))
+
+
+def _measured(target: Target, work: list[tuple[Plan, Order]], options: MeasureOptions, report: Reporter) -> Outcome:
+    """One load after the other; raises what goes wrong before there is anything to show."""
+    from hfx.perf.measuring import measure
+
+    runs: list[Run] = []
+    with ending_early() as stop, live(report) as show:
+        for plan, order in work:
+            title = f"{target.model}, {plan.load(order.asks.words, order.limits.words).label}"
+            failure: ServerError | None = None
+            try:
+                run = measure(target, plan, order, label=options.label, watch=show(title), stop=stop)
+                if run.requests.sent or not runs:  # Ctrl-C may come between two loads
+                    runs.append(run)
+                failure = _gone(run) if run.interrupted and not stop.is_set() else None
+            except ServerError as error:
+                if not runs and not stop.is_set():
+                    raise
+                failure = error
+            if stop.is_set() and not runs:
+                raise KeyboardInterrupt
+            if failure or stop.is_set():
+                return Outcome(tuple(runs), failure, stop.is_set(), len(work) - len(runs))
+    return Outcome(tuple(runs))
+
+
+def _gone(run: Run) -> ServerError:
+    """The error of a load that ended early by itself."""
+    words = next((note for note in run.notes if "early" in note), "The load was ended early.")
+    return LoadFailed(words, "See the server's log; the result has what was measured until then.")
+
+
+def _result(name: str, here: Machine, outcome: Outcome, asks: Asks, repository: Path | None) -> Result:
+    from hfx.perf.limit import against_limit
+    from hfx.perf.machine import known_rates
+    from hfx.perf.results import Result
+
+    runs, notes = outcome.runs, []
+    if outcome.left:
+        why = outcome.failure.message if outcome.failure else "interrupted."
+        notes.append(f"{outcome.left} further load{'s were' if outcome.left > 1 else ' was'} not run: {why}")
+    rates = known_rates() if repository else None
+    if repository and rates:
+        runs = tuple(against_limit(run, repository, rates, asks) for run in runs)
+    elif repository:
+        notes.append("No limit is known: `hfx perf machine` measures this machine's rates.")
+    return Result(
+        kind="run",
+        title=f"{name} under load",
+        command=shlex.join(["hfx", *sys.argv[1:]]),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=here,
+        runs=runs,
+        notes=tuple(notes),
+    )
+
+
+def _tables(result: Result) -> Iterator[Table]:
+    """What callers saw, what the tokens' times were, what the server did: each narrow enough for a terminal."""
+    from hfx.perf.report.figures import GENERATION, LATENCY, present
+    from hfx.perf.report.limits import roofline_table
+    from hfx.perf.report.tables import run_table, server_table, steps_table
+
+    yield run_table(result, ("throughput", *LATENCY, "goodput", "errors"))
+    if present(GENERATION, result.runs):
+        yield replace(run_table(result, GENERATION), title="Tokens")
+    yield from (server_table(result), steps_table(result), roofline_table(result))
+
+
+def _print(result: Result, output: Path | None, report: Reporter) -> None:
+    import json
+
+    from hfx.perf.report.table import to_lines
+    from hfx.perf.report.tables import warnings
+    from hfx.perf.results import to_json
+
+    notes = (*result.notes, *(note for run in result.runs for note in run.notes))
+    told = {each: any(note in each for note in notes) for each in warnings(result)}
+    top = [f"{'Note' if is_note else 'Warning'}: {each}" for each, is_note in told.items()]
+    parts = [top, *(to_lines(table) for table in _tables(result))]
+    parts += [[f"Written to {output}."]] if output else []
+    lines = [line for part in parts if part for line in ("", *part)]
+    report.result(json.loads(to_json(result)), lines[1:])
+
+
+def _judge(outcome: Outcome, allowed: float | None) -> None:
+    """Raise what decides the exit code: Ctrl-C, an error that ended it, more errors than allowed."""
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.failure:
+        raise outcome.failure
+    for run in outcome.runs:
+        rate = run.requests.failed / max(1, run.requests.sent)
+        if allowed is not None and rate > allowed:
+            raise LoadFailed(
+                f"{run.requests.failed} of {run.requests.sent} requests failed ({100 * rate:.2g} %), with"
+                f" {run.load.label}: more than --max-error-rate {allowed:g}.",
+                "The result names the errors.",
+            )

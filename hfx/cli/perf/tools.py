@@ -1,0 +1,36 @@
+"""`hfx perf tools`: the load generators that `hfx perf run --tool` takes, and fetching perf_analyzer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from hfx.cli.output import reporter
+
+
+class Fetched(StrEnum):
+    """What can be fetched."""
+
+    PERF_ANALYZER = "perf_analyzer"
+
+
+def command(
+    context: typer.Context,
+    tool: Annotated[Fetched | None, typer.Argument(metavar="[perf_analyzer]", help="What to fetch.")] = None,
+) -> None:
+    """List the load generators, or fetch NVIDIA's perf_analyzer."""
+    from hfx.perf.tools import install
+
+    report = reporter(context)
+    if tool is not None:
+        with report.progress(f"Fetching {tool}"):
+            program = install.fetch()
+        value = {"tool": str(tool), "version": program.version, "path": str(program.path)}
+        report.result(value, f"perf_analyzer {program.version} is at {program.path}")
+        return
+    found = install.tools()
+    rows = [(each.name, each.version or "-", each.about, each.where or each.fix) for each in found]
+    report.table({"tools": [asdict(each) for each in found]}, ("tool", "version", "what it is", "where"), rows)

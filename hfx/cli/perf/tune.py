@@ -1,0 +1,179 @@
+"""`hfx tune`: the settings of a published model searched on the real server, proven, and written down.
+
+Options and words only: the search is hfx.perf.tuning's.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hfx.cli.groups import grouped
+from hfx.cli.interrupts import deferred
+from hfx.cli.output import Reporter, reporter
+from hfx.cli.perf import loads
+from hfx.cli.perf.loads import DataOptions, LoadOptions, SloOptions
+from hfx.cli.perf.stopping import ending_early
+from hfx.errors import LoadFailed, UsageError
+
+if TYPE_CHECKING:
+    from hfx.perf.results import Result
+    from hfx.perf.tuning.outcome import Findings, Wish
+
+DEFAULT_CONCURRENCY = "8"
+
+
+class Device(StrEnum):
+    """What the model runs on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What may be tried, what it may cost, and what becomes of it."""
+
+    repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository")
+    device: Annotated[Device, typer.Option(help="The configurations that are tuned.")] = Device.CPU
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time for everything, the proof included.")] = "10m"
+    trials: Annotated[int | None, typer.Option(min=2, help="End the search after so many trials.")] = None
+    settings: Annotated[
+        str, typer.Option(metavar="A,B", help="Search only these settings; all that the model has without it.")
+    ] = ""
+    rounds: Annotated[int, typer.Option(min=3, max=100, help="Rounds of the proof: old settings against new.")] = 5
+    stream: Annotated[
+        bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
+    ] = None
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Time that an answer may take.")] = "60s"
+    study: Annotated[
+        Path | None, typer.Option(metavar="F.db", help="Keep the trials here, and go on with those that are there.")
+    ] = None
+    apply: Annotated[bool, typer.Option("--apply", help="Write a proven gain into the published model.")] = False
+    output: Annotated[Path | None, typer.Option(metavar="F.json", help="Write the result file.")] = None
+
+
+@grouped
+def command(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The published model.")],
+    load: LoadOptions,
+    data: DataOptions,
+    slo: SloOptions,
+    options: TuneOptions,
+) -> None:
+    """Find faster settings for a published model on a real Triton, and prove the gain against the present ones.
+
+    Each trial serves a changed copy; the published model changes only with --apply. The most throughput within --slo
+    wins. Interrupted, the same command goes on where it was.
+    """
+    report = reporter(context)
+    with deferred():
+        from hfx.perf.compare.side import Session
+        from hfx.perf.results import check_writable, write_result
+        from hfx.perf.tuning.outcome import Findings
+        from hfx.perf.tuning.tune import tune
+
+    if options.output:
+        check_writable(options.output)
+    wish, findings, failure = _wish(name, load, data, slo, options), Findings(), None
+    try:
+        with report.progress(f"Tuning {name}") as say, ending_early() as stop:
+            tune(wish, findings, Session(stop=stop, say=say))
+    except (LoadFailed, KeyboardInterrupt) as error:
+        if not findings.trials:
+            raise
+        failure = error
+        findings.notes.append(_ended(error))
+    result = _result(wish, findings)
+    if options.output:
+        write_result(result, options.output)
+    _print(name, result, findings, options, report)
+    if failure is not None:
+        raise failure
+
+
+def _wish(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, options: TuneOptions) -> Wish:
+    from hfx.perf.builtin import Limits
+    from hfx.perf.compare.published import metadata
+    from hfx.perf.load import Open, parse_seconds
+    from hfx.perf.measuring import Order
+    from hfx.perf.tuning.outcome import Wish
+    from hfx.repository import recover
+
+    recover(options.repository)
+    if (load.concurrency, load.rate, load.arrivals, load.trace) == (None, None, None, None):
+        load = replace(load, concurrency=DEFAULT_CONCURRENCY)
+    plans = loads.plans(load, data.seed)
+    if any(isinstance(plan, Open) and plan.rate is None for plan in plans):
+        raise UsageError("Settings are compared under a steady load.", "Give --concurrency, or --rate.")
+    limits = Limits(seconds=1.0, timeout=parse_seconds(options.timeout, "--timeout"))
+    asks = loads.asks(data, metadata(options.repository, name))
+    return Wish(
+        repository=options.repository,
+        name=name,
+        device=options.device.value,
+        plans=plans,
+        order=Order(asks, limits, loads.slo(slo), stream=options.stream),
+        budget=parse_seconds(options.budget, "--budget"),
+        only=tuple(part.strip() for part in options.settings.split(",") if part.strip()),
+        rounds=options.rounds,
+        trials=options.trials or math.inf,
+        study=options.study,
+        seed=data.seed,
+        apply=options.apply,
+        command=shlex.join(["hfx", *sys.argv[1:]]),
+    )
+
+
+def _ended(error: BaseException) -> str:
+    if isinstance(error, LoadFailed):
+        return error.message
+    return "Interrupted: the same command goes on with these trials."
+
+
+def _result(wish: Wish, findings: Findings) -> Result:
+    from hfx.perf.machine import machine
+    from hfx.perf.tuning.outcome import result
+
+    return result(wish, findings, machine())
+
+
+def _print(name: str, result: Result, findings: Findings, options: TuneOptions, report: Reporter) -> None:
+    import json
+
+    from hfx.perf.report.comparisons import comparison_table
+    from hfx.perf.report.table import to_lines
+    from hfx.perf.report.tables import warnings
+    from hfx.perf.report.trials import trials_table
+    from hfx.perf.results import to_json
+
+    lines = [f"Warning: {each}" for each in warnings(result)]
+    final = replace(result, runs=tuple(run for run in result.runs if run.round))
+    tables = [trials_table(result), *([comparison_table(final)] if final.runs else [])]
+    for table in tables:
+        lines += ["", *to_lines(table)] if table else []
+    lines += ["", *_verdict(name, findings, options.apply)]
+    lines += [f"Written to {options.output}."] if options.output else []
+    report.result(json.loads(to_json(result)), lines[1:] if not lines[0] else lines)
+
+
+def _verdict(name: str, findings: Findings, wanted: bool) -> list[str]:
+    """What came out, and what to do with it."""
+    from hfx.perf.tuning.settings import words
+
+    lines = [f"Best: {findings.best.label}, {words(findings.best.settings)}."] if findings.best else []
+    lines += [findings.verdict] if findings.verdict else []
+    if findings.applied:
+        instead = "" if findings.applied == name else f", and ask it instead of {name}"
+        lines.append(f"Written into {findings.applied}: serve it again{instead}.")
+    elif findings.proof and findings.proof.proven and not wanted:
+        lines.append("Nothing was changed: with --apply the settings are written into the model.")
+    return lines

@@ -1,0 +1,225 @@
+"""Changing settings of a published model: its configurations, its manifest, and nothing else of it.
+
+Owns which fields can be changed, the copy that shares the large files, and the order of the checks. It must not know
+which values are good, nor measure any. In place a change is a publication like every other (publish): a crash leaves
+the old model or the new one. Large files are hard links: published files are replaced, never written to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hfx.errors import LintFailed, ModelCorrupt, RepositoryError
+from hfx.manifest import FileEntry, Manifest, created_now, hash_file, verify_files, write_manifest
+from hfx.names import MANIFEST_FILE, check_name
+from hfx.repository.catalog import model
+from hfx.repository.config import MAX_CONFIG_BYTES, parse_config, render_message
+from hfx.repository.fields import Value, lookup
+from hfx.repository.lint import lint
+from hfx.repository.publish import publish, recover
+from hfx.repository.staging import Staging, storage
+from hfx.repository.subject import CONFIG, VARIANTS
+from hfx.strict_json import Json, read_text
+
+COPIED_BYTES = 1 << 20  # up to here a copy costs nothing; beyond it, files are linked
+RECORD = "tuned"  # in the manifest's choices
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`field` of the configuration of the model folder `folder` becomes `value`.
+
+    `field` is one of FIELDS, or `parameters.KEY` of a key that is there. `device` limits it to configs/DEVICE.pbtxt,
+    and config.pbtxt where that says the same; without it every configuration of the folder is changed.
+    """
+
+    folder: str
+    field: str
+    value: Value
+    device: str = ""
+
+
+def value(repository: Path, folder: str, field: str, device: str = "") -> Value | None:
+    """What the configuration of `folder` says now; None where it has no such field, or is absent."""
+    path = _served(repository / folder, device)
+    return lookup(field).read(parse_config(read_text(path, MAX_CONFIG_BYTES))) if path.is_file() else None
+
+
+def changed_copy(
+    repository: Path, name: str, edits: Sequence[Edit], target: Path, made_by: str, record: Mapping[str, Json] = {}
+) -> Manifest:
+    """Copy NAME with its members into the folder `target`, a repository of its own, changed by `edits`.
+
+    The copy is not linted. Raises ModelMissing, ModelCorrupt for files that are not as the manifest says, and
+    RepositoryError for a field that a configuration hasn't got or a value that it can't take.
+    """
+    manifest = model(repository, check_name(name))
+    changed = _changed_texts(repository, manifest, edits, made_by)
+    files = dict(manifest.files)
+    with storage(target):
+        for folder in manifest.folders:
+            (target / folder).mkdir(parents=True)  # none may be there: a file in it could be a link to a published one
+        for path, entry in manifest.files.items():
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            if path in changed:
+                (target / path).write_text(changed[path], encoding="utf-8")
+                files[path] = hash_file(target / path)
+            else:
+                _link(repository / path, target / path, entry)
+        made = replace(manifest, files=files, choices=_choices(manifest, edits if changed else (), made_by, record))
+        write_manifest(made, target / name / MANIFEST_FILE)
+    return made
+
+
+def change(
+    repository: Path, name: str, edits: Sequence[Edit], made_by: str, record: Mapping[str, Json] = {}
+) -> Manifest:
+    """Change NAME in place, as a whole or not at all, and return its manifest.
+
+    `made_by` is the command as the configurations' comments name it, without paths; `record` is kept in the manifest
+    beside the changes. Nothing happens where every value is as wanted. Raises as changed_copy does, and LintFailed.
+    """
+    recover(repository)
+    before = model(repository, check_name(name))
+    if problems := verify_files(before, repository):
+        raise ModelCorrupt(f"{name!r} is not as it was published: {problems[0].message}", "Export it again.")
+    if not _changed_texts(repository, before, edits, made_by):
+        return before
+    with Staging(repository, name) as staging:
+        changed_copy(repository, name, edits, staging.root, made_by, record)
+        _check_rules(staging.root, before.triton.built_for)
+        if model(repository, name) != before:
+            raise RepositoryError(f"{name!r} was published anew meanwhile.", "Try again.")
+        return publish(staging, replace=True)
+
+
+@contextmanager
+def scratch(repository: Path, name: str) -> Iterator[Path]:
+    """A folder for changed copies of NAME, on the repository's file system so that they cost no space.
+
+    It is deleted on leaving, and by recover() after a crash. Where the repository can't be written to, it lies in the
+    folder for temporary files.
+    """
+    if os.access(repository, os.W_OK):
+        with Staging(repository, name) as staging:
+            yield staging.path
+    else:
+        with TemporaryDirectory(prefix="hfx-") as folder:
+            yield Path(folder)
+
+
+# Configurations
+
+
+def _changed_texts(repository: Path, manifest: Manifest, edits: Sequence[Edit], made_by: str) -> dict[str, str]:
+    """The new text of every configuration that changes, by its path in the manifest."""
+    texts = {}
+    for folder in dict.fromkeys(edit.folder for edit in edits):
+        if folder not in manifest.folders:
+            raise RepositoryError(f"{manifest.name!r} has no folder {folder!r}.", f"It has {manifest.folders}.")
+        for path, old in _configs(repository, manifest, folder).items():
+            mine = [e for e in edits if e.folder == folder and path in _paths(repository, manifest, e)]
+            new = parse_config(old)
+            done = [words for edit in mine if (words := _apply(new, edit))]
+            if done:
+                texts[path] = _rendered(old, new, f"Changed by: {made_by} ({', '.join(done)})")
+    return texts
+
+
+def _configs(repository: Path, manifest: Manifest, folder: str) -> dict[str, str]:
+    """The texts of a folder's configurations, compared with the manifest."""
+    variants = f"{folder}/{VARIANTS}/"
+    names = [path for path in manifest.files if path == f"{folder}/{CONFIG}" or path.startswith(variants)]
+    return {path: _text(repository / path, manifest.files[path]) for path in names}
+
+
+def _text(path: Path, entry: FileEntry) -> str:
+    text = read_text(path, MAX_CONFIG_BYTES)
+    if hash_file(path) != entry:
+        raise ModelCorrupt(f"{path} is not the file that was published.", "Export the model again.")
+    return text
+
+
+def _paths(repository: Path, manifest: Manifest, edit: Edit) -> set[str]:
+    """The configurations that an edit is about."""
+    texts = _configs(repository, manifest, edit.folder)
+    own, shared = f"{edit.folder}/{VARIANTS}/{edit.device}.pbtxt", f"{edit.folder}/{CONFIG}"
+    if not edit.device:
+        return set(texts)
+    if own not in texts:
+        return {shared}
+    return {own, shared} if parse_config(texts[own]) == parse_config(texts[shared]) else {own}
+
+
+def _apply(message: Any, edit: Edit) -> str:
+    """Write the value into MESSAGE and say what changed, or nothing where it was there."""
+    field = lookup(edit.field)
+    old = field.read(message)
+    if old is None:
+        raise RepositoryError(f"The configuration of {edit.folder!r} has no {edit.field}.", "Leave this setting out.")
+    if old == edit.value:
+        return ""
+    try:
+        field.write(message, edit.value)
+    except (TypeError, ValueError) as error:
+        raise RepositoryError(f"{edit.field} of {edit.folder!r} can't be {edit.value!r}.", f"{error}.") from error
+    return f"{edit.field} {old} -> {edit.value}"
+
+
+def _rendered(old: str, message: Any, comment: str) -> str:
+    """MESSAGE as hfx writes configurations, below the comments that the OLD text begins with, and one more."""
+    head = itertools.takewhile(lambda line: line.startswith("#"), old.splitlines())
+    return render_message(message, (*(line.removeprefix("# ") for line in head), comment))
+
+
+def _served(folder: Path, device: str) -> Path:
+    """The configuration that a server reads with --model-config-name DEVICE."""
+    own = folder / VARIANTS / f"{device}.pbtxt"
+    return own if device and own.is_file() else folder / CONFIG
+
+
+# Files
+
+
+def _link(source: Path, target: Path, entry: FileEntry) -> None:
+    """Bring one unchanged file: small ones as copies, large ones as hard links where the file system has them."""
+    try:
+        status = source.lstat()
+    except OSError as error:
+        raise ModelCorrupt(f"{source} can't be read: {error.strerror}.", "Export the model again.") from error
+    if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+        raise ModelCorrupt(f"{source} is not the file that was published.", "Export the model again.")
+    if entry.size > COPIED_BYTES:
+        try:
+            return os.link(source, target, follow_symlinks=False)
+        except OSError:
+            pass  # another file system, another owner's file, or none that knows hard links
+    shutil.copyfile(source, target)
+
+
+def _choices(manifest: Manifest, edits: Sequence[Edit], made_by: str, record: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The manifest's choices with what was changed, on top of earlier changes."""
+    if not edits:
+        return manifest.choices
+    earlier = manifest.choices.get(RECORD)
+    known: Any = earlier.get("settings", {}) if isinstance(earlier, dict) else {}
+    settings = {**known, **{f"{edit.folder} {edit.field}": edit.value for edit in edits}}
+    return {**manifest.choices, RECORD: {"by": made_by, "at": created_now(), "settings": settings, **record}}
+
+
+def _check_rules(root: Path, triton_tag: str) -> None:
+    """Raise LintFailed where the changed model breaks a rule of the repository."""
+    if errors := [finding for finding in lint(root, triton_tag) if finding.severity == "error"]:
+        raise LintFailed(
+            f"The changed model would break {len(errors)} rules: {'; '.join(map(str, errors[:3]))}",
+            "Choose other values; nothing was changed.",
+        )

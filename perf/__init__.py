@@ -1,0 +1,4 @@
+"""Measuring served models: load, comparison, tuning, reports. Every number that hfx prints of a model comes from here.
+
+`results/` is the file that all parts meet through; `measuring.py` puts a load to a server and gives one Run of it.
+"""

@@ -1,0 +1,109 @@
+"""What measurements fetch or make once: other people's programs and packages, and models converted for them.
+
+Everything is pinned, installed without dependencies (torch must stay the one that is installed) and kept apart from the
+environment, in `$HFX_PERF_CACHE` or `~/.cache/hfx/perf`. It must not know what the packages are used for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hfx.errors import FetchFailed
+
+INSTALL_SECONDS = 600
+
+
+def root() -> Path:
+    """The folder of everything fetched and made."""
+    return Path(os.environ.get("HFX_PERF_CACHE") or Path.home() / ".cache" / "hfx" / "perf")
+
+
+def packages(name: str, pins: Sequence[str], finish: Callable[[Path], None] = lambda folder: None) -> Path:
+    """The folder with the packages `pins` (each NAME==VERSION), installed at the first call and finished by `finish`.
+
+    Raises FetchFailed.
+    """
+
+    def build(folder: Path) -> None:
+        _install(name, pins, folder)
+        finish(folder)
+
+    return made(_folder_name(name, pins), build)
+
+
+def installed(name: str, pins: Sequence[str]) -> Path | None:
+    """The folder that `packages` gives, None where nothing was fetched yet."""
+    folder = root() / _folder_name(name, pins)
+    return folder if folder.is_dir() else None
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder of the cache; whoever makes it at the moment is waited for."""
+    with _locked(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def made(name: str, build: Callable[[Path], None]) -> Path:
+    """The folder `name` of the cache, filled by `build` at the first call; it appears whole or not at all."""
+    target = root() / name
+    with _locked(target):
+        if target.is_dir():
+            return target
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            build(staging)
+            staging.rename(target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def _folder_name(name: str, pins: Sequence[str]) -> str:
+    # One pin is named; of several, another one may change.
+    others = f"-{hashlib.sha256(' '.join(pins).encode()).hexdigest()[:6]}" if len(pins) > 1 else ""
+    return f"{name}-{'-'.join(pins[0].split('=='))}{others}"
+
+
+def _install(name: str, pins: Sequence[str], folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
+    try:
+        done = subprocess.run([*command, *pins], capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise _failure(name, pins, f"pip took longer than {INSTALL_SECONDS} s") from None
+    if done.returncode:
+        errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise _failure(name, pins, errors[-1] if errors else f"pip ended with code {done.returncode}")
+
+
+def _failure(name: str, pins: Sequence[str], reason: str) -> FetchFailed:
+    more = f" and {len(pins) - 1} more" if len(pins) > 1 else ""
+    return FetchFailed(
+        f"The packages of {name} ({pins[0]}{more}) can't be fetched: {reason.rstrip('.')}.",
+        f"pip must reach its index (`pip download {pins[0]}` tells more); or copy the folder "
+        f"{root() / _folder_name(name, pins)} from a machine that has it.",
+    )
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    lock = target.with_name(f"{target.name}.lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")
+    except OSError as error:
+        raise FetchFailed(
+            f"Nothing can be kept in {root()}: {error.strerror}.",
+            "Give a folder that you may write to: HFX_PERF_CACHE.",
+        ) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,54 @@
+"""A run beside what this machine could do at most with its model.
+
+Owns what the limit depends on in a run: how many rows shared a step, and how many tokens a request had. The limit
+itself is hfx.perf.machine's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hfx.errors import UsageError
+from hfx.names import NET_SUFFIX, TOKENIZE_SUFFIX
+from hfx.perf.load import Asks
+from hfx.perf.machine import roofline, tokens_read
+from hfx.perf.results.schema import Rates, Run
+from hfx.perf.server.engine import engine_step
+
+
+def against_limit(run: Run, repository: Path, rates: Rates, asks: Asks | None = None) -> Run:
+    """RUN with the limit of a machine of these RATES, where it can be known of the model in REPOSITORY.
+
+    A model that writes nothing does not tell how much it read: its limit needs the ASKS.
+    """
+    if not run.requests.succeeded:
+        return run
+    model, device, batch = run.subject.model, run.subject.device, rows_a_step(run) or 1.0
+    if run.tokens_per_second is None or run.tokens is None:
+        read = _read(repository, model, asks)
+        return replace(
+            run, roofline=roofline(repository, model, device, rates, batch, run.throughput, "requests", read)
+        )
+    read, written = (tokens / run.requests.succeeded for tokens in (run.tokens.read, run.tokens.written))
+    found = roofline(repository, model, device, rates, batch, run.tokens_per_second, "tokens", read, written)
+    return replace(run, roofline=found)
+
+
+def _read(repository: Path, model: str, asks: Asks | None) -> float | None:
+    """The tokens of an average request; None where there is no tokenizer, or one of ASKS is refused by it."""
+    if asks is None or not (repository / (model + TOKENIZE_SUFFIX)).is_dir():
+        return None
+    try:
+        return tokens_read(repository, model, asks)
+    except UsageError:  # the server said so, too: a measurement is none the worse for it
+        return None
+
+
+def rows_a_step(run: Run) -> float | None:
+    """The rows of an average step of the engine, or batch of the net; None where the server did not say."""
+    if run.server is None:
+        return None
+    if engine := engine_step(run.server.counters, run.subject.model):
+        return engine.batch
+    return next((step.batch for step in run.server.steps if step.model.endswith(NET_SUFFIX)), None)

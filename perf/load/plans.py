@@ -1,0 +1,123 @@
+"""When requests are sent: by callers who wait for their answers, or at times of their own.
+
+A plan is a value that any tool can carry out. It must not know what is sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hfx.errors import UsageError
+
+if TYPE_CHECKING:
+    from hfx.perf.results import Load
+
+Arrivals = Literal["constant", "poisson", "burst", "trace"]
+MOST_CALLERS = 100_000
+
+
+@dataclass(frozen=True)
+class Closed:
+    """So many callers, each of whom sends the next request when the last one is answered."""
+
+    callers: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.callers <= MOST_CALLERS:
+            raise UsageError(f"A load of {self.callers} callers can't be.", f"Give 1 to {MOST_CALLERS}.")
+
+    def load(self, data: str, limit: str, case: str = "") -> Load:
+        """This plan in a result file."""
+        from hfx.perf.results import Load  # tools that only carry out a plan need no schema
+
+        return Load("closed", concurrency=self.callers, data=data, limit=limit, case=case)
+
+
+@dataclass(frozen=True)
+class Open:
+    """Requests that come whether others are answered or not.
+
+    `rate` a second, evenly (constant) or at random (poisson: exponential gaps drawn from `seed`); all at once (burst
+    without a rate) or `burst` at a time, so often that the rate comes out; or at the seconds of `trace`, which rise.
+    """
+
+    rate: float | None = None
+    arrivals: Arrivals = "constant"
+    trace: tuple[float, ...] = ()
+    seed: int = 0
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise UsageError(f"A rate of {self.rate:g} requests a second can't be.", "Give a positive number.")
+        if self.arrivals == "trace":
+            self._check_trace()
+        elif self.rate is None and (self.arrivals != "burst" or self.burst is not None):
+            raise UsageError(f"{self.arrivals.title()} arrivals need a rate.", "Give --rate, in requests a second.")
+        if self.burst is not None and (self.arrivals != "burst" or self.burst < 1):
+            raise UsageError(f"Bursts of {self.burst} requests can't be.", "Give burst:N with N from 1 up.")
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all requests are due in the same moment."""
+        return self.arrivals == "burst" and self.rate is None
+
+    def load(self, data: str, limit: str, case: str = "") -> Load:
+        """This plan in a result file."""
+        from hfx.perf.results import Load
+
+        words = f"burst of {self.burst}" if self.burst else "all at once" if self.at_once else self.arrivals
+        return Load("open", rate=self.mean_rate, arrivals=words, data=data, limit=limit, case=case)
+
+    @property
+    def mean_rate(self) -> float | None:
+        """Requests a second; of a trace its mean, None for all at once."""
+        if self.arrivals != "trace":
+            return self.rate
+        seconds = self.trace[-1] - self.trace[0]
+        return (len(self.trace) - 1) / seconds if seconds > 0 else None
+
+    def times(self, count: int | None, seconds: float | None) -> Iterator[float]:
+        """When each request is due, in seconds from the start: COUNT of them, and none at SECONDS or later.
+
+        Without either, a trace ends by itself and all others go on for ever. Raises UsageError for a burst of no size.
+        """
+        if self.at_once and count is None:
+            raise UsageError("A burst of all requests at once needs their number.", "Give --requests.")
+        found: Iterator[float] = self._all()
+        if count is not None:
+            found = itertools.islice(found, count)
+        if seconds is not None:
+            found = itertools.takewhile(lambda at: at < seconds, found)
+        return found
+
+    def _all(self) -> Iterator[float]:
+        if self.arrivals == "trace":
+            return iter(self.trace)
+        if self.rate is None:
+            return itertools.repeat(0.0)
+        if self.arrivals == "poisson":
+            return _poisson(self.rate, random.Random(self.seed))
+        together, rate = self.burst or 1, self.rate
+        return (number // together * together / rate for number in itertools.count())
+
+    def _check_trace(self) -> None:
+        if self.rate is not None:
+            raise UsageError("A trace has its own times.", "Leave the rate out.")
+        if not self.trace or any(later < earlier for earlier, later in itertools.pairwise(self.trace)):
+            raise UsageError("The times of a trace must rise, and there must be one.", "Sort them.")
+
+
+Plan = Closed | Open
+
+
+def _poisson(rate: float, chance: random.Random) -> Iterator[float]:
+    at = 0.0
+    while True:
+        yield at
+        at += chance.expovariate(rate)

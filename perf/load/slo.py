@@ -1,0 +1,87 @@
+"""A service level: what a request must keep to count as good.
+
+Owns the names that can be bound and their judgement. It must not know how a request was timed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from hfx.errors import UsageError
+from hfx.perf.load.durations import parse_seconds
+
+NAMES = ("ttft", "tpot", "latency")
+OF_STREAMS = frozenset({"ttft", "tpot"})
+PATTERN = re.compile(r"\s*([a-z_]+)\s*<=?\s*(\S.*?)\s*")
+FIX = f"Bind {', '.join(NAMES)}, e.g. 'ttft<200ms,tpot<50ms,latency<2s'."
+
+
+class Timed(Protocol):
+    """A request that succeeded, in seconds; what only a stream shows is None elsewhere."""
+
+    @property
+    def latency(self) -> float:
+        """From the moment it was to be sent to its end."""
+
+    @property
+    def ttft(self) -> float | None:
+        """To the first token."""
+
+    @property
+    def tpot(self) -> float | None:
+        """Between its tokens, on average; None for fewer than two."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A time (one of NAMES) that must stay below so many seconds."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Slo:
+    """All bounds hold for a good request; `text` is how they were written."""
+
+    text: str
+    bounds: tuple[Bound, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`ttft<200ms,tpot<50ms,latency<2s`, in us, ms or s. Raises UsageError."""
+        found: dict[str, Bound] = {}
+        for part in text.split(","):
+            match = PATTERN.fullmatch(part)
+            if match is None or match[1] not in NAMES:
+                raise UsageError(f"The SLO has a part {part.strip()!r} that can't be read.", FIX)
+            if match[1] in found:
+                raise UsageError(f"The SLO binds {match[1]} twice.", FIX)
+            found[match[1]] = Bound(match[1], parse_seconds(match[2], f"SLO's {match[1]}", unit=""))
+        return cls(text.replace(" ", ""), tuple(found.values()))
+
+    @property
+    def needs_stream(self) -> bool:
+        """Whether a bound is on the times of tokens, which only a stream shows."""
+        return any(bound.name in OF_STREAMS for bound in self.bounds)
+
+    def check(self, stream: bool) -> None:
+        """Raise UsageError for a bound on tokens' times where answers come whole."""
+        if self.needs_stream and not stream:
+            raise UsageError(
+                f"The SLO {self.text!r} binds times of tokens, but answers come whole here.",
+                "Ask a generator with streaming, or bind latency alone.",
+            )
+
+    def kept(self, record: Timed) -> bool:
+        """Whether a request that succeeded kept all bounds; a text of one token has no time between tokens to keep."""
+        return all(_kept(bound, record) for bound in self.bounds)
+
+
+def _kept(bound: Bound, record: Timed) -> bool:
+    value: float | None = getattr(record, bound.name)
+    if value is None:
+        return bound.name == "tpot" and record.ttft is not None
+    return value < bound.seconds

@@ -1,0 +1,246 @@
+"""One load put to one served model, and everything that was measured of it as one Run.
+
+Chooses the tool, takes the server's figures around the part that counts, and judges whether anything was measured at
+all. It must not know options, tables, or how a tool sends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hfx.client import Client, ModelMetadata
+from hfx.client.tasks import task_of
+from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
+from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
+from hfx.perf.builtin import Generated, Limits, Progress
+from hfx.perf.load import Asks, Plan, Slo
+from hfx.perf.results.schema import Rates, Requests, Run, Scalar, Subject
+from hfx.perf.server import ServerWatch, Sources, Statistics, place
+
+if TYPE_CHECKING:
+    from hfx.triton import EmbeddedServer
+
+TOOLS = ("builtin", "perf_analyzer", "locust")
+PATIENCE = 10.0  # seconds that a server may take to say what a model takes
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A served model: NAME (never NAME_stream), where it is asked (`grpc_url`: HOST:PORT), and what is known of it.
+
+    `http_url` and `metrics_url` are whole URLs; `pid` is the server's, on this machine. What is empty is not known.
+    """
+
+    model: str
+    grpc_url: str
+    http_url: str = ""
+    metrics_url: str = ""
+    device: str = ""
+    precision: str = ""
+    task: str = ""
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked, how long and how, but not how many at a time. `stream` None: as the task is usually used.
+
+    `arguments` are further flags of perf_analyzer's or locust's own.
+    """
+
+    asks: Asks
+    limits: Limits
+    slo: Slo | None = None
+    tool: str = "builtin"
+    stream: bool | None = None
+    arguments: tuple[str, ...] = ()
+
+
+def server_target(server: EmbeddedServer, model: str, precision: str = "") -> Target:
+    """MODEL on a Triton that this process started."""
+    return Target(model, server.grpc_url, server.http_url, server.metrics_url, server.device, precision, pid=server.pid)
+
+
+def metadata(target: Target) -> ModelMetadata:
+    """What the model takes. Raises ServerUnreachable, or ModelUnknown with the names that there are."""
+    with Client(target.grpc_url, timeout=PATIENCE, retries=0) as client:
+        return client.metadata(target.model)
+
+
+def device_of(target: Target) -> str:
+    """`cpu` or `gpu`, as the server's configuration says; empty where it does not."""
+    with Statistics(target.grpc_url) as statistics, suppress(ServerError):
+        return statistics.device(target.model)
+    return ""
+
+
+def placed(target: Target) -> Target:
+    """TARGET with the addresses and the process that it does not name, where they can be found."""
+    if target.http_url and target.metrics_url and target.pid is not None:
+        return target
+    found = place(target.grpc_url)
+    return replace(
+        target,
+        http_url=target.http_url or found.http_url,
+        metrics_url=target.metrics_url or found.metrics_url,
+        pid=found.pid if target.pid is None else target.pid,
+    )
+
+
+def measure(
+    target: Target,
+    plan: Plan,
+    order: Order,
+    *,
+    label: str = "",
+    round: int = 0,
+    case: str = "",
+    settings: Mapping[str, Scalar] = {},
+    watch: Watch | None = None,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Put PLAN's load to TARGET and return what was measured. `watch` hears of the progress, `stop` ends it early.
+
+    Raises UsageError for what the model or the tool can't take, ServerUnreachable, ModelUnknown, and LoadFailed when
+    there was not one answer.
+    """
+    target, order = _known(target, order)
+    stop = stop or threading.Event()
+    door = target.model + STREAM_SUFFIX if order.stream else target.model
+    sources = Sources(target.model, target.grpc_url, target.metrics_url, target.pid)
+    with ServerWatch(sources) as server:
+        made = _generate(target, plan, order, _counting(server, order.limits, watch), stop)
+        side = server.end(door, made.requests.succeeded)
+    if not made.requests.succeeded and not stop.is_set():
+        raise nothing(target.model, made.requests)
+    return Run(
+        subject=_subject(target, order, label, settings),
+        load=plan.load(order.asks.words, order.limits.words, case),
+        began=made.began,
+        seconds=made.seconds,
+        requests=made.requests,
+        throughput=made.throughput,
+        latency=made.latency,
+        round=round,
+        interrupted=made.interrupted,
+        stable=made.stable,
+        tokens_per_second=made.tokens_per_second,
+        tokens=made.tokens,
+        ttft=made.ttft,
+        tpot=made.tpot,
+        gaps=made.gaps,
+        slo=order.slo.text if order.slo else "",
+        goodput=made.goodput,
+        client=made.client,
+        server=side,
+        notes=(*made.notes, *server.failures, *_unknown(target)),
+    )
+
+
+def against_limit(run: Run, repository: Path, rates: Rates, asks: Asks | None = None) -> Run:
+    """As hfx.perf.limit's, which is loaded only when it is wanted: it reads tokenizers."""
+    from hfx.perf.limit import against_limit as beside
+
+    return beside(run, repository, rates, asks)
+
+
+def nothing(model: str, requests: Requests) -> LoadFailed:
+    """The error for a load without an answer: its most frequent reason."""
+    if not requests.sent:
+        return LoadFailed(f"No request was sent to {model}.", "Give it more time: --duration or --requests.")
+    counts = {**requests.errors, **({"RequestTimeout": requests.timeouts} if requests.timeouts else {})}
+    kind = max(counts, key=lambda each: counts[each], default="")
+    words = requests.words.get(kind, "no reason is known")
+    return LoadFailed(
+        f"None of {requests.sent} requests to {model} succeeded: {kind} ({counts.get(kind, 0)}): {words}",
+        f"Try one alone: hfx infer {model} TEXT",
+    )
+
+
+def _subject(target: Target, order: Order, label: str, settings: Mapping[str, Scalar]) -> Subject:
+    return Subject(
+        label=label or target.model,
+        model=target.model,
+        tool=order.tool,  # type: ignore[arg-type]
+        task=target.task,
+        device=target.device,  # type: ignore[arg-type]
+        precision=target.precision,
+        door="grpc-stream" if order.stream else "grpc",
+        settings=dict(settings),
+    )
+
+
+def _unknown(target: Target) -> tuple[str, ...]:
+    """What is missed of a server whose metrics were not found."""
+    if target.metrics_url or target.task not in GENERATION_TASKS:
+        return ()
+    return ("The server's metrics were not found (--metrics-url): its decode steps are not known.",)
+
+
+def _known(target: Target, order: Order) -> tuple[Target, Order]:
+    """Both with what only the server can tell: the task, the way of asking, the process."""
+    found = metadata(target)
+    task = target.task or _task(found)
+    if order.stream and task not in GENERATION_TASKS:
+        raise UsageError(
+            f"The answers of {target.model!r} can't be streamed: it is for {task or 'no task of hfx'}.",
+            "Leave --stream out.",
+        )
+    stream = task in GENERATION_TASKS if order.stream is None else order.stream
+    known = replace(target, task=task, device=target.device or device_of(target))
+    return placed(known), replace(order, stream=stream)
+
+
+def _task(found: ModelMetadata) -> str:
+    try:
+        return str(task_of(found))
+    except RequestRefused:  # any model of Triton's can be measured
+        return ""
+
+
+def _generate(target: Target, plan: Plan, order: Order, watch: Watch, stop: threading.Event) -> Generated:
+    if order.tool == "perf_analyzer":
+        from hfx.perf.tools.perf_analyzer import run_perf_analyzer
+
+        return run_perf_analyzer(target, plan, order, watch, stop)
+    if order.tool == "locust":
+        from hfx.perf.tools.locust import run_locust
+
+        return run_locust(target, plan, order, watch, stop)
+    if order.tool != "builtin":
+        raise UsageError(f"There is no tool {order.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
+    if order.arguments:
+        raise UsageError(
+            f"The built-in generator has no flags of its own: {' '.join(order.arguments)}.",
+            "Leave out what follows `--`.",
+        )
+    from hfx.perf.builtin import generate
+
+    return generate(
+        target.grpc_url, target.model, plan, order.asks, order.limits, order.slo, bool(order.stream), watch, stop
+    )
+
+
+def _counting(server: ServerWatch, limits: Limits, watch: Watch | None) -> Watch:
+    """WATCH that also tells SERVER what counts."""
+    warms_up = bool(limits.warmup_requests or limits.warmup_seconds)
+    counts = False
+
+    def heard(progress: Progress) -> None:
+        nonlocal counts
+        if progress.phase != "warmup" and not counts:
+            counts = True
+            (server.begin if warms_up else server.begin_usage)()
+        # Not by those in flight: of a burst none is, when all have just been told to go.
+        if progress.phase == "draining" and progress.succeeded + progress.failed >= progress.sent:
+            server.end_usage()
+        if watch:
+            watch(progress)
+
+    return heard

@@ -1,0 +1,89 @@
+"""optimum-intel: OpenVINO's runtime under transformers' generate and pipelines, weights by nncf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hfx.perf.peers import packages
+from hfx.perf.peers.classifying import Classifying
+from hfx.perf.peers.decoding import Generating, model_class
+from hfx.perf.peers.model import Model
+
+PACKAGES = packages.Packages(
+    "peers",
+    (
+        "optimum-intel==2.2.0",
+        "optimum==2.3.0",
+        "nncf==3.4.0",
+        "scikit-learn==1.9.1",
+        "joblib==1.6.0",
+        "threadpoolctl==3.8.0",
+        "cloudpickle==3.1.2",
+        "narwhals==2.28.0",
+        "pydot==4.0.1",
+        "pyparsing==3.3.3",
+        "tabulate==0.10.0",
+        "ninja==1.13.2",
+        "psutil==7.2.2",
+    ),
+)
+# One scale for each group of a row's activations: 128 is the fastest for batches, 32 (the default) for a row of int4.
+GROUPS = {"int8": "128", "int4": "32"}
+BITS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {},
+    "int8": {"bits": 8, "sym": False},
+    "int4": {"bits": 4, "sym": True, "group_size": 128, "ratio": 1.0, "group_size_fallback": "ignore"},
+}
+CLASSIFIER = "OVModelForSequenceClassification"
+
+
+def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
+    """The checkpoint as OpenVINO files; with int4 weights, the embedding and the head stay int8."""
+    export(model_class(model, "OV"), model, folder, fetched, BITS[precision])
+
+
+def convert_classifier(model: Model, folder: str, fetched: str, precision: str) -> None:
+    """The checkpoint as OpenVINO files."""
+    export(CLASSIFIER, model, folder, fetched, BITS[precision])
+
+
+def export(name: str, model: Model, folder: str, fetched: str, bits: Mapping[str, Any]) -> None:
+    """The checkpoint by optimum-intel's class NAME, with `bits` for nncf (empty: float32)."""
+    packages.use(fetched)
+    import optimum.intel
+
+    quantization = optimum.intel.OVWeightQuantizationConfig(**bits) if bits else None
+    options = {"quantization_config": quantization} if bits else {"load_in_8bit": False}
+    kind = getattr(optimum.intel, name)
+    kind.from_pretrained(model.checkpoint, export=True, compile=False, **options).save_pretrained(folder)
+
+
+def open_net(model: Model, folder: str, fetched: str, precision: str, threads: int) -> Generating:
+    """The converted generator for a single stream of requests."""
+    return Generating(_opened(model_class(model, "OV"), folder, fetched, properties(precision, threads)), model)
+
+
+def open_classifier(model: Model, folder: str, fetched: str, precision: str, threads: int) -> Classifying:
+    """The converted classifier for a single stream of requests; activations of int8 by OpenVINO's defaults."""
+    wanted = properties("bf16" if precision == "int8" else precision, threads)
+    return Classifying(_opened(CLASSIFIER, folder, fetched, wanted), model)
+
+
+def properties(precision: str, threads: int) -> dict[str, str]:
+    """What the compiled model is asked for.
+
+    By default, what has no integers is computed in bfloat16 where the processor can; fp32 is float32 all through.
+    """
+    found = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": str(threads)}
+    if precision == "fp32":
+        found["INFERENCE_PRECISION_HINT"] = "f32"
+    return {**found, "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUPS[precision]} if precision in GROUPS else found
+
+
+def _opened(name: str, folder: str, fetched: str, options: dict[str, str]) -> Any:
+    packages.use(fetched)
+    import optimum.intel
+
+    return getattr(optimum.intel, name).from_pretrained(folder, ov_config=options)

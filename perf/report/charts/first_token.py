@@ -1,0 +1,12 @@
+"""The time to the first token over the load."""
+
+from __future__ import annotations
+
+from hfx.perf.report.charts.chart import Chart
+from hfx.perf.report.charts.over_load import over_load
+from hfx.perf.results.schema import Result
+
+
+def chart(result: Result) -> Chart | None:
+    """Median and p99 of each way; None without streams under two loads."""
+    return over_load(result, "ttft", "first-token", "Time to the first token")

@@ -1,0 +1,55 @@
+"""The result file of hfx perf: its schema, its reading and writing, and what follows from its runs."""
+
+from hfx.perf.results.distribution import cumulative, distribution, merged, share_within
+from hfx.perf.results.files import check_writable, read_result, to_json, write_result
+from hfx.perf.results.schema import (
+    ClientSide,
+    Cost,
+    Distribution,
+    Gpu,
+    Load,
+    Machine,
+    Published,
+    Rates,
+    Requests,
+    Result,
+    Roofline,
+    Run,
+    ServerSide,
+    Step,
+    Subject,
+    Tokens,
+)
+from hfx.perf.results.summary import Group, Spread, groups, ratios, spread
+
+__all__ = [
+    "ClientSide",
+    "Cost",
+    "Distribution",
+    "Gpu",
+    "Group",
+    "Load",
+    "Machine",
+    "Published",
+    "Rates",
+    "Requests",
+    "Result",
+    "Roofline",
+    "Run",
+    "ServerSide",
+    "Spread",
+    "Step",
+    "Subject",
+    "Tokens",
+    "check_writable",
+    "cumulative",
+    "distribution",
+    "groups",
+    "merged",
+    "ratios",
+    "read_result",
+    "share_within",
+    "spread",
+    "to_json",
+    "write_result",
+]

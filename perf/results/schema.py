@@ -1,0 +1,255 @@
+"""The result file: what was measured, of what, under which load, on which machine.
+
+One format for every tool and every command. Times are milliseconds unless a name says otherwise; what was not measured
+is None, never zero. This file must not know how anything is measured or shown.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+Kind = Literal["run", "compare", "scenario", "tune"]
+Tool = Literal["builtin", "perf_analyzer", "locust", "peer"]
+Scalar = bool | int | float | str
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Distribution:
+    """Times of many events in milliseconds; `hdr` holds them all (HdrHistogram's V2 encoding, microseconds, base64)."""
+
+    count: int
+    mean: float
+    min: float
+    max: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    hdr: str
+
+
+@dataclass(frozen=True, config=STRICT)
+class Subject:
+    """What was measured. `label` is its name in tables, such as "cpu", "int8" or "torch fp32".
+
+    `peer` names another library or server (empty: hfx); `door` is how it was asked (grpc, grpc-stream, http,
+    http-stream, process); `settings` are those that tell it from the others of a comparison.
+    """
+
+    label: str
+    model: str
+    tool: Tool
+    task: str = ""
+    device: Literal["cpu", "gpu", ""] = ""
+    precision: str = ""
+    peer: str = ""
+    door: str = "grpc"
+    settings: dict[str, Scalar] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Load:
+    """What was asked: `concurrency` callers who wait (closed), `rate` a second (open), or `concurrency` rows (batch).
+
+    `data` says in words what the requests were; `limit` how long it took at most ("200 requests", "10 s").
+    """
+
+    kind: Literal["closed", "open", "batch"]
+    concurrency: int | None = None
+    rate: float | None = None
+    arrivals: str = ""
+    data: str = ""
+    limit: str = ""
+    case: str = ""
+
+    @property
+    def label(self) -> str:
+        """The load in a table."""
+        if self.kind == "open":
+            words = f"{round(self.rate, 2):g}/s {self.arrivals}".strip() if self.rate else self.arrivals
+        else:
+            noun = "caller" if self.kind == "closed" else "row"
+            words = f"{self.concurrency} {noun}{'s' if self.concurrency != 1 else ''}"
+        return f"{self.case}, {words}" if self.case else words
+
+
+@dataclass(frozen=True, config=STRICT)
+class Requests:
+    """How many were sent and what became of them. `errors`: kind -> number; `words`: kind -> one of its messages."""
+
+    sent: int
+    succeeded: int
+    timeouts: int = 0
+    errors: dict[str, int] = Field(default_factory=dict)
+    words: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        """All that did not succeed, timeouts included."""
+        return self.sent - self.succeeded
+
+
+@dataclass(frozen=True, config=STRICT)
+class Tokens:
+    """Tokens of all successful requests, and of every request in order where two ways are to be compared."""
+
+    read: int
+    written: int
+    each: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, config=STRICT)
+class ClientSide:
+    """The load generator: cores it kept busy, 99th percentile of its event loop's lag; `saturated` says why, or ''."""
+
+    cores: float
+    lag_p99: float | None = None
+    saturated: str = ""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Step:
+    """A model of the server during the run (an ensemble's member, or the model itself); times are a request's average.
+
+    `requests` counts rows, `executions` batches; `batch` is their ratio.
+    """
+
+    model: str
+    requests: int
+    executions: int
+    batch: float
+    queue: float
+    input: float
+    infer: float
+    output: float
+
+
+@dataclass(frozen=True, config=STRICT)
+class Gpu:
+    """A GPU during the run: share of time it was busy (0 to 1), most bytes in use."""
+
+    name: str
+    busy: float | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, config=STRICT)
+class ServerSide:
+    """The server during the run: its models, cores kept busy, most resident bytes, GPUs, counters of /metrics."""
+
+    steps: tuple[Step, ...] = ()
+    cores: float | None = None
+    memory: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    counters: dict[str, float] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Cost:
+    """Money: the price an hour of what served, and what follows from the throughput measured."""
+
+    price_per_hour: float
+    per_1k_requests: float
+    per_1m_tokens: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Roofline:
+    """What the model needs, and what this machine could do at most: `unit` a second, by reading or by computing."""
+
+    unit: Literal["requests", "tokens"]
+    bytes_each: float
+    operations_each: float
+    limit: float
+    bound: Literal["memory", "compute"]
+    share: float
+
+
+@dataclass(frozen=True, config=STRICT)
+class Run:
+    """One subject under one load, once. `round` numbers the turns of interleaved measurements.
+
+    `goodput` is the share of all requests that kept `slo`. `stable`: None where it was not asked for. `ttft` is the
+    time to the first token, `tpot` the mean time between the tokens of a request, `gaps` every pause between messages.
+    """
+
+    subject: Subject
+    load: Load
+    began: str
+    seconds: float
+    requests: Requests
+    throughput: float
+    latency: Distribution | None
+    round: int = 0
+    interrupted: bool = False
+    stable: bool | None = None
+    tokens_per_second: float | None = None
+    tokens: Tokens | None = None
+    ttft: Distribution | None = None
+    tpot: Distribution | None = None
+    gaps: Distribution | None = None
+    slo: str = ""
+    goodput: float | None = None
+    client: ClientSide | None = None
+    server: ServerSide | None = None
+    cost: Cost | None = None
+    roofline: Roofline | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, config=STRICT)
+class Rates:
+    """What this machine can do: bytes read a second, multiply-adds counted as two operations a second."""
+
+    read_bytes: float
+    fp32_operations: float
+    int8_operations: float
+
+
+@dataclass(frozen=True, config=STRICT)
+class Machine:
+    """Where it was measured. `load` is the load average at the start: above 0.5 a core, other work was going on."""
+
+    processor: str
+    cores: int
+    memory: int
+    system: str
+    load: float
+    gpus: tuple[str, ...] = ()
+    rates: Rates | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Published:
+    """A figure of others, by others: shown beside ours, never part of a ratio."""
+
+    subject: str
+    load: str
+    figure: str
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, config=STRICT)
+class Result:
+    """One file: the runs of one command. `notes` say what was not run and why; `base` is the label that ratios use."""
+
+    kind: Kind
+    title: str
+    command: str
+    created: str
+    machine: Machine
+    runs: tuple[Run, ...]
+    base: str = ""
+    notes: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+    details: dict[str, Scalar | list[Scalar] | dict[str, Scalar] | None] = Field(default_factory=dict)
+    format: Literal[1] = 1

@@ -1,0 +1,68 @@
+"""Rounds of the same measurement as medians, and two ways compared round by round.
+
+It must not know how figures are shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hfx.perf.results.schema import Load, Run, Subject
+
+Figure = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over rounds."""
+
+    median: float
+    least: float
+    most: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rounds of one subject under one load, in order."""
+
+    subject: Subject
+    load: Load
+    runs: tuple[Run, ...]
+
+    def spread(self, figure: Figure) -> Spread | None:
+        """FIGURE over the rounds in which it was measured; None where it never was."""
+        return spread([value for run in self.runs if (value := figure(run)) is not None])
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Median, least and most; None of nothing."""
+    if not values:
+        return None
+    return Spread(statistics.median(values), min(values), max(values), len(values))
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """RUNS by subject and load, in order of their first appearance. `Load.limit` does not tell loads apart."""
+    found: dict[tuple[str, str, str, str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        subject = run.subject
+        found[subject.label, subject.model, subject.door, subject.tool, run.load.label].append(run)
+    return [
+        Group(rounds[0].subject, rounds[0].load, tuple(sorted(rounds, key=lambda run: run.round)))
+        for rounds in found.values()
+    ]
+
+
+def ratios(group: Group, base: Group, figure: Figure) -> Spread | None:
+    """FIGURE of GROUP over that of BASE, taken round by round and then as a median; None without common rounds."""
+    of_base = {run.round: figure(run) for run in base.runs}
+    found = []
+    for run in group.runs:
+        mine, theirs = figure(run), of_base.get(run.round)
+        if mine is not None and theirs:
+            found.append(mine / theirs)
+    return spread(found)

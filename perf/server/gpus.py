@@ -1,0 +1,59 @@
+"""The GPUs of this machine during a run, as nvidia-smi tells them: the share of time they are busy, their memory.
+
+Without nvidia-smi, or where it fails, there are none; what it does not know ("[N/A]") is None.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+from statistics import fmean
+
+from hfx.perf.results.schema import Gpu
+
+QUERY = ("--query-gpu=name,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
+ANSWER_SECONDS = 10.0
+COLUMNS = 3
+MIB = 1 << 20
+
+
+def look() -> tuple[Gpu, ...]:
+    """The GPUs now."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    try:
+        found = subprocess.run([tool, *QUERY], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return parse(found.stdout)
+
+
+def parse(text: str) -> tuple[Gpu, ...]:
+    """nvidia-smi's CSV: name, percent, MiB."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    return tuple(_gpu(*row) for row in rows if len(row) == COLUMNS)
+
+
+def together(looks: list[tuple[Gpu, ...]]) -> tuple[Gpu, ...]:
+    """Many looks as one: busy on average, memory at most. A GPU is known by its place."""
+    return tuple(_together(each) for each in zip(*(look for look in looks if look), strict=False))
+
+
+def _together(looks: tuple[Gpu, ...]) -> Gpu:
+    busy = [look.busy for look in looks if look.busy is not None]
+    memory = [look.memory for look in looks if look.memory is not None]
+    return Gpu(looks[0].name, fmean(busy) if busy else None, max(memory) if memory else None)
+
+
+def _gpu(name: str, percent: str, mebibytes: str) -> Gpu:
+    busy, memory = _number(percent), _number(mebibytes)
+    return Gpu(name, None if busy is None else busy / 100, None if memory is None else round(memory * MIB))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

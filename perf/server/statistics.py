@@ -1,0 +1,165 @@
+"""Triton's own statistics over a stretch of time: requests, batches and times of a model and its members.
+
+Asked by gRPC, so that a measurement needs one address only. It must not know what load there was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from tritonclient.grpc import model_config_pb2 as configuration
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from hfx.client.address import parse_address
+from hfx.errors import ServerError, ServerUnreachable
+from hfx.names import STREAM_SUFFIX
+from hfx.perf.results.schema import Step
+
+ANSWER_SECONDS = 5.0
+POLL_SECONDS = 0.05
+SETTLED_SECONDS = 0.3  # Triton counts a relay's request up to so much later than it answers
+LATEST_SECONDS = 3.0
+DIRECT = (("grpc.enable_http_proxy", 0),)
+DEVICES = {configuration.ModelInstanceGroup.KIND_GPU: "gpu", configuration.ModelInstanceGroup.KIND_CPU: "cpu"}
+MILLION = 1e6  # nanoseconds in a millisecond
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a model has done since it was loaded; times are nanoseconds of all requests together."""
+
+    requests: int = 0
+    failed: int = 0
+    rows: int = 0
+    executions: int = 0
+    queue: int = 0
+    input: int = 0
+    infer: int = 0
+    output: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+
+    def since(self, before: Counts) -> Counts | None:
+        """What came since BEFORE; None when the model was loaded anew meanwhile."""
+        differences = [mine - its for mine, its in zip(astuple(self), astuple(before), strict=True)]
+        return Counts(*differences) if min(differences) >= 0 else None
+
+
+Snapshot = Mapping[str, Counts]
+
+
+class Statistics:
+    """A server's statistics; a context manager. Raises ServerUnreachable, or ServerError for one that has none."""
+
+    def __init__(self, grpc_url: str) -> None:
+        address = parse_address(grpc_url)
+        self.url = grpc_url
+        if address.secure:
+            self._channel = grpc.secure_channel(address.target, grpc.ssl_channel_credentials())
+        else:
+            self._channel = grpc.insecure_channel(address.target, DIRECT if address.is_loopback else ())
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def members(self, model: str) -> tuple[str, ...]:
+        """The models that do the work of MODEL: an ensemble's steps, or itself and a generator's engine."""
+        config = self._ask("ModelConfig", pb.ModelConfigRequest(name=model)).config
+        steps = [step.model_name for step in config.ensemble_scheduling.step]
+        return tuple(dict.fromkeys(steps)) or (model, model.removesuffix(STREAM_SUFFIX) + STREAM_SUFFIX)
+
+    def device(self, model: str) -> str:
+        """`gpu` or `cpu`, by the instances of those that do MODEL's work; empty where they don't say."""
+        index = {each.name for each in self._ask("RepositoryIndex", pb.RepositoryIndexRequest(ready=True)).models}
+        kinds = set()
+        for name in index.intersection(self.members(model)):
+            config = self._ask("ModelConfig", pb.ModelConfigRequest(name=name)).config
+            kinds |= {group.kind for group in config.instance_group}
+        return next((device for kind, device in DEVICES.items() if kind in kinds), "")
+
+    def look(self) -> Snapshot:
+        """The statistics of all models now."""
+        found: dict[str, Counts] = {}
+        for each in self._ask("ModelStatistics", pb.ModelStatisticsRequest()).model_stats:
+            found[each.name] = found.get(each.name, Counts()) + _counts(each)
+        return found
+
+    def settled(self) -> Snapshot:
+        """The statistics once two looks in turn are equal, or after a while if they never are."""
+        deadline = time.monotonic() + SETTLED_SECONDS
+        before, now = None, self.look()
+        while before != now and time.monotonic() < deadline:
+            time.sleep(2 * POLL_SECONDS)
+            before, now = now, self.look()
+        return now
+
+    def counted(self, model: str, before: Snapshot, requests: int) -> Snapshot:
+        """The statistics once MODEL has done so many REQUESTS more than BEFORE, or nothing more is being counted."""
+        wanted = before.get(model, Counts()).requests + requests
+        latest = (changed := time.monotonic()) + LATEST_SECONDS
+        now = self.look()
+        while now.get(model, Counts()).requests < wanted and time.monotonic() < min(latest, changed + SETTLED_SECONDS):
+            time.sleep(POLL_SECONDS)
+            last, now = now, self.look()
+            changed = changed if now == last else time.monotonic()
+        return now
+
+    def _ask(self, method: str, message: Any) -> Any:
+        try:
+            return getattr(self._stub, method)(message, timeout=ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            kind = ServerUnreachable if error.code() is grpc.StatusCode.UNAVAILABLE else ServerError
+            raise kind(f"{self.url} does not tell its statistics: {error.details()}.") from error
+
+
+def steps(before: Snapshot, after: Snapshot, members: Sequence[str]) -> tuple[Step, ...]:
+    """What each of MEMBERS did between two looks; without those that did nothing."""
+    found = []
+    for name in members:
+        done = after[name].since(before.get(name, Counts())) if name in after else None
+        if done is not None and done.requests and done.executions:
+            found.append(_step(name, done))
+    return tuple(found)
+
+
+def _step(name: str, done: Counts) -> Step:
+    def each(nanoseconds: int) -> float:
+        return nanoseconds / done.requests / MILLION
+
+    return Step(
+        model=name,
+        requests=done.rows,
+        executions=done.executions,
+        batch=done.rows / done.executions,
+        queue=each(done.queue),
+        input=each(done.input),
+        infer=each(done.infer),
+        output=each(done.output),
+    )
+
+
+def _counts(model: Any) -> Counts:
+    times = model.inference_stats
+    return Counts(
+        requests=times.success.count,
+        failed=times.fail.count,
+        rows=model.inference_count,
+        executions=model.execution_count,
+        queue=times.queue.ns,
+        input=times.compute_input.ns,
+        infer=times.compute_infer.ns,
+        output=times.compute_output.ns,
+    )

@@ -1,0 +1,160 @@
+"""One run seen from the server: looks before, during and after it, and what they come to.
+
+Owns the threads that look, so that the load generator is never held up. A source that fails costs its own figures only,
+and is named. It must not know what load there is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+from hfx.errors import ServerError
+from hfx.perf.results.schema import Gpu, ServerSide, Step
+from hfx.perf.server import gpus, metrics
+from hfx.perf.server.engine import with_engine
+from hfx.perf.server.metrics import Metrics
+from hfx.perf.server.processes import Busy
+from hfx.perf.server.statistics import Snapshot, Statistics, steps
+
+PROCESS_SECONDS = 0.25
+GPU_SECONDS = 1.0
+NOTHING = Metrics((), {})
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the figures of a server's MODEL come from; what is empty or None gives none.
+
+    With a `pid` the server is on this machine, and its GPUs are this machine's.
+    """
+
+    model: str
+    grpc_url: str
+    metrics_url: str = ""
+    pid: int | None = None
+
+
+class ServerWatch:
+    """Looks at a server while the block runs: what counts begins with it, or again with `begin`, and ends with `end`.
+
+    `begin` returns at once, so that it may be called in the middle of a load. What is used, processors and memory, is
+    that between `begin_usage` and `end_usage` where they are called.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self.failures: list[str] = []
+        self._sources = sources
+        self._statistics = Statistics(sources.grpc_url)
+        self._busy = Busy(sources.pid) if sources.pid is not None else None
+        self._members: tuple[str, ...] = ()
+        self._before: Snapshot | None = None
+        self._metrics: Metrics | None = None
+        self._gpus: list[tuple[Gpu, ...]] = []
+        self._beginning: threading.Thread | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._open.enter_context(self._statistics)
+        self._members = self._attempt(lambda: self._statistics.members(self._sources.model), ())
+        self._begin(self._statistics.settled)
+        if self._busy:
+            self._open.enter_context(_Repeated(self._busy.look, PROCESS_SECONDS))
+        if self._sources.pid is not None:
+            self._open.enter_context(_Repeated(lambda: self._gpus.append(gpus.look()), GPU_SECONDS))
+        elif self._metrics is not None and metrics.gpus(self._metrics):
+            self._open.enter_context(_Repeated(self._look_at_their_gpus, GPU_SECONDS))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def begin_usage(self) -> None:
+        """Nothing was sent yet, but what led up to it cost time: only what is used counts from now."""
+        self._gpus.clear()
+        if self._busy:
+            self._busy.restart()
+
+    def end_usage(self) -> None:
+        """All is answered: what is used from now counts no more."""
+        if self._busy:
+            self._busy.finish()
+
+    def begin(self) -> None:
+        """What counts begins now: the warm-up is over."""
+        self._beginning = threading.Thread(target=self._begin, args=(self._statistics.look,), daemon=True)
+        self._beginning.start()
+
+    def end(self, door: str, answered: int) -> ServerSide:
+        """What the server did since the beginning; DOOR is the model that gave the ANSWERED answers."""
+        if self._beginning:
+            self._beginning.join()
+        self.end_usage()
+        done, counters = self._steps(door, answered), self._counters(door, answered)
+        return ServerSide(
+            steps=with_engine(done, counters, self._sources.model),
+            cores=self._busy.cores if self._busy else None,
+            memory=self._busy.memory if self._busy else None,
+            gpus=gpus.together(self._gpus),
+            counters=counters,
+        )
+
+    def _begin(self, look: Callable[[], Snapshot]) -> None:
+        self._before = self._attempt(look, None)
+        if self._sources.metrics_url:
+            self._metrics = self._attempt(lambda: metrics.read(self._sources.metrics_url), None)
+        self.begin_usage()
+
+    def _look_at_their_gpus(self) -> None:
+        self._gpus.append(metrics.gpus(self._attempt(lambda: metrics.read(self._sources.metrics_url), NOTHING)))
+
+    def _steps(self, door: str, answered: int) -> tuple[Step, ...]:
+        before = self._before
+        if before is None:
+            return ()
+        after = self._attempt(lambda: self._statistics.counted(door, before, answered), None)
+        return () if after is None else steps(before, after, self._members)
+
+    def _counters(self, door: str, answered: int) -> dict[str, float]:
+        before, url, models = self._metrics, self._sources.metrics_url, (self._sources.model, door)
+        if before is None:
+            return {}
+        return self._attempt(lambda: metrics.counted(url, before, models, answered), {})
+
+    def _attempt(self, look: Callable[[], Seen], otherwise: Seen) -> Seen:
+        try:
+            return look()
+        except ServerError as error:
+            self.failures.append(error.message)
+            return otherwise
+
+
+class _Repeated:
+    """WORK again and again, at most every so many SECONDS, in a thread of its own while the block runs."""
+
+    def __init__(self, work: Callable[[], object], seconds: float) -> None:
+        self._work = work
+        self._seconds = seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._seconds):
+            self._work()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()

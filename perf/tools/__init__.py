@@ -1,0 +1,1 @@
+"""Load generators of others, each giving what the built-in one gives: NVIDIA's perf_analyzer, and locust."""

@@ -1,0 +1,170 @@
+"""Where the load generators of others are, and fetching perf_analyzer, which can't be installed beside hfx's packages.
+
+The binary is the one of the tritonclient 2.51.0 wheel (that release wants protobuf below 5); two libraries that it
+misses come from the nvidia-pytriton wheel. A perf_analyzer on PATH is taken too. This file must not know how either
+tool is run.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfx.errors import ServerError, UsageError
+from hfx.perf import cache
+
+NAME = "perf_analyzer"
+PINS = ("tritonclient==2.51.0",)
+LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+FETCH = "Run: hfx perf tools perf_analyzer    (fetches 19 MB with pip, apart from your packages)"
+VERSION_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A perf_analyzer that can be run. `libraries`: a folder that the loader must search, None for one of PATH."""
+
+    path: Path
+    version: str
+    libraries: Path | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What it is run with."""
+        return {**os.environ, **_environment(self.libraries)}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A load generator: its version and place, empty where it is not there; then `fix` says how to get it."""
+
+    name: str
+    about: str
+    version: str = ""
+    where: str = ""
+    fix: str = ""
+
+
+def tools() -> tuple[Tool, ...]:
+    """Every tool that `hfx perf run --tool` takes."""
+    return (
+        Tool("builtin", "asyncio over gRPC, closed and open loop, streaming", _version("hfx"), "part of hfx"),
+        _perf_analyzer(),
+        _locust(),
+    )
+
+
+def find() -> Program:
+    """The perf_analyzer that was fetched, or the one on PATH. Raises UsageError that says how to get it."""
+    folder = cache.installed(NAME, PINS)
+    if folder is not None:
+        return _fetched(folder)
+    on_path = shutil.which(NAME)
+    if on_path is not None:
+        return _checked(Path(on_path), None)
+    raise UsageError("perf_analyzer is not here: neither fetched nor on PATH.", FETCH)
+
+
+def fetch() -> Program:
+    """Fetch perf_analyzer if it is not there yet. Raises FetchFailed, and UsageError where it does not run here.
+
+    The folder appears whole or not at all, whoever else fetches at the same time.
+    """
+    return _fetched(cache.packages(NAME, PINS, lambda folder: (folder / "bin" / NAME).chmod(0o755)))
+
+
+def _fetched(folder: Path) -> Program:
+    libraries = folder / "libraries"
+    _link_libraries(libraries)
+    return _checked(folder / "bin" / NAME, libraries)
+
+
+def _link_libraries(folder: Path) -> None:
+    """Links in FOLDER to the libraries of this environment's wheel: the one they led to may be gone."""
+    try:
+        from hfx.triton.wheel import find_wheel
+
+        source = find_wheel().site_packages / "nvidia_pytriton.libs"
+    except ServerError:
+        return  # without the wheel, what the system has must do
+    folder.mkdir(exist_ok=True)
+    for name, pattern in LIBRARIES.items():
+        target = next(source.glob(pattern), None)
+        if target is not None and not _leads_to(folder / name, target):
+            _link(folder / name, target)
+
+
+def _leads_to(link: Path, target: Path) -> bool:
+    with suppress(OSError):
+        return link.readlink() == target
+    return False
+
+
+def _link(link: Path, target: Path) -> None:
+    """By a rename: another process may use the one that is there."""
+    temporary = Path(tempfile.mkdtemp(prefix=".link-", dir=link.parent))
+    try:
+        (temporary / link.name).symlink_to(target)
+        (temporary / link.name).replace(link)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _checked(path: Path, libraries: Path | None) -> Program:
+    """The program with its version. Raises UsageError where it does not run."""
+    environment = {**os.environ, **_environment(libraries)}
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{path} does not run: {error}.", FETCH) from error
+    version = parse_version(done.stdout + done.stderr)  # it ends with a code as of an error
+    if not version:
+        reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
+        fix = "Its libraries come with: pip install 'hfx[embedded]'" if "shared librar" in reason else FETCH
+        raise UsageError(f"{path} does not run: {reason}.", fix)
+    return Program(path, version, libraries)
+
+
+def parse_version(text: str) -> str:
+    """From `Perf Analyzer Version 2.51.0 (commit unknown)`; empty for anything else."""
+    words = text.split()
+    return words[words.index("Version") + 1] if "Version" in words[:-1] else ""
+
+
+def _environment(libraries: Path | None) -> dict[str, str]:
+    if libraries is None:
+        return {}
+    others = os.environ.get("LD_LIBRARY_PATH")
+    return {"LD_LIBRARY_PATH": os.pathsep.join([str(libraries), *([others] if others else [])])}
+
+
+def _perf_analyzer() -> Tool:
+    about = "NVIDIA's, in C++: closed and open loop, streaming"
+    try:
+        program = find()
+    except UsageError as error:
+        return Tool(NAME, about, fix=f"{error.message} {error.fix}")
+    return Tool(NAME, about, program.version, str(program.path))
+
+
+def _locust() -> Tool:
+    about = "in Python, with a web page of its own; gRPC, HTTP, streaming"
+    version = _version("locust")
+    where = str(Path(__file__).parents[1] / "locustfile.py")
+    return Tool("locust", about, version, where) if version else Tool("locust", about, fix="pip install 'hfx[perf]'")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

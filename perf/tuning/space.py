@@ -1,0 +1,147 @@
+"""What a search may try: for each dimension a handful of values that are sensible on this machine.
+
+Owns the bounds: instances x threads never exceed a CPU's cores, no value makes the model refuse what it takes now, and
+what is published is always among the choices. It must not know how choices are made among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from hfx.errors import UsageError
+from hfx.manifest import Manifest
+from hfx.perf.tuning.settings import MODEL, current, words
+from hfx.repository.catalog import models
+
+COMPUTE = ("instances", "threads")  # chosen together: their product is bounded
+PROCESSES = (1, 2, 4)  # each has its own copy of everything
+ROOM = ("max_batch_size", "slots", "max_queue_size")
+DELAYS = (0, 200, 500, 1000, 2000)  # microseconds; a hop between steps costs about 250
+TEXT_FILES = ("/settings.json", "/tokenizer.json", "/generation.json")
+LARGEST_BATCH, LARGEST_SLOTS = 512, 256
+Settings = Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One choice: settings that are set together, by what they are called."""
+
+    name: str
+    options: Mapping[str, Settings]
+
+
+@dataclass(frozen=True)
+class Space:
+    """All dimensions; `old` is what is published."""
+
+    dimensions: tuple[Dimension, ...]
+    old: Settings
+
+    @property
+    def size(self) -> int:
+        """How many combinations there are."""
+        return prod(len(dimension.options) for dimension in self.dimensions)
+
+    def settings(self, choice: Mapping[str, str]) -> dict[str, int | str]:
+        """The settings of a CHOICE: dimension -> option."""
+        found: dict[str, int | str] = {}
+        for dimension in self.dimensions:
+            found |= dimension.options[choice[dimension.name]]
+        return found
+
+    def choice(self, settings: Settings) -> dict[str, str]:
+        """The choice that SETTINGS are."""
+        return {
+            dimension.name: next(
+                label for label, option in dimension.options.items() if option.items() <= settings.items()
+            )
+            for dimension in self.dimensions
+        }
+
+
+def space(
+    repository: Path, manifest: Manifest, device: str, cores: int, only: Sequence[str] = (), callers: int | None = None
+) -> Space:
+    """What can be tried for a published model; ONLY limits it to some settings. Raises UsageError.
+
+    With no more than so many CALLERS at a time, room for more than these is not tried.
+    """
+    has = current(repository, manifest, device)
+    siblings = _siblings(repository, manifest, device)
+    known = [*has, *([MODEL] if len(siblings) > 1 else [])]
+    if unknown := [name for name in only if name not in known]:
+        raise UsageError(f"{manifest.name!r} has no setting {unknown[0]!r} to tune.", f"It has {', '.join(known)}.")
+    free = [name for name in known if not only or name in only]
+    values = {name: _values(name, has, cores, callers, device) for name in free if name != MODEL}
+    computes = _computes(values, has) if device == "gpu" else _fitting(_computes(values, has), has, cores)
+    dimensions = [_dimension("compute", computes)] if computes else []
+    dimensions += [_dimension(n, [{n: v} for v in values[n]]) for n in values if n not in COMPUTE]
+    if MODEL in free:
+        dimensions.append(_dimension(MODEL, [{MODEL: name} for name in siblings]))
+    found = Space(tuple(d for d in dimensions if len(d.options) > 1), {})
+    old: Settings = {**has, MODEL: manifest.name}
+    searched = [name for d in found.dimensions for name in next(iter(d.options.values()))]
+    if not searched:
+        raise UsageError(f"{manifest.name!r} has nothing to choose on this machine.", "Tune it where it will run.")
+    return Space(found.dimensions, {name: old[name] for name in searched})
+
+
+def _computes(values: Mapping[str, Sequence[int]], has: Mapping[str, int]) -> list[Settings]:
+    """Instances and threads together."""
+    found: list[dict[str, int | str]] = [{}]
+    for name in (name for name in COMPUTE if name in values):
+        found = [{**each, name: number} for each in found for number in values[name]]
+    return [option for option in found if option]
+
+
+def _fitting(options: Sequence[Settings], has: Mapping[str, int], cores: int) -> list[Settings]:
+    """The OPTIONS that keep a quarter of the cores busy or more, never more than all; and what is published."""
+
+    def busy(option: Settings) -> int:
+        return prod(int(option.get(name, has.get(name, 1))) for name in COMPUTE)
+
+    return [each for each in options if each.items() <= has.items() or cores <= 4 * busy(each) <= 4 * cores]
+
+
+def _values(name: str, has: Mapping[str, int], cores: int, callers: int | None, device: str) -> list[int]:
+    now = has[name]
+    if name in ROOM and callers is not None and callers <= now:
+        return [now]
+    tries: Mapping[str, Iterable[int]] = {
+        "instances": PROCESSES if device == "gpu" else _counts(cores),
+        "threads": _counts(cores),
+        "max_queue_delay": DELAYS,
+        "tokenize_instances": (n for n in PROCESSES if n <= cores),
+        "tokenize_max_queue_delay": DELAYS[:-1],
+        "postprocess_instances": (n for n in PROCESSES[:2] if n <= cores),
+        # Never less than now: clients that send so many rows would be refused.
+        "max_batch_size": (n for n in (2 * now, 4 * now) if n <= LARGEST_BATCH),
+        "slots": (n for n in (2 * now, 4 * now) if n <= LARGEST_SLOTS),  # nor beams that fit now
+        "max_queue_size": (2 * now, 4 * now),
+    }
+    return sorted({now, *tries[name]})
+
+
+def _counts(most: int) -> list[int]:
+    """1, 2, 4 … and MOST."""
+    return sorted({1 << n for n in range(most.bit_length()) if 1 << n <= most} | {most})
+
+
+def _dimension(name: str, options: Sequence[Settings]) -> Dimension:
+    return Dimension(name, {words(option): option for option in options})
+
+
+def _siblings(repository: Path, manifest: Manifest, device: str) -> list[str]:
+    """The published models that answer alike, of other precision or for another runtime; the one in question first."""
+    found = [entry.manifest for entry in models(repository) if entry.manifest and entry.name != manifest.name]
+    alike = [each.name for each in found if getattr(each.precision, device) and _content(each) == _content(manifest)]
+    return [manifest.name, *sorted(alike)]
+
+
+def _content(manifest: Manifest) -> tuple[object, ...]:
+    """What makes two models answers to the same question: checkpoint, task, and how texts are cut and read."""
+    files = {path.removeprefix(manifest.name): entry for path, entry in manifest.files.items()}
+    return manifest.task, manifest.source.sha256, {p: e for p, e in files.items() if p.endswith(TEXT_FILES)}

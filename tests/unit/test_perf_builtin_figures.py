@@ -1,0 +1,273 @@
+"""Figures of a load from rows whose times are known: exact, but for the three digits of the histogram."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hfx.errors import UsageError
+from hfx.perf.builtin import Generated, Limits, check
+from hfx.perf.builtin.driver import Outcome
+from hfx.perf.builtin.figures import figures
+from hfx.perf.builtin.messages import Piece
+from hfx.perf.builtin.records import Record, Recorder, Tape
+from hfx.perf.builtin.strain import Strain, percentile, saturation
+from hfx.perf.builtin.windows import Windows
+from hfx.perf.load import Closed, Open, Plan, Slo
+
+DIGITS = 1e-3  # of the histogram, relative
+
+
+def record(number: int, due: float, took: float, caller: int = 0, late: float = 0.0, error: Any = None) -> Record:
+    found = Record(number, due, caller)
+    found.sent, found.end, found.error = due + late, due + took, error
+    return found
+
+
+def streamed(number: int, due: float, times: list[float]) -> Record:
+    """A stream with a token at each of these seconds after it was due."""
+    found = record(number, due, times[-1])
+    found.times = [due + each for each in times]
+    found.messages = [str(at).encode() for at in range(1, len(times) + 1)]
+    found.messages[-1] += b" end"
+    return found
+
+
+def read(message: bytes) -> Piece:
+    count, _, end = message.decode().partition(" ")
+    return Piece(read=3, written=int(count), finish_reason=end)
+
+
+def explain(words: str) -> tuple[str, str]:
+    return "ServerError", words
+
+
+def tape(*records: Record, stream: bool = False) -> Tape:
+    recorder = Recorder(read if stream else None, explain, stream)
+    for each in records:
+        recorder.add(each)
+    return recorder.finish()
+
+
+def outcome(rows: Tape, **others: Any) -> Outcome:
+    plain = Outcome(rows, Strain(0.1, array("d", [0.0] * 9)), "now", 0.0, None, False, ())
+    return replace(plain, **others)
+
+
+def made(plan: Plan, *records: Record, slo: str = "", stream: bool = False, **others: Any) -> Generated:
+    judged = Slo.parse(slo) if slo else None
+    return figures(outcome(tape(*records, stream=stream), **others), plan, judged, counts=stream)
+
+
+def test_percentiles_are_those_of_the_times() -> None:
+    found = made(Closed(1), *(record(at, at, (at + 1) / 1000) for at in range(1000))).latency
+    assert found is not None and found.count == 1000
+    expected = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "min": 1, "max": 1000, "mean": 500.5}
+    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected, rel=DIGITS)
+
+
+def test_throughput_of_callers_leaves_out_that_some_have_nothing_more_to_do() -> None:
+    """Two callers at 10 requests a second each; one ends a second earlier than the other."""
+    busy = [record(at, at * 0.1, 0.1, caller=0) for at in range(20)]
+    done = [record(20 + at, at * 0.1, 0.1, caller=1) for at in range(10)]
+    found = made(Closed(2), *busy, *done)
+    assert found.seconds == pytest.approx(2.0)
+    assert found.throughput == pytest.approx(30 / 1.5)
+
+
+def test_throughput_of_arrivals_is_the_rate_of_answers() -> None:
+    """10 a second for a second, each answered after 5 s: the server held the rate."""
+    found = made(Open(10), *(record(at, at * 0.1, 5.0) for at in range(10)))
+    assert found.throughput == pytest.approx(10)
+    assert found.seconds == pytest.approx(5.9)
+
+
+def test_throughput_of_all_at_once_is_over_the_whole_time() -> None:
+    found = made(Open(arrivals="burst"), *(record(at, 0.0, 2.0) for at in range(512)))
+    assert found.throughput == pytest.approx(256)
+
+
+def test_what_failed_is_no_throughput_and_no_latency() -> None:
+    good = [record(at, at * 0.1, 0.1) for at in range(10)]
+    bad = [record(10, 1.0, 9.0, error=("ServerBusy", "full")), record(11, 1.1, 0.5, error=("RequestTimeout", "late"))]
+    found = made(Open(10), *good, *bad)
+    assert found.requests.sent == 12 and found.requests.succeeded == 10
+    assert found.requests.timeouts == 1 and found.requests.errors == {"ServerBusy": 1}
+    assert found.requests.words == {"ServerBusy": "full", "RequestTimeout": "late"}
+    assert found.latency is not None and found.latency.max == pytest.approx(100, rel=DIGITS)
+    assert found.throughput == pytest.approx(10)
+
+
+def test_nothing_that_succeeded_has_no_latency() -> None:
+    found = made(Closed(1), record(0, 0.0, 0.1, error=("ServerError", "no")))
+    assert (found.latency, found.throughput, found.tokens) == (None, 0.0, None)
+    nothing = made(Closed(1))
+    assert nothing.requests.sent == 0 and nothing.seconds == 0
+
+
+def test_times_of_tokens() -> None:
+    found = made(Closed(1), streamed(0, 0.0, [0.2, 0.25, 0.3, 0.4]), streamed(1, 1.0, [0.1]), stream=True)
+    assert found.ttft is not None and (found.ttft.min, found.ttft.max) == pytest.approx((100, 200), rel=DIGITS)
+    assert found.tpot is not None and found.tpot.count == 1
+    assert found.tpot.p50 == pytest.approx(200 / 3, rel=DIGITS)
+    assert found.gaps is not None and found.gaps.count == 3
+    assert (found.gaps.min, found.gaps.max) == pytest.approx((50, 100), rel=DIGITS)
+    assert found.tokens is not None and (found.tokens.read, found.tokens.written, found.tokens.each) == (6, 5, (4, 1))
+
+
+def test_a_message_of_several_tokens_counts_them_all() -> None:
+    several = streamed(0, 0.0, [0.2, 0.5])
+    several.messages = [b"2", b"8 end"]
+    found = made(Closed(1), several, stream=True)
+    assert found.tpot is not None and found.tpot.p50 == pytest.approx(50, rel=DIGITS)
+
+
+def test_the_first_token_is_not_the_first_message() -> None:
+    held = streamed(0, 0.0, [0.1, 0.4])
+    held.messages = [b"0", b"1 end"]
+    found = made(Closed(1), held, stream=True)
+    assert found.ttft is not None and found.ttft.p50 == pytest.approx(400, rel=DIGITS)
+
+
+def test_tokens_are_in_the_order_of_their_requests_whenever_they_ended() -> None:
+    found = made(Closed(2), streamed(1, 0.0, [0.1]), streamed(0, 0.0, [0.1, 0.2, 0.3]), stream=True)
+    assert found.tokens is not None and found.tokens.each == (3, 1)
+
+
+@pytest.mark.parametrize(("last", "kind"), [(b"3", "ServerError"), (b"3 cancelled", "RequestCancelled")])
+def test_a_text_without_its_end_is_an_error(last: bytes, kind: str) -> None:
+    cut = streamed(0, 0.0, [0.1, 0.2, 0.3])
+    cut.messages[-1] = last
+    found = made(Closed(1), cut, streamed(1, 1.0, [0.1]), stream=True)
+    assert found.requests.errors == {kind: 1}
+    assert found.gaps is None and found.tokens is not None and found.tokens.written == 1
+
+
+def test_goodput_is_the_share_of_all_requests_that_kept_the_service_level() -> None:
+    rows = [streamed(at, float(at), [0.1 + 0.02 * at, 0.3 + 0.02 * at]) for at in range(10)]
+    failed = [record(10 + at, 10.0, 0.01, error=("ServerBusy", "full")) for at in range(10)]
+    found = made(Closed(1), *rows, *failed, slo="ttft<195ms,latency<10s", stream=True)
+    assert found.goodput == pytest.approx(5 / 20)
+
+
+def test_only_the_last_windows_count_where_the_load_became_stable() -> None:
+    rows = [streamed(at, float(at), [0.1] * (at + 1)) for at in range(6)]
+    found = made(Closed(1), *rows, stream=True, since=4.0, stable=True)
+    assert found.stable and found.requests.sent == 2
+    assert found.gaps is not None and found.gaps.count == 4 + 5
+    assert found.tokens is not None and found.tokens.written == 5 + 6
+
+
+def test_many_answers_are_read_while_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfx.perf.builtin.records.MOST_WAITING", 5)
+    recorder = Recorder(read, explain, stream=True)
+    for at in range(100):
+        recorder.add(streamed(at, float(at), [0.1]))
+    assert len(recorder.tape.number) >= 98
+    assert len(recorder.finish().number) == 100
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"cores": 0.95}, "0.95 of a core"),
+        ({"lag": 0.02}, "event loop was late by 20.0 ms"),
+        ({"late": 0.03}, "sent up to 30.0 ms"),
+        ({}, ""),
+        ({"lag": 0.004}, ""),
+        ({"lag": 0.02, "latency": 1.0}, ""),
+        ({"late": 0.3, "latency": 1.0}, "300.0 ms"),
+        ({"lag": 0.02, "cores": 0.7}, "20.0 ms (p99)"),
+    ],
+)
+def test_the_client_is_blamed_when_it_was_its_fault(figures: dict[str, float], words: str) -> None:
+    cores, others = figures.get("cores", 0.1), (figures.get(name) for name in ("lag", "late", "latency"))
+    found = saturation(cores, *others)
+    assert (words in found) and bool(found) == bool(words)
+
+
+def test_a_rate_that_the_client_can_not_send_is_its_fault() -> None:
+    client = made(Open(1000), *(record(at, at * 0.001, 9.0, late=at * 0.001) for at in range(100))).client
+    assert client is not None and client.saturated.startswith("requests were sent at 50% of the rate")
+
+
+def test_late_sends_are_the_fault_of_an_open_load_only() -> None:
+    rows = [record(at, at * 0.1, 0.05, late=0.04) for at in range(50)]
+    for plan, blamed in ((Open(10), True), (Closed(1), False)):
+        client = made(plan, *rows).client
+        assert client is not None and bool(client.saturated) == blamed
+
+
+def test_windows_are_stable_when_the_last_three_agree() -> None:
+    windows = Windows(seconds=1.0, callers=1, per_cent=10)
+    windows.start(0.0)
+
+    def window(number: int, answers: int, latency: float) -> bool:
+        for _ in range(answers):
+            windows.add(latency)
+        windows.tick(number + 1.0)
+        return windows.stable
+
+    assert [window(0, 50, 0.1), window(1, 100, 0.1), window(2, 104, 0.1)] == [False, False, False]
+    assert [window(3, 108, 0.15), window(4, 106, 0.15), window(5, 105, 0.15)] == [False, False, True]
+    assert windows.begin == 3.0
+
+
+def test_a_window_of_few_answers_goes_on() -> None:
+    windows = Windows(seconds=1.0, callers=20, per_cent=50)
+    windows.start(0.0)
+    for second in range(1, 10):
+        for _ in range(10):
+            windows.add(0.1)
+        windows.tick(float(second))
+        assert windows.stable == (second >= 6)  # a window every two seconds
+
+
+def test_percentile_of_values() -> None:
+    assert percentile([], 0.5) is None
+    assert percentile(array("d", [3, 1, 2]), 0.5) == 2
+    assert percentile([1.0], 0.99) == 1
+    assert math.isclose(percentile(list(range(100)), 0.99) or 0, 99)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"requests": 0}, {"seconds": 0}, {"seconds": -1.0}, {"seconds": math.inf}, {"timeout": 0}, {"stable": 0},
+     {"stable": math.nan}, {"window": 0}, {"warmup_requests": -1}, {"warmup_seconds": -1.0}],
+)  # fmt: skip
+def test_limits_that_can_not_be_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Limits(**limits)
+
+
+@pytest.mark.parametrize(
+    ("plan", "limits"),
+    [
+        (Closed(1), Limits()),
+        (Open(5), Limits(warmup_requests=5)),
+        (Open(arrivals="burst"), Limits(seconds=5)),
+        (Open(arrivals="burst"), Limits(requests=5, warmup_seconds=1)),
+        (Open(arrivals="burst"), Limits(requests=5, stable=5)),
+    ],
+)
+def test_a_load_without_an_end_is_refused(plan: Plan, limits: Limits) -> None:
+    with pytest.raises(UsageError):
+        check(plan, limits, None, stream=False)
+
+
+def test_loads_with_an_end_are_taken() -> None:
+    check(Closed(1), Limits(stable=5), None, stream=False)
+    check(Open(arrivals="trace", trace=(0.0, 1.0)), Limits(), None, stream=False)
+    check(Open(arrivals="burst"), Limits(requests=5, warmup_requests=2), None, stream=False)
+    with pytest.raises(UsageError, match="answers come whole"):
+        check(Closed(1), Limits(requests=5), Slo.parse("ttft<1s"), stream=False)
+
+
+def test_limits_in_words() -> None:
+    assert Limits(requests=1).words == "1 request"
+    assert Limits(requests=200, seconds=10).words == "200 requests or 10 s"
+    assert Limits(stable=5).words == "until stable within 5 %, 60 s at most"

@@ -1,0 +1,209 @@
+"""Plans: what people write becomes callers and times, and what can't be is refused with words."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from pathlib import Path
+
+import pytest
+
+from hfx.errors import UsageError
+from hfx.perf.load import (
+    Closed,
+    Open,
+    parse_concurrency,
+    parse_open,
+    parse_rates,
+    parse_seconds,
+    parse_trace,
+    parse_warmup,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "callers"),
+    [
+        ("8", (8,)),
+        ("1,2,4", (1, 2, 4)),
+        ("1:64:2x", (1, 2, 4, 8, 16, 32, 64)),
+        ("1:50:2x", (1, 2, 4, 8, 16, 32)),
+        ("3:100:3x", (3, 9, 27, 81)),
+        ("1:16:4", (1, 5, 9, 13)),
+        ("1, 2, 8:32:2x", (1, 2, 8, 16, 32)),
+        ("4,4,1", (4, 1)),
+    ],
+)
+def test_concurrency_is_numbers_doubling_or_steps(text: str, callers: tuple[int, ...]) -> None:
+    assert parse_concurrency(text) == callers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "-1",
+        "1.5",
+        "a",
+        "1,,2",
+        "1:8",
+        "8:1:2x",
+        "1:8:1x",
+        "1:8:0",
+        "1:8:-1",
+        "0:8:2x",
+        "1:8:2y",
+        "1:9999999999:1",
+        "1000000",
+        "1:99999999:1",
+        "nan",
+        "1:8:2:2",
+        "١",
+    ],
+)
+def test_a_concurrency_that_can_not_be_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_concurrency(text)
+    assert caught.value.fix
+
+
+def test_rates_may_be_fractions() -> None:
+    assert parse_rates("0.5,2:8:2x") == (0.5, 2, 4, 8)
+    for text in ("0", "inf", "nan", "-3", "1:inf:2x"):
+        with pytest.raises(UsageError):
+            parse_rates(text)
+
+
+def test_constant_arrivals_are_even() -> None:
+    assert list(Open(4).times(5, None)) == [0, 0.25, 0.5, 0.75, 1.0]
+    assert list(Open(4).times(None, 1.0)) == [0, 0.25, 0.5, 0.75]
+
+
+def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential_and_follow_the_seed() -> None:
+    times = list(Open(50, "poisson", seed=3).times(20_000, None))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert statistics.fmean(gaps) == pytest.approx(1 / 50, rel=0.03)
+    assert statistics.pstdev(gaps) == pytest.approx(1 / 50, rel=0.03)
+    assert times == list(Open(50, "poisson", seed=3).times(20_000, None))
+    assert times[1] != list(Open(50, "poisson", seed=4).times(2, None))[1]
+
+
+def test_a_burst_comes_at_once_or_so_many_at_a_time_at_the_rate_asked_for() -> None:
+    assert list(Open(None, "burst").times(3, None)) == [0, 0, 0]
+    assert list(Open(8, "burst", burst=4).times(9, None)) == [0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5, 1.0]
+    with pytest.raises(UsageError, match="number"):
+        Open(None, "burst").times(None, 3.0)
+
+
+def test_a_trace_is_replayed_as_it_is() -> None:
+    plan = Open(arrivals="trace", trace=(0.0, 0.1, 0.1, 2.0))
+    assert list(plan.times(None, None)) == [0, 0.1, 0.1, 2]
+    assert list(plan.times(2, None)) == [0, 0.1]
+    assert list(plan.times(None, 2.0)) == [0, 0.1, 0.1]
+    assert plan.mean_rate == 1.5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Closed(0),
+        lambda: Closed(10**9),
+        lambda: Open(0),
+        lambda: Open(float("inf")),
+        lambda: Open(None),
+        lambda: Open(None, "poisson"),
+        lambda: Open(None, "burst", burst=4),
+        lambda: Open(4, "constant", burst=4),
+        lambda: Open(4, "burst", burst=0),
+        lambda: Open(arrivals="trace"),
+        lambda: Open(5, "trace", (0.0, 1.0)),
+        lambda: Open(arrivals="trace", trace=(1.0, 0.5)),
+        lambda: parse_open(5, "sometimes"),
+        lambda: parse_open(5, "poisson:3"),
+        lambda: parse_open(5, "burst:x"),
+        lambda: parse_open(5, "trace"),
+        lambda: parse_open(5, "constant", Path("times.txt")),
+    ],
+)
+def test_a_plan_that_can_not_be_carried_out_is_refused(make: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()  # type: ignore[operator]
+    assert caught.value.fix
+
+
+def test_arrivals_by_their_words() -> None:
+    assert parse_open(5, "poisson", seed=2) == Open(5, "poisson", seed=2)
+    assert parse_open(None, "burst").at_once
+    assert parse_open(32, "burst:16") == Open(32, "burst", burst=16)
+
+
+@pytest.mark.parametrize(
+    ("content", "times"),
+    [
+        ("0\n0.5\n0.5\n", (0, 0.5, 0.5)),
+        ("100.5\n101\n\n# a word\n103\n", (0, 0.5, 2.5)),
+        ("gap\n0\n0.5\n0.25\n", (0, 0.5, 0.75)),
+        ("user,time\na,10\nb,12\n", (0, 2)),
+        ("Time\r\n0\r\n1\r\n", (0, 1)),
+        ('gap,text\n3,"a, b"\n1,c\n', (0, 1)),
+    ],
+)
+def test_a_file_of_times_or_gaps(content: str, times: tuple[float, ...], tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text(content, newline="")
+    assert parse_trace(path) == pytest.approx(times)
+    assert parse_open(None, "trace", path).trace == pytest.approx(times)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("0\n2\n1\n", "line 3: the times go back"),
+        ("0\nx\n", "line 2: 'x' is no time"),
+        ("0\nnan\n", "line 2"),
+        ("a,b\n1,2\n", "no column time or gap: it has a, b"),
+        ("time,b\n1,2\n\n3\nx\n", "line 5"),
+        ("b,time\n1,2\n3\n", "line 3: '' is no time"),
+        ("", "has no times"),
+        ("time\n", "has no times"),
+        ("gap\n1\n-1\n", "line 3: the times go back"),
+    ],
+)
+def test_a_wrong_file_of_times_is_refused_by_line(content: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=words):
+        parse_trace(path)
+
+
+def test_a_file_of_times_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="can't be read"):
+        parse_trace(tmp_path / "none.csv")
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="no file of times"):
+        parse_trace(tmp_path / "bytes.csv")
+
+
+def test_durations_have_units() -> None:
+    assert [parse_seconds(text) for text in ("10", "1.5s", "200ms", "50us", "50µs", "2m", "1h", "1e3ms")] == [
+        10, 1.5, 0.2, 5e-5, 5e-5, 120, 3600, 1,
+    ]  # fmt: skip
+    for text in ("", "s", "-1s", "0", "1d", "1 0", "inf", "nan", "ten"):
+        with pytest.raises(UsageError, match="The timeout is"):
+            parse_seconds(text, "timeout")
+
+
+def test_a_warm_up_is_requests_or_seconds() -> None:
+    assert [parse_warmup(text) for text in ("20", "0", "2s", "500ms")] == [(20, 0), (0, 0), (0, 2), (0, 0.5)]
+    for text in ("", "-1", "2.5", "x"):
+        with pytest.raises(UsageError, match="number of requests"):
+            parse_warmup(text)
+
+
+def test_a_plan_says_in_a_result_what_it_was() -> None:
+    assert Closed(4).load("texts", "10 s").label == "4 callers"
+    assert Open(50, "poisson").load("texts", "10 s", "chat").label == "chat, 50/s poisson"
+    assert Open(None, "burst").load("texts", "512 requests").label == "all at once"
+    assert Open(32, "burst", burst=16).load("texts", "5 s").label == "32/s burst of 16"
+    assert Open(arrivals="trace", trace=(0.0, 0.5, 1.0)).load("texts", "").label == "2/s trace"

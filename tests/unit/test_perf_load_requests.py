@@ -1,0 +1,222 @@
+"""Requests: from files of every format with errors that tell file, line and column, and synthetic ones."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from hfx.errors import UsageError
+from hfx.perf.load import Asks, from_file, parse_columns, parse_lengths, synthetic, text_tensors
+
+TEXT = {"text_input": "text"}
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def texts(asks: Asks, tensor: str = "text_input") -> list[object]:
+    return [ask.inputs[tensor][0] for ask in asks.items]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'id,text\n1,"a, ""b"""\n\n2,"two\nlines"\n'),
+        ("a.csv", b'\xef\xbb\xbfid,text\r\n1,"a, ""b"""\r\n2,"two\nlines"\r\n'),
+        ("a.tsv", 'text\tid\n"a, ""b"""\t1\n"two\nlines"\t2\n'),
+        ("a.jsonl", '{"text": "a, \\"b\\""}\n\n{"text": "two\\nlines", "id": 7}\n'),
+        ("a.NDJSON", '{"text": "a, \\"b\\""}\n{"text": "two\\nlines"}'),
+    ],
+)
+def test_rows_of_every_format_are_the_same_requests(name: str, content: str | bytes, tmp_path: Path) -> None:
+    asks = from_file(written(tmp_path, name, content), TEXT)
+    assert texts(asks) == ['a, "b"', "two\nlines"]
+    assert asks.at(3).inputs == {"text_input": ("two\nlines",)}
+    assert asks.words == f"{name}, column text: 2 requests of 2 words"
+
+
+def test_rows_of_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": ["one", "two"], "max_tokens": [5, None], "stop_words": [["a", "b"], None]})
+    pyarrow.parquet.write_table(table, path)
+    first, second = from_file(path, TEXT).items
+    assert first.inputs == {"text_input": ("one",), "max_tokens": (5,), "stop_words": ("a", "b")}
+    assert second.inputs == {"text_input": ("two",)}
+    with pytest.raises(UsageError, match=r"no column 'words'; its columns are text, max_tokens, stop_words"):
+        from_file(path, {"text_input": "words"})
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UsageError, match="no readable Parquet file"):
+        from_file(path, TEXT)
+
+
+def test_columns_named_like_settings_set_them_before_what_is_set_for_all(tmp_path: Path) -> None:
+    content = 'text,max_tokens,do_sample,temperature,stop_words,label\na,7,true,0.5,"[""x"", ""y""]",1\nb,,,,,\n'
+    asks = from_file(written(tmp_path, "a.csv", content), TEXT, {"max_tokens": "20", "seed": 3})
+    assert asks.items[0].inputs == {
+        "text_input": ("a",), "max_tokens": (7,), "seed": (3,), "do_sample": (True,), "temperature": (0.5,),
+        "stop_words": ("x", "y"),
+    }  # fmt: skip
+    assert asks.items[1].inputs == {"text_input": ("b",), "max_tokens": (20,), "seed": (3,)}
+    assert asks.words.endswith(", max_tokens=20, seed=3")
+
+
+def test_a_column_that_only_looks_like_a_setting_is_left_alone(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "text,long,top_k\na,13.4,2\n")
+    assert from_file(path, TEXT, inputs=["text_input", "top_k"]).items[0].inputs == {
+        "text_input": ("a",),
+        "top_k": (2,),
+    }
+
+
+def test_questions_and_labels(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", 'question,context,labels\nWho?,Ada came.,"x, y"\n')
+    asks = from_file(path, {"question": "", "context": "context", "candidate_labels": "labels"})
+    assert asks.items[0].inputs == {"question": ("Who?",), "context": ("Ada came.",), "candidate_labels": ("x", "y")}
+    path = written(tmp_path, "a.jsonl", '{"text_input": "a", "candidate_labels": ["x", "y"]}')
+    asks = from_file(path, {"text_input": "", "candidate_labels": ""})
+    assert asks.items[0].inputs["candidate_labels"] == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", "id,words\n1,a\n", "has no column 'text'; its columns are id, words"),
+        ("a.csv", "", "is empty"),
+        ("a.csv", "text\n", "has columns but no row"),
+        ("a.csv", "text,text\na,b\n", "line 1: the column 'text' stands there twice"),
+        ("a.csv", "id,text\n1,a\n2\n", "line 3: 1 fields under 2 columns"),
+        ("a.csv", 'text\na\n"b\nc\n', "line 3: unexpected end of data"),
+        ("a.csv", b"text\na\n\xe4\n", r"line 3: it is not UTF-8 \(byte 1 of the line\)"),
+        ("a.csv", "text,max_tokens\na,5\nb,many\n", "line 3, column 'max_tokens': max_tokens is 'many'"),
+        ("a.csv", "text,do_sample\na,perhaps\n", "line 2, column 'do_sample'"),
+        ("a.jsonl", '{"text": "a"}\n{"text": 5}\n', "line 2, column 'text': text_input is 5"),
+        ("a.jsonl", '{"text": "a"}\n{"word": "b"}\n', "line 2, column 'text': text_input is None"),
+        ("a.jsonl", '{"text": "a"}\n{"text": "b"\n', "line 2: no JSON object"),
+        ("a.jsonl", '{"text": "a"}\n["b"]\n', "line 2: no JSON object: it is a list"),
+        ("a.jsonl", "[" * 100_000, "line 1: no JSON object"),
+        ("a.jsonl", b'{"text": "\xff"}', "line 1: it is not UTF-8"),
+        ("a.jsonl", "\n\n", "is empty"),
+        ("a.jsonl", '{"text": "a", "temperature": NaN}', "line 1, column 'temperature'"),
+        ("a.jsonl", '{"text": "a", "max_tokens": true}', "line 1, column 'max_tokens'"),
+        ("a.xlsx", "x", "in no format that can be read"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where(name: str, content: str | bytes, words: str, tmp_path: Path) -> None:
+    path = written(tmp_path, name, content)
+    with pytest.raises(UsageError, match=words) as caught:
+        from_file(path, TEXT)
+    assert str(path) in caught.value.message and caught.value.fix
+
+
+def test_no_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.csv", tmp_path / "folder.csv"):
+        (tmp_path / "folder.csv").mkdir(exist_ok=True)
+        with pytest.raises(UsageError, match="can't be read"):
+            from_file(path, TEXT)
+
+
+def test_huge_fields_are_taken(tmp_path: Path) -> None:
+    document = "word " * 400_000
+    asks = from_file(written(tmp_path, "a.csv", f"text\n{document}\n"), TEXT)
+    assert texts(asks) == [document]
+
+
+def test_a_limit_takes_the_first_rows_and_reads_no_others(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.jsonl", '{"text": "a"}\n{"text": "b"}\nbroken')
+    assert texts(from_file(path, TEXT, limit=2)) == ["a", "b"]
+
+
+def test_columns_are_given_by_tensor() -> None:
+    encoder, reader = ["text_input", "top_k"], ["question", "context"]
+    assert parse_columns(["review"], encoder) == {"text_input": "review"}
+    assert parse_columns([], encoder) == {"text_input": ""}
+    assert parse_columns(["question=q", "context=c"], reader) == {"question": "q", "context": "c"}
+    assert parse_columns(["context=c"], reader) == {"question": "", "context": "c"}
+    assert parse_columns(["review", "candidate_labels=l"], ["text_input", "candidate_labels"]) == {
+        "text_input": "review", "candidate_labels": "l",
+    }  # fmt: skip
+    assert parse_columns(["review", "top_k=k"], encoder) == {"text_input": "review", "top_k": "k"}
+
+
+@pytest.mark.parametrize(
+    ("given", "inputs", "words"),
+    [
+        (["q"], ["question", "context"], "could be the question or the context"),
+        (["label=l"], ["text_input"], "none of the model's inputs: text_input"),
+        (["a", "b"], ["text_input"], "given twice"),
+        (["text_input="], ["text_input"], "names no column"),
+        (["a"], ["input_ids"], "takes no text: it takes input_ids"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(given: Sequence[str], inputs: Sequence[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse_columns(given, inputs)
+
+
+def test_the_texts_that_a_model_needs() -> None:
+    assert text_tensors(["top_k", "candidate_labels", "text_input"]) == ("text_input", "candidate_labels")
+    assert text_tensors(["context", "question"]) == ("question", "context")
+
+
+def test_the_usual_names_of_a_text_are_found(tmp_path: Path) -> None:
+    for name in ("text_input", "text", "prompt"):
+        assert texts(from_file(written(tmp_path, "a.csv", f"{name}\nhello\n"), {"text_input": ""})) == ["hello"]
+
+
+def test_synthetic_texts_have_the_lengths_asked_for_and_follow_the_seed() -> None:
+    asks = synthetic(2000, parse_lengths("lognormal:40,0.5,200"), seed=1)
+    lengths = [len(str(text).split()) for text in texts(asks)]
+    assert statistics.median(lengths) == pytest.approx(40, rel=0.08) and max(lengths) <= 200
+    assert asks == synthetic(2000, parse_lengths("lognormal:40,0.5,200"), seed=1)
+    assert texts(asks)[0] != texts(synthetic(1, parse_lengths("lognormal:40,0.5,200"), seed=2))[0]
+    uniform = [len(str(text).split()) for text in texts(synthetic(2000, parse_lengths("uniform:3-7")))]
+    assert set(uniform) == {3, 4, 5, 6, 7}
+    assert {len(str(text).split()) for text in texts(synthetic(9, parse_lengths("fixed:12")))} == {12}
+
+
+def test_synthetic_texts_of_exactly_so_many_tokens() -> None:
+    def tokens(text: str) -> int:  # words of more than four letters are several
+        return 2 + sum((len(word) + 3) // 4 for word in text.split())
+
+    asks = synthetic(20, parse_lengths("uniform:5-300"), tokens=tokens)
+    assert all(5 <= tokens(str(text)) <= 300 for text in texts(asks))
+    assert {tokens(str(text)) for text in texts(synthetic(5, parse_lengths("fixed:64"), tokens=tokens))} == {64}
+    assert synthetic(1, parse_lengths("fixed:64"), tokens=tokens).words == "synthetic texts of 64 tokens"
+    with pytest.raises(UsageError, match="exactly 1 tokens"):
+        synthetic(1, parse_lengths("fixed:1"), tokens=tokens)
+
+
+def test_synthetic_requests_for_every_kind_of_model() -> None:
+    asks = synthetic(2, parse_lengths("fixed:50"), settings={"top_k": 2}, tensors=("question", "context"))
+    assert len(str(texts(asks, "question")[0]).split()) == 8 and len(str(texts(asks, "context")[0]).split()) == 50
+    assert asks.items[0].inputs["top_k"] == (2,)
+    labels = synthetic(1, parse_lengths("fixed:5"), tensors=("text_input", "candidate_labels")).items[0].inputs
+    assert len(labels["candidate_labels"]) == 3
+    assert json.dumps(dict(labels))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "fixed", "fixed:0", "fixed:-1", "fixed:x", "uniform:5", "uniform:9-3", "normal:3,1", "fixed:99999999999"]
+    + [f"lognormal:{numbers}" for numbers in ("3", "0.5,1", "9,0", "9,1,5", "9,99")],
+)
+def test_lengths_that_can_not_be_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="lengths"):
+        parse_lengths(text)
+
+
+def test_settings_that_can_not_be_are_refused() -> None:
+    for name, value in (("max_tokens", "many"), ("max_tokens", 1.5), ("do_sample", 3), ("temperature", "hot")):
+        with pytest.raises(UsageError, match=name):
+            synthetic(1, parse_lengths("fixed:3"), settings={name: value})
+    with pytest.raises(UsageError, match="0 requests"):
+        synthetic(0, parse_lengths("fixed:3"))

@@ -1,0 +1,208 @@
+"""The server's side of a measurement: /metrics read strictly, Triton's counts as steps, processes, GPUs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hfx.errors import ServerUnreachable
+from hfx.perf.results import Gpu
+from hfx.perf.server import gpus, metrics, place
+from hfx.perf.server.engine import with_engine
+from hfx.perf.server.processes import Busy, listening, usage
+from hfx.perf.server.statistics import Counts, Statistics, steps
+
+# As Triton 2.51 and a generator's engine write them.
+METRICS = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="stories",version="1"} 10
+nv_inference_request_success{model="sentiment",version="1"} 3
+# TYPE nv_inference_request_failure counter
+nv_inference_request_failure{model="stories",reason="OTHER",version="1"} 0
+nv_inference_request_failure{model="stories",reason="REJECTED",version="1"} 1
+# TYPE nv_inference_pending_request_count gauge
+nv_inference_pending_request_count{model="stories",version="1"} 4
+# TYPE hfx_step_seconds_total counter
+hfx_step_seconds_total{model="stories"} 0.25
+# TYPE hfx_inter_token_seconds_bucket counter
+hfx_inter_token_seconds_bucket{le="+Inf",model="stories"} 90
+"""
+
+
+def grown(**values: float) -> str:
+    """METRICS with other values."""
+    lines = METRICS.splitlines()
+    for words, value in values.items():
+        lines = [f"{line.rpartition(' ')[0]} {value}" if words in line and line[0] != "#" else line for line in lines]
+    return "\n".join(lines)
+
+
+# Metrics
+
+
+def test_counters_of_the_model_are_told_by_how_much_they_grew() -> None:
+    after = grown(OTHER=2, REJECTED=1, hfx_step_seconds_total=1.5, hfx_inter_token_seconds_bucket=95, pending=9)
+    found = metrics.counters(metrics.parse(METRICS), metrics.parse(after), ["stories"])
+    assert found == {"nv_inference_request_failure{reason=OTHER}": 2.0, "hfx_step_seconds_total": 1.25}
+
+
+def test_the_counters_of_several_models_are_one() -> None:
+    found = metrics.counters(metrics.parse(""), metrics.parse(METRICS), ["stories", "sentiment"])
+    assert found["nv_inference_request_success"] == 13
+
+
+def test_counters_that_began_anew_tell_nothing() -> None:
+    before, after = metrics.parse(METRICS), metrics.parse(grown(hfx_step_seconds_total=0.1))
+    assert metrics.counters(before, after, ["stories"]) == {}
+
+
+def test_labels_may_hold_what_looks_like_their_end() -> None:
+    [sample] = metrics.parse('up{a="} 1",b = "say \\"hi\\", \\\\o/\\n" ,} 2 1700000000').samples
+    assert (sample.name, sample.labels, sample.value) == ("up", {"a": "} 1", "b": 'say "hi", \\o/\n'}, 2.0)
+
+
+@pytest.mark.parametrize(
+    "line", ["<html>", "up", "up{", 'up{a="1"', "up{a=1} 2", "up one", "up 1 2 3", 'up{a="1"b="2"} 1', "{} 1"]
+)
+def test_a_line_that_is_no_sample_is_told_by_its_number(line: str) -> None:
+    with pytest.raises(ValueError, match="line 2 is no sample"):
+        metrics.parse(f"up 1\n{line}")
+
+
+def test_the_gpus_that_triton_tells_of_are_known_by_their_ids() -> None:
+    text = 'nv_gpu_utilization{gpu_uuid="GPU-7"} 0.5\nnv_gpu_memory_used_bytes{gpu_uuid="GPU-7"} 4096\n'
+    assert metrics.gpus(metrics.parse(text)) == (Gpu("GPU-7", 0.5, 4096),)
+    assert metrics.gpus(metrics.parse(METRICS)) == ()
+
+
+def test_where_nobody_answers_metrics_are_unreachable(free_port: int) -> None:
+    with pytest.raises(ServerUnreachable, match="is not answered"):
+        metrics.read(f"http://127.0.0.1:{free_port}/metrics")
+
+
+# Triton's statistics
+
+
+def test_a_step_has_averages_a_request_and_rows_a_batch() -> None:
+    before = {"net": Counts(requests=10, rows=10, executions=10, infer=10_000_000)}
+    after = {"net": Counts(requests=14, rows=18, executions=12, queue=8_000_000, infer=30_000_000), "other": Counts()}
+    [step] = steps(before, after, ["tokenize", "net", "other"])
+    assert (step.model, step.requests, step.executions, step.batch) == ("net", 8, 2, 4.0)
+    assert (step.queue, step.infer, step.output) == (2.0, 5.0, 0.0)
+
+
+def test_a_model_that_was_loaded_anew_gives_no_step() -> None:
+    assert steps({"net": Counts(requests=10)}, {"net": Counts(requests=2, executions=1)}, ["net"]) == ()
+
+
+def test_where_nobody_answers_statistics_are_unreachable(free_port: int) -> None:
+    with Statistics(f"127.0.0.1:{free_port}") as statistics, pytest.raises(ServerUnreachable, match="statistics"):
+        statistics.look()
+
+
+def test_an_engine_stands_in_the_place_of_its_hand_over_and_of_its_relay() -> None:
+    told = {
+        "hfx_generated_tokens_total": 80.0,
+        "hfx_steps_total": 20.0,
+        "hfx_time_to_first_token_seconds_sum": 0.4,
+        "hfx_time_to_first_token_seconds_count": 4.0,
+        "hfx_inter_token_seconds_sum": 2.0,
+    }
+    counts = {"stories": Counts(4, 0, 4, 4, infer=9000), "stories_stream": Counts(4, 0, 4, 4, infer=1000)}
+    handed = steps({}, counts, list(counts))
+    [engine] = with_engine(handed, told, "stories")
+    assert (engine.model, engine.requests, engine.executions, engine.batch) == ("stories_stream", 80, 20, 4.0)
+    assert (engine.input, engine.infer) == (100.0, 500.0)
+    assert with_engine(handed, {}, "stories") == handed
+
+
+# Processes
+
+SERVER = """
+import socket, subprocess, sys, time
+listener = socket.create_server(("127.0.0.1", 0))
+child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+print(listener.getsockname()[1], child.pid, flush=True)
+sys.stdin.read()
+child.kill()
+child.wait()
+"""
+
+
+def test_a_server_is_found_by_its_port_and_its_children_count() -> None:
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout and server.stdin
+        port, child = map(int, server.stdout.readline().split())
+        found = listening(port)
+        assert found is not None and (found.pid, found.ports) == (server.pid, (port,))
+        busy = Busy(server.pid)
+        busy.look()
+        assert busy.cores is None
+        time.sleep(0.5)
+        busy.look()
+        now = usage(server.pid)
+        assert now is not None and set(now.seconds) == {server.pid, child}
+        assert busy.cores is not None and 0.05 < busy.cores < 1.5  # other work may be under way
+        assert busy.memory is not None and busy.memory > 1 << 20
+        server.stdin.close()
+    assert usage(server.pid) is None
+    busy.look()
+    assert busy.memory is not None
+
+
+def test_nobody_listens_at_a_free_port(free_port: int) -> None:
+    assert listening(free_port) is None
+    found = place(f"127.0.0.1:{free_port}")
+    assert (found.http_url, found.metrics_url, found.pid) == ("", "", None)
+
+
+def test_what_listens_but_is_no_triton_has_no_other_addresses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = place(f"127.0.0.1:{listener.getsockname()[1]}")
+    assert (found.http_url, found.metrics_url, found.pid) == ("", "", os.getpid())
+
+
+# GPUs
+
+
+def test_nvidia_smi_is_read_and_what_it_does_not_know_is_left_out() -> None:
+    found = gpus.parse("NVIDIA H200, 37, 1024\nNVIDIA A100, MIG, [N/A], [N/A]\nTesla, [Not Supported], 12\n")
+    assert found == (Gpu("NVIDIA H200", 0.37, 1024 << 20), Gpu("Tesla", None, 12 << 20))
+
+
+def test_looks_at_gpus_are_their_average_and_their_most() -> None:
+    looks = [(Gpu("a", 0.2, 5), Gpu("b")), (), (Gpu("a", 0.6, 3), Gpu("b"))]
+    assert gpus.together(looks) == (Gpu("a", 0.4, 5), Gpu("b", None, None))
+    assert gpus.together([]) == ()
+
+
+@pytest.mark.parametrize(("script", "expected"), [("echo 'L4, 5, 7'", (Gpu("L4", 0.05, 7 << 20),)), ("exit 9", ())])
+def test_gpus_are_what_the_machine_s_own_nvidia_smi_says(
+    script: str, expected: tuple[Gpu, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert gpus.look() == expected
+
+
+def test_without_nvidia_smi_there_are_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.look() == ()
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -1,0 +1,89 @@
+"""Finding and fetching perf_analyzer: what is said where it is not there, and that nothing half-made is left."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from hfx.cli import main
+from hfx.errors import UsageError
+from hfx.perf import cache
+from hfx.perf.tools import install
+
+RECORDED = Path(__file__).parent / "perf_recorded"
+VERSION = (RECORDED / "perf_analyzer_version.txt").read_text()
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with nothing in it, and a PATH without perf_analyzer."""
+    monkeypatch.setenv("HFX_PERF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    return tmp_path / "cache"
+
+
+def script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_the_version_is_read_from_what_it_says() -> None:
+    assert install.parse_version(VERSION) == "2.51.0"
+    assert install.parse_version("perf_analyzer: not found") == install.parse_version("Version") == ""
+
+
+def test_without_it_the_error_says_how_to_get_it(empty: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        install.find()
+    assert "hfx perf tools perf_analyzer" in raised.value.fix
+
+
+def test_one_on_path_is_taken(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = script(tmp_path / "bin" / "perf_analyzer", f"echo '{VERSION}' >&2; exit 99")
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}/usr/bin:/bin")
+    assert install.find() == install.Program(path, "2.51.0", None)
+
+
+def test_one_that_lacks_a_library_says_what_provides_it(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "error while loading shared libraries: libb64.so.0d: cannot open shared object file"
+    path = script(tmp_path / "bin" / "perf_analyzer", f"echo '{words}' >&2; exit 127")
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}/usr/bin:/bin")
+    with pytest.raises(UsageError, match="libb64") as raised:
+        install.find()
+    assert "hfx[embedded]" in raised.value.fix
+
+
+def test_an_install_that_fails_leaves_nothing_and_says_why(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    with pytest.raises(cache.FetchFailed, match="tritonclient"):
+        install.fetch()
+    assert cache.installed(install.NAME, install.PINS) is None
+    assert [path.name for path in empty.iterdir()] == ["perf_analyzer-tritonclient-2.51.0.lock"]
+
+
+def test_libraries_of_an_environment_that_is_gone_are_linked_anew(empty: Path) -> None:
+    pytest.importorskip("pytriton")
+    folder = empty / "perf_analyzer-tritonclient-2.51.0"
+    script(folder / "bin" / "perf_analyzer", f"echo '{VERSION}' >&2")
+    (folder / "libraries").mkdir()
+    (folder / "libraries" / "libb64.so.0d").symlink_to("/nowhere/libb64.so.0d")
+    assert install.fetch().libraries == folder / "libraries"
+    links = sorted((folder / "libraries").iterdir())
+    assert [link.name for link in links] == ["libb64.so.0d", "libcudart.so.12"]
+    assert all(link.is_symlink() and link.exists() for link in links)
+
+
+def test_the_command_lists_every_tool(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["perf", "tools"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["tool", "builtin", "perf_analyzer", "locust"]
+    assert "hfx perf tools perf_analyzer" in lines[2]
