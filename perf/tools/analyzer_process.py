@@ -47,8 +47,24 @@ class Job:
     record: Path
 
 
+class _Silence(LoadFailed):
+    """It recorded nothing and gave no reason."""
+
+
 def carried_out(job: Job, watch: Callable[[Progress], None] | None, stop: threading.Event | None) -> Ended:
-    """Run it to its end, or until STOP is set; its record is written then. Raises LoadFailed with what it says."""
+    """Run it to its end, or until STOP is set; its record is written then. Raises LoadFailed with what it says.
+
+    Now and then it hangs or ends without a word, and does what it should when it is asked again: so it is, once.
+    """
+    try:
+        return _once(job, watch, stop)
+    except _Silence:
+        if stop is not None and stop.is_set():
+            raise
+        return _once(job, watch, stop)
+
+
+def _once(job: Job, watch: Callable[[Progress], None] | None, stop: threading.Event | None) -> Ended:
     output = job.record.with_name("output.txt")
     with Statistics(job.url) as statistics:
         course = Course(job, lambda: statistics.look().get(job.model, Counts()).requests)
@@ -191,7 +207,7 @@ def _failure(words: str, interrupted: bool) -> HfxError:
         return LoadFailed("perf_analyzer was ended before it had recorded anything.", "Give it more time.")
     reason = failure_reason(words)
     if not reason:
-        return LoadFailed("perf_analyzer got no answer and said nothing.", "Try again, or use --tool builtin.")
+        return _Silence("perf_analyzer got no answer and said nothing.", "Try again, or use --tool builtin.")
     return LoadFailed(
         f"perf_analyzer ended with the first error: {reason}",
         "It can't go on after one; --tool builtin counts them and goes on.",

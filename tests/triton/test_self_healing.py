@@ -133,10 +133,14 @@ def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, tempor
     )
     write_model(tmp_path / "repository", "slow", PYTHON, slow)
 
+    own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")  # servers are started by the main thread
+    others = set(own.read_text().split())  # those of the session
+
     def kill() -> None:
-        own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")  # servers are started by the main thread
-        server = wait_for(lambda: [int(child) for child in own.read_text().split() if process.stubs(int(child))])
-        os.kill(server[0], signal.SIGSEGV)
+        fresh = wait_for(
+            lambda: [int(child) for child in {*own.read_text().split()} - others if process.stubs(int(child))]
+        )
+        os.kill(fresh[0], signal.SIGSEGV)
 
     killer = threading.Thread(target=kill)
     killer.start()
