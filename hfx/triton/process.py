@@ -124,6 +124,27 @@ def is_running(pid: int, group: int) -> bool:
     return its_group == str(group) and state not in "ZX"
 
 
+def end_orphans(folder: Path) -> bool:
+    """Kill the stubs that run from FOLDER and whose server is gone; whether there were any.
+
+    Triton's stubs don't see that their server was killed, and SIGTERM is nothing to them: they keep their models.
+    """
+    found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _is_orphan(entry, folder)]
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
+
+
+def _is_orphan(entry: Path, folder: Path) -> bool:
+    try:
+        program = (entry / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
+        server = int(_stat(entry)[2])  # the leader of its group
+    except OSError:
+        return False  # it ended while we looked
+    return program.startswith(f"{folder}/") and program.endswith(STUB) and not is_running(server, server)
+
+
 def cpu_seconds(group: int) -> float:
     """CPU time that the living processes of GROUP have taken."""
     ticks = 0

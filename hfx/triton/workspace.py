@@ -1,8 +1,8 @@
 """The private folder of one running server, and the sweep of those that crashed.
 
 A workspace holds a lock that the server and its stubs inherit: it is free exactly when all of them are gone, also
-across containers that share a temporary folder. What a crash leaves (the folder, regions in /dev/shm) is removed at
-the next start. This file must not know what lies in the folder, beyond its lock.
+across containers that share a temporary folder. What a crash leaves (stubs without a server, the folder, regions in
+/dev/shm) is removed at the next start. This file must not know what lies in the folder, beyond its lock.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
+
+from hfx.triton.process import POLL_SECONDS, end_orphans
 
 PREFIX = "hfx-triton-"
 LOCK = "lock"
 SHARED_MEMORY = Path("/dev/shm")
+ORPHAN_SECONDS = 2.0  # that killed stubs may take to be gone
 
 
 class Workspace:
@@ -57,7 +61,7 @@ def remove_regions(folder: Path) -> None:
 
 
 def sweep() -> None:
-    """Remove this user's workspaces whose processes are all gone."""
+    """Remove this user's workspaces whose servers are all gone, and end what is left of those."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         try:
             if lock.parent.lstat().st_uid == os.getuid():
@@ -69,11 +73,22 @@ def sweep() -> None:
 def _sweep_one(lock: Path) -> None:
     descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return  # alive
-    else:
-        remove_regions(lock.parent)
-        shutil.rmtree(lock.parent, ignore_errors=True)
+        if _is_free(descriptor) or (end_orphans(lock.parent) and _is_free(descriptor, ORPHAN_SECONDS)):
+            remove_regions(lock.parent)
+            shutil.rmtree(lock.parent, ignore_errors=True)
     finally:
         os.close(descriptor)
+
+
+def _is_free(descriptor: int, patience: float = 0.0) -> bool:
+    """Whether nobody holds the lock any more, within so many seconds; it is ours then."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False  # alive
+            time.sleep(POLL_SECONDS)
+        else:
+            return True
