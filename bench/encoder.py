@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(encoder_report.render(medians, settings, notes))
     if options.output:
         rows = [{**encoder_report.labels(key), "median": medians[key], "rounds": figures[key]} for key in figures]
-        goals = [{"goal": g.name, "value": g.value, "met": g.met} for g in encoder_report.goals(medians, settings)]
+        goals = [{"goal": g.words, "value": g.value, "met": g.met} for g in encoder_report.goals(medians, settings)]
         write_json(options.output, {"machine": facts, "notes": notes, "goals": goals, "figures": rows})
     return 0
 

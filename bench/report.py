@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hfx.perf.machine import facts
+from hfx.perf.report.tables import Goal
+
 PACKAGES = ("hfx", "torch", "transformers", "optimum", "onnxruntime", "openvino", "tritonclient", "nvidia-pytriton")
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A figure beside what it should be: at least `least`, or at most `most`."""
-
-    name: str
-    value: float | None
-    least: float | None = None
-    most: float | None = None
-
-    @property
-    def met(self) -> bool | None:
-        """Whether it is reached; None where nothing could be measured."""
-        if self.value is None:
-            return None
-        return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
-
-    @property
-    def row(self) -> tuple[str, str, str, str]:
-        """Name, figure, goal, verdict."""
-        wanted = f">= {self.least:g}" if self.least is not None else f"<= {self.most:g}"
-        verdict = {True: "met", False: "missed", None: "not measured"}[self.met]
-        return self.name, number(self.value), wanted, verdict
 
 
 def number(value: float | None) -> str:
@@ -53,26 +28,19 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 def goals(found: Iterable[Goal]) -> str:
     """The table of goals."""
-    return table("Goals", ("goal", "measured", "wanted", ""), (goal.row for goal in found))
+    return table("Goals", ("goal", "measured", "wanted", ""), map(_goal_row, found))
+
+
+def _goal_row(goal: Goal) -> tuple[str, str, str, str]:
+    wanted = f">= {goal.least:g}" if goal.least is not None else f"<= {goal.most:g}"
+    return goal.words, number(goal.value), wanted, {True: "met", False: "missed", None: "not measured"}[goal.met]
 
 
 def machine() -> dict[str, Any]:
     """What the figures were taken on."""
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {"processor": model, "cores": os.cpu_count(), "load_average": os.getloadavg()[0], "versions": versions}
+    found = facts.machine()
+    versions = {name: found.versions[name] for name in PACKAGES if name in found.versions}
+    return {"processor": found.processor, "cores": found.cores, "load_average": found.load, "versions": versions}
 
 
 def machine_line(facts: Mapping[str, Any]) -> str:

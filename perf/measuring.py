@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfx.client import Client, ModelMetadata
@@ -19,7 +18,7 @@ from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
 from hfx.perf.builtin import Generated, Limits, Progress
 from hfx.perf.load import Asks, Plan, Slo
-from hfx.perf.results.schema import Rates, Requests, Run, Scalar, Subject
+from hfx.perf.results.schema import Load, Requests, Run, Scalar, Subject
 from hfx.perf.server import ServerWatch, Sources, Statistics, place
 
 if TYPE_CHECKING:
@@ -119,9 +118,21 @@ def measure(
         side = server.end(door, made.requests.succeeded)
     if not made.requests.succeeded and not stop.is_set():
         raise nothing(target.model, made.requests)
+    run = run_of(
+        made,
+        _subject(target, order, label, settings),
+        plan.load(order.asks.words, order.limits.words, case),
+        round,
+    )
+    notes = (*made.notes, *server.failures, *_unknown(target))
+    return replace(run, slo=order.slo.text if order.slo else "", server=side, notes=notes)
+
+
+def run_of(made: Generated, subject: Subject, load: Load, round: int = 0) -> Run:
+    """What a load came to, as one Run of SUBJECT: what callers saw, and nothing of the server."""
     return Run(
-        subject=_subject(target, order, label, settings),
-        load=plan.load(order.asks.words, order.limits.words, case),
+        subject=subject,
+        load=load,
         began=made.began,
         seconds=made.seconds,
         requests=made.requests,
@@ -135,19 +146,10 @@ def measure(
         ttft=made.ttft,
         tpot=made.tpot,
         gaps=made.gaps,
-        slo=order.slo.text if order.slo else "",
         goodput=made.goodput,
         client=made.client,
-        server=side,
-        notes=(*made.notes, *server.failures, *_unknown(target)),
+        notes=made.notes,
     )
-
-
-def against_limit(run: Run, repository: Path, rates: Rates, asks: Asks | None = None) -> Run:
-    """As hfx.perf.limit's, which is loaded only when it is wanted: it reads tokenizers."""
-    from hfx.perf.limit import against_limit as beside
-
-    return beside(run, repository, rates, asks)
 
 
 def nothing(model: str, requests: Requests) -> LoadFailed:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from hfx.errors import HfxError, ServerError
 from hfx.perf.compare.published import built_precision, memory_needed
+from hfx.perf.limit import against_limit
 from hfx.perf.load import Plan
 from hfx.perf.machine import known_rates
-from hfx.perf.measuring import Order, Target, Watch, against_limit, measure, server_target
+from hfx.perf.measuring import Order, Target, Watch, measure, server_target
 from hfx.perf.results import Run
 from hfx.perf.results.schema import Scalar
 from hfx.perf.server import gpus

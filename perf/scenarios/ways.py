@@ -17,7 +17,7 @@ from hfx.errors import HfxError, LoadFailed
 from hfx.names import NO_REPEAT_NGRAM_SIZE, NUM_BEAMS, TEXT_INPUT, default_name
 from hfx.perf.builtin import Limits
 from hfx.perf.load import Asks, Closed, Slo
-from hfx.perf.measuring import Order, Target, measure
+from hfx.perf.measuring import Order, Target, measure, run_of
 from hfx.perf.peers import PEERS, Batch, Opened, peer_run
 from hfx.perf.peers.ours import open_published
 from hfx.perf.results import Run, Subject
@@ -129,20 +129,7 @@ def _load_run(way: PeerWay, opened: Opened, case: Case, asks: Asks, round_: int)
     limits = _limits(case)
     found = opened.load(case.plan, asks, limits)
     subject = Subject(way.label, case.name, "peer", precision=way.precision, peer=way.name, door="http")
-    return Run(
-        subject=subject,
-        load=case.plan.load(asks.words, limits.words, case.name),
-        began=found.began,
-        seconds=found.seconds,
-        requests=found.requests,
-        throughput=found.throughput,
-        latency=found.latency,
-        round=round_,
-        tokens_per_second=found.tokens_per_second,
-        tokens=found.tokens,
-        client=found.client,
-        notes=found.notes,
-    )
+    return run_of(found, subject, case.plan.load(asks.words, limits.words, case.name), round_)
 
 
 def warm(ours: OpenedWay, case: Case, asks: Asks) -> None:
