@@ -6,11 +6,12 @@ itself is hfx.perf.machine's.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 from hfx.errors import UsageError
-from hfx.names import NET_SUFFIX, TOKENIZE_SUFFIX
+from hfx.names import BEAM_WIDTH, NET_SUFFIX, NUM_BEAMS, STREAM_SUFFIX, TOKENIZE_SUFFIX
 from hfx.perf.load import Asks
 from hfx.perf.machine import roofline, tokens_read
 from hfx.perf.results.schema import Rates, Run
@@ -20,9 +21,10 @@ from hfx.perf.server.engine import engine_step
 def against_limit(run: Run, repository: Path, rates: Rates, asks: Asks | None = None) -> Run:
     """RUN with the limit of a machine of these RATES, where it can be known of the model in REPOSITORY.
 
-    A model that writes nothing does not tell how much it read: its limit needs the ASKS.
+    A model that writes nothing does not tell how much it read: its limit needs the ASKS. With beams it is not known, as
+    the engine tells a step's tokens and not the beams beside them.
     """
-    if not run.requests.succeeded:
+    if not run.requests.succeeded or _searches(repository, run.subject.model, asks):
         return run
     model, device, batch = run.subject.model, run.subject.device, rows_a_step(run) or 1.0
     if run.tokens_per_second is None or run.tokens is None:
@@ -33,6 +35,16 @@ def against_limit(run: Run, repository: Path, rates: Rates, asks: Asks | None = 
     read, written = (tokens / run.requests.succeeded for tokens in (run.tokens.read, run.tokens.written))
     found = roofline(repository, model, device, rates, batch, run.tokens_per_second, "tokens", read, written)
     return replace(run, roofline=found)
+
+
+def _searches(repository: Path, model: str, asks: Asks | None) -> bool:
+    """Whether a request has beams, by its own word or by the model's."""
+    settings = repository / (model + STREAM_SUFFIX) / "1" / "generation.json"
+    if not settings.is_file():  # an encoder
+        return False
+    usual = json.loads(settings.read_text(encoding="utf-8")).get("defaults", {}).get(NUM_BEAMS, 1)
+    given = [ask.inputs for ask in asks.items] if asks else [{}]
+    return any(inputs.get(NUM_BEAMS, inputs.get(BEAM_WIDTH, (usual,))) != (1,) for inputs in given)
 
 
 def _read(repository: Path, model: str, asks: Asks | None) -> float | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from hfx.errors import HfxError, ServerError
 from hfx.perf.compare.published import built_precision, memory_needed
 from hfx.perf.limit import against_limit
-from hfx.perf.load import Plan
+from hfx.perf.load import Asks, Plan
 from hfx.perf.machine import known_rates
 from hfx.perf.measuring import Order, Target, Watch, measure, server_target
 from hfx.perf.results import Run
@@ -86,7 +86,7 @@ def served(
         with EmbeddedServer(repository, device=device, models=[name]) as server:
             target = replace(server_target(server, name, precision), task=str(manifest.task))
             measured = partial(_measure, target, label, dict(settings or {}), session)
-            yield lambda case, number: _beside_the_limit(measured(case, number), repository)
+            yield lambda case, number: _beside_the_limit(measured(case, number), repository, case.order.asks)
 
     return Side(label, opened, memory_needed(manifest, device))
 
@@ -101,12 +101,12 @@ def running(label: str, target: Target) -> Side:
     return Side(label, opened)
 
 
-def _beside_the_limit(run: Run, repository: Path) -> Run:
+def _beside_the_limit(run: Run, repository: Path, asks: Asks) -> Run:
     """RUN with what this machine could do at most, where that was measured before (`hfx perf machine`)."""
     rates = known_rates()
     if rates and run.subject.device == "cpu":
         with suppress(HfxError):  # a measurement is none the worse for it
-            return against_limit(run, repository, rates)
+            return against_limit(run, repository, rates, asks)
     return run
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hfx.errors import LoadFailed, UsageError
-from hfx.names import NUM_BEAMS, default_name
+from hfx.names import default_name
 from hfx.perf.checkpoints import BY_NAME, cached, smaller
 from hfx.perf.compare.interleave import Way, interleave
 from hfx.perf.limit import against_limit
@@ -151,8 +151,7 @@ def _ways(
     repository = subject.repository
 
     def limited(run: Run, asks: Asks) -> Run:
-        (beams,) = asks.at(0).inputs.get(NUM_BEAMS, (1,))  # the engine tells a step's tokens, not the beams beside them
-        return against_limit(run, repository, rates, asks) if repository and rates and beams == 1 else run
+        return against_limit(run, repository, rates, asks) if repository and rates else run
 
     ours = served(subject.target, scenario.label, limited, options.stop)
     if subject.checkpoint is None or repository is None:

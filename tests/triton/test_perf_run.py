@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -161,6 +163,20 @@ def test_with_its_repository_a_model_has_a_precision_and_a_limit(
         found = against_limit(run, perf_models, Rates(1e10, 1e11, 1e12), asks).roofline
         assert found is not None and found.unit == unit
         assert 0 < found.share < 1 and found.bytes_each > 0 and found.operations_each > 0
+    check_no_limit_with_beams(run, perf_models, tmp_path / "copy")
+
+
+def check_no_limit_with_beams(run: Run, models: Path, copy: Path) -> None:
+    """RUN is a generator's: how many beams shared its steps is nowhere told."""
+    rates = Rates(1e10, 1e11, 1e12)
+    for beams, known in ((1, True), (2, False)):
+        asks = synthetic(8, parse_lengths("uniform:4-40"), settings={"num_beams": beams})
+        assert (against_limit(run, models, rates, asks).roofline is not None) == known
+    shutil.copytree(models, copy)
+    usual = copy / f"{GENERATOR}_stream" / "1" / "generation.json"
+    settings = json.loads(usual.read_text())
+    usual.write_text(json.dumps({**settings, "defaults": {**settings["defaults"], "num_beams": 4}}))
+    assert against_limit(run, copy, rates).roofline is None
 
 
 def test_the_tokens_of_a_request_are_those_of_the_served_tokenizer(perf_models: Path) -> None:
