@@ -97,7 +97,9 @@ class OpenVinoSession:
         for name, array in feed.items():
             shared = array if array.flags.writeable else array.copy()
             request.set_input_tensor(self._input_at[name], self._tensor(shared, shared_memory=True))
-        request.infer(None, share_inputs=True, share_outputs=True)
+        # infer() keeps a failure to itself where there is one thread, and leaves the outputs of the run before.
+        request.start_async(None, share_inputs=True)
+        request.wait()
         return {name: request.get_output_tensor(self._output_at[name]).data.copy() for name in wanted}
 
 
