@@ -1,7 +1,7 @@
 """Requests that arrive one by one: what a load took, and how much of it keeps within a latency.
 
-Owns goodput: the greatest rate at which 99 % of the requests are done within a bound. The ways that serve stand in
-their own files.
+Owns goodput: the greatest rate at which 99 % of the requests are done within a bound, from arrival to last token. The
+ways that serve stand in their own files.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from bench.generation_cases import Load
 from hfx.perf.peers.resident import Resident
 
 # The rates that are tried: this share of what a burst gave, then more or less by these.
-USUAL_SHARE, STEPS = 0.7, (0.2, 0.1)
+USUAL_SHARE, STEPS = 0.7, (0.3, 0.15, 0.075)
 FEWEST_REQUESTS = 8
 
 
@@ -68,21 +68,42 @@ def at_rate(way: Resident, load: Load, rate: float, seconds: float) -> Point:
     return Point(rate, found)
 
 
-def sweep(way: Resident, load: Load, capacity: float, seconds: float, bound: float) -> list[Point]:
-    """Rates around the one whose p99 is `bound` seconds, found by halving, in their order.
+@dataclass
+class Search:
+    """For the rate of `way` whose p99 is a bound, by halving, from the usual share of `capacity` (requests a second).
 
-    `capacity` is the way's requests a second in a burst.
+    The loads are `load`, for about `seconds` each.
     """
-    points: list[Point] = []
-    share = USUAL_SHARE
-    for step in (*STEPS, 0.0):
-        points.append(at_rate(way, load, share * capacity, seconds))
-        share += step if points[-1].served.p99 <= bound else -step
-    return sorted(points, key=lambda point: point.rate)
+
+    way: Resident
+    load: Load
+    capacity: float
+    seconds: float
+    points: list[Point] = field(default_factory=list)
+    _share: float = USUAL_SHARE
+
+    def next(self, bound: float = math.inf) -> Point:
+        """Try a rate: the usual one, then one that is nearer to what keeps within `bound`."""
+        if self.points:
+            step = STEPS[len(self.points) - 1]
+            self._share += step if self.points[-1].served.p99 <= bound else -step
+        self.points.append(at_rate(self.way, self.load, self._share * self.capacity, self.seconds))
+        return self.points[-1]
+
+    def goodput(self, bound: float) -> float:
+        """What the points that were tried say of it."""
+        return goodput(sorted(self.points, key=lambda point: point.rate), bound)
+
+    def is_open(self, bound: float) -> bool:
+        """Whether no rate that was tried is too high: there is more goodput than found."""
+        return max(self.points, key=lambda point: point.rate).served.p99 <= bound
 
 
 def goodput(points: Sequence[Point], bound: float) -> float:
-    """The greatest rate whose p99 is at most `bound`, between points by a straight line; 0 where none keeps it."""
+    """The greatest rate whose p99 is at most `bound`; 0 where none keeps it.
+
+    `points` are in order of their rates; between two, p99 is a straight line.
+    """
     best = 0.0
     for low, high in zip((None, *points[:-1]), points, strict=True):
         if high.served.p99 <= bound:

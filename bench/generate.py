@@ -25,6 +25,7 @@ WORKS: dict[str, Work] = {
     "t5": generation_works.t5,
     "bart": generation_works.bart,
     "arrivals": generation_load.arrivals,
+    "documents": generation_load.documents,
     "overhead": generation_inside.overhead,
     "memory": generation_inside.memory,
     "ops": generation_inside.operators,
@@ -39,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--works", default=",".join(WORKS), metavar="A,B", help=f"of {', '.join(WORKS)}; all without it"
     )
-    parser.add_argument("--rounds", type=int, help="turns of each way (2 to 5 without it, by work)")
+    parser.add_argument(
+        "--ways", default="", metavar="A,B", help="those with one of these in name and precision: hfx,GenAI int8"
+    )
+    parser.add_argument("--rounds", type=int, help="turns of each way (2 to 5 without it, by work and by time)")
     parser.add_argument("--quick", action="store_true", help="a smoke run on tiny models; its figures mean nothing")
     parser.add_argument("--prepare", action="store_true", help="fetch and convert what is not cached, and end")
     parser.add_argument("--output", type=Path, metavar="F.json", help="add the works to those in this file")
@@ -47,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.works.split(",")
     if unknown := [name for name in names if name not in WORKS]:
         parser.error(f"no work {', '.join(unknown)}: choose of {', '.join(WORKS)}")
-    settings = replace(QUICK if options.quick else Settings(), **({"rounds": options.rounds} if options.rounds else {}))
+    words = tuple(word.strip() for word in options.ways.split(",") if word.strip())
+    settings = replace(QUICK if options.quick else Settings(), ways=words)
+    settings = replace(settings, rounds=options.rounds or settings.rounds)
     if options.prepare:
         return _prepare(settings)
     results = generation_figures.load(options.output) if options.output else {}
@@ -65,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prepare(settings: Settings) -> int:
     for name, ways in WAYS.items():
         missing = Result()
-        prepare(open_model(name, settings.tiny), ways, missing)
+        prepare(open_model(name, settings.tiny), settings.chosen(ways), missing)
         for way, reason in missing.notes.items():
             print(f"{way}: {reason}")
     return 0

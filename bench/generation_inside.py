@@ -1,7 +1,7 @@
 """The works that look into hfx itself: overhead of a step, memory, time by operator, and what an export takes.
 
 Owns which cases are looked at. How each is measured stands in generation_steps.py, generation_memory.py,
-generation_profile.py and generation_export.py.
+generation_profile.py, generation_profile_openvino.py and generation_export.py.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from bench import generation_memory, generation_profile, generation_steps
+from bench import generation_memory, generation_profile, generation_profile_openvino, generation_steps
 from bench.generation_cases import Batch, open_model
 from bench.generation_export import ExportFailed, export
 from bench.generation_figures import Result
-from bench.generation_peers import CT2, ORT, OURS4, OURS8, Way
+from bench.generation_peers import CT2, ORT, ORT4, ORT8, OV4, OV8, Way
 from bench.generation_works import BART_CASES, FAILURES, GPT2_CASES, T5_CASES, Settings, rounds, say
 from hfx.perf.peers.conversions import conversion
 from hfx.perf.peers.resident import Open, Resident
@@ -29,28 +30,38 @@ PROFILES = (
     ("flan-t5-base", "int4", T5_CASES[0]),
     *(("bart-large-cnn", "int8", case) for case in BART_CASES),
 )
+PROFILED: dict[str, dict[Way, Open]] = {
+    "int8": {ORT8: generation_profile.open_way, OV8: generation_profile_openvino.open_way},
+    "int4": {ORT4: generation_profile.open_way, OV4: generation_profile_openvino.open_way},
+}
 EXPORTED = "bart-large-cnn"
+RUNTIMES = {"onnxruntime": ORT8, "openvino": OV8}
 
 
 def overhead(settings: Settings) -> Result:
-    """Milliseconds of a decode step: in the engine, in ONNX Runtime within it, and of the bare binding."""
+    """Milliseconds of a decode step: in the engine, in its runtime within it, and of the bare runs."""
     result = Result()
     for turn in rounds(settings, "overhead", 3):
         for name, case in OVERHEAD:
             small = _small(case, settings)
-            for found in _ask(OURS8, name, generation_steps.open_way, [small], settings, result):
-                for figure, value in asdict(found).items():
-                    if value is not None:
-                        result.add(("hfx", "int8", f"{name}, {small.label}", figure), turn, value)
+            for runtime, way in RUNTIMES.items():
+                opener = partial(generation_steps.open_way, runtime=runtime)
+                for found in _ask(way, name, opener, [small], settings, result):
+                    for figure, value in asdict(found).items():
+                        if value is not None:
+                            result.add((way.name, way.precision, f"{name}, {small.label}", figure), turn, value)
     return result
 
 
 def memory(settings: Settings) -> Result:
     """Bytes of fresh processes, hfx's and CTranslate2's, on the same batch."""
     result = Result()
-    openers = ((OURS8, generation_memory.open_ours), (CT2, generation_memory.open_ctranslate2))
+    openers: dict[Way, Open] = {
+        way: partial(generation_memory.open_ours, runtime=runtime) for runtime, way in RUNTIMES.items()
+    }
+    openers[CT2] = generation_memory.open_ctranslate2
     for turn in rounds(settings, "memory", 3):
-        for way, opener in openers:
+        for way, opener in openers.items():
             for found in _ask(way, "distilgpt2", opener, [MEMORY], settings, result):
                 for figure, value in asdict(found).items():
                     result.add((way.name, way.precision, MEMORY.label, figure), turn, value)
@@ -63,15 +74,12 @@ def operators(settings: Settings) -> Result:
     profiles: list[dict[str, Any]] = []
     for name, precision, whole in PROFILES[:: 4 if settings.tiny else 1]:
         case = _small(whole, settings)
-        say(f"profile of {name} {precision}, {case.label}")
-        questions = [case, *([] if profiles else [None])]
-        found = _ask(
-            {"int8": OURS8, "int4": OURS4}[precision], name, generation_profile.open_way, questions, settings, result
-        )
-        if found:
-            profiles.append({"model": name, "precision": precision, "case": case.label, **asdict(found[0])})
-            for limits in found[1:]:
-                result.facts["limits"] = asdict(limits)
+        for way, opener in PROFILED[precision].items():
+            say(f"profile of {name} {way.title}, {case.label}")
+            for found in _ask(way, name, opener, [case], settings, result):
+                profiles.append({"model": name, "way": way.title, "case": case.label, **asdict(found)})
+    for limits in _ask(ORT8, PROFILES[0][0], generation_profile.open_way, [None], settings, result):
+        result.facts["limits"] = asdict(limits)
     result.facts["profiles"] = profiles
     return result
 
@@ -84,7 +92,7 @@ def exporting(settings: Settings) -> Result:
         result.facts["hfx"] = asdict(export(model, settings.export_seconds))
     except ExportFailed as reason:
         result.notes["hfx export"] = f"not run: {reason}"
-    for title, way in (("optimum", ORT), ("engine folder", OURS8)):
+    for title, way in (("optimum", ORT), ("engine folder", ORT8)):
         try:
             folder = way.folder(model)
         except FAILURES as reason:
@@ -105,7 +113,7 @@ def _ask(
         with Resident(opener, **arguments, precision=way.precision) as resident:
             return [resident.answer(question) for question in questions]
     except FAILURES as reason:
-        result.notes[f"{way.name} {way.precision}, {name}"] = f"not run: {reason}"
+        result.notes[f"{way.title}, {name}"] = f"not run: {reason}"
         return []
 
 

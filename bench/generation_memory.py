@@ -17,6 +17,7 @@ from hfx.perf.peers.memory import peak_bytes, resident_bytes, status
 from hfx.perf.peers.resident import Prepare
 
 POLL_SECONDS = 0.05
+ITEM_BYTES = {"float32": 4, "float16": 2, "f32": 4, "f16": 2, "u8": 1}
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,20 @@ class Memory:
     pool: int = 0
 
 
-def open_ours(model: Model, folder: str, fetched: str, precision: str) -> Prepare:
+def open_ours(model: Model, folder: str, fetched: str, precision: str, runtime: str) -> Prepare:
     """hfx's engine with a slot for each row, and room for just the positions of the case; answered with Memory."""
     before = resident_bytes()
 
     def run(case: Batch) -> Memory:
         from bench.generation_ours import bounded, open_engine, requests
 
-        engine = open_engine(bounded(Path(folder), case.positions), case.rows, case.rows)
+        engine = open_engine(bounded(Path(folder), case.positions), case.rows, case.rows, runtime)
         loaded = resident_bytes()
         for handle in [engine.submit(request) for request in requests(case, model.start)]:
             handle.result()
         after, spec = resident_bytes(), engine.spec
-        item = 2 if spec.kv_type == "float16" else 4
-        pool = 2 * spec.layers * case.rows * spec.heads * case.positions * spec.head_dim * item
+        pages = spec.openvino.kv_type if runtime == "openvino" and spec.openvino else spec.kv_type
+        pool = 2 * spec.layers * case.rows * spec.heads * case.positions * spec.head_dim * ITEM_BYTES[pages]
         return Memory(before, loaded, after, peak_bytes(), pool)
 
     return lambda case: partial(run, case)

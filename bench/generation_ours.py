@@ -19,6 +19,7 @@ from hfx.perf.peers.resident import Prepare, Run
 
 if TYPE_CHECKING:
     from hfx.exporter.families import Formats
+    from hfx.python_backends.engine.core import Observer
     from hfx.python_backends.engine.engine import Engine
     from hfx.python_backends.engine.handle import Handle
     from hfx.python_backends.engine.request import Request
@@ -28,7 +29,7 @@ LONGEST_QUEUE = 100_000  # a load is served, however long it takes
 
 
 def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
-    """Write the engine folder of the checkpoint, as `hfx export` does, without the gate; of int4, the head is int8."""
+    """Write the engine folder of the checkpoint, for both runtimes and without the gate; of int4, the head is int8."""
     from hfx.exporter.families import FORMATS
 
     _write(model, folder, FORMATS[precision])
@@ -36,7 +37,7 @@ def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
 
 def convert_fastest(model: Model, folder: str, fetched: str, precision: str) -> None:
     """The same in the form that `hfx export` tries first: of int4, head and embedding have 4 bits too."""
-    from hfx.exporter.generation.comparison import FORMATS_TRIED
+    from hfx.exporter.generation.engines import FORMATS_TRIED
 
     _write(model, folder, FORMATS_TRIED[precision][0])  # type: ignore[index]
 
@@ -46,16 +47,16 @@ def _write(model: Model, folder: str, formats: Formats) -> None:
     from hfx.exporter.runtime import weight_levels
     from hfx.exporter.source import open_checkpoint
 
-    write_engine_folder(open_checkpoint(model.checkpoint), Path(folder), formats, weight_levels())
+    write_engine_folder(open_checkpoint(model.checkpoint), Path(folder), formats, weight_levels(), openvino=True)
 
 
-def open_way(model: Model, folder: str, fetched: str, precision: str) -> Prepare:
-    """The engine, opened for each batch with as many slots as it has rows."""
+def open_way(model: Model, folder: str, fetched: str, precision: str, runtime: str) -> Prepare:
+    """The engine on `runtime`, opened for each batch with as many slots as it has rows."""
     engines: dict[int, Engine] = {}
 
     def opened(slots: int) -> Engine:
         if slots not in engines:
-            engines[slots] = open_engine(folder, slots, LONGEST_QUEUE)
+            engines[slots] = open_engine(folder, slots, LONGEST_QUEUE, runtime)
         return engines[slots]
 
     def prepare(case: Batch | Load) -> Run:
@@ -73,11 +74,11 @@ def open_way(model: Model, folder: str, fetched: str, precision: str) -> Prepare
     return prepare
 
 
-def open_engine(folder: str | Path, slots: int, queue: int) -> Engine:
+def open_engine(folder: str | Path, slots: int, queue: int, runtime: str, observer: Observer | None = None) -> Engine:
     """The engine that is measured."""
     from hfx.python_backends.engine.engine import Engine
 
-    return Engine.open(folder, slots=slots, max_queue=queue, threads=THREADS)
+    return Engine.open(folder, slots=slots, max_queue=queue, threads=THREADS, runtime=runtime, observer=observer)
 
 
 def requests(case: Batch, start: int | None) -> list[Request]:

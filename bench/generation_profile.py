@@ -77,6 +77,7 @@ def _profile(model: Model, folder: str, case: Batch) -> Profile:
                 max_queue=case.rows,
                 threads=THREADS,
                 observer=lambda plan, scheduler: plans.append(type(plan).__name__),
+                runtime="onnxruntime",
             ) as engine:
                 for handle in [engine.submit(request) for request in requests(case, model.start)]:
                     handle.result()

@@ -1,45 +1,30 @@
-"""The tables and goals of `bench.generate`. Ratios are medians of the ratios within a round. Measures nothing."""
+"""The tables of `bench.generate`. Ratios are medians of the ratios within a round. Measures nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.generation_figures import Key, Result, Results
-from bench.report import Goal, machine_line, number, table
+from bench.generation_goals import CT2, SPEED, fastest_of_ours, goals, standing
+from bench.generation_peers import is_ours
 from bench.report import goals as goals_table
+from bench.report import machine_line, number, table
 
-CT2, OURS = ("CTranslate2", "int8"), ("hfx", "int8")
-TORCH, INTEL = ("torch", "fp32"), ("OpenVINO by optimum-intel", "int8")
-GENAI = ("OpenVINO GenAI", "int8")
-INT4 = ("hfx, head int4", "int4")
-GENAI4 = (("OpenVINO GenAI", "int4"), ("OpenVINO GenAI, head int4", "int4"))
-Who = tuple[str, str]
-# work -> (whose goal, against whom (the best of them), how many times as fast in each case)
-SPEED_GOALS: dict[str, tuple[tuple[Who, tuple[Who, ...], tuple[float, ...]], ...]] = {
-    "gpt2": (
-        (OURS, (CT2,), (2.5, 2.8, 1.7, 1.3)),
-        (OURS, (GENAI,), (1.1, 1.0, 1.0, 1.0)),
-        (INT4, (CT2,), (5.0,)),
-        (INT4, GENAI4, (1.2,)),
-    ),
-    "t5": ((OURS, (CT2,), (2.5, 2.1)), (OURS, (INTEL,), (1.2, 1.05)), (INT4, (CT2,), (4.0,))),
-    "bart": ((OURS, (CT2,), (2.2, 1.8)), (OURS, (INTEL,), (1.8, 1.8)), (OURS, (TORCH,), (6.0, 6.0))),
-}
-OVERHEAD_GOALS = {"B=1": 0.15, "B=32": 0.6}
 SETTINGS = {
-    "hfx": "Engine.submit and result, 2 threads that spin for 20 us (the default when served), a slot for each row, "
-    "float32 K/V; int8 activations row by row; int4 is the decoder's layers in blocks of 32, head and embedding int8",
-    "hfx, head int4": "the form of int4 that `hfx export` tries first: head and embedding in 4 bits too, blocks of 128",
+    "hfx": "Engine.submit and result, 2 threads, a slot for each row; int4 is the decoder's layers in blocks of 32, "
+    "head and embedding int8; with head int4, the form that `hfx export` tries first, 4 bits in both, blocks of 128",
+    "hfx on ONNX Runtime": "threads spin for 20 us (the default when served), float32 K/V; int8 activations row by row",
+    "hfx on OpenVINO": "K/V in pages: u8 of GPT-2, float16 of encoder-decoders; int8 activations row by row where the "
+    "processor has AMX, else in groups of 128; computed in float32",
     "CTranslate2": "4.8.5, int8 on one worker of 2 threads",
-    "OpenVINO GenAI": "2026.4.1, ContinuousBatchingPipeline, LATENCY, 2 threads, u8 K/V (its default); activation "
-    "groups of 128, for int4 of 32; int4 weights in groups of 128, head and embedding int8 unless said",
-    "OpenVINO by optimum-intel": "2.2.0, OVModelForSeq2SeqLM, LATENCY, 2 threads, activation groups of 128",
-    "ONNX Runtime by optimum": "quantize_dynamic, no merged decoder, 2 threads; few rounds",
-    "torch": "transformers' generate, 2 threads; few rounds",
+    "OpenVINO GenAI": "2026.4.1, ContinuousBatchingPipeline, LATENCY, 2 threads, u8 K/V (its default), groups of 128 "
+    "activations, for one row of int4 of 32; int4 weights in groups of 128, head and embedding int8 unless said; "
+    'float32 between products of integers or, as "bf16", its default, which is bfloat16 where the processor has it',
+    "OpenVINO by optimum-intel": "2.2.0, OVModelForSeq2SeqLM, LATENCY, 2 threads; activations, int4 and bf16 likewise",
+    "ONNX Runtime by optimum": "quantize_dynamic, no merged decoder, 2 threads; one round",
+    "torch": "transformers' generate, 2 threads; one round",
 }
-SHARE_OF_PEER_MEMORY, EXPORT_SECONDS, EXPORT_BYTES = 1.25, 60.0, 4e9
-GOODPUT = 2.0
 MEGABYTE = 1e6
 
 
@@ -54,84 +39,40 @@ def render(results: Results) -> str:
     return "\n".join(parts)
 
 
-def goals(results: Results) -> list[Goal]:
-    """The issue's goals, for the works that were run."""
-    return [goal for name, result in results.items() for goal in GOALS.get(name, _none)(name, result)]
-
-
-def _none(name: str, result: Result) -> Iterator[Goal]:
-    return iter(())
-
-
-def _speed_goals(name: str, result: Result) -> Iterator[Goal]:
-    for whose, against, wanted in SPEED_GOALS[name]:
-        for case, least in zip(result.cases("ms"), wanted, strict=False):
-            ratios = [result.ratio((*who, case, "ms"), (*whose, case, "ms")) for who in against]
-            known = [ratio for ratio in ratios if ratio is not None]
-            who = f"{against[0][0]} {against[0][1]}"
-            yield Goal(f"{name} {case}: hfx {whose[1]} is x times as fast as {who}", min(known, default=None), least)
-
-
-def _overhead_goals(name: str, result: Result) -> Iterator[Goal]:
-    for case in result.cases("added"):
-        for suffix, most in OVERHEAD_GOALS.items():
-            if case.startswith("distilgpt2") and case.endswith(suffix):
-                yield Goal(f"{case}: ms a step outside ONNX Runtime", result.median((*OURS, case, "added")), most=most)
-
-
-def _memory_goals(name: str, result: Result) -> Iterator[Goal]:
-    for case in result.cases("after"):
-        own, pool, peers = (
-            result.median(key) for key in ((*OURS, case, "after"), (*OURS, case, "pool"), (*CT2, case, "after"))
-        )
-        share = own / (SHARE_OF_PEER_MEMORY * peers + pool) if own and pool and peers else None
-        yield Goal(f"{case}: memory, of 1.25 x CTranslate2's and the K/V pool", share, most=1.0)
-
-
-def _arrivals_goals(name: str, result: Result) -> Iterator[Goal]:
-    for model, facts in result.facts.items():
-        own = facts["ways"].get(OURS[0], {}).get("goodput")
-        static = [way["goodput"] for title, way in facts["ways"].items() if "static" in title]
-        ratio = own / max(static) if own is not None and static and max(static) else None
-        yield Goal(f"{model}: goodput, times that of CTranslate2's static batches", ratio, least=GOODPUT)
-
-
-def _export_goals(name: str, result: Result) -> Iterator[Goal]:
-    took = result.facts.get("hfx", {}).get("took", {})
-    yield Goal("hfx export of bart-large-cnn, gate included: seconds", took.get("seconds"), most=EXPORT_SECONDS)
-    peak = took.get("peak_bytes")
-    yield Goal("the same: GB at most", peak / 1e9 if peak else None, most=EXPORT_BYTES / 1e9)
-
-
-GOALS: dict[str, Callable[[str, Result], Iterator[Goal]]] = {
-    **dict.fromkeys(SPEED_GOALS, _speed_goals),
-    "overhead": _overhead_goals,
-    "memory": _memory_goals,
-    "arrivals": _arrivals_goals,
-    "export": _export_goals,
-}
-
-
 def _speed(result: Result) -> list[str]:
-    """A table a case: milliseconds of an answer, and what hfx int8 is beside it."""
-    parts = []
+    """hfx beside the best peers; then a table a case: milliseconds of an answer, and what hfx is beside it."""
+    return [_standings(result), *(_case(result, case) for case in result.cases("ms"))]
+
+
+def _standings(result: Result) -> str:
+    rows = []
     for case in result.cases("ms"):
-        new, rows = _counts(case)
-        lines = []
-        for who in result.ways("ms"):
-            key: Key = (*who, case, "ms")
-            middle, spread = result.median(key), result.spread(key)
-            if middle is None or spread is None:
-                continue
-            least, most = (number(end) for end in spread)
-            ratio = result.ratio(key, (*OURS, case, "ms"))
-            processor = result.median((*who, case, "processor ms"))
-            rate = number(1e3 * new * rows / middle)
-            turns = str(len(result.figures[key]))
-            lines.append((*who, number(middle), f"{least}-{most}", turns, rate, number(processor), number(ratio)))
-        header = ("way", "precision", "ms", "least-most", "rounds", "tokens/s", "processor ms", "x hfx int8's time")
-        parts.append(table(case, header, lines))
-    return parts
+        for precision in ("int8", "int4"):
+            if found := standing(result, case, precision):
+                times = (result.median((*who, case, "ms")) for who in (found.ours, found.peer))
+                own, theirs = (number(each) for each in times)
+                rows.append((case, precision, found.ours[0], own, found.peer[0], theirs, number(found.ratio)))
+    header = ("case", "precision", "hfx's fastest", "ms", "the fastest peer", "ms", "x as fast")
+    return table("hfx beside the best peer of the same precision", header, rows)
+
+
+def _case(result: Result, case: str) -> str:
+    new, rows = _counts(case)
+    lines = []
+    for who in result.ways("ms"):
+        key: Key = (*who, case, "ms")
+        middle, spread = result.median(key), result.spread(key)
+        if middle is None or spread is None:
+            continue
+        least, most = (number(end) for end in spread)
+        ours = fastest_of_ours(result, case, who[1]) or fastest_of_ours(result, case, "int8")
+        ratio = result.ratio(key, (*ours, case, "ms")) if ours else None
+        processor = result.median((*who, case, "processor ms"))
+        rate = number(1e3 * new * rows / middle)
+        turns = str(len(result.figures[key]))
+        lines.append((*who, number(middle), f"{least}-{most}", turns, rate, number(processor), number(ratio)))
+    header = ("way", "precision", "ms", "least-most", "rounds", "tokens/s", "processor ms", "x hfx's time")
+    return table(case, header, lines)
 
 
 def _counts(case: str) -> tuple[int, int]:
@@ -158,15 +99,20 @@ def _growth(result: Result) -> list[str]:
 
 
 def _ratio(result: Result, case: str, figure: str) -> tuple[str]:
-    return (number(result.ratio((*CT2, case, figure), (*OURS, case, figure))),)
+    ratios = [
+        result.ratio((*CT2, case, figure), (*who, case, figure)) for who in result.ways(figure) if is_ours(who[0])
+    ]
+    return (number(max((ratio for ratio in ratios if ratio is not None), default=None)),)
 
 
 def _overhead(result: Result) -> list[str]:
     figures = ("step", "inside", "added", "bare")
     rows = [
-        (case, *(number(result.median((*OURS, case, figure))) for figure in figures)) for case in result.cases("added")
+        (case, way[0], *(number(result.median((*way, case, figure))) for figure in figures))
+        for case in result.cases("added")
+        for way in result.ways("added")
     ]
-    header = ("case", "ms a step of the engine", "in ONNX Runtime", "added", "the bare binding alone")
+    header = ("case", "way", "ms a step of the engine", "in the runtime", "added", "the bare runs alone")
     return [table("Overhead", header, rows)]
 
 
@@ -195,7 +141,8 @@ def _arrivals(result: Result) -> list[str]:
             figures = (number(most["requests_per_second"]), number(most["tokens_per_second"]))
             rows.append((name, *figures, mark + number(way["goodput"]), points))
         header = ("way", "burst, requests/s", "tokens/s", "goodput", "tried: requests/s, p50 s, p99 s")
-        parts.append(table(f"{model}: requests/s with p99 within {number(facts['bound'])} s", header, rows))
+        bound = f"p99 within {number(facts['bound'])} s, {facts['reference']}'s at 70 % of its burst"
+        parts.append(table(f"{model}: requests/s with {bound}", header, rows))
     return parts
 
 
@@ -212,9 +159,7 @@ def _operators(result: Result) -> list[str]:
             for name, spent, times in profile["operators"][:8]
         ]
         shares = _shares(profile, limits) if limits else ""
-        title = (
-            f"{profile['model']} {profile['precision']}, {profile['case']}: {number(profile['run'])} us a run{shares}"
-        )
+        title = f"{profile['model']}, {profile['way']}, {profile['case']}: {number(profile['run'])} us a run{shares}"
         parts.append(table(title, ("operator", "us", "share", "times"), rows))
     return parts
 
@@ -238,11 +183,12 @@ def _export(result: Result) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Result], Sequence[str]]] = {
-    **dict.fromkeys(SPEED_GOALS, _speed),
+    **dict.fromkeys(SPEED, _speed),
     "growth": _growth,
     "overhead": _overhead,
     "memory": _memory,
     "arrivals": _arrivals,
+    "documents": _arrivals,
     "ops": _operators,
     "export": _export,
 }

@@ -1,6 +1,6 @@
-"""What the engine adds to a step: its time beside the runs of ONNX Runtime in it, and beside these runs alone.
+"""What the engine adds to a step: its time beside the runtime's runs in it, and beside these runs alone.
 
-Measured inside one process, in the engine itself: runs are timed where the bindings call them, steps where the engine
+Measured inside one process, in the engine itself: runs are timed where the engine calls its runtime, steps where it
 tells its observer. Knows no tables.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.generation_cases import THREADS, Batch, Model
-from bench.generation_ours import requests
+from bench.generation_ours import open_engine, requests
 from hfx.perf.peers.resident import Prepare
 
 
@@ -23,8 +23,8 @@ from hfx.perf.peers.resident import Prepare
 class Overhead:
     """Medians of a decode step, in milliseconds.
 
-    `step` of the engine from end to end, `inside` ONNX Runtime in it, `added` the rest, `bare` the same binding run in
-    a loop with nothing else in the process.
+    `step` of the engine from end to end, `inside` the runtime in it, `added` the rest, `bare` the same runs in a loop
+    with nothing else in the process.
     """
 
     step: float
@@ -50,36 +50,35 @@ class _Clock:
         self.last, self.inside = now if decodes else None, 0.0
 
     def time_runs(self) -> None:
-        """From now on count the runs of all bindings."""
+        """From now on count the runs of both runtimes."""
         from hfx.python_backends.engine.bindings import Binding
+        from hfx.python_backends.engine.openvino_model import InferRequest
 
-        run = Binding.run
+        for kind in (Binding, InferRequest):
+            setattr(kind, "run", self._timed(kind.run))  # noqa: B010 - a method is replaced, which types don't allow
 
-        def timed(binding: Binding) -> None:
+    def _timed(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
+        def timed(bound: Any) -> None:
             begin = time.perf_counter()
-            run(binding)
+            run(bound)
             self.inside += time.perf_counter() - begin
 
-        setattr(Binding, "run", timed)  # noqa: B010 - a method is replaced, which types don't allow
+        return timed
 
 
-def open_way(model: Model, folder: str, fetched: str, precision: str) -> Prepare:
+def open_way(model: Model, folder: str, fetched: str, precision: str, runtime: str) -> Prepare:
     """Cases are batches, answered with Overhead."""
     clock = _Clock()
     clock.time_runs()
 
     def prepare(case: Batch) -> Any:
-        return lambda: _overhead(model, folder, case, clock)
+        return lambda: _overhead(model, folder, runtime, case, clock)
 
     return prepare
 
 
-def _overhead(model: Model, folder: str, case: Batch, clock: _Clock) -> Overhead:
-    from hfx.python_backends.engine.engine import Engine
-
-    slots = case.rows * case.beams
-    clock.steps.clear()
-    with Engine.open(folder, slots=slots, max_queue=case.rows, threads=THREADS, observer=clock.observe) as engine:
+def _overhead(model: Model, folder: str, runtime: str, case: Batch, clock: _Clock) -> Overhead:
+    with open_engine(folder, case.rows * case.beams, case.rows, runtime, clock.observe) as engine:
         asyncio.run(_consume(engine, requests(case, model.start)))  # shapes are prepared at their first run
         clock.steps.clear()
         clock.last = None
@@ -88,7 +87,7 @@ def _overhead(model: Model, folder: str, case: Batch, clock: _Clock) -> Overhead
         1e3 * statistics.median(values)
         for values in zip(*((wall, runs, wall - runs) for wall, runs in clock.steps), strict=True)
     )
-    return Overhead(step, inside, added, _bare(folder, case, clock) if model.start is None else None)
+    return Overhead(step, inside, added, _bare(folder, runtime, case, clock) if model.start is None else None)
 
 
 async def _consume(engine: Any, wanted: Sequence[Any]) -> None:
@@ -101,13 +100,15 @@ async def _consume(engine: Any, wanted: Sequence[Any]) -> None:
     await asyncio.gather(*(read(engine.submit(request)) for request in wanted))
 
 
-def _bare(folder: str, case: Batch, clock: _Clock) -> float:
-    """Median milliseconds of the engine's own binding over the same lengths."""
-    from hfx.python_backends.engine.decoder_runner import DecoderRunner
+def _bare(folder: str, runtime: str, case: Batch, clock: _Clock) -> float:
+    """Median milliseconds of the engine's own runs over the same lengths."""
+    from hfx.python_backends.engine.runners import open_runner
+    from hfx.python_backends.engine.scheduler import Limits
     from hfx.python_backends.engine.sessions import SessionSettings
     from hfx.python_backends.engine.spec import read_spec
 
-    runner = DecoderRunner(read_spec(Path(folder)), case.rows, SessionSettings(threads=THREADS))
+    settings = SessionSettings(threads=THREADS, runtime=runtime)
+    runner = open_runner(read_spec(Path(folder)), case.rows, settings, Limits())
     times: list[float] = []
     for _ in range(2):
         runner.prefill(0, [tuple(prompt) for prompt in case.prompts()], False)
@@ -116,4 +117,5 @@ def _bare(folder: str, case: Batch, clock: _Clock) -> float:
             clock.inside = 0.0
             runner.step(1, case.rows, False)
             times.append(clock.inside)
+    runner.close()
     return 1e3 * statistics.median(times)

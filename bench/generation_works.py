@@ -10,31 +10,40 @@ import dataclasses
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from bench.generation_cases import Batch, Model, open_model
 from bench.generation_figures import Result
-from bench.generation_peers import CT2, OURS8, WAYS, Way
+from bench.generation_peers import CT2, ORT8, OV8, WAYS, Way
 from hfx.errors import CaseFailed, FetchFailed, OpenFailed
 from hfx.perf.peers.resident import Pace, Resident
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured. `patience`: a work begins no more than its second round after as many seconds."""
+    """How much is measured.
+
+    `rounds` where another number is asked for than a work's own, of which none but the first two begins after
+    `patience` seconds. `ways` are words: those in whose title one of them is take part; without any, all do.
+    """
 
     tiny: bool = False
     rounds: int | None = None
     seconds: float = 0.3
+    ways: tuple[str, ...] = ()
     patience: float = 150.0
-    load_seconds: float = 12.0
+    load_seconds: float = 10.0
     export_seconds: float = 240.0
 
     def turns(self, usual: int) -> int:
         """Rounds of a work that usually has so many."""
         return self.rounds or usual
+
+    def chosen(self, ways: Iterable[Way]) -> list[Way]:
+        """Those of `ways` that take part."""
+        return [way for way in ways if not self.ways or any(word.lower() in way.title.lower() for word in self.ways)]
 
 
 QUICK = Settings(tiny=True, rounds=1, seconds=0.05, patience=20.0, load_seconds=2.0, export_seconds=60.0)
@@ -52,12 +61,12 @@ def prepare(model: Model, ways: Sequence[Way], result: Result) -> list[Way]:
     """Fetch and convert what no earlier run has left. Gives the ways that can be had, and notes why others can't."""
     found = []
     for way in ways:
-        say(f"preparing {way.name} {way.precision}, {model.name}")
+        say(f"preparing {way.title}, {model.name}")
         try:
             way.folder(model)
             found.append(way)
         except FAILURES as reason:
-            result.notes[f"{way.name} {way.precision}, {model.name}"] = f"not run: {reason}"
+            result.notes[f"{way.title}, {model.name}"] = f"not run: {reason}"
     return found
 
 
@@ -85,7 +94,8 @@ def growth(settings: Settings) -> Result:
         for length in lengths
     }
     rows = GROWTH_ROWS[::3] if settings.tiny else GROWTH_ROWS
-    with opened(open_model("distilgpt2", settings.tiny), (OURS8, CT2), result) as ways:
+    compared = settings.chosen((OV8, ORT8, CT2))
+    with opened(open_model("distilgpt2", settings.tiny), compared, result) as ways:
         for turn in rounds(settings, "growth", 2):
             for batch in rows:
                 for way in list(ways):
@@ -105,7 +115,7 @@ def _batches(settings: Settings, name: str, cases: Sequence[Batch], usual: int) 
     result = Result()
     if settings.tiny:
         cases = [dataclasses.replace(case, rows=min(case.rows, 8), prompt=min(case.prompt, 64)) for case in cases[:2]]
-    with opened(open_model(name, settings.tiny), WAYS[name], result) as ways:
+    with opened(open_model(name, settings.tiny), settings.chosen(WAYS[name]), result) as ways:
         for turn in rounds(settings, name, usual):
             for case in cases:
                 for way in [way for way in ways if _takes_part(way, case, turn)]:
@@ -114,8 +124,7 @@ def _batches(settings: Settings, name: str, cases: Sequence[Batch], usual: int) 
 
 
 def _takes_part(way: Way, case: Batch, turn: int) -> bool:
-    turns = (0, 2) if case.rows == 1 else (0,)
-    return case.rows <= way.most_rows and (turn in turns or not way.slow)
+    return case.rows <= way.most_rows and (turn == 0 or not way.slow)
 
 
 def measure(
@@ -125,7 +134,7 @@ def measure(
 
     None where it fails or gives other counts than asked for: then the case is noted and not tried again.
     """
-    title = f"{way.name} {way.precision}, {case.label}"
+    title = f"{way.title}, {case.label}"
     if way not in ways or title in result.notes:
         return None
     # A slow way was warmed by its smallest case.
@@ -150,7 +159,7 @@ def rounds(settings: Settings, title: str, usual: int) -> Iterator[int]:
     """The numbers of the rounds, told to whoever waits; fewer where they take too long."""
     begin = time.perf_counter()
     for turn in range(settings.turns(usual)):
-        if turn > 1 and time.perf_counter() - begin > settings.patience:
+        if turn > 1 and not settings.rounds and time.perf_counter() - begin > settings.patience:
             return
         say(f"{title}: round {turn + 1} of {settings.turns(usual)}")
         yield turn
@@ -162,11 +171,11 @@ def opened(model: Model, ways: Sequence[Way], result: Result) -> Iterator[Ways]:
     with ExitStack() as stack:
         found: Ways = {}
         for way in prepare(model, ways, result):
-            say(f"opening {way.name} {way.precision}, {model.name}")
+            say(f"opening {way.title}, {model.name}")
             try:
                 found[way] = stack.enter_context(way.open(model))
             except FAILURES as reason:
-                result.notes[f"{way.name} {way.precision}, {model.name}"] = f"not run: {reason}"
+                result.notes[f"{way.title}, {model.name}"] = f"not run: {reason}"
         yield found
 
 

@@ -22,7 +22,7 @@ CpuRuntime = Literal["auto", "openvino", "onnxruntime"]
 P = TypeVar("P", bound=Precision)
 
 # Options that only one kind of model takes: field -> how it is typed.
-ENCODER_OPTIONS = {"cpu_runtime": "--cpu-runtime", "max_batch_size": "--max-batch-size", "aggregation": "--aggregation"}
+ENCODER_OPTIONS = {"max_batch_size": "--max-batch-size", "aggregation": "--aggregation"}
 GENERATOR_OPTIONS = {"slots": "--slots"}
 SMALLEST_MAX_LENGTH = 8  # room for the special tokens of a pair and a few words
 

@@ -94,7 +94,7 @@ def write_nets(plan: ExportPlan, made: Artefacts) -> Artefacts:
         save(quantize.half(graph) if plan.gpu_precision == "fp16" else graph, folder / files["gpu"])
     candidates: dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]] = {}
     counts: dict[str, Any] = {}
-    for name in _cpu_runtimes(plan):
+    for name in runtime.possible_runtimes(plan.cpu_runtime) if plan.cpu_precision else ():
         files["cpu"] = FILE_NAMES[plan.cpu_precision or "fp32"]
         path = folder / (files["cpu"] if plan.cpu_precision == "fp32" else f"{name}.{files['cpu']}")
         group = None
@@ -123,14 +123,7 @@ def choose_runtime(plan: ExportPlan, made: Artefacts) -> Artefacts:
     for _, other in made.candidates.values():
         if other != kept:
             other.unlink(missing_ok=True)
-    figures: dict[str, Any] = {
-        "runtime": choice.runtime,
-        "requested": plan.cpu_runtime,
-        "milliseconds": choice.milliseconds,
-    }
-    if choice.refused:
-        figures["refused"] = choice.refused
-    choices = {**made.choices, "cpu_runtime": figures, "threads": plan.threads}
+    choices = {**made.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}
     if plan.cpu_precision == "fp32" and choice.runtime == "onnxruntime":
         from hfx.exporter.fusions import online_fusions
 
@@ -270,17 +263,6 @@ def _beginning(plan: Plan, staging: Staging) -> tuple[Any, Iterable[Step[Any, An
 
         return GeneratorArtefacts(staging), GENERATOR_STEPS
     return Artefacts(staging), STEPS
-
-
-def _cpu_runtimes(plan: ExportPlan) -> tuple[runtime.Runtime, ...]:
-    if plan.cpu_precision is None:
-        return ()
-    if plan.cpu_runtime == "openvino":
-        runtime.require_openvino()
-        return ("openvino",)
-    if plan.cpu_runtime == "onnxruntime" or not runtime.openvino_available():
-        return ("onnxruntime",)
-    return ("openvino", "onnxruntime")
 
 
 def _hidden_size(plan: ExportPlan) -> int:

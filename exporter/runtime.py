@@ -6,7 +6,9 @@ both, in turn, on the very files and settings that would be served. Knows sessio
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.options import CpuRuntime
 from hfx.python_backends.engine.sessions import CPUINFO, multiplies_bytes_exactly
 
 Name = TypeVar("Name", bound=str)
@@ -34,13 +37,22 @@ SECONDS_A_SHAPE = 3.0
 class CpuChoice:
     """The chosen runtime, and what each candidate took: runtime -> {"ROWSxWIDTH": median milliseconds}.
 
-    `refused` holds the reasons of runtimes that can't run the graph.
+    `refused` holds the reasons of runtimes that can't run the model.
     """
 
     runtime: Runtime
     quantization_group: int | None = None
-    milliseconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    milliseconds: Mapping[Runtime, Mapping[str, float]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self, requested: CpuRuntime) -> dict[str, Any]:
+        """The choice for the manifest."""
+        figures: dict[str, Any] = {
+            "runtime": self.runtime,
+            "requested": requested,
+            "milliseconds": {runtime: dict(times) for runtime, times in self.milliseconds.items()},
+        }
+        return figures | ({"refused": dict(self.refused)} if self.refused else {})
 
     @property
     def accelerators(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
@@ -74,15 +86,37 @@ def weight_levels(cpuinfo: Path = CPUINFO) -> int:
     return 127 if multiplies_bytes_exactly(cpuinfo) else 63
 
 
-def openvino_available() -> bool:
-    """Whether the openvino package is installed."""
-    return importlib.util.find_spec("openvino") is not None
+def possible_runtimes(requested: CpuRuntime, least_openvino: str = "") -> tuple[Runtime, ...]:
+    """The runtimes that may serve here, OpenVINO only from the version `least_openvino` on.
+
+    Raises UsageError where `--cpu-runtime openvino` was asked for and can't be had.
+    """
+    if requested == "onnxruntime":
+        return ("onnxruntime",)
+    missing = _why_no_openvino(least_openvino)
+    if requested == "openvino":
+        if missing:
+            raise UsageError(f"--cpu-runtime openvino: {missing}.", _install(least_openvino))
+        return ("openvino",)
+    return ("onnxruntime",) if missing else ("openvino", "onnxruntime")
 
 
-def require_openvino() -> None:
-    """Raise UsageError where `--cpu-runtime openvino` was asked for and can't be had."""
-    if not openvino_available():
-        raise UsageError("--cpu-runtime openvino: the package openvino is not installed.", "pip install openvino")
+def _why_no_openvino(least: str) -> str:
+    """Why OpenVINO can't be had here; empty if it can."""
+    if importlib.util.find_spec("openvino") is None:
+        return "the package openvino is not installed"
+    installed = importlib.metadata.version("openvino")
+    if _numbers(installed) < _numbers(least):
+        return f"openvino {installed} is installed, and {least} or later is needed"
+    return ""
+
+
+def _install(least: str) -> str:
+    return f"pip install 'openvino>={least}'" if least else "pip install openvino"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def choose(
@@ -97,27 +131,35 @@ def choose(
         try:
             sessions[runtime] = open_session(choice.backend_config(threads), path, "CPU", 0)
         except RuntimeError as error:  # what OpenVINO raises for an operator that it doesn't have
-            refused[runtime] = _last_line(error)
+            refused[runtime] = last_line(error)
     if not sessions:
         reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
         raise CheckpointUnsupported(f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime.")
-    figures: dict[str, dict[str, float]] = {runtime: {} for runtime in sessions}
+    figures: dict[Runtime, dict[str, float]] = {runtime: {} for runtime in sessions}
     for rows, width in TIMED_SHAPES:
         feed = _feed(inputs, item_rank, rows, width)
         ways = {runtime: partial(s.run, feed, [o.name for o in s.outputs]) for runtime, s in sessions.items()}
         for runtime, seconds in interleave(ways).items():
             figures[runtime][f"{rows}x{width}"] = round(1e3 * seconds, 3)
-    best = min(sessions, key=lambda runtime: statistics.geometric_mean(figures[runtime].values()))
-    return replace(candidates[best][0], milliseconds=figures, refused=refused)
+    return replace(candidates[fastest(figures)][0], milliseconds=figures, refused=refused)
 
 
-def _last_line(error: Exception) -> str:
+def fastest(milliseconds: Mapping[Name, Mapping[str, float]]) -> Name:
+    """The runtime of the least geometric mean."""
+    return min(milliseconds, key=lambda runtime: statistics.geometric_mean(milliseconds[runtime].values()))
+
+
+def last_line(error: Exception) -> str:
+    """What an exception of a runtime says in the end, where its reason is."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
-def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
-    """Median seconds of each way, run in turn so that a noisy machine disturbs all alike."""
+def interleave(ways: Mapping[Name, Callable[[], object]], most: float = SECONDS_A_SHAPE) -> dict[Name, float]:
+    """Median seconds of each way, run in turn so that a noisy machine disturbs all alike.
+
+    No further round begins after `most` seconds; a first one, which is not counted, and one more are always run.
+    """
     for run in ways.values():
         run()  # shapes are prepared at their first run
     times: dict[Name, list[float]] = {name: [] for name in ways}
@@ -127,7 +169,7 @@ def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)
-        if time.perf_counter() - begin > SECONDS_A_SHAPE:
+        if time.perf_counter() - begin > most:
             break
     return {name: statistics.median(values) for name, values in times.items()}
 

@@ -32,6 +32,7 @@ PROVIDERS: Mapping[Kind, str] = {"CPU": "CPU", "GPU": "CUDA"}
 OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}
 # How an engine is opened -> the parameter of its configuration.
 PARAMETERS = {"slots": "slots", "max_queue": "max_queue_size", "threads": "intra_op_thread_count"}
+CPU_RUNTIME = "cpu_runtime"
 LISTS = (names.STOP_WORDS,)  # inputs that hold several values
 
 
@@ -47,16 +48,30 @@ class LocalGenerator:
         self._generator = generator
 
     @classmethod
-    def open(cls, repository: Path, name: str, device: Device = "cpu", kind: Kind | None = None) -> LocalGenerator:
-        """Open NAME as `--model-config-name=DEVICE` would serve it; `kind` runs the files of one device on another.
+    def open(
+        cls,
+        repository: Path,
+        name: str,
+        device: Device = "cpu",
+        kind: Kind | None = None,
+        cpu_runtime: str | None = None,
+    ) -> LocalGenerator:
+        """Open NAME as `--model-config-name=DEVICE` would serve it.
 
+        `kind` runs the files of one device on another, and `cpu_runtime` names another than the configuration does.
         Raises ModelMissing, ModelCorrupt, and UsageError where this machine can't run it.
         """
         names.check_name(name)
         folder = repository / (name + names.STREAM_SUFFIX)
-        parameters = _parameters(folder, device)
+        texts = _parameters(folder, device)
+        numbers, runtime = _numbers(folder, texts), cpu_runtime or texts.get(CPU_RUNTIME)
         with _refusals():
-            return cls(name, _open(folder / "1", device, kind or OWN[device], parameters))
+            return cls(name, _open(folder / "1", device, kind or OWN[device], runtime, numbers))
+
+    @property
+    def runtime(self) -> str:
+        """What computes: "openvino" or "onnxruntime"."""
+        return self._generator.engine.runtime
 
     def infer(self, request: Request) -> Answer:
         """Answer one request, for example `{"text_input": "..."}`.
@@ -94,11 +109,15 @@ class LocalGenerator:
         self.close()
 
 
-def _parameters(folder: Path, device: Device) -> dict[str, int]:
-    """How the engine is opened: numbers among the parameters of the device's configuration."""
+def _parameters(folder: Path, device: Device) -> dict[str, str]:
+    """The parameters of the device's configuration."""
     chosen = folder / "configs" / f"{device}.pbtxt"
     config = read_config(chosen if chosen.is_file() else folder / "config.pbtxt")
-    texts = {key: entry.get("string_value", "") for key, entry in config.get("parameters", {}).items()}
+    return {key: entry.get("string_value", "") for key, entry in config.get("parameters", {}).items()}
+
+
+def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
+    """How the engine is opened: numbers among the parameters."""
     try:
         return {option: int(texts[key]) for option, key in PARAMETERS.items()}
     except (KeyError, ValueError) as error:
@@ -108,10 +127,10 @@ def _parameters(folder: Path, device: Device) -> dict[str, int]:
         ) from error
 
 
-def _open(version: Path, device: Device, kind: Kind, parameters: Mapping[str, int]) -> TextGenerator:
+def _open(version: Path, device: Device, kind: Kind, runtime: str | None, numbers: Mapping[str, int]) -> TextGenerator:
     from hfx.python_backends.generation.generator import TextGenerator
 
-    return TextGenerator.open(version, device=device, provider=PROVIDERS[kind], **parameters)
+    return TextGenerator.open(version, device=device, provider=PROVIDERS[kind], runtime=runtime, **numbers)
 
 
 def _fields(request: Request) -> tuple[str, dict[str, Any]]:

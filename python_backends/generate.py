@@ -50,6 +50,7 @@ class TritonPythonModel:
         self.generator = TextGenerator.open(
             Path(args["model_repository"]) / args["model_version"],
             device=parameters["device"],
+            runtime=parameters.get("cpu_runtime"),
             slots=int(parameters["slots"]),
             max_queue=int(parameters["max_queue_size"]),
             threads=int(parameters["intra_op_thread_count"]),

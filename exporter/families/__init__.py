@@ -32,6 +32,8 @@ def find_family(checkpoint: Checkpoint) -> Family:
     )
 
 
-def write_engine_folder(checkpoint: Checkpoint, folder: Path, formats: Formats, levels: int) -> EngineFacts:
+def write_engine_folder(
+    checkpoint: Checkpoint, folder: Path, formats: Formats, levels: int, openvino: bool = False
+) -> EngineFacts:
     """Write graphs, weights and engine.json of `checkpoint` into `folder`; see engine_folder.write_folder."""
-    return write_folder(find_family(checkpoint), checkpoint, folder, formats, levels)
+    return write_folder(find_family(checkpoint), checkpoint, folder, formats, levels, openvino)

@@ -7,8 +7,9 @@ family's, how it is written the graph writers'.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from hfx.errors import StorageFull
 from hfx.exporter.families.config import resolve_config
@@ -28,6 +29,10 @@ WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softm
 BEAMS = (1, 2, 3, 4, 5, 6, 8)
 MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
 ALL_LEVELS = 127
+OPENVINO_DECODER, OPENVINO_ENCODER = "openvino_decoder.xml", "openvino_encoder.xml"
+MINIMUM_OPENVINO = "2026.4"  # whose PagedAttention has the inputs that exporter/openvino/paging.py gives it
+
+Runtime = Literal["onnxruntime", "openvino"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,19 @@ class EngineFiles:
 
 
 @dataclass(frozen=True)
+class OpenVinoFacts:
+    """The models that OpenVINO runs, the type of K and V in pages (u8, f16, f32), and its own quantization group."""
+
+    minimum: str
+    decoder: str
+    encoder: str | None
+    kv_type: str
+    group: int
+
+
+@dataclass(frozen=True)
 class EngineFacts:
-    """The content of engine.json."""
+    """The content of engine.json. `runtime` is the one that serves on CPU, `openvino` None where it has no models."""
 
     format: int
     family: str
@@ -60,12 +76,17 @@ class EngineFacts:
     minimum_onnxruntime: str
     needs_vnni: bool
     files: EngineFiles
+    runtime: Runtime = "onnxruntime"
+    openvino: OpenVinoFacts | None = None
 
 
-def write_folder(family: Family, checkpoint: Checkpoint, folder: Path, formats: Formats, levels: int) -> EngineFacts:
+def write_folder(
+    family: Family, checkpoint: Checkpoint, folder: Path, formats: Formats, levels: int, openvino: bool = False
+) -> EngineFacts:
     """Write the engine folder of `checkpoint`, which is of `family`, and return what engine.json says.
 
     `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
+    With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
     net = balanced(family.read(resolve_config(checkpoint), CheckpointTensors(checkpoint)), formats, levels)
@@ -78,12 +99,42 @@ def write_folder(family: Family, checkpoint: Checkpoint, folder: Path, formats: 
         facts = _facts(
             net, formats, levels, EngineFiles(ENCODER if net.encoder else None, decoders, LOG_SOFTMAX, TOP_K)
         )
-        (folder / ENGINE_FILE).write_text(json.dumps(asdict(facts), indent=2) + "\n", encoding="utf-8")
+        if openvino:
+            facts = replace(facts, runtime="openvino", openvino=_write_openvino(net, formats, levels, folder))
+        _write_facts(folder, facts)
     except OSError as error:
         raise StorageFull(
             f"{folder} can't be written: {error.strerror}.", "Free space, or choose another disk."
         ) from error
     return facts
+
+
+def without_openvino(folder: Path, facts: EngineFacts) -> EngineFacts:
+    """Drop OpenVINO's models from an engine folder, and say in engine.json that ONNX Runtime serves it."""
+    for name in (OPENVINO_DECODER, OPENVINO_ENCODER):
+        for path in (folder / name, (folder / name).with_suffix(".bin")):
+            path.unlink(missing_ok=True)
+    facts = replace(facts, runtime="onnxruntime", openvino=None)
+    _write_facts(folder, facts)
+    return facts
+
+
+def _write_facts(folder: Path, facts: EngineFacts) -> None:
+    (folder / ENGINE_FILE).write_text(json.dumps(asdict(facts), indent=2) + "\n", encoding="utf-8")
+
+
+def _write_openvino(net: Net, formats: Formats, levels: int, folder: Path) -> OpenVinoFacts:
+    from hfx.exporter.openvino.formats import activations_for, dynamic_group
+    from hfx.exporter.openvino.generator import GeneratorWriter as OpenVinoWriter
+
+    writer = OpenVinoWriter(net, formats, levels, activations_for())
+    if net.encoder is None:
+        writer.decoder(folder / OPENVINO_DECODER)
+    else:
+        writer.encoder(folder / OPENVINO_ENCODER, net.encoder)
+        writer.steps(folder / OPENVINO_DECODER)
+    encoder = None if net.encoder is None else OPENVINO_ENCODER
+    return OpenVinoFacts(MINIMUM_OPENVINO, OPENVINO_DECODER, encoder, writer.pages, dynamic_group(formats))
 
 
 def _write_graphs(writer: GeneratorWriter, folder: Path) -> dict[str, str]:

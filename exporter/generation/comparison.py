@@ -1,77 +1,93 @@
 """One device's engine held against the checkpoint, in the first of its formats that is within the limits.
 
-Owns the formats that are tried and what a device's files run on here; figures and verdict are the gate's.
+Owns what a device's files run on here, and that every runtime that may serve them is good enough; which formats there
+are is engines.py's, figures and verdict are the gate's.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import VerificationFailed
-from hfx.exporter.families import FORMATS, EngineFacts, Formats, write_engine_folder
+from hfx.exporter.families import Formats
 from hfx.exporter.generation import gate
+from hfx.exporter.generation.engines import FORMATS_TRIED, write, write_first
 from hfx.exporter.generation.figures import Figures, failures, judge
-from hfx.exporter.generation.limits import limits
+from hfx.exporter.generation.limits import Limits, limits
 from hfx.exporter.generation.memory import let_go
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.reference import Reference
 from hfx.exporter.options import Precision
-from hfx.exporter.runtime import weight_levels
+from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
 from hfx.python_backends.engine.errors import ModelRefused, ProviderMissing
 from hfx.python_backends.engine.sessions import SessionSettings
 
-# What is tried, the fastest first, where the one before is beyond the limits: heads decide between close tokens, a
-# source's K and V in int8 lose where few values are large, and finer scales of int4 cost a little speed.
-FORMATS_TRIED: Mapping[Precision, tuple[Formats, ...]] = {
-    "fp32": (FORMATS["fp32"],),
-    "fp16": (FORMATS["fp16"],),
-    "int8": (FORMATS["int8"], replace(FORMATS["int8"], head="fp32", cross="float32")),
-    "int4": (
-        replace(FORMATS["int4"], head="int4", embedding="int4", block=128),
-        FORMATS["int4"],
-        replace(FORMATS["int4"], head="fp32", cross="float32", block=16),
-    ),
-}
 # What a device's files run on here, the best first: those for GPUs on the CPU where there is no GPU.
 PROVIDERS: Mapping[Device, tuple[str, ...]] = {"cpu": ("CPU",), "gpu": ("CUDA", "CPU")}
 KINDS: Mapping[str, Kind] = {"CPU": "CPU", "CUDA": "GPU"}
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What came of a device: the formats that were chosen, those tried before, what they ran on, and the figures.
+class Standard:
+    """What the engines in the folder `version` are held against, and by which work."""
 
-    `figures` is None for files for GPUs that could not run here at all; `refusal` says why.
+    plan: GeneratorPlan
+    version: Path
+    reference: Reference
+    work: gate.Work
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The provider that ran a device's files, and the figures of each runtime, the one that serves first.
+
+    There are none of files for GPUs that could not run here at all; `refusal` says why.
     """
+
+    provider: str
+    figures: Mapping[Runtime, Figures]
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of a device: the formats that were chosen, those tried before, and how they ran."""
 
     device: Device
     precision: Precision
     formats: Formats
     tried: tuple[Mapping[str, Any], ...]
-    provider: str
-    figures: Figures | None
-    refusal: str = ""
+    ran: Ran
 
     @property
-    def at_home(self) -> bool:
-        """Whether the files ran on what they are for."""
-        return self.provider == PROVIDERS[self.device][0]
+    def at_home(self) -> tuple[Runtime, ...]:
+        """The runtimes that ran the files on what they are for."""
+        return tuple(self.ran.figures) if self.ran.provider == PROVIDERS[self.device][0] else ()
 
     @property
     def kind(self) -> Kind:
         """What the files ran on, as hfx.local calls it."""
-        return KINDS[self.provider]
+        return KINDS[self.ran.provider]
 
-    @property
-    def parity(self) -> dict[str, Any]:
-        """The figures for the manifest."""
-        found = {"precision": self.precision, "provider": self.provider}
-        return found | ({"unverified": self.refusal} if self.figures is None else self.figures.as_json())
+    def parity(self, texts: Mapping[Runtime, Any]) -> dict[str, Any]:
+        """The figures for the manifest: of the runtime that serves, and in `reserve` of the other.
+
+        `texts` are those of gate.same_texts, of the runtimes that were asked for texts.
+        """
+        found = {"precision": self.precision, "provider": self.ran.provider}
+        if not self.ran.figures:
+            return {**found, "unverified": self.ran.refusal}
+        each = {
+            runtime: {**figures.as_json(), **({"texts": texts[runtime]} if runtime in texts else {})}
+            for runtime, figures in self.ran.figures.items()
+        }
+        serving, *others = each
+        reserve = {"reserve": {runtime: each[runtime] for runtime in others}} if others else {}
+        return {**found, "runtime": serving, **each[serving], **reserve}
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -79,46 +95,79 @@ class Comparison:
         return {**asdict(self.formats), **({"tried": list(self.tried)} if self.tried else {})}
 
 
-def write_first(plan: GeneratorPlan, version: Path, device: Device) -> EngineFacts:
-    """The engine folder of `device` in the formats that are tried first; returns the facts of its engine.json."""
-    formats = FORMATS_TRIED[plan.built[device]][0]
-    return write_engine_folder(plan.checkpoint, version / device, formats, weight_levels())
+def runtimes_of(parity: Mapping[str, Any]) -> tuple[Runtime, ...]:
+    """The runtimes that a manifest's parity has figures of, the one that serves first."""
+    return (parity["runtime"], *parity.get("reserve", {})) if "runtime" in parity else ()
 
 
-def compare(plan: GeneratorPlan, version: Path, device: Device, reference: Reference, work: gate.Work) -> Comparison:
-    """Compare the folder that `write_first` wrote, and write others where it fails; VerificationFailed if all do."""
+def compare_cpu(standard: Standard, choice: CpuChoice) -> tuple[Comparison, CpuChoice]:
+    """Compare the CPU's folder on the runtime of `choice`; returns the runtime that is published, too.
+
+    Where that is OpenVINO, beyond the limits in all formats, and the user left the choice, it is ONNX Runtime.
+    """
+    if choice.runtime == "onnxruntime":
+        return compare(standard, "cpu", ("onnxruntime",)), choice
+    try:
+        return compare(standard, "cpu", ("openvino", "onnxruntime")), choice
+    except VerificationFailed as failure:
+        if standard.plan.cpu_runtime != "auto":
+            raise
+        reason = failure.message
+    write_first(standard.plan, standard.version, "cpu", ("onnxruntime",))
+    other = replace(choice, runtime="onnxruntime", refused={**choice.refused, "openvino": reason})
+    return compare(standard, "cpu", ("onnxruntime",)), other
+
+
+def compare(standard: Standard, device: Device, runtimes: tuple[Runtime, ...]) -> Comparison:
+    """Compare the folder that `write_first` wrote for `runtimes`, and write others where one of them fails.
+
+    Raises VerificationFailed where there are no formats in which all `runtimes` are within the limits.
+    """
+    plan = standard.plan
     precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop)
     tried: list[Mapping[str, Any]] = []
     for formats in FORMATS_TRIED[precision]:
         if tried:
-            shutil.rmtree(version / device)
-            write_engine_folder(plan.checkpoint, version / device, formats, weight_levels())
-        provider, figures, refusal = _measured(plan, version, device, reference, work)
-        if figures is None or not failures(figures, allowed):
-            return Comparison(device, precision, formats, tuple(tried), provider, figures, refusal)
-        tried.append({**asdict(formats), "agreement": round(figures.forced.agreement, 6)})
-    assert figures is not None
-    judge(f"The {precision} engine for {device.upper()}", figures, allowed)
+            write(plan, standard.version, device, formats, runtimes)
+        ran = _ran(standard, device, runtimes, allowed)
+        beyond = next((each for each in ran.figures.items() if failures(each[1], allowed)), None)
+        if beyond is None:
+            return Comparison(device, precision, formats, tuple(tried), ran)
+        runtime, figures = beyond
+        tried.append({**asdict(formats), "runtime": runtime, "agreement": round(figures.forced.agreement, 6)})
+    judge(f"The {precision} engine for {device.upper()} ({runtime})", figures, allowed)
     raise AssertionError("figures with failures are judged")
 
 
-def _measured(
-    plan: GeneratorPlan, version: Path, device: Device, reference: Reference, work: gate.Work
-) -> tuple[str, Figures | None, str]:
+def _ran(standard: Standard, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits) -> Ran:
     """What the files ran on and their figures, or why files for GPUs could not run on this machine, which has none."""
     for provider in PROVIDERS[device]:
         try:
-            session = SessionSettings(plan.threads, provider)
-            return provider, gate.measure(version / device, plan, reference, work, session), ""
+            return Ran(provider, _figures(standard, device, runtimes, allowed, provider))
         except ProviderMissing:
             if provider == PROVIDERS[device][-1]:
                 raise
         except ModelRefused as refusal:
             if (device, provider) == ("gpu", "CPU"):
-                return provider, None, refusal.message
+                return Ran(provider, {}, refusal.message)
             raise VerificationFailed(
                 f"The {device.upper()}'s engine can't run here: {refusal.message}.", refusal.fix
             ) from refusal
         finally:
             let_go()
     raise AssertionError("the last provider runs or raises")
+
+
+def _figures(
+    standard: Standard, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits, provider: str
+) -> dict[Runtime, Figures]:
+    """The figures of `runtimes` up to the first that is beyond the limits."""
+    plan, figures = standard.plan, dict[Runtime, Figures]()
+    for runtime in runtimes:
+        session = SessionSettings(plan.threads, provider, runtime=runtime)
+        folder = standard.version / device
+        figures[runtime] = gate.measure(folder, plan, standard.reference, standard.work, session)
+        let_go()
+        if failures(figures[runtime], allowed):
+            break
+    return figures

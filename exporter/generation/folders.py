@@ -13,6 +13,7 @@ from hfx.exporter.families import EngineFacts
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.tensors import INPUTS, OUTPUTS, STREAM_INPUTS
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
+from hfx.exporter.runtime import Runtime
 from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.repository import InstanceGroup, ModelConfig, Staging
@@ -57,17 +58,18 @@ def make_stream_folder(plan: GeneratorPlan, staging: Staging) -> Path:
     return copy_files(staging.folder(plan.name + names.STREAM_SUFFIX), deploy.stream_files())
 
 
-def write_stream_configs(plan: GeneratorPlan, folder: Path) -> None:
-    """config.pbtxt of NAME_stream, and one for each device in configs/."""
-    (folder / "configs").mkdir()
+def write_stream_configs(plan: GeneratorPlan, folder: Path, runtime: Runtime | None) -> None:
+    """config.pbtxt of NAME_stream, and one for each device in configs/; `runtime` is the CPU's."""
+    (folder / "configs").mkdir(exist_ok=True)
     for device in reversed(plan.built):  # the CPU's last: it is config.pbtxt where both are built
-        config = stream_config(plan, device)
+        config = stream_config(plan, device, runtime)
         write_config(config, plan.command, folder / "configs" / f"{device}.pbtxt")
         write_config(config, plan.command, folder / "config.pbtxt")
 
 
-def stream_config(plan: GeneratorPlan, device: Device) -> ModelConfig:
+def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) -> ModelConfig:
     """The engine on one device: one instance, because requests are batched inside it."""
+    of_the_cpu = {"cpu_runtime": runtime} if device == "cpu" and runtime else {}
     return ModelConfig(
         name=plan.name + names.STREAM_SUFFIX,
         backend="python",
@@ -77,6 +79,7 @@ def stream_config(plan: GeneratorPlan, device: Device) -> ModelConfig:
         instance_groups=(InstanceGroup(KINDS[device], 1),),
         parameters={
             "device": device,
+            **of_the_cpu,
             "slots": str(plan.slots),
             "max_queue_size": str(plan.max_queue),
             "intra_op_thread_count": str(plan.threads),

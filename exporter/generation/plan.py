@@ -15,6 +15,7 @@ from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import GenerationTask, Kind, choose_task
 from hfx.exporter.options import (
     ENCODER_OPTIONS,
+    CpuRuntime,
     ExportOptions,
     Precision,
     checked_max_length,
@@ -53,6 +54,7 @@ class GeneratorPlan:
     repository: Path
     cpu_precision: Precision | None
     gpu_precision: Precision | None
+    cpu_runtime: CpuRuntime
     settings: GenerationSettings
     max_length: int
     max_source: int | None
@@ -81,6 +83,7 @@ class GeneratorPlan:
             "architecture": self.checkpoint.architecture,
             "repository": str(self.repository),
             "precision": {"cpu": self.cpu_precision, "gpu": self.gpu_precision},
+            "cpu_runtime": self.cpu_runtime,
             "triton": self.release.tag,
             "max_length": self.max_length,
             "max_source": self.max_source,
@@ -115,6 +118,7 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
         task=task,
         cpu_precision=cpu,
         gpu_precision=gpu,
+        cpu_runtime=options.cpu_runtime,
         settings=settings,
         max_length=min(length, positions),
         max_source=None if source is None else min(length, source),

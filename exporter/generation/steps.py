@@ -7,18 +7,21 @@ engine is open in others: what a step needs of memory is gone when the next begi
 from __future__ import annotations
 
 import resource
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.families import EngineFacts
-from hfx.exporter.generation import comparison, folders, gate
+from hfx.exporter.families.engine_folder import without_openvino
+from hfx.exporter.generation import comparison, engines, folders, gate, runtimes
 from hfx.exporter.generation.memory import let_go
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.parity.recorded import FILE as RECORDED_FILE
 from hfx.exporter.parity.recorded import Recorded, write_recorded
 from hfx.exporter.publication import GraphFacts, check_rules, seal
+from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.exporter.step import Step
 from hfx.local import Device
 from hfx.manifest import Manifest
@@ -37,6 +40,8 @@ class Artefacts:
     tokenizer: Any = None  # read_tokenizer
     version: Path = Path()  # write_engines: NAME_stream/1
     facts: dict[Device, EngineFacts] = field(default_factory=dict)  # write_engines: by device
+    refused: Mapping[str, str] = field(default_factory=dict)  # write_engines: CPU runtime -> why it can't run the model
+    choice: CpuChoice | None = None  # choose_runtime, compare_engines; None where nothing is built for CPU
     work: gate.Work | None = None  # answer_in_torch
     reference: Reference | None = None  # answer_in_torch
     recorded: Recorded | None = None  # answer_in_torch
@@ -56,14 +61,31 @@ def read_tokenizer(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
 def write_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """Graphs and weights of each device, straight from the checkpoint's tensors."""
     version = folders.make_stream_folder(plan, made.staging)
-    facts = {device: comparison.write_first(plan, version, device) for device in plan.built}
-    return replace(made, version=version, facts=facts)
+    facts: dict[Device, EngineFacts] = {}
+    refused: Mapping[str, str] = {}
+    for device in plan.built:
+        if device == "cpu":
+            facts[device], refused = runtimes.write_first(plan, version)
+        else:
+            facts[device] = engines.write_first(plan, version, device, ("onnxruntime",))
+    return replace(made, version=version, facts=facts, refused=refused)
+
+
+def choose_runtime(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+    """The CPU runtime that is faster here; OpenVINO's files go where it is not."""
+    if "cpu" not in made.facts:
+        return made
+    facts, folder = made.facts["cpu"], made.version / "cpu"
+    choice = runtimes.choose(plan, folder, facts, made.refused)
+    if facts.openvino and choice.runtime == "onnxruntime":
+        facts = without_openvino(folder, facts)
+    return replace(made, choice=choice, facts={**made.facts, "cpu": facts})
 
 
 def write_folders(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """Everything beside the engines: configurations, tokenizer, settings."""
     folders.write_relay(plan, made.staging)
-    folders.write_stream_configs(plan, made.version.parent)
+    folders.write_stream_configs(plan, made.version.parent, made.choice.runtime if made.choice else None)
     folders.write_text_files(plan, made.version, made.tokenizer, next(iter(made.facts.values())))
     return made
 
@@ -108,18 +130,31 @@ def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
 
 def compare_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """Every engine against the checkpoint, then as text; VerificationFailed where one differs too much."""
+    assert made.reference is not None and made.work is not None
+    standard = comparison.Standard(plan, made.version, made.reference, made.work)
+    parity, formats, choice = dict(made.parity), {}, made.choice
+    for device in plan.built:
+        if device == "cpu":
+            assert choice is not None
+            compared, choice = comparison.compare_cpu(standard, choice)
+            folders.write_stream_configs(plan, made.version.parent, choice.runtime)
+        else:
+            compared = comparison.compare(standard, device, ("onnxruntime",))
+        texts = {runtime: _same_texts(plan, made, compared, runtime) for runtime in compared.at_home}
+        parity[device], formats[device] = compared.parity(texts), compared.choice
+    return replace(made, parity=parity, choice=choice, choices={**made.choices, "formats": formats})
+
+
+def _same_texts(
+    plan: GeneratorPlan, made: Artefacts, compared: comparison.Comparison, runtime: Runtime
+) -> dict[str, Any]:
     from hfx.local_generation import LocalGenerator
 
-    assert made.reference is not None and made.work is not None and made.recorded is not None
-    parity, formats = dict(made.parity), {}
-    for device in plan.built:
-        compared = comparison.compare(plan, made.version, device, made.reference, made.work)
-        parity[device], formats[device] = compared.parity, compared.choice
-        if compared.figures is not None and compared.at_home:
-            with LocalGenerator.open(made.staging.root, plan.name, device, compared.kind) as model:
-                parity[device]["texts"] = gate.same_texts(model.infer_all(made.recorded.requests), made.recorded)
-            let_go()
-    return replace(made, parity=parity, choices={**made.choices, "formats": formats})
+    assert made.recorded is not None
+    with LocalGenerator.open(made.staging.root, plan.name, compared.device, compared.kind, runtime) as model:
+        figures = gate.same_texts(model.infer_all(made.recorded.requests), made.recorded)
+    let_go()
+    return figures
 
 
 def measure_on_data(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
@@ -132,13 +167,13 @@ def measure_on_data(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
         for each in made.data
     }
     for device in plan.built if made.data else ():
-        if "unverified" in made.parity[device]:
-            continue
-        kind = comparison.KINDS[made.parity[device]["provider"]]
-        with LocalGenerator.open(made.staging.root, plan.name, device, kind) as model:
-            for file, value in measure_data(plan, device, model, made.data).items():
-                figures[file][device] = value
-        let_go()
+        parity = made.parity[device]
+        for runtime in comparison.runtimes_of(parity):
+            kind = comparison.KINDS[parity["provider"]]
+            with LocalGenerator.open(made.staging.root, plan.name, device, kind, runtime) as model:
+                for file, value in measure_data(plan, device, model, made.data).items():
+                    figures[file][device if runtime == parity["runtime"] else f"{device} {runtime}"] = value
+            let_go()
     return replace(made, parity={**made.parity, "data": figures} if figures else made.parity)
 
 
@@ -151,6 +186,7 @@ def seal_model(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     opset = next(entry.version for entry in graph.opset_import if entry.domain in ("", "ai.onnx"))
     choices = {
         **made.choices,
+        **({"cpu_runtime": made.choice.as_json(plan.cpu_runtime)} if made.choice else {}),
         "slots": plan.slots,
         "max_queue": plan.max_queue,
         "threads": plan.threads,
@@ -179,6 +215,7 @@ def publish_folders(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
 STEPS: tuple[Step[GeneratorPlan, Artefacts], ...] = (
     Step("Loading the tokenizer", read_tokenizer),
     Step("Writing engines", write_engines),
+    Step("Timing CPU runtimes", choose_runtime),
     Step("Writing model folders", write_folders),
     Step("Continuing texts with the checkpoint", answer_in_torch),
     Step("Comparing continuations", compare_engines),

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.exporter.generation.prompts import Ids
-from hfx.python_backends.engine.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.runner import Outputs, Runner
-from hfx.python_backends.engine.sessions import SessionSettings, check_machine
+from hfx.python_backends.engine.runners import open_runner
+from hfx.python_backends.engine.scheduler import Limits
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 
 ROWS = 16
@@ -31,9 +31,9 @@ def forced_logits(
     `start` is what an encoder-decoder's decoder begins with. Raises ModelRefused where the model can't run here.
     """
     spec = read_spec(folder)
-    check_machine(spec, settings)
-    runner = _open(spec, settings)
+    runner = open_runner(spec, ROWS, settings, Limits(encode=ROWS * spec.max_source))
     try:
+        runner.open_lane(WIDTH)
         # Longest first: the rows that are still wanted are always the first ones.
         order = sorted(range(len(prompts)), key=lambda i: (-len(continuations[i]), len(prompts[i])))
         for first in range(0, len(order), ROWS):
@@ -42,14 +42,6 @@ def forced_logits(
             runner.give_back()
     finally:
         runner.close()
-
-
-def _open(spec: EngineSpec, settings: SessionSettings) -> Runner:
-    if not spec.has_encoder:
-        return DecoderRunner(spec, ROWS, settings)
-    runner = EncoderDecoderRunner(spec, ROWS, settings, ROWS * spec.max_source)
-    runner.open_lane(WIDTH)
-    return runner
 
 
 def _batch(

@@ -59,7 +59,12 @@ def _run(
 ) -> tuple[list[Completion], int, int]:
     """The completion of each prompt, all submitted at once; how many of some run alone had other ids; how many ran."""
     with Engine.open(
-        folder, slots=SLOTS, max_queue=len(prompts), threads=session.threads, provider=session.provider
+        folder,
+        slots=SLOTS,
+        max_queue=len(prompts),
+        threads=session.threads,
+        provider=session.provider,
+        runtime=session.runtime,
     ) as engine:
         handles = [engine.submit(Request(ids, settings)) for ids in prompts]
         together = [handle.result()[0] for handle in handles]

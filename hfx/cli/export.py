@@ -55,7 +55,7 @@ def command(
     ] = None,
     device: Annotated[Device, typer.Option(help="What to build for.")] = Device.BOTH,
     cpu_runtime: Annotated[
-        CpuRuntime, typer.Option(help="Encoders: runtime on the CPU; auto times both.")
+        CpuRuntime, typer.Option(help="Runtime on the CPU; auto times both and takes the faster one.")
     ] = CpuRuntime.AUTO,
     repository: Annotated[Path, typer.Option(help="Where models are published.")] = Path("model_repository"),
     triton: Annotated[str, typer.Option(help="Tag of the Triton release to build for.")] = "24.10",
@@ -137,17 +137,27 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
     for device in ("cpu", "gpu"):
         if device in parity:
             lines.append(f"  {device}: {figures_line(parity[device])}")
-    runtime: Any = manifest.choices.get("cpu_runtime")
-    if runtime:
-        times = ", ".join(
-            f"{way} " + " ".join(f"{shape} {ms:.2f} ms" for shape, ms in figures.items())
-            for way, figures in runtime["milliseconds"].items()
-        )
-        lines.append(f"  cpu runtime: {runtime['runtime']} ({times})")
+            for runtime, figures in parity[device].get("reserve", {}).items():
+                reserve = {"precision": parity[device]["precision"], "runtime": runtime, **figures}
+                lines.append(f"  {device}, in reserve: {figures_line(reserve)}")
+    choice: Any = manifest.choices.get("cpu_runtime")
+    if choice:
+        lines.append(f"  cpu runtime: {choice['runtime']}{_times(choice['milliseconds'])}")
+        lines += [f"  {refused} was refused: {reason}" for refused, reason in choice.get("refused", {}).items()]
     for file, figures in (parity.get("data") or {}).items():
-        measured = ", ".join(f"{way} {figures[way]:.4f}" for way in ("torch", "cpu", "gpu") if way in figures)
+        ways = ("torch", "cpu", "cpu onnxruntime", "gpu")
+        measured = ", ".join(f"{way} {figures[way]:.4f}" for way in ways if way in figures)
         lines.append(f"  {figures['metric']} on {file} ({figures['rows']} rows): {measured}")
     return lines
+
+
+def _times(milliseconds: dict[str, dict[str, float]]) -> str:
+    """What each runtime took, where they were timed."""
+    times = ", ".join(
+        f"{way} " + " ".join(f"{shape} {ms:.2f} ms" for shape, ms in figures.items())
+        for way, figures in milliseconds.items()
+    )
+    return f" ({times})" if times else ""
 
 
 def _made_by(model: str) -> str:

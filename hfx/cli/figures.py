@@ -33,8 +33,9 @@ def _generator_line(figures: Mapping[str, Any]) -> str:
         for name, each in kinds.items()
     )
     other = sum(each["company"] for each in kinds.values())
+    runtime = f" on {figures['runtime']}" if "runtime" in figures else ""
     return (
-        f"{figures['precision']}, {forced['positions']} tokens of {forced['texts']} texts: agreement "
+        f"{figures['precision']}{runtime}, {forced['positions']} tokens of {forced['texts']} texts: agreement "
         f"{100 * figures['agreement']:.2f} %"
         + (f" (beside {100 * forced['ties']:.2f} % ties)" if forced["ties"] else "")
         + f", largest difference of a logit {forced['delta']:.1e}, same texts: {same}, "

@@ -9,7 +9,7 @@ import typer
 
 from hfx.cli.output import reporter
 
-COLUMNS = ("NAME", "TASK", "CPU", "GPU", "MB", "AGREEMENT", "CREATED", "PROBLEM")
+COLUMNS = ("NAME", "TASK", "CPU", "RUNTIME", "GPU", "MB", "AGREEMENT", "CREATED", "PROBLEM")
 
 
 def command(
@@ -38,6 +38,7 @@ def _entry(entry: Any) -> dict[str, Any]:
         "name": manifest.name,
         "task": str(manifest.task),
         "precision": {"cpu": manifest.precision.cpu, "gpu": manifest.precision.gpu},
+        "cpu_runtime": _runtime(manifest.choices.get("cpu_runtime")),
         "bytes": sum(file.size for file in manifest.files.values()),
         "parity": dict(manifest.parity),
         "source": manifest.source.id,
@@ -46,9 +47,15 @@ def _entry(entry: Any) -> dict[str, Any]:
     }
 
 
+def _runtime(choice: Any) -> str | None:
+    """The runtime that computes on the CPU; None where nothing does, or an older version did not say."""
+    found = choice.get("runtime") if isinstance(choice, dict) else None
+    return str(found) if found else None
+
+
 def _row(entry: dict[str, Any]) -> tuple[object, ...]:
     if entry["task"] is None:
-        return (entry["name"], "-", "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
+        return (entry["name"], "-", "-", "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
     agreements = [
         f"{100 * figures['agreement']:.1f} %" for key in ("cpu", "gpu") if (figures := entry["parity"].get(key))
     ]
@@ -57,6 +64,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
         entry["name"],
         entry["task"],
         precision["cpu"] or "-",
+        entry["cpu_runtime"] or "-",
         precision["gpu"] or "-",
         f"{entry['bytes'] / 1e6:.1f}",
         " / ".join(agreements) or "-",

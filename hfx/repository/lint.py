@@ -68,6 +68,7 @@ RULES = (
     Rule("HFX613", "error", "external weights are not beside the ONNX file", onnx_files.external_data),
     Rule("HFX701", "error", "a Python model without its file", python_models.missing_model),
     Rule("HFX702", "error", "a Python file does not compile", python_models.does_not_compile),
+    Rule("HFX703", "error", "a CPU runtime that a generator has no files for", python_models.missing_runtime),
 )
 
 

@@ -118,6 +118,9 @@ def _kept(source: Source, manifest: Manifest) -> dict[str, Any]:
     """What the published model was told and does not depend on the precision."""
     now = current(source.repository, manifest, source.device)
     kept: dict[str, Any] = {name: now[name] for name in ("slots", "max_batch_size") if name in now}
+    runtime = manifest.choices.get("cpu_runtime")
+    if isinstance(runtime, dict):
+        kept["cpu_runtime"] = runtime.get("requested", "auto")
     settings = source.repository / (source.name + TOKENIZE_SUFFIX) / "1" / "settings.json"
     if settings.is_file():
         kept["max_length"] = json.loads(settings.read_text(encoding="utf-8"))["max_length"]
@@ -125,7 +128,7 @@ def _kept(source: Source, manifest: Manifest) -> dict[str, Any]:
 
 
 def _runtime(manifest: Manifest) -> str:
-    """What computes an encoder on the CPU; generators have one engine."""
+    """What computes on the CPU."""
     choice = manifest.choices.get("cpu_runtime")
     return str(choice["runtime"]) if isinstance(choice, dict) else ""
 

@@ -77,7 +77,8 @@ def exporter_sources() -> list[Path]:
     import hfx.exporter
 
     root = Path(next(iter(hfx.exporter.__path__)))
-    return sorted([*(root / "graph").glob("*.py"), *(root / "families").glob("*.py"), root / "tensors.py"])
+    folders = (root / name for name in ("graph", "families", "openvino"))
+    return sorted([*(path for folder in folders for path in folder.glob("*.py")), root / "tensors.py"])
 
 
 def files_key(checkpoint: str) -> str:

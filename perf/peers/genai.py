@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hfx.perf.peers import openvino, packages
@@ -41,34 +42,35 @@ def _convert(model: Model, folder: str, fetched: str, bits: Mapping[str, Any]) -
         runtime.save_model(converted, f"{folder}/openvino_{name}.xml")
 
 
-def open_net(model: Model, folder: str, fetched: str, precision: str, threads: int) -> Net:
-    """A pipeline for batches, and one for loads at the first of them."""
+def open_net(model: Model, folder: str, fetched: str, precision: str, threads: int, hint: str = "") -> Net:
+    """A pipeline for batches, and one for loads at the first of them; `hint` as openvino.properties says."""
     packages.use(fetched)
-    return Net(folder, openvino.properties(precision, threads))
+    return Net(folder, partial(openvino.properties, precision, threads, hint=hint))
 
 
 class Net:
     """The pipelines."""
 
-    def __init__(self, folder: str, properties: dict[str, str]) -> None:
+    def __init__(self, folder: str, options: openvino.Options) -> None:
         self._genai: Any = importlib.import_module("openvino_genai")  # by name, as the environment has none to type
         self._folder = folder
-        self._properties = properties
-        self._pipelines: dict[int, Any] = {}
-        self._pipeline(BATCH_TOKENS)  # opened before it is measured
+        self._options = options
+        self._pipelines: dict[tuple[int, str], Any] = {}
+        self._pipeline(BATCH_TOKENS, rows=1)  # opened before it is measured
 
     def generate(self, prompts: Sequence[Ids], wanted: Wanted) -> list[Ids]:
         """The new ids of each row."""
         if (wanted.beams, wanted.ngram) != (1, 0):
             raise ValueError("GenAI's continuous batching is measured with greedy answers alone")
-        found = self._pipeline(BATCH_TOKENS).generate(
+        found = self._pipeline(BATCH_TOKENS, len(prompts)).generate(
             [_tensor(prompt) for prompt in prompts], [self._greedy(wanted.new)] * len(prompts)
         )
         return [each.m_generation_ids[0] for each in found]
 
     def attend(self, line: Line, find: Find, batch: int, unlike: float) -> None:
         """Serve requests as they come, each beside the others."""
-        net, running, answers = self._pipeline(LOAD_TOKENS), dict[int, Any](), dict[int, list[int]]()
+        net = self._pipeline(LOAD_TOKENS, MOST_ROWS)
+        running, answers = dict[int, Any](), dict[int, list[int]]()
         line.start()
         while running or line.next is not None:
             for number in line.take():
@@ -88,17 +90,17 @@ class Net:
                     line.over(number, len(answers[number]), now)
                     del running[number]
 
-    def _pipeline(self, tokens: int) -> Any:
-        if tokens not in self._pipelines:
+    def _pipeline(self, tokens: int, rows: int) -> Any:
+        options = self._options(rows)
+        key = (tokens, options.get(openvino.GROUP, ""))
+        if key not in self._pipelines:
             config = self._genai.SchedulerConfig()
             config.cache_size = CACHE
             config.max_num_batched_tokens = tokens
             config.max_num_seqs = MOST_ROWS
             config.enable_prefix_caching = False  # the same prompts come again and again
-            self._pipelines[tokens] = self._genai.ContinuousBatchingPipeline(
-                self._folder, config, "CPU", self._properties
-            )
-        return self._pipelines[tokens]
+            self._pipelines[key] = self._genai.ContinuousBatchingPipeline(self._folder, config, "CPU", options)
+        return self._pipelines[key]
 
     def _greedy(self, new: int) -> Any:
         return self._genai.GenerationConfig(max_new_tokens=new, ignore_eos=True)

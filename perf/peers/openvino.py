@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hfx.perf.peers import packages
+from hfx.perf.peers.cases import Wanted
 from hfx.perf.peers.classifying import Classifying
-from hfx.perf.peers.decoding import Generating, model_class
+from hfx.perf.peers.decoding import Generating, Ids, model_class
 from hfx.perf.peers.model import Model
 
 PACKAGES = packages.Packages(
@@ -29,7 +31,8 @@ PACKAGES = packages.Packages(
     ),
 )
 # One scale for each group of a row's activations: 128 is the fastest for batches, 32 (the default) for a row of int4.
-GROUPS = {"int8": "128", "int4": "32"}
+GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+GROUPS = {"int8": ("128", "128"), "int4": ("32", "128")}  # (of one row, of several)
 BITS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "bf16": {},
@@ -37,6 +40,8 @@ BITS: dict[str, dict[str, Any]] = {
     "int4": {"bits": 4, "sym": True, "group_size": 128, "ratio": 1.0, "group_size_fallback": "ignore"},
 }
 CLASSIFIER = "OVModelForSequenceClassification"
+
+Options = Callable[[int], dict[str, str]]  # the properties for so many rows
 
 
 def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
@@ -60,9 +65,32 @@ def export(name: str, model: Model, folder: str, fetched: str, bits: Mapping[str
     kind.from_pretrained(model.checkpoint, export=True, compile=False, **options).save_pretrained(folder)
 
 
-def open_net(model: Model, folder: str, fetched: str, precision: str, threads: int) -> Generating:
-    """The converted generator for a single stream of requests."""
-    return Generating(_opened(model_class(model, "OV"), folder, fetched, properties(precision, threads)), model)
+def open_net(model: Model, folder: str, fetched: str, precision: str, threads: int, hint: str = "") -> Net:
+    """The converted generator for a single stream of requests; `hint` as properties() says."""
+    opener = partial(_opened, model_class(model, "OV"), folder, fetched)
+    return Net(model, opener, partial(properties, precision, threads, hint=hint))
+
+
+class Net:
+    """The generator, compiled again where another number of rows wants other properties."""
+
+    def __init__(self, model: Model, opener: Callable[[dict[str, str]], Any], options: Options) -> None:
+        self._model = model
+        self._opener = opener
+        self._options = options
+        self._nets: dict[str, Generating] = {}
+        self._net(rows=1)  # opened before it is measured
+
+    def generate(self, prompts: Sequence[Ids], wanted: Wanted) -> list[Ids]:
+        """The new ids of each row."""
+        return self._net(len(prompts) * wanted.beams).generate(prompts, wanted)
+
+    def _net(self, rows: int) -> Generating:
+        options = self._options(rows)
+        group = options.get(GROUP, "")
+        if group not in self._nets:
+            self._nets[group] = Generating(self._opener(options), self._model)
+        return self._nets[group]
 
 
 def open_classifier(model: Model, folder: str, fetched: str, precision: str, threads: int) -> Classifying:
@@ -71,15 +99,16 @@ def open_classifier(model: Model, folder: str, fetched: str, precision: str, thr
     return Classifying(_opened(CLASSIFIER, folder, fetched, wanted), model)
 
 
-def properties(precision: str, threads: int) -> dict[str, str]:
-    """What the compiled model is asked for.
+def properties(precision: str, threads: int, rows: int = 1, hint: str = "") -> dict[str, str]:
+    """What a model is compiled for where it mostly computes `rows` at once.
 
-    By default, what has no integers is computed in bfloat16 where the processor can; fp32 is float32 all through.
+    By default, what has no integers is computed in bfloat16 where the processor can; fp32 is float32 all through, and
+    others are with the `hint` "f32": where there are tiles (AMX), bfloat16 takes the place of products of int8 too.
     """
     found = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": str(threads)}
-    if precision == "fp32":
-        found["INFERENCE_PRECISION_HINT"] = "f32"
-    return {**found, "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUPS[precision]} if precision in GROUPS else found
+    if hint or precision == "fp32":
+        found["INFERENCE_PRECISION_HINT"] = hint or "f32"
+    return {**found, GROUP: GROUPS[precision][rows > 1]} if precision in GROUPS else found
 
 
 def _opened(name: str, folder: str, fetched: str, options: dict[str, str]) -> Any:

@@ -78,14 +78,15 @@ def open_published(repository: Path, name: str, threads: int | None = None, slot
 def open_generator(repository: str, name: str, threads: int, slots: int) -> Prepare:
     """The engine; answers a Batch."""
     from hfx.local import read_config
-    from hfx.local_generation import PARAMETERS
+    from hfx.local_generation import CPU_RUNTIME, PARAMETERS
     from hfx.python_backends.generation.generator import TextGenerator
 
     folder = Path(repository) / (name + names.STREAM_SUFFIX)
     config = read_config(folder / "configs" / "cpu.pbtxt")["parameters"]
     options: dict[str, Any] = {option: int(config[key]["string_value"]) for option, key in PARAMETERS.items()}
     options |= {key: value for key, value in {"threads": threads, "slots": slots}.items() if value}
-    generator = TextGenerator.open(folder / "1", **options)
+    runtime = config.get(CPU_RUNTIME, {}).get("string_value")
+    generator = TextGenerator.open(folder / "1", runtime=runtime, **options)
     generator.warm_up()
 
     def prepare(case: Batch) -> Run:

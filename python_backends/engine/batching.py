@@ -1,4 +1,4 @@
-"""Which prompts are run together: those of similar length, so that padding stays small.
+"""Which prompts are run together: those of similar length where they are padded, else as they come.
 
 Owns this one choice; knows nothing of what is done with the batch.
 """
@@ -24,4 +24,15 @@ def similar(jobs: Sequence[Job], limit: int) -> list[Job]:
         if padded <= limit and (padded <= FEW_TOKENS or high <= MOST_UNLIKE * low):
             chosen.append(job)
             shortest, longest = low, high
+    return chosen
+
+
+def together(jobs: Sequence[Job], limit: int) -> list[Job]:
+    """The first of `jobs`, and those after it up to `limit` tokens in all: nothing is padded."""
+    chosen, tokens = [jobs[0]], len(jobs[0].prompt)
+    for job in jobs[1:]:
+        tokens += len(job.prompt)
+        if tokens > limit:
+            break
+        chosen.append(job)
     return chosen

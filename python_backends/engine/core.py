@@ -14,9 +14,9 @@ from .errors import DeadlineExceeded, EngineError, StepFailed
 from .handle import Delivery, deliver
 from .jobs import Job, Sequence
 from .picker import Picker
-from .plan import Compact, Decode, Encode, Outcome, Plan, Prefill
+from .plan import Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
 from .request import Event
-from .runner import Runner, carry_out
+from .runner import MixFailed, Runner, carry_out
 from .scheduler import Scheduler
 from .stats import Counters
 from .step import Step
@@ -63,11 +63,19 @@ class Core:
     def step(self) -> bool:
         """Carry out the next plan, if there is one."""
         plan = self.scheduler.schedule()
-        if plan is None:
-            return False
+        if plan is not None:
+            self._carry_out(plan)
+        return plan is not None
+
+    def _carry_out(self, plan: Plan) -> None:
         started = time.perf_counter()
         try:
             outcomes = self._picker.pick(carry_out(self._runner, plan), plan.picks)
+        except MixFailed:  # so that a prompt that can't be run ends no other request
+            assert isinstance(plan, Mixed)
+            self._carry_out(plan.decode)
+            self._carry_out(plan.join)
+            return
         except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
@@ -76,7 +84,6 @@ class Core:
         self._count(plan, time.perf_counter() - started)
         if self._observer is not None:
             self._observer(plan, self.scheduler)
-        return True
 
     def fail(self, jobs: Iterable[Job], error: EngineError) -> None:
         """End `jobs` with `error`."""
@@ -132,6 +139,10 @@ class Core:
             counters.steps += isinstance(plan, Decode)
             counters.step_seconds += seconds
             return
+        if isinstance(plan, Mixed):
+            counters.steps += 1
+            counters.step_seconds += seconds
+            plan, seconds = plan.join, 0.0
         counters.prompt_runs += 1
         counters.prompt_seconds += seconds
         if isinstance(plan, Prefill):

@@ -19,7 +19,7 @@ from .plan import Ids
 from .ragged import pad
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings, open_session
-from .spec import EngineSpec
+from .spec import ONNXRUNTIME, EngineSpec
 
 WIDTH = 1
 PREFIXES = ("past_", "present_")
@@ -27,6 +27,9 @@ PREFIXES = ("past_", "present_")
 
 class DecoderRunner:
     """A `Runner` with `slots` rows, all in the lane of width 1, and one beside them for prompts that come in chunks."""
+
+    runtime = ONNXRUNTIME
+    mixes = False
 
     def __init__(
         self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
@@ -67,6 +70,14 @@ class DecoderRunner:
         """Copy what is filled."""
         self.lane.cache.copy(self._staging, row, self._staged)
         self.lane.start(row, self._staged)
+
+    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """Not asked of a runner that does not mix."""
+        raise RuntimeError("this runner's prompts are run alone")
+
+    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """Not asked either."""
+        raise RuntimeError("this runner's prompts are run alone")
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
         """Not asked of a model without an encoder."""

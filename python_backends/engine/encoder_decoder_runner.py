@@ -21,13 +21,16 @@ from .plan import Ids
 from .ragged import pad
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings, open_session
-from .spec import EngineSpec
+from .spec import ONNXRUNTIME, EngineSpec
 
 Floats = NDArray[np.float32]
 
 
 class EncoderDecoderRunner:
     """A `Runner` with `slots` rows in all lanes together; a lane is opened with the first request of its width."""
+
+    runtime = ONNXRUNTIME
+    mixes = False
 
     def __init__(
         self,
@@ -64,6 +67,14 @@ class EncoderDecoderRunner:
 
     def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
         """Not asked of a model with an encoder: its decoder's prompts are fed step by step."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """Not asked either."""
         raise RuntimeError("this model's prompts are encoded")
 
     def copy_row(self, source: int, target: int) -> None:

@@ -14,20 +14,16 @@ from pathlib import Path
 from types import TracebackType
 
 from .admission import check
-from .cache import CacheMaker
 from .core import Core, Observer
-from .decoder_runner import DecoderRunner
-from .device_cache import DeviceCaches
-from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import Draining, EngineClosed, EngineError, QueueFull
 from .handle import Handle
 from .jobs import Job, new_job
-from .kv_cache import KvCache
 from .picker import Picker
 from .request import Request
 from .runner import Runner
+from .runners import open_runner
 from .scheduler import Limits, Scheduler
-from .sessions import SPIN_MICROSECONDS, SessionSettings, check_machine
+from .sessions import SPIN_MICROSECONDS, SessionSettings
 from .spec import EngineSpec, read_spec
 from .stats import Stats
 
@@ -71,26 +67,32 @@ class Engine:
         beams: Iterable[int] = (),
         limits: Limits | None = None,
         observer: Observer | None = None,
+        runtime: str | None = None,
     ) -> Engine:
         """The engine of the model in `folder` (with engine.json).
 
         `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
         that have rows. `threads` of each operator, 0 for one a core; they spin for `spin_microseconds` before they
         sleep. An encoder-decoder's decoders for `beams` are opened now, others with the first request that needs them.
+        `runtime` is onnxruntime or openvino; None: the model's own choice on CPU, or onnxruntime where it can't be had.
         Raises ModelRefused in its kinds.
         """
         for name, value in (("slots", slots), ("max_queue", max_queue)):
             if value < 1:
                 raise EngineError(f"{name} is {value}", "It must be at least 1")
         spec = read_spec(Path(folder))
-        settings = SessionSettings(threads, provider, spin_microseconds)
-        check_machine(spec, settings)
+        settings = SessionSettings(threads, provider, spin_microseconds, runtime)
         limits = limits or Limits()
-        runner = _runner(spec, slots, settings, limits)
+        runner = open_runner(spec, slots, settings, limits)
         for width in set(beams).intersection(spec.beams):
             runner.open_lane(width)
-        scheduler = Scheduler(slots, spec.has_encoder, limits)
+        scheduler = Scheduler(slots, spec.has_encoder, limits, runner.mixes)
         return cls(spec, Core(scheduler, runner, Picker(spec, slots, settings), observer), runner, max_queue)
+
+    @property
+    def runtime(self) -> str:
+        """The one that runs the model: onnxruntime or openvino."""
+        return self._runner.runtime
 
     def submit(self, request: Request) -> Handle:
         """Take a request; its handle gives its events.
@@ -225,12 +227,3 @@ def _program_has_ended() -> bool:
     """Whether the interpreter only waits for engines that nobody closed."""
     others = (each for each in threading.enumerate() if not each.daemon and not isinstance(each, _EngineThread))
     return not any(each.is_alive() for each in others)
-
-
-def _runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
-    make_cache: CacheMaker = (
-        KvCache if settings.provider == "CPU" else DeviceCaches(settings, settings.provider.lower())
-    )
-    if spec.has_encoder:
-        return EncoderDecoderRunner(spec, slots, settings, limits.encode, make_cache)
-    return DecoderRunner(spec, slots, settings, make_cache)

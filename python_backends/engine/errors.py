@@ -15,7 +15,8 @@ to do next. Nothing here knows how errors reach a user.
         ModelDamaged          engine.json or a file is missing, damaged, or does not fit the others
         RuntimeTooOld         the installed onnxruntime is older than the model needs
         ProcessorUnsuited     the CPU would give wrong products with these weights
-        ProviderMissing       the installed onnxruntime has no such execution provider, or no device for it
+        ProviderMissing       the installed onnxruntime has no such execution provider, or no device for it; or OpenVINO
+                              was asked for, and is missing or too old
 """
 
 from __future__ import annotations
@@ -98,4 +99,4 @@ class ProcessorUnsuited(ModelRefused):
 
 
 class ProviderMissing(ModelRefused):
-    """The installed onnxruntime has no such execution provider, or there is no device for it."""
+    """What shall run the model is not here: an execution provider of onnxruntime, a device for it, or OpenVINO."""

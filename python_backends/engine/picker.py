@@ -72,10 +72,10 @@ class Picker:
         raw = [row for pick in picks if not pick.sequence.search.uses_log_probs for row in pick.rows]
         if soft:
             logits, scores = self._logits[: len(soft)], self._scores[: len(soft)]
-            np.take(outputs.logits, soft, axis=0, out=logits, mode="clip")
+            _copy_rows(outputs.logits, soft, logits)
             Binding(self._log_softmax, {"scores": logits}, {"log_probs": scores}).run()
         if raw:
-            np.take(outputs.logits, raw, axis=0, out=self._scores[len(soft) : len(soft) + len(raw)], mode="clip")
+            _copy_rows(outputs.logits, raw, self._scores[len(soft) : len(soft) + len(raw)])
 
     def _best(self, picks: Sequence[Pick]) -> tuple[Floats, Ids]:
         """(values, ids) [rows, k] of the first rows of the scores, k being the largest that a pick wants."""
@@ -86,6 +86,12 @@ class Picker:
             inputs: Arrays = {"scores": self._scores[:rows], "k": np.array([k], np.int64)}
             Binding(self._top_k, inputs, {"values": values, "ids": ids}).run()
         return values, ids
+
+
+def _copy_rows(logits: Floats, rows: Sequence[int], target: Floats) -> None:
+    # Logits may be part of wider rows: indexing with a list would make a copy of all of them first.
+    for at, row in enumerate(rows):
+        target[at] = logits[row]
 
 
 def _place(pick: Pick) -> tuple[bool, bool]:

@@ -82,6 +82,7 @@ class Decode:
 
     First each (source, target) of `follows` is copied, a group for each sequence; then `feeds` are written, as (row,
     token). Other rows are fed with the argmax of their last run. `logits`: whether a pick needs more than the argmax.
+    `sequences` are those that have the rows.
     """
 
     width: int
@@ -91,6 +92,35 @@ class Decode:
     logits: bool
     jobs: tuple[Job, ...]
     picks: tuple[Pick, ...]
+    sequences: tuple[Sequence, ...]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A step of the rows of lane 1, and prompts or a part of one beside them, in one run.
+
+    Rows of the outputs are those of the step, then those of the prompts.
+    """
+
+    decode: Decode
+    join: Prefill | Chunk
+
+    @property
+    def logits(self) -> bool:
+        """Whether a pick needs more than the argmax."""
+        return self.decode.logits or self.join.logits
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All that a failure concerns."""
+        return *self.decode.jobs, *self.join.jobs
+
+    @property
+    def picks(self) -> tuple[Pick, ...]:
+        """The step's, then the prompts'."""
+        begin = self.decode.units
+        moved = (Pick(pick.sequence, tuple(begin + row for row in pick.rows)) for pick in self.join.picks)
+        return *self.decode.picks, *moved
 
 
 @dataclass(frozen=True)
@@ -103,4 +133,4 @@ class Compact:
     picks: tuple[Pick, ...] = ()
 
 
-Plan = Union[Prefill, Chunk, Encode, Decode, Compact]
+Plan = Union[Prefill, Chunk, Encode, Decode, Mixed, Compact]

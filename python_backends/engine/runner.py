@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import Chunk, Compact, Decode, Encode, Ids, Plan, Prefill
+from .plan import Chunk, Compact, Decode, Encode, Ids, Mixed, Plan, Prefill
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -28,12 +28,20 @@ class Outputs:
 NOTHING = Outputs(np.empty((0, 1), np.int64))
 
 
+class MixFailed(Exception):
+    """The one run of a mixed plan failed before it changed anything: its step and its prompts can be run apart."""
+
+
 class Runner(Protocol):
     """A model and its caches. All calls but `open_lane` come from one thread, and only in the order of plans.
 
     Rows and units are numbers within the lane of `width` (row = unit * width + beam). Each row has a length, the
     positions of its cache that are filled, which the runner keeps itself: prompts set it, steps add one.
+    `runtime` is its name in engine.json. `mixes`: steps and prompts of any length go into one run.
     """
+
+    runtime: str
+    mixes: bool
 
     def open_lane(self, width: int) -> None:
         """Open what the lane of `width` needs, once; takes as long as loading a model. From any thread."""
@@ -49,6 +57,12 @@ class Runner(Protocol):
 
     def land(self, row: int) -> None:
         """Copy the staging row to `row` of lane 1."""
+
+    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """`step` of lane 1 and `prefill` in one run, where `mixes`; the step's rows of outputs come first."""
+
+    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """`step` of lane 1 and `chunk` in one run, where `mixes`; the chunk's row of outputs is the last."""
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
         """Give the cross K/V of source i to each (width, unit) of `places[i]`, whose rows become empty."""
@@ -76,13 +90,15 @@ class Runner(Protocol):
 
 
 def carry_out(runner: Runner, plan: Plan) -> Outputs:
-    """Do what `plan` says. Raises whatever the runtime raises."""
+    """Do what `plan` says. Raises whatever the runtime raises, and MixFailed."""
     if isinstance(plan, Decode):
         return _decode(runner, plan)
     if isinstance(plan, Prefill):
         return _prefill(runner, plan)
     if isinstance(plan, Chunk):
         return _chunk(runner, plan)
+    if isinstance(plan, Mixed):
+        return _mixed(runner, plan)
     if isinstance(plan, Encode):
         runner.occupy(plan.in_use)
         runner.encode(plan.sources, plan.places)
@@ -93,22 +109,48 @@ def carry_out(runner: Runner, plan: Plan) -> Outputs:
 
 
 def _decode(runner: Runner, plan: Decode) -> Outputs:
-    for pairs in plan.follows:
-        runner.follow(plan.width, pairs)
-    if plan.feeds:
-        runner.feed(plan.width, plan.feeds)
+    _prepare(runner, plan)
     return runner.step(plan.width, plan.units, plan.logits)
 
 
 def _prefill(runner: Runner, plan: Prefill) -> Outputs:
     outputs = runner.prefill(plan.first, plan.prompts, plan.logits)
-    for source, target in plan.copies:
-        runner.copy_row(source, target)
+    _settle(runner, plan)
     return outputs
 
 
 def _chunk(runner: Runner, plan: Chunk) -> Outputs:
     outputs = runner.chunk(plan.tokens, plan.start, plan.logits)
+    _settle(runner, plan)
+    return outputs
+
+
+def _mixed(runner: Runner, plan: Mixed) -> Outputs:
+    join, units = plan.join, plan.decode.units
+    _prepare(runner, plan.decode)
+    try:
+        if isinstance(join, Prefill):
+            outputs = runner.prefill_beside(units, join.first, join.prompts, plan.logits)
+        else:
+            outputs = runner.chunk_beside(units, join.tokens, join.start, plan.logits)
+    except Exception as error:  # whatever the runtime raises
+        raise MixFailed from error
+    _settle(runner, join)
+    return outputs
+
+
+def _prepare(runner: Runner, plan: Decode) -> None:
+    for pairs in plan.follows:
+        runner.follow(plan.width, pairs)
+    if plan.feeds:
+        runner.feed(plan.width, plan.feeds)
+
+
+def _settle(runner: Runner, plan: Prefill | Chunk) -> None:
+    """Give what was run to all rows that it is for."""
+    if isinstance(plan, Prefill):
+        for source, target in plan.copies:
+            runner.copy_row(source, target)
+        return
     for row in plan.rows:
         runner.land(row)
-    return outputs

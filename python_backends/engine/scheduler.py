@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .batching import similar
-from .jobs import Ids, Job, Sequence
+from .batching import similar, together
+from .jobs import Job, Sequence
 from .lanes import Lane
-from .plan import Chunk, Compact, Decode, Encode, Outcome, Pick, Plan, Prefill
+from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
+from .planning import decode, first_picks, rows_of, wants_logits
 from .step import Step
 from .waiting import WaitingQueue
 
@@ -34,13 +35,15 @@ class Limits:
 class Scheduler:
     """The requests of an engine with `slots` rows.
 
-    It goes in rounds: at most one plan that lets somebody join, then a decode step for every lane in use.
+    It goes in rounds: at most one plan that lets somebody join, then a decode step for every lane in use. With `mixes`
+    both are one plan: its runner takes prompts of any length, parts of them and single tokens in one run.
     """
 
-    def __init__(self, slots: int, has_encoder: bool, limits: Limits) -> None:
+    def __init__(self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
         self.limits = limits
+        self.mixes = mixes
         self.free_rows = slots
         self.waiting = WaitingQueue()
         self.joining: list[Job] = []
@@ -63,8 +66,8 @@ class Scheduler:
         self._admit()
         while True:
             if not self._round:
-                plan = self._join()
-                if isinstance(plan, Compact):
+                plan = self._join_beside_step() if self.mixes else self._join()
+                if isinstance(plan, (Compact, Mixed)):
                     return plan
                 self._round.extend(lane for lane in self.lanes.values() if lane.seats)
                 if plan is not None or not self._round:
@@ -74,13 +77,20 @@ class Scheduler:
                 return self._compact(lane)
             self._round.popleft()
             if lane.seats:
-                return self._decode(lane)
+                return decode(lane)
 
     def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
         """Take what a plan gave, with an outcome for each of its picks."""
+        if isinstance(plan, Mixed):
+            each = list(outcomes)
+            decided = len(plan.decode.picks)
+            self.finish(plan.decode, each[:decided])
+            self.finish(plan.join, each[decided:])
+            return
         if isinstance(plan, Decode):
-            for sequence in self.lanes[plan.width].sequences:
-                _advance(sequence)
+            for sequence in plan.sequences:
+                if not sequence.over:
+                    _advance(sequence)
         elif isinstance(plan, (Prefill, Chunk)):
             for job in plan.jobs:
                 job.prefilled += len(plan.tokens) if isinstance(plan, Chunk) else len(job.prompt)
@@ -144,7 +154,22 @@ class Scheduler:
             self._chunk_was_last = True
             return self._chunk(self.chunking)
         self._chunk_was_last = False
-        return self._prefill(similar(short, self.limits.prefill)) if short else None
+        return self._prefill(self._batch(short)) if short else None
+
+    def _join_beside_step(self) -> Prefill | Chunk | Mixed | Compact | None:
+        """Who joins, and the step of those who sit already."""
+        lane = self._lane(1)
+        if not self.joining and self.chunking is None:
+            return None
+        if lane.holes:
+            return self._compact(lane)
+        step = decode(lane) if lane.seats else None
+        join = self._join()
+        assert not isinstance(join, (Encode, Compact))  # there is no encoder, and there are no holes
+        return join if step is None or join is None else Mixed(step, join)
+
+    def _batch(self, jobs: list[Job]) -> list[Job]:
+        return together(jobs, self.limits.prefill) if self.mixes else similar(jobs, self.limits.prefill)
 
     def _encode(self, jobs: list[Job]) -> Encode:
         for job in jobs:
@@ -168,10 +193,10 @@ class Scheduler:
         return Prefill(
             first=jobs[0].sequences[0].rows[0],
             prompts=tuple(job.prompt for job in jobs),
-            copies=tuple((_rows(job)[0], row) for job in jobs for row in _rows(job)[1:]),
-            logits=any(map(_wants_logits, jobs)),
+            copies=tuple((rows_of(job)[0], row) for job in jobs for row in rows_of(job)[1:]),
+            logits=any(map(wants_logits, jobs)),
             jobs=tuple(jobs),
-            picks=tuple(pick for at, job in enumerate(jobs) for pick in _first_picks(job, at)),
+            picks=tuple(pick for at, job in enumerate(jobs) for pick in first_picks(job, at)),
         )
 
     def _chunk(self, job: Job) -> Chunk:
@@ -180,24 +205,7 @@ class Scheduler:
             return Chunk(tokens, job.prefilled, (), False, (job,), ())
         self.chunking = None
         self._seat(job)
-        return Chunk(tokens, job.prefilled, _rows(job), _wants_logits(job), (job,), _first_picks(job, 0))
-
-    def _decode(self, lane: Lane) -> Decode:
-        follows: list[tuple[tuple[int, int], ...]] = []
-        feeds: list[tuple[int, int]] = []
-        picks: list[Pick] = []
-        logits = False
-        for sequence in lane.sequences:
-            rows = sequence.rows
-            if sequence.copies:
-                follows.append(tuple((rows[source], rows[target]) for source, target in sequence.copies))
-            if sequence.feed:
-                feeds += zip(rows, sequence.feed, strict=True)
-            if not sequence.prompt_left:
-                picks.append(Pick(sequence, tuple(rows)))
-                logits = logits or sequence.search.candidates != 0 or sequence.search.wants_log_probs
-        jobs = tuple(dict.fromkeys(sequence.job for sequence in lane.sequences))
-        return Decode(lane.width, len(lane.seats), tuple(follows), tuple(feeds), logits, jobs, tuple(picks))
+        return Chunk(tokens, job.prefilled, rows_of(job), wants_logits(job), (job,), first_picks(job, 0))
 
     def _compact(self, lane: Lane) -> Compact:
         moves, moved = lane.compact()
@@ -228,16 +236,3 @@ def _advance(sequence: Sequence) -> None:
     sequence.copies = ()
     sequence.feed = sequence.prompt_left[:1] * sequence.search.rows
     sequence.prompt_left = sequence.prompt_left[1:]
-
-
-def _rows(job: Job) -> Ids:
-    return tuple(row for sequence in job.sequences for row in sequence.rows)
-
-
-def _first_picks(job: Job, at: int) -> tuple[Pick, ...]:
-    """All rows of all searches choose from the one row `at` that their prompt was run in."""
-    return tuple(Pick(sequence, (at,) * sequence.search.rows) for sequence in job.sequences)
-
-
-def _wants_logits(job: Job) -> bool:
-    return any(each.search.candidates != 0 or each.search.wants_log_probs for each in job.sequences)

@@ -27,17 +27,19 @@ class SessionSettings:
 
     Threads that wait for the next operator spin for `spin_microseconds` before they sleep: 20 gain 10 to 30 % on cores
     of their own and cost nothing on shared ones; 100 gain some more, and lose as much where another program runs.
+    `runtime` serves on CPU; None: the one that engine.json names, if it is there.
     """
 
     threads: int = 0
     provider: str = "CPU"
     spin_microseconds: int = SPIN_MICROSECONDS
+    runtime: str | None = None
 
 
 def check_machine(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = CPUINFO) -> None:
     """Refuse a model that can't run right here. Raises RuntimeTooOld, ProcessorUnsuited or ProviderMissing."""
     onnxruntime = _onnxruntime()
-    if _numbers(onnxruntime.__version__) < _numbers(spec.minimum_onnxruntime):
+    if version_numbers(onnxruntime.__version__) < version_numbers(spec.minimum_onnxruntime):
         raise RuntimeTooOld(
             f"onnxruntime {onnxruntime.__version__} is installed; the model needs {spec.minimum_onnxruntime} or later",
             f"pip install 'onnxruntime>={spec.minimum_onnxruntime}'",
@@ -110,5 +112,6 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The first three numbers of a version, for comparing."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

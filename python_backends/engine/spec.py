@@ -21,6 +21,11 @@ ENCODER_DECODER = "encoder-decoder"
 KV_TYPES = ("float32", "float16")
 CROSS_TYPES = ("float32", "float16", "int8")
 
+ONNXRUNTIME = "onnxruntime"
+OPENVINO = "openvino"
+RUNTIMES = (ONNXRUNTIME, OPENVINO)
+PAGED_TYPES = ("u8", "f16", "f32")
+
 
 @dataclass(frozen=True)
 class Files:
@@ -33,12 +38,27 @@ class Files:
 
 
 @dataclass(frozen=True)
+class OpenVinoFacts:
+    """The OpenVINO files of a model: one decoder for all numbers of beams, and the package's least version.
+
+    K and V are kept as `kv_type`; activations are quantized in groups of `group` (0: not at all).
+    """
+
+    minimum: str
+    encoder: Path | None
+    decoder: Path
+    kv_type: str
+    group: int
+
+
+@dataclass(frozen=True)
 class EngineSpec:
     """What engine.json says.
 
     `max_length` and `max_source` are positions: of the decoder's self attention (prompt and output together), and of
     the encoder (0 without one). `beams` are the widths that have a decoder graph; empty: any width. `cross_type` is how
     K and V of sources are kept (empty without an encoder); in int8 they come with a scale for each channel of a source.
+    All this, and `files`, is ONNX Runtime's; `runtime` is the one that serves on CPU, if it is there.
     """
 
     kind: str
@@ -56,6 +76,8 @@ class EngineSpec:
     minimum_onnxruntime: str
     needs_vnni: bool
     files: Files
+    runtime: str = ONNXRUNTIME
+    openvino: OpenVinoFacts | None = None
 
     @property
     def has_encoder(self) -> bool:
@@ -88,6 +110,7 @@ class _Reader:
         kind = self._one_of("kind", (DECODER, ENCODER_DECODER))
         crosses = kind == ENCODER_DECODER
         beams = self._beams() if crosses else ()
+        openvino = self._openvino(crosses)
         return EngineSpec(
             kind=kind,
             family=self._text("family"),
@@ -104,6 +127,8 @@ class _Reader:
             minimum_onnxruntime=self._text("minimum_onnxruntime"),
             needs_vnni=self._flag("needs_vnni"),
             files=self._files(crosses, beams or (1,)),
+            runtime=self._runtime(openvino),
+            openvino=openvino,
         )
 
     def _files(self, crosses: bool, widths: tuple[int, ...]) -> Files:
@@ -115,6 +140,30 @@ class _Reader:
             decoder={width: self._file(f"files.decoder.{width}", files["decoder"].get(str(width))) for width in widths},
             log_softmax=self._file("files.log_softmax", files.get("log_softmax")),
             top_k=self._file("files.top_k", files.get("top_k")),
+        )
+
+    def _runtime(self, openvino: OpenVinoFacts | None) -> str:
+        if "runtime" not in self._facts:  # written before there was a choice
+            return ONNXRUNTIME
+        return self._one_of("runtime", RUNTIMES if openvino else (ONNXRUNTIME,))
+
+    def _openvino(self, crosses: bool) -> OpenVinoFacts | None:
+        facts = self._facts.get("openvino")
+        if facts is None:
+            return None
+        if not isinstance(facts, dict):
+            raise self._damaged("openvino", "null, or an object with minimum, decoder, encoder, kv_type and group")
+        group = facts.get("group")
+        if type(group) is not int or group < 0:
+            raise self._damaged("openvino.group", "a whole number of at least 0")
+        # K and V of sources are written by the engine itself, which packs no bytes.
+        kv_types = PAGED_TYPES[1:] if crosses else PAGED_TYPES
+        return OpenVinoFacts(
+            minimum=self._text("openvino.minimum"),
+            encoder=self._file("openvino.encoder", facts.get("encoder")) if crosses else None,
+            decoder=self._file("openvino.decoder", facts.get("decoder")),
+            kv_type=self._one_of("openvino.kv_type", kv_types),
+            group=group,
         )
 
     def _file(self, field: str, name: object) -> Path:
@@ -133,13 +182,13 @@ class _Reader:
         return tuple(sorted(set(beams)))
 
     def _text(self, field: str) -> str:
-        value = self._facts.get(field)
+        value = self._value(field)
         if not isinstance(value, str) or not value:
             raise self._damaged(field, "a text")
         return value
 
     def _one_of(self, field: str, allowed: tuple[str, ...]) -> str:
-        value = self._facts.get(field)
+        value = self._value(field)
         if value not in allowed:
             raise self._damaged(field, " or ".join(allowed))
         return str(value)
@@ -157,7 +206,10 @@ class _Reader:
         return value
 
     def _damaged(self, field: str, allowed: str) -> ModelDamaged:
+        return ModelDamaged(f"{self._path}: {field} is {self._value(field)!r}, not {allowed}", "Export the model again")
+
+    def _value(self, field: str) -> Any:
         value: Any = self._facts
         for part in field.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        return ModelDamaged(f"{self._path}: {field} is {value!r}, not {allowed}", "Export the model again")
+        return value

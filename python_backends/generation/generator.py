@@ -33,6 +33,8 @@ PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
 # Parts of a document that are submitted at a time, for each slot: enough to keep them busy, and no full queue.
 DOCUMENT_SHARE = 2
 
+OPENVINO = "openvino"
+
 WARM_UP_TEXT = "A text."
 WARM_UP_TOKENS = 8
 WARM_UPS: tuple[Mapping[str, Any], ...] = ({}, {"num_beams": 1, "do_sample": True})
@@ -65,15 +67,17 @@ class TextGenerator:
         *,
         device: str = "cpu",
         provider: str = "",
+        runtime: str | None = None,
         slots: int = 8,
         max_queue: int = 64,
         threads: int = 0,
     ) -> TextGenerator:
         """The model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
 
-        `provider` runs the files of one device on another; without it they run on their own. `slots`, `max_queue` and
-        `threads` are those of Engine.open. The decoder for the default number of beams is open when this returns.
-        Raises ModelRefused in its kinds.
+        `provider` runs the files of one device on another; without it they run on their own. `runtime` is the one that
+        computes on the CPU, as the configuration names it: openvino (onnxruntime where that is not installed) or
+        onnxruntime; None: what engine.json says. `slots`, `max_queue` and `threads` are those of Engine.open. The
+        decoder for the default number of beams is open when this returns. Raises ModelRefused in its kinds.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)
@@ -87,10 +91,13 @@ class TextGenerator:
             max_queue=max_queue,
             threads=threads,
             provider=provider or PROVIDERS[device],
+            # Its own name would be strict: engine.json's openvino is what gives way where the package is missing.
+            runtime=None if runtime == OPENVINO else runtime,
             beams=(int(configuration.defaults.get("num_beams", 1)),),
         )
         try:
             _check_engine(configuration, engine, folder)
+            _check_runtime(runtime, engine, folder / device)
             return cls(engine, tokenizer, configuration)
         except BaseException:
             engine.close()
@@ -242,3 +249,12 @@ def _check_engine(configuration: Configuration, engine: Engine, folder: Path) ->
         promised, has = getattr(configuration, name) or 0, getattr(spec, name)
         if promised > has:
             raise ModelDamaged(f"{folder}: {name} is {promised}, but its engine's {has}", "Export it again")
+
+
+def _check_runtime(runtime: str | None, engine: Engine, folder: Path) -> None:
+    """Refuse a runtime that the folder has nothing for."""
+    if runtime == OPENVINO and engine.spec.openvino is None:
+        raise ModelDamaged(
+            f"{folder} has nothing for the runtime {runtime}",
+            "Set cpu_runtime to onnxruntime, or export with --cpu-runtime openvino",
+        )

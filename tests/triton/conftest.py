@@ -15,7 +15,7 @@ from hfx.exporter.source import open_checkpoint
 from hfx.triton import EmbeddedServer
 from tests.conftest import export_zoo
 from tests.triton import reciting
-from tests.triton.generation_rig import RECITAL, SLOTS, WRITERS
+from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, WRITERS
 from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 
 
@@ -24,9 +24,17 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of WRITERS, trained and int8, and of RECITAL, all with few slots so that requests have to wait."""
     folder = tmp_path_factory.mktemp("writers")
     for name, checkpoint in WRITERS.items():
-        export_zoo(checkpoint, folder, name, "int8", slots=SLOTS[name], max_drop=0.05)  # T5 loses 0.024 in int8
+        # T5 loses 0.024 in int8.
+        export_zoo(checkpoint, folder, name, "int8", RUNTIMES[name], slots=SLOTS[name], max_drop=0.05)
     checkpoint = open_checkpoint(str(reciting.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)))
-    options = ExportOptions(name=RECITAL, precision="fp32", device="cpu", repository=folder, slots=SLOTS[RECITAL])
+    options = ExportOptions(
+        name=RECITAL,
+        precision="fp32",
+        device="cpu",
+        cpu_runtime="onnxruntime",
+        repository=folder,
+        slots=SLOTS[RECITAL],
+    )
     export(make_plan(checkpoint, options), lambda title: nullcontext())
     return folder
 

@@ -19,6 +19,7 @@ from tests.triton.generation_grpc import grpc_infer, grpc_pieces, grpc_whole
 from tests.triton.generation_http import engine_generate, http_generate, http_infer, sse
 
 WRITERS = {"stories": "stories-gpt2", "summaries": "summaries-bart", "notes": "summaries-t5"}
+RUNTIMES = {"stories": "openvino", "summaries": "openvino", "notes": "onnxruntime"}
 RECITAL = "recital"
 SLOTS = {"stories": 8, "summaries": 8, "notes": 8, RECITAL: 4}
 QUEUED_A_SLOT = 16

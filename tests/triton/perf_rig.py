@@ -29,7 +29,7 @@ def perf_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of CLASSIFIER and GENERATOR, both trained and int8."""
     folder = tmp_path_factory.mktemp("perf")
     export_zoo("sentiment-distilbert", folder, CLASSIFIER, "int8")
-    export_zoo("stories-gpt2", folder, GENERATOR, "int8", slots=SLOTS)
+    export_zoo("stories-gpt2", folder, GENERATOR, "int8", "onnxruntime", slots=SLOTS)
     return folder
 
 

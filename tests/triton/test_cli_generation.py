@@ -36,7 +36,7 @@ def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a decoder and an encoder-decoder, both int8."""
     folder = tmp_path_factory.mktemp("generators")
     for name, checkpoint in MODELS.items():
-        export_zoo(checkpoint, folder, name, "int8")
+        export_zoo(checkpoint, folder, name, "int8", "onnxruntime")
     return folder
 
 

@@ -33,8 +33,8 @@ SLOW = GenerationSettings(max_tokens=400, min_tokens=400, num_beams=32)  # half 
 @pytest.fixture(scope="module")
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("generators")
-    export_zoo("stories-gpt2", folder, MODEL, "int8")
-    export_zoo("summaries-bart", folder, "summaries", "int8")
+    export_zoo("stories-gpt2", folder, MODEL, "int8", "openvino")
+    export_zoo("summaries-bart", folder, "summaries", "int8", "onnxruntime")
     export_zoo("sentiment-distilbert", folder, "sentiment", "int8")
     return folder
 

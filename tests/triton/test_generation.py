@@ -35,8 +35,8 @@ def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a decoder and an encoder-decoder, both int8."""
     folder = tmp_path_factory.mktemp("generators")
     for name, checkpoint in MODELS.items():
-        export_zoo(checkpoint, folder, name, "int8")
-    export_zoo(MODELS["stories"], folder, "narrow", "int8", slots=NARROW)
+        export_zoo(checkpoint, folder, name, "int8", "onnxruntime")
+    export_zoo(MODELS["stories"], folder, "narrow", "int8", "onnxruntime", slots=NARROW)
     return folder
 
 

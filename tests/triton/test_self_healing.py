@@ -47,7 +47,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder `toy`, a generator `stories` and a slow stream `ticks`."""
     folder = tmp_path_factory.mktemp("repository")
-    export_zoo("stories-gpt2", folder, "stories", "int8")
+    export_zoo("stories-gpt2", folder, "stories", "int8", "onnxruntime")
     return write_ticks(write_toy(folder))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +20,50 @@ from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.jobs import new_job
 from hfx.python_backends.engine.kv_cache import KvCache
 from hfx.python_backends.engine.lane_memory import LaneMemory
+from hfx.python_backends.engine.paged_decoder_runner import PagedDecoderRunner
+from hfx.python_backends.engine.paged_encoder_decoder_runner import PagedEncoderDecoderRunner
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Plan
 from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.runner import Runner
+from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits, Scheduler
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 
 from .engine_toys import VOCABULARY
+from .paged_watch import PagedWatch
 
 ARRIVALS = itertools.count()
 ONE_THREAD = SessionSettings(threads=1)
 
 
-def make_core(folder: Path, slots: int, limits: Limits | None = None) -> Core:
-    """A watched core, to be stepped by hand."""
+def make_core(folder: Path, slots: int, limits: Limits | None = None, runtime: str | None = None) -> Core:
+    """A watched core, to be stepped by hand. `runtime` is one of the engine's; None: the folder's own choice."""
     spec, limits = read_spec(folder), limits or Limits()
-    runner: Any
-    if spec.has_encoder:
-        runner = EncoderDecoderRunner(spec, slots, ONE_THREAD, limits.encode)
-        for width in spec.beams:
-            if width <= slots:
-                runner.open_lane(width)
-    else:
-        runner = DecoderRunner(spec, slots, ONE_THREAD)
-    watch = Watch(runner)
+    runner = open_runner(spec, slots, replace(ONE_THREAD, runtime=runtime), limits)
+    for width in spec.beams:
+        if width <= slots:
+            runner.open_lane(width)
+    watch = watch_of(runner)
     watch.poison({})
-    scheduler = Scheduler(slots, spec.has_encoder, limits)
+    scheduler = Scheduler(slots, spec.has_encoder, limits, runner.mixes)
     return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), watch)
 
 
-def open_engine(folder: Path, slots: int, max_queue: int = 64, limits: Limits | None = None) -> Engine:
+def watch_of(runner: Runner) -> Watch | PagedWatch:
+    """The observer of a runner."""
+    if isinstance(runner, (PagedDecoderRunner, PagedEncoderDecoderRunner)):
+        return PagedWatch(runner)
+    assert isinstance(runner, (DecoderRunner, EncoderDecoderRunner))
+    return Watch(runner)
+
+
+def open_engine(
+    folder: Path, slots: int, max_queue: int = 64, limits: Limits | None = None, runtime: str | None = None
+) -> Engine:
     """A watched engine."""
-    return serve(folder, make_core(folder, slots, limits), max_queue)
+    return serve(folder, make_core(folder, slots, limits, runtime), max_queue)
 
 
 def serve(folder: Path, core: Core, max_queue: int = 64) -> Engine:
@@ -70,7 +82,7 @@ def accept(core: Core, request: Request) -> Handle:
 
 def plans_of(core: Core) -> list[Plan]:
     """What a watched core has carried out."""
-    assert isinstance(core._observer, Watch)
+    assert isinstance(core._observer, (Watch, PagedWatch))
     return core._observer.plans
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import DeadlineExceeded, DoesNotFit, EngineError, InvalidRequest, QueueFull
-from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Encode, Prefill
+from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Encode, Mixed, Prefill
 from hfx.python_backends.engine.request import Completion, Request, Settings, Token
 from hfx.python_backends.engine.scheduler import Limits
 
@@ -27,24 +29,30 @@ from .engine_rig import (
     random_tokens,
     serve,
 )
+from .openvino_toys import DECODER_WAYS, ENCODER_DECODER_WAYS, WAYS, write_toy
 
 SMALL = Limits(chunk=8, prefill=32, encode=32)
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toys.write_decoder(tmp_path_factory.mktemp("decoder"))
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The folder of a kind of toy that is served in one way."""
+    return cache(lambda kind, way: write_toy(tmp_path_factory.mktemp(kind), kind, way))
 
 
-@pytest.fixture(scope="module")
-def encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toys.write_encoder_decoder(tmp_path_factory.mktemp("encoder-decoder"))
+@pytest.fixture(params=DECODER_WAYS)
+def decoder(request: pytest.FixtureRequest, toy: Callable[[str, str], Path]) -> Path:
+    return toy("decoder", request.param)
 
 
-@pytest.fixture(params=["decoder", "encoder_decoder"])
-def folder(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.getfixturevalue(request.param)
-    return path
+@pytest.fixture(params=ENCODER_DECODER_WAYS)
+def encoder_decoder(request: pytest.FixtureRequest, toy: Callable[[str, str], Path]) -> Path:
+    return toy("encoder_decoder", request.param)
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def folder(request: pytest.FixtureRequest, toy: Callable[[str, str], Path]) -> Path:
+    return toy(*request.param)
 
 
 def ask(prompt: tuple[int, ...], max_tokens: int, folder: Path | None = None, **settings: object) -> Request:
@@ -86,7 +94,7 @@ def test_events_are_the_tokens_as_they_come_and_then_the_completion(folder: Path
     assert len(completion.ids) == 4
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_64_ragged_requests_that_join_leave_and_cancel_answer_as_alone(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     requests = [random_request(rng, has_encoder(folder)) for _ in range(64)]
@@ -107,7 +115,7 @@ def test_64_ragged_requests_that_join_leave_and_cancel_answer_as_alone(folder: P
             assert all(each.ids == full.ids[: len(each.ids)] for each, full in zip(answer, wanted, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_log_probs_and_scores_are_equal_to_the_bit_alone_and_in_a_batch(folder: Path, seed: int) -> None:
     rng = random.Random(1000 + seed)
     requests = [random_request(rng, has_encoder(folder)) for _ in range(24)]
@@ -151,16 +159,18 @@ def test_chunks_of_every_remainder_are_exact(decoder: Path, length: int) -> None
         assert engine.submit(ask(prompt, 5)).result(10)[0].ids == toys.greedy(prompt, 5)
 
 
-def test_every_kind_of_plan_takes_part(decoder: Path, encoder_decoder: Path) -> None:
+@pytest.mark.parametrize("way", ["onnxruntime", "openvino"])
+def test_every_kind_of_plan_takes_part(toy: Callable[[str, str], Path], way: str) -> None:
     kinds = set()
-    for folder in (decoder, encoder_decoder):
+    for folder in (toy("decoder", way), toy("encoder_decoder", way)):
         rng = random.Random(1)
         core = make_core(folder, 6, SMALL)
         with serve(folder, core) as engine:
             for handle in [engine.submit(random_request(rng, has_encoder(folder))) for _ in range(40)]:
                 handle.result(60)
-        kinds |= {type(plan) for plan in plans_of(core)}
-    assert kinds == {Prefill, Chunk, Encode, Decode, Compact}
+        plans = plans_of(core)
+        kinds |= {type(plan) for plan in plans} | {type(plan.join) for plan in plans if isinstance(plan, Mixed)}
+    assert kinds == {Prefill, Chunk, Encode, Decode, Compact} | ({Mixed} if way == "openvino" else set())
 
 
 def test_sampled_sequences_of_one_request_differ_and_repeat_with_its_seed(folder: Path) -> None:

@@ -22,7 +22,7 @@ from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
-from hfx.python_backends.engine.spec import read_spec
+from hfx.python_backends.engine.spec import RUNTIMES, read_spec
 
 from .engine_rig import ONE_THREAD, open_engine
 
@@ -93,7 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
         model(family).save_pretrained(root / "checkpoint")
         found = root / "checkpoint"
         checkpoint = Checkpoint(str(found), found, None, read_config(found), find_weights(found))
-        write_engine_folder(checkpoint, root / "engine", FORMATS[precision], levels=63)
+        write_engine_folder(checkpoint, root / "engine", FORMATS[precision], levels=63, openvino=True)
         return root / "engine"
 
     return write
@@ -144,10 +144,12 @@ def _until(eos: int, ids: tuple[int, ...]) -> tuple[int, ...]:
     return ids[: ids.index(eos) + 1] if eos in ids else ids
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_all_requests_together_answer_as_transformers_does_one_by_one(family: str, folder: Any) -> None:
+def test_all_requests_together_answer_as_transformers_does_one_by_one(family: str, runtime: str, folder: Any) -> None:
     asked = questions(family, 24)
-    with open_engine(folder(family, "fp32"), slots=8, limits=LIMITS) as engine:
+    with open_engine(folder(family, "fp32"), slots=8, limits=LIMITS, runtime=runtime) as engine:
+        assert engine.runtime == runtime
         handles = [engine.submit(request_of(family, question)) for question in asked]
         answers = [[each.ids for each in handle.result(120)] for handle in handles]
     assert answers == [reference(family, question) for question in asked]
@@ -169,7 +171,35 @@ def test_a_prompts_logits_are_the_same_bits_beside_a_longer_one(length: int, fol
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers_alone_and_in_a_batch_are_equal_to_the_bit(family: str, precision: str, folder: Any) -> None:
     requests = [request_of(family, question, log_probs=True) for question in questions(family, 16)]
-    with Engine.open(folder(family, precision), slots=8, threads=1, limits=LIMITS) as engine:
+    together, alone = both_ways(folder(family, precision), requests, "onnxruntime", 1)
+    assert together == alone
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_alone_and_in_a_batch_are_the_same_in_openvino(
+    family: str, precision: str, threads: int, folder: Any
+) -> None:
+    """Scores are as near as sums of floats in another order."""
+    requests = [request_of(family, question, log_probs=True) for question in questions(family, 16)]
+    together, alone = both_ways(folder(family, precision), requests, "openvino", threads)
+    for some, others in zip(together, alone, strict=True):
+        assert [each.ids for each in some] == [each.ids for each in others]
+        for one, other in zip(some, others, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-3)
+            if one.log_probs is not None:
+                assert one.log_probs == pytest.approx(other.log_probs, abs=1e-3)
+
+
+def both_ways(folder: Path, requests: list[Request], runtime: str, threads: int) -> tuple[list[Any], list[Any]]:
+    """The answers to `requests` that run together, and one after the other, on blocks that others have had before."""
+    if runtime == "openvino" and threads == 1:
+        opened = open_engine(folder, slots=8, limits=LIMITS, runtime=runtime)
+    else:
+        opened = Engine.open(folder, slots=8, threads=threads, limits=LIMITS, runtime=runtime)
+    with opened as engine:
+        assert engine.runtime == runtime
         together = [handle.result(120) for handle in [engine.submit(request) for request in requests]]
         alone = [engine.submit(request).result(120) for request in requests]
-    assert together == alone
+    return together, alone

@@ -35,11 +35,13 @@ GENERATION = {
     "bart": {"max_length": 18, "num_beams": 3, "length_penalty": 2.0, "no_repeat_ngram_size": 3, "min_length": 5},
     "t5": {"max_new_tokens": 10},
 }
+RUNTIMES = {"gpt2": "auto", "bart": "onnxruntime", "t5": "onnxruntime"}
 TEXT = "hello world."
 
 
 def published(checkpoint: Path, repository: Path, steps: Any = None, **options: Any) -> Manifest:
-    chosen = ExportOptions(repository=repository, **{"precision": "fp32", "device": "cpu", **options})
+    cheap = {"precision": "fp32", "device": "cpu", "cpu_runtime": "onnxruntime"}
+    chosen = ExportOptions(repository=repository, **{**cheap, **options})
     return export(make_plan(open_checkpoint(str(checkpoint)), chosen), lambda title: nullcontext(), steps)
 
 
@@ -53,10 +55,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, checkpoints: Callable[[str], Path]) -> Path:
-    """Every family, exact in fp32."""
+    """Every family, exact in fp32, on whichever runtime."""
     folder = tmp_path_factory.mktemp("repository")
-    for family in writing_checkpoints.FAMILIES:
-        published(checkpoints(family), folder, name=family)
+    for family, runtime in RUNTIMES.items():
+        published(checkpoints(family), folder, name=family, cpu_runtime=runtime)
     return folder
 
 
@@ -218,7 +220,8 @@ def test_quantization_that_changes_tokens_is_not_published(
 def test_the_command_line_says_so_with_exit_code_4(
     tmp_path: Path, checkpoints: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["export", str(checkpoints("gpt2")), "--precision", "int4", "--device", "cpu", "--max-drop", "0"]
+    words = ["export", str(checkpoints("gpt2")), "--precision", "int4", "--device", "cpu", "--max-drop", "0",
+             "--cpu-runtime", "onnxruntime"]  # fmt: skip
     assert main([*words, "--repository", str(tmp_path)]) == 4
     assert "does not continue texts like the checkpoint" in capsys.readouterr().err
     assert contents(tmp_path) == {}
@@ -248,7 +251,7 @@ def test_other_tokens_than_the_checkpoint_s_are_not_published(
         file.write_text(file.read_text().replace('"b": 2', '"b": 3').replace('"c": 3', '"c": 2'))
         return made
 
-    steps = [*STEPS[:3], replace(STEPS[2], run=edit), *STEPS[3:]]
+    steps = [*STEPS[:4], replace(STEPS[3], run=edit), *STEPS[4:]]
     with pytest.raises(VerificationFailed, match="tokenizer"):
         published(checkpoints("t5"), tmp_path, steps, name="m")
 
@@ -372,11 +375,12 @@ def test_dry_run_prints_the_plan(
     checkpoints: Callable[[str], Path], family: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     code, out, err = run(capsys, "--json", "export", str(checkpoints(family)), "--quantize", "--slots", "8",
-                         "--dry-run", "--repository", str(tmp_path / "r"))  # fmt: skip
+                         "--cpu-runtime", "openvino", "--dry-run", "--repository", str(tmp_path / "r"))  # fmt: skip
     assert code == 0, err
     plan = json.loads(out)
     assert plan["precision"] == {"cpu": "int8", "gpu": "fp16"}
     assert plan["slots"] == 8
+    assert plan["cpu_runtime"] == "openvino"
     assert not (tmp_path / "r").exists()
 
 

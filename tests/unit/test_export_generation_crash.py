@@ -32,7 +32,8 @@ def kill(plan, made):
     os.kill(os.getpid(), signal.SIGKILL)
 
 checkpoint, repository, stop = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-options = ExportOptions(name="model", precision="fp32", device="cpu", repository=repository, force=True)
+options = ExportOptions(name="model", precision="fp32", device="cpu", repository=repository, force=True,
+                        cpu_runtime="openvino")
 steps = [*STEPS[:stop], replace(STEPS[stop], run=kill)]
 export(make_plan(open_checkpoint(checkpoint), options), lambda title: nullcontext(), steps)
 """

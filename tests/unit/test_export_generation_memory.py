@@ -24,7 +24,9 @@ from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 
-options = ExportOptions(name="m", precision="int8", device="cpu", repository=Path(sys.argv[2]), max_drop=1.0)
+options = ExportOptions(
+    name="m", precision="int8", device="cpu", repository=Path(sys.argv[2]), max_drop=1.0, cpu_runtime="auto"
+)
 manifest = export(make_plan(open_checkpoint(sys.argv[1]), options), lambda title: nullcontext())
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
@@ -48,7 +50,7 @@ def sizes(checkpoint: Path) -> tuple[int, int]:
 def test_the_peak_is_little_more_than_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = zoo.shape("distilgpt2")
     total, largest = sizes(checkpoint)
-    # What the interpreter, torch, transformers and ONNX Runtime take by themselves.
+    # What the interpreter, torch, transformers and the runtimes take by themselves.
     base = peak(writing_checkpoints.save(tmp_path / "tiny", "gpt2"), tmp_path / "base")
     taken = peak(checkpoint, tmp_path / "repository")
     manifest = json.loads((tmp_path / "repository" / "m" / "hfx.json").read_text())

@@ -25,6 +25,8 @@ TRAINED = {
     "summaries-t5": "short-summaries",
     "summaries-t5-tied": "short-summaries",
 }
+# What is exported for OpenVINO, with ONNX Runtime in reserve; the others are for ONNX Runtime alone.
+ON_OPENVINO = {("stories-gpt2", "int8"), ("stories-gpt2", "int4"), ("summaries-bart", "int8"), ("summaries-t5", "int8")}
 ROWS = 120
 
 
@@ -51,10 +53,15 @@ def write_data(folder: Path, name: str) -> Path:
 def test_a_trained_checkpoint_is_published(name: str, precision: str, tmp_path: Path) -> None:
     data = write_data(tmp_path, name)
     task = None if name == "stories-gpt2" else "summarization"
-    manifest = published(
-        zoo.checkpoint(name), tmp_path / "r", name="m", precision=precision, task=task, verify_data=(data,)
-    )
+    runtime = "openvino" if (name, precision) in ON_OPENVINO else "onnxruntime"
+    options = {"precision": precision, "task": task, "verify_data": (data,), "cpu_runtime": runtime}
+    manifest = published(zoo.checkpoint(name), tmp_path / "r", name="m", **options)
     figures: Any = manifest.parity
+    assert figures["cpu"]["runtime"] == runtime
+    for reserve in figures["cpu"].get("reserve", {}).values():
+        assert reserve["agreement"] >= 0.99
+        assert reserve["greedy"]["company"] == reserve["beams"]["company"] == 0
+        assert figures["data"][data.name]["torch"] - figures["data"][data.name]["cpu onnxruntime"] <= 0.01
     assert figures["cpu"]["forced"]["texts"] == "verify-data"
     assert figures["cpu"]["agreement"] >= (1.0 if precision == "fp32" else 0.99)
     assert figures["cpu"]["greedy"]["company"] == figures["cpu"]["beams"]["company"] == 0

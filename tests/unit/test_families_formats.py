@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from hfx.exporter.families import FORMATS, write_engine_folder
 from hfx.exporter.graph.formats import Formats
-from tests.unit import tiny_generators
-from tests.unit.graph_driver import Decoder, EncoderDecoder
+from tests.unit import graph_driver, openvino_driver, tiny_generators
 
+DRIVERS: dict[str, Any] = {"onnxruntime": graph_driver, "openvino": openvino_driver}
 Export = Callable[..., Path]
 CAPACITY = 64
 LENGTHS = (9, 33, 1, 4, 20)
@@ -35,7 +35,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
         if key not in made:
             folder = tmp_path_factory.mktemp(name)
             write_engine_folder(
-                tiny_generators.save(folder, tiny_generators.build(name)), folder / "engine", formats, levels
+                tiny_generators.save(folder, tiny_generators.build(name)), folder / "engine", formats, levels, True
             )
             made[key] = folder / "engine"
         return made[key]
@@ -51,24 +51,30 @@ def rows(lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:
 ANSWERS = rows((STEPS,) * len(LENGTHS), seed=1)
 
 
-def logits(folder: Path, which: list[int]) -> NDArray[Any]:
+def logits(folder: Path, which: list[int], runtime: str = "onnxruntime") -> NDArray[Any]:
     """[rows, steps, vocabulary] of these of the rows, computed in one batch."""
+    driver = DRIVERS[runtime]
     inputs, answers = [rows(LENGTHS)[i] for i in which], [ANSWERS[i] for i in which]
     if (folder / "encoder.onnx").is_file():
-        runner = EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
+        runner = driver.EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
         runner.encode(inputs)
         return np.stack([runner.step([row[i] for row in answers]) for i in range(STEPS)], axis=1)
-    decoder = Decoder(folder, len(inputs), CAPACITY)
+    decoder = driver.Decoder(folder, len(inputs), CAPACITY)
     first = decoder.prefill(inputs)
     return np.stack([first, *(decoder.step([row[i] for row in answers]) for i in range(STEPS - 1))], axis=1)
 
 
-@pytest.mark.parametrize("precision", ERRORS)
+@pytest.mark.parametrize(
+    ("precision", "runtime"),
+    [*((precision, "onnxruntime") for precision in ERRORS), *((one, "openvino") for one in ("fp32", "int8", "int4"))],
+)
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-untied", "bart", "pegasus", "t5", "t5-gated"])
-def test_a_format_is_as_near_to_float32_as_it_should_be(export: Export, name: str, precision: str) -> None:
+def test_a_format_is_as_near_to_float32_as_it_should_be(
+    export: Export, name: str, precision: str, runtime: str
+) -> None:
     everyone = list(range(len(LENGTHS)))
     want = logits(export(name, FORMATS["fp32"]), everyone)
-    got = logits(export(name, FORMATS[precision]), everyone)
+    got = logits(export(name, FORMATS[precision]), everyone, runtime)
     assert np.isfinite(got).all()
     assert np.sqrt(((got - want) ** 2).mean()) <= ERRORS[precision] * want.std()
 

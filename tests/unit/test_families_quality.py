@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hfx.exporter.families import FORMATS, write_engine_folder
-from tests.unit import tiny_generators
-from tests.unit.graph_driver import EncoderDecoder
+from tests.unit import graph_driver, openvino_driver, tiny_generators
 from tests.unit.shared_data import DATA
 
 WORDS = 300
@@ -41,9 +40,9 @@ def sources(folder: Path) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.encode_batch(spellings)]
 
 
-def chosen(folder: Path, inputs: list[list[int]], fed: NDArray[Any] | None, start: int) -> NDArray[Any]:
+def chosen(folder: Path, inputs: list[list[int]], fed: NDArray[Any] | None, start: int, driver: Any) -> NDArray[Any]:
     """The best token [words, steps] behind `fed`, or behind what was chosen before."""
-    runner = EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
+    runner = driver.EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
     runner.encode(inputs)
     tokens = [np.full(len(inputs), start)]
     for step in range(STEPS):
@@ -53,14 +52,20 @@ def chosen(folder: Path, inputs: list[list[int]], fed: NDArray[Any] | None, star
 
 @pytest.mark.parametrize(("name", "precision", "levels"), AGREEMENT)
 def test_quantized_tokens_agree(tmp_path: Path, name: str, precision: str, levels: int) -> None:
+    """In OpenVINO as in ONNX Runtime, whose weights are of the same numbers."""
     model = DATA / "models" / name
     if not model.is_dir():
         pytest.skip("no shared data")
     checkpoint, inputs = tiny_generators.checkpoint(model), sources(model)
     start, end = checkpoint.config["decoder_start_token_id"], checkpoint.config["eos_token_id"]
-    write_engine_folder(checkpoint, tmp_path / "exact", FORMATS["fp32"], 127)
-    write_engine_folder(checkpoint, tmp_path / "engine", FORMATS[precision], levels)
-    want = chosen(tmp_path / "exact", inputs, None, start)
-    got = chosen(tmp_path / "engine", inputs, want, start)
+    openvino = precision in ("int8", "int4")
+    write_engine_folder(checkpoint, tmp_path / "exact", FORMATS["fp32"], 127, openvino)
+    write_engine_folder(checkpoint, tmp_path / "engine", FORMATS[precision], levels, openvino)
+    want = chosen(tmp_path / "exact", inputs, None, start, graph_driver)
     said = np.cumsum(want == end, axis=1) - (want == end) == 0  # all up to the first end
-    assert (got == want)[said].mean() >= AGREEMENT[name, precision, levels]
+    for driver in (graph_driver, openvino_driver)[: 1 + openvino]:
+        got = chosen(tmp_path / "engine", inputs, want, start, driver)
+        assert (got == want)[said].mean() >= AGREEMENT[name, precision, levels], driver.__name__
+    if openvino:
+        exact = chosen(tmp_path / "exact", inputs, want, start, openvino_driver)
+        assert (exact == want)[said].all()

@@ -79,16 +79,26 @@ def t5() -> tuple[Any, Any, dict[str, Any]]:
     return model, tokenizer, {"eos_token_ids": [1], "decoder_start_token_ids": [0]}
 
 
-@pytest.fixture(scope="module", params=[gpt2, bart, t5], ids=lambda make: make.__name__)
+FAMILIES, RUNTIMES = (gpt2, bart, t5), ("onnxruntime", "openvino")
+
+
+def pairs(*families: Any) -> list[Any]:
+    """Parameters of `pair`: each family on each runtime."""
+    return [pytest.param((make, run), id=f"{make.__name__}-{run}") for make in families for run in RUNTIMES]
+
+
+@pytest.fixture(scope="module", params=pairs(*FAMILIES))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    torch.manual_seed(11)
+    torch.manual_seed(12)
     torch.set_num_threads(1)
-    model, tokenizer, changed = request.param()
+    make, runtime = request.param
+    model, tokenizer, changed = make()
     folder: Path = tmp_path_factory.mktemp("model")
     checkpoint = folder / "checkpoint"
     model.eval().save_pretrained(checkpoint)
     tokenizer.save_pretrained(checkpoint)
-    engine = write_engine_folder(open_checkpoint(str(checkpoint)), folder / "cpu", FORMATS["fp32"], levels=127)
+    opened, openvino = open_checkpoint(str(checkpoint)), runtime == "openvino"
+    engine = write_engine_folder(opened, folder / "cpu", FORMATS["fp32"], levels=127, openvino=openvino)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.save(str(folder / "tokenizer.json"))
@@ -97,6 +107,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     written = facts(**lengths, **changed, special_token_ids=special)
     (folder / "generation.json").write_text(json.dumps(written))
     with TextGenerator.open(folder, slots=16, threads=1) as generator:
+        assert generator.engine.runtime == runtime
         yield Pair(model, tokenizer, generator)
 
 
@@ -162,7 +173,7 @@ def test_spaces_are_cleaned_up_as_transformers_does(pair: Pair) -> None:
         pair.tokenizer.clean_up_tokenization_spaces = False
 
 
-@pytest.mark.parametrize("pair", [bart, t5], indirect=True, ids=["bart", "t5"])
+@pytest.mark.parametrize("pair", pairs(bart, t5), indirect=True)
 def test_texts_that_are_too_long_for_an_encoder_are_cut_as_transformers_does(pair: Pair) -> None:
     text = " ".join(LINES * 5)
     found = pair.generator.generate(text, max_tokens=TOKENS)
@@ -171,7 +182,7 @@ def test_texts_that_are_too_long_for_an_encoder_are_cut_as_transformers_does(pai
     assert (found.input_tokens, found.truncated_tokens) == (POSITIONS, whole - POSITIONS)
 
 
-@pytest.mark.parametrize("pair", [bart, t5], indirect=True, ids=["bart", "t5"])
+@pytest.mark.parametrize("pair", pairs(bart, t5), indirect=True)
 def test_parts_of_a_document_are_answered_as_transformers_does(pair: Pair) -> None:
     from hfx.python_backends.generation.documents import parts
     from hfx.python_backends.generation.prompts import PromptEncoder
@@ -185,7 +196,7 @@ def test_parts_of_a_document_are_answered_as_transformers_does(pair: Pair) -> No
 
 
 @pytest.mark.skipif(not BILLSUM.is_file(), reason="there is no billsum beside the checkout (HFX_BENCH_DATA)")
-@pytest.mark.parametrize("pair", [bart, t5], indirect=True, ids=["bart", "t5"])
+@pytest.mark.parametrize("pair", pairs(bart, t5), indirect=True)
 def test_bills_are_read_to_their_end(pair: Pair) -> None:
     with BILLSUM.open(encoding="utf-8") as file:
         bill = next(csv.DictReader(file))["text"]

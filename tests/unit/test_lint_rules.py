@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -360,6 +361,8 @@ MISTAKES = (
         "pass",
     ),
     Mistake("HFX702", write("m_tokenize/1/model.py", "x = 1\0"), "m_tokenize/1/model.py"),
+    Mistake("HFX703", lambda repository: runs_on(repository, "openvino"), "single/config.pbtxt", "openvino"),
+    Mistake("HFX703", lambda repository: runs_on(repository, "tensorrt"), "single/config.pbtxt", "tensorrt"),
 )
 
 
@@ -373,6 +376,14 @@ def cached(repository: Path) -> None:
     sampled = TensorSpec("do_sample", "TYPE_BOOL", (1,), optional=True)
     put(repository, replace(TOKENIZE, name="single", inputs=(TEXT, sampled), response_cache=True))
     (repository / "single/1/model.py").touch()
+
+
+def runs_on(repository: Path, runtime: str, openvino: object = None) -> None:
+    """A generator's engine with ONNX Runtime's files, and `openvino` in engine.json."""
+    (repository / "single/1/cpu").mkdir(parents=True)
+    put(repository, replace(TOKENIZE, name="single", parameters={"cpu_runtime": runtime}))
+    (repository / "single/1/model.py").touch()
+    (repository / "single/1/cpu/engine.json").write_text(json.dumps({"format": 1, "openvino": openvino}))
 
 
 def unbatched(repository: Path) -> None:
@@ -440,6 +451,12 @@ def test_a_newer_release_runs_a_newer_opset(repository: Path) -> None:
 
 def test_threads_are_counted_along_an_ensemble(repository: Path) -> None:
     assert {finding.rule for finding in lint(repository, cores=3)} == {"HFX505"}
+
+
+@pytest.mark.parametrize(("runtime", "has"), [("onnxruntime", None), ("onnxruntime", {}), ("openvino", {"group": 0})])
+def test_a_runtime_that_has_files_may_be_named(repository: Path, runtime: str, has: object) -> None:
+    runs_on(repository, runtime, has)
+    assert lint(repository, cores=CORES) == []
 
 
 def test_a_repository_of_others_needs_no_manifest(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     folder = tmp_path_factory.mktemp("repository")
-    options = ExportOptions(name=NAME, precision="fp32", device="cpu", repository=folder, slots=5)
+    options = ExportOptions(
+        name=NAME, precision="fp32", device="cpu", cpu_runtime="onnxruntime", repository=folder, slots=5
+    )
     export(make_plan(open_checkpoint(str(checkpoint)), options), lambda title: nullcontext())
     return folder
 

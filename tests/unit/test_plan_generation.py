@@ -159,8 +159,6 @@ def test_precision_and_device_say_what_is_built(
         {"max_length": 1025},
         {"max_batch_size": 64},
         {"max_batch_size": 1},
-        {"cpu_runtime": "openvino"},
-        {"cpu_runtime": "onnxruntime"},
         {"aggregation": "simple"},
         {"name": "a_stream"},
         {"max_drop": 1.5},
@@ -176,11 +174,18 @@ def test_an_option_that_can_not_be_is_refused_with_a_way_on(tmp_path: Path, opti
 
 
 @pytest.mark.parametrize(
-    ("option", "given"), [("--max-batch-size", {"max_batch_size": 8}), ("--cpu-runtime", {"cpu_runtime": "openvino"})]
+    ("option", "given"), [("--max-batch-size", {"max_batch_size": 8}), ("--aggregation", {"aggregation": "simple"})]
 )
 def test_an_encoder_s_option_is_named(tmp_path: Path, option: str, given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"text-generation model does not take {option}"):
         plan(tmp_path, GPT2, ExportOptions(**given))
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "both"])
+@pytest.mark.parametrize("runtime", ["auto", "openvino", "onnxruntime"])
+def test_a_runtime_may_be_named_whatever_is_built(tmp_path: Path, runtime: Any, device: Any) -> None:
+    made = plan(tmp_path, GPT2, ExportOptions(cpu_runtime=runtime, device=device))
+    assert made.cpu_runtime == made.describe()["cpu_runtime"] == runtime
 
 
 def test_slots_hold_the_default_beams(tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from hfx.errors import RepositoryError
 from hfx.repository.finding import Problem
 from hfx.repository.rules.files import backend_of
 from hfx.repository.subject import Subject
-from hfx.strict_json import read_text
+from hfx.strict_json import read_json, read_text
 
 MODEL_FILE = "model.py"
 SOURCE_BYTES = 4 << 20
+CPU_RUNTIME = "cpu_runtime"  # the parameter of a generator's engine
+ENGINE_FILE = "cpu/engine.json"
+ENGINE_BYTES = 1 << 20
 
 
 def _versions(subject: Subject) -> Iterator[Path]:
@@ -47,6 +50,33 @@ def does_not_compile(subject: Subject) -> Iterator[Problem]:
                 yield Problem(
                     subject.relative(path), line, message, f"Correct it for Python {subject.release.python or 3}."
                 )
+
+
+def missing_runtime(subject: Subject) -> Iterator[Problem]:
+    """HFX703."""
+    for model, _, config in subject.parsed():
+        if CPU_RUNTIME not in config.message.parameters:
+            continue
+        wanted = config.message.parameters[CPU_RUNTIME].string_value
+        for version in model.versions:
+            has = _runtimes(version / ENGINE_FILE)
+            if has and wanted not in has:
+                yield Problem(
+                    config.path,
+                    config.line(CPU_RUNTIME, wanted) or config.line(CPU_RUNTIME),
+                    f"{CPU_RUNTIME} is {wanted!r}, but {subject.relative(version)}/cpu is for {' or '.join(has)}.",
+                    f"Set it to {has[-1]}, or export with --cpu-runtime openvino.",
+                )
+
+
+def _runtimes(path: Path) -> tuple[str, ...]:
+    """What an engine's folder has files for; nothing where that can't be read, which other rules and the server say."""
+    try:
+        facts = dict(read_json(path, ENGINE_BYTES).items())
+    except RepositoryError:
+        return ()
+    openvino = facts.get("openvino")
+    return ("openvino", "onnxruntime") if openvino and openvino.value else ("onnxruntime",)
 
 
 def _syntax_problem(path: Path, python: str | None) -> tuple[str, int | None] | None:

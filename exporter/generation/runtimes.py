@@ -1,0 +1,129 @@
+"""Which CPU runtime serves a generator: both do the work of a server, through the engine, and the faster one stays.
+
+Owns which runtimes files are written for, and the work that is timed. Whether they are right is the gate's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.families import EngineFacts
+from hfx.exporter.families.engine_folder import MINIMUM_OPENVINO
+from hfx.exporter.generation import engines
+from hfx.exporter.generation.memory import let_go
+from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.runtime import CpuChoice, Runtime, fastest, interleave, last_line, possible_runtimes
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.errors import EngineError
+from hfx.python_backends.engine.request import Request, Settings
+
+# Rows at a time: one caller, some, and as many as a server has slots by default.
+ROWS = (1, 8, 32)
+PROMPT, SOURCE, TOKENS = 16, 128, 16  # tokens of a prompt, of an encoder's source, and new ones
+SECONDS_A_CASE = 2.0
+# Of a model so large that more rows would take longer than this in all, the first cases must do.
+SECONDS = 15.0
+
+
+def write_first(plan: GeneratorPlan, version: Path) -> tuple[EngineFacts, dict[str, str]]:
+    """The CPU's engine folder for all runtimes that may serve it, and the reasons of one that it can't be written for.
+
+    Raises UsageError and CheckpointUnsupported where that is the one that was asked for.
+    """
+    runtimes = possible_runtimes(plan.cpu_runtime, MINIMUM_OPENVINO)
+    try:
+        return engines.write_first(plan, version, "cpu", runtimes), {}
+    except (ImportError, RuntimeError) as error:  # a damaged installation; what OpenVINO can't do
+        reason = last_line(error)
+        if plan.cpu_runtime == "openvino":
+            raise CheckpointUnsupported(
+                f"OpenVINO can't run {plan.checkpoint.id}: {reason}", "Use --cpu-runtime onnxruntime."
+            ) from error
+    return engines.write_first(plan, version, "cpu", ("onnxruntime",)), {"openvino": reason}
+
+
+def choose(plan: GeneratorPlan, folder: Path, facts: EngineFacts, refused: Mapping[str, str]) -> CpuChoice:
+    """The faster runtime of the CPU's engine folder, by the geometric mean over cases, with everybody's figures.
+
+    One that can't run the model is `refused` with its reason, too; CheckpointUnsupported where none can. A single one
+    has no rival, and is not run.
+    """
+    if facts.openvino is None:
+        return CpuChoice("onnxruntime", refused=refused)
+    if plan.cpu_runtime == "openvino":
+        return CpuChoice("openvino")
+    return _faster(plan, folder, ("openvino", "onnxruntime"))
+
+
+def _faster(plan: GeneratorPlan, folder: Path, runtimes: Sequence[Runtime]) -> CpuChoice:
+    refused: dict[str, str] = {}
+    with ExitStack() as stack:
+        opened: dict[Runtime, Engine] = {}
+        for runtime in runtimes:
+            try:
+                engine = stack.enter_context(_open(folder, plan, runtime))
+                _run(engine, _requests(engine, plan, 1))
+                opened[runtime] = engine
+            except (EngineError, RuntimeError) as error:  # the engine's own, and what OpenVINO raises
+                refused[runtime] = last_line(error)
+        if not opened:
+            reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
+            raise CheckpointUnsupported(f"No CPU runtime can run the model ({reasons}).", "Try another --cpu-runtime.")
+        figures = _timed(opened, plan) if len(opened) > 1 else {}
+        chosen = fastest(figures) if figures else next(iter(opened))
+    let_go()
+    return CpuChoice(chosen, milliseconds=figures, refused=refused)
+
+
+def _open(folder: Path, plan: GeneratorPlan, runtime: Runtime) -> Engine:
+    """The engine as it will be served, but for rows that no case needs."""
+    rows = min(max(ROWS), plan.slots)
+    return Engine.open(folder, slots=rows, max_queue=rows, threads=plan.threads, runtime=runtime, beams=(_beams(plan),))
+
+
+def _timed(opened: Mapping[Runtime, Engine], plan: GeneratorPlan) -> dict[Runtime, dict[str, float]]:
+    """Runtime -> {"REQUESTSxPROMPT+TOKENS": median milliseconds}."""
+    figures: dict[Runtime, dict[str, float]] = {runtime: {} for runtime in opened}
+    begin, each = time.monotonic(), 0.0
+    for count in _counts(plan):
+        # A case takes at least two rounds.
+        if time.monotonic() - begin + 2 * count * each > SECONDS:
+            break
+        requests = _requests(next(iter(opened.values())), plan, count)
+        case = f"{count}x{len(requests[0].prompt)}+{requests[0].settings.max_tokens}"
+        ways = {runtime: partial(_run, engine, requests) for runtime, engine in opened.items()}
+        seconds = interleave(ways, SECONDS_A_CASE)
+        each = sum(seconds.values()) / count
+        for runtime, median in seconds.items():
+            figures[runtime][case] = round(1e3 * median, 3)
+    return figures
+
+
+def _counts(plan: GeneratorPlan) -> Iterator[int]:
+    """How many requests run at a time, ascending: a request takes a row for each of its beams."""
+    yield from sorted({max(min(rows, plan.slots) // _beams(plan), 1) for rows in ROWS})
+
+
+def _requests(engine: Engine, plan: GeneratorPlan, count: int) -> list[Request]:
+    """`count` requests of different tokens; which ones does not matter, and none ends before its time."""
+    spec = engine.spec
+    length = min(SOURCE, spec.max_source) if spec.has_encoder else min(PROMPT, spec.max_length // 2)
+    start = plan.settings.decoder_start_ids if spec.has_encoder else ()
+    tokens = min(TOKENS, spec.max_length - (len(start) or length))
+    settings = Settings(max_tokens=tokens, num_beams=_beams(plan), decoder_prompt=start)
+    prompts = (tuple((31 * row + 7 * place + 1) % spec.vocab_size for place in range(length)) for row in range(count))
+    return [Request(prompt, settings) for prompt in prompts]
+
+
+def _beams(plan: GeneratorPlan) -> int:
+    return int(plan.settings.defaults.get("num_beams", 1))
+
+
+def _run(engine: Engine, requests: Sequence[Request]) -> None:
+    for handle in [engine.submit(request) for request in requests]:
+        handle.result()

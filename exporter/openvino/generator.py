@@ -1,0 +1,109 @@
+"""The OpenVINO models of a generator: a decoder alone, or an encoder and the decoder's steps for any number of beams.
+
+Owns the models' inputs and outputs, as python_backends/engine feeds them; how blocks are written is the other modules'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from openvino import opset16 as ops
+
+from hfx.exporter.graph.blocks import Net, Stack
+from hfx.exporter.graph.formats import Formats, WeightFormat
+from hfx.exporter.openvino.attention import (
+    EncoderAttention,
+    PagedSelfAttention,
+    RowSelfAttention,
+    SourceAttention,
+    source_bias,
+)
+from hfx.exporter.openvino.formats import PagedType, paged_type
+from hfx.exporter.openvino.graph import ANY, OpenVinoGraph, Value
+from hfx.exporter.openvino.head import HeadWriter
+from hfx.exporter.openvino.linear import Activations, LinearWriter
+from hfx.exporter.openvino.stack import CrossAttend, SelfAttend, StackWriter, no_cross_attention
+
+DECODER, ENCODER = "decoder", "encoder"
+
+
+@dataclass(frozen=True)
+class GeneratorWriter:
+    """Writes the models of `net`; `levels` is the largest int8 weight."""
+
+    net: Net
+    formats: Formats
+    levels: int
+    activations: Activations
+
+    def decoder(self, path: Path) -> None:
+        """A flat row of tokens, of any mix of prompts, parts of prompts and single tokens, for models without encoder.
+
+        `last` [sequences] says where each sequence's last token stands; the outputs are those tokens'.
+        """
+        graph = OpenVinoGraph(DECODER)
+        ids, positions = (graph.input(name, np.int64, [ANY]) for name in ("input_ids", "position_ids"))
+        layers = self._stack(graph, self.formats.linear, PagedSelfAttention(graph), no_cross_attention)
+        hidden = layers(self.net.decoder, ids, positions)
+        last = graph.input("last", np.int64, [ANY])
+        self._head(graph, ops.gather(hidden, last, graph.const(0, np.int64)))
+        graph.save(path)
+
+    def steps(self, path: Path) -> None:
+        """One token for each row of requests with a source; row = request * beams + beam."""
+        stack, graph = self.net.decoder, OpenVinoGraph(DECODER)
+        ids, positions = (graph.input(name, np.int64, [ANY]) for name in ("input_ids", "position_ids"))
+        cross = SourceAttention(graph)
+        if stack.bias is None:
+            self._head(
+                graph,
+                self._stack(graph, self.formats.linear, PagedSelfAttention(graph), cross)(stack, ids, positions),
+            )
+        else:
+            attend = RowSelfAttention(graph, positions, stack.bias, [])
+            self._head(graph, self._stack(graph, self.formats.linear, attend, cross)(stack, ids, positions))
+            attention = stack.layers[0].attention
+            graph.output("new_kv", attend.new_kv(attention.heads, attention.head_dim))
+        graph.save(path)
+
+    def encoder(self, path: Path, stack: Stack) -> None:
+        """Sources of one length to K and V of every decoder layer: cross_{i} [sources, 2, heads, length, dim]."""
+        graph = OpenVinoGraph(ENCODER)
+        ids = graph.input("input_ids", np.int64, [ANY, ANY])
+        lead, flat, zero = ops.shape_of(ids), graph.const([-1], np.int64), graph.const(0, np.int64)
+        length = ops.gather(lead, graph.const(1, np.int64), zero)
+        count = ops.range(zero, length, graph.const(1, np.int64), "i64")
+        places = ops.reshape(ops.broadcast(count, lead), flat, False)
+        bias = None if stack.bias is None else source_bias(graph, length, stack.bias)
+        layers = self._stack(graph, self.formats.encoder, EncoderAttention(graph, lead, bias), no_cross_attention)
+        hidden = layers(stack, ops.reshape(ids, flat, False), places)
+        for index, layer in enumerate(self.net.decoder.layers):
+            if layer.cross is not None:
+                memory = layers.linear(hidden, layer.cross.memory)
+                parts = graph.const([2, layer.cross.heads, layer.cross.head_dim], np.int64)
+                by_part = ops.reshape(memory, ops.concat([lead, parts], 0), False)
+                by_head = ops.transpose(by_part, graph.const([0, 2, 3, 1, 4], np.int64))
+                graph.output(f"cross_{index}", ops.convert(by_head, self.pages))
+        graph.save(path)
+
+    @property
+    def pages(self) -> PagedType:
+        """How K and V in pages are kept."""
+        return paged_type(self.formats, self.net.kind)
+
+    def _head(self, graph: OpenVinoGraph, hidden: Value) -> None:
+        HeadWriter(graph, self._linear(graph, self.formats.head))(hidden, self.net.head, self.net.vocab_size)
+
+    def _stack(
+        self, graph: OpenVinoGraph, weights: WeightFormat, attend: SelfAttend, cross: CrossAttend
+    ) -> StackWriter:
+        tables = self.formats.embedding if self.net.head.embedding is None else self.formats.head
+        return StackWriter(graph, self._linear(graph, weights), tables, attend, cross)
+
+    def _linear(self, graph: OpenVinoGraph, weights: WeightFormat) -> LinearWriter:
+        # Beside quantization that stands in a graph, OpenVINO unpacks 4 bits to float32: 6 times as slow.
+        packed = "int4" in (self.formats.linear, self.formats.head) and graph.name == DECODER
+        activations: Activations = "group" if packed else self.activations
+        return LinearWriter(graph, weights, self.levels, self.formats.block, activations)

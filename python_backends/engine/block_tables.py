@@ -1,0 +1,142 @@
+"""Which blocks of a cache hold which positions of which row: reference counts, and a table a row.
+
+Owns numbers only; what a block holds is the cache's. Rows may share full blocks, which nobody writes any more; the last
+block of a row, where it is filled in part, is the row's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 32  # positions; OpenVINO's on CPU
+
+Whole = NDArray[np.int32]
+
+
+def blocks_for(length: int) -> int:
+    """How many blocks hold `length` positions."""
+    return -(-length // BLOCK)
+
+
+class BlockPool:
+    """`blocks` blocks, each free or used by so many tables.
+
+    The block that was freed last is taken first, so that no more are ever touched than were in use at once.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.users = [0] * blocks
+        self._free = list(range(blocks))[::-1]
+
+    @property
+    def free(self) -> int:
+        """How many blocks nobody uses."""
+        return len(self._free)
+
+    def take(self) -> int:
+        """A block for one user. There is always one: the pool has as many as all rows can fill."""
+        assert self._free, "a pool of blocks has run out, which it never may"
+        block = self._free.pop()
+        self.users[block] = 1
+        return block
+
+    def share(self, block: int) -> int:
+        """The block, with a user more."""
+        self.users[block] += 1
+        return block
+
+    def drop(self, block: int) -> None:
+        """A user less; free without any."""
+        self.users[block] -= 1
+        if not self.users[block]:
+            self._free.append(block)
+
+
+class BlockTables:
+    """Tables of `rows` rows of at most `length` positions, with blocks of a pool that other tables use too."""
+
+    def __init__(self, pool: BlockPool, rows: int, length: int) -> None:
+        self._pool = pool
+        self._blocks: Whole = np.zeros((rows, blocks_for(length)), np.int32)
+        self._places = np.arange(blocks_for(length), dtype=np.int32)
+        self.counts: Whole = np.zeros(rows, np.int32)
+        self.room: Whole = np.zeros(rows, np.int32)  # positions, BLOCK for each of `counts`
+
+    def of(self, row: int) -> Whole:
+        """The row's blocks in the order of its positions."""
+        return self._blocks[row, : self.counts[row]]
+
+    def grow(self, row: int, length: int) -> None:
+        """Give the row the blocks that it lacks for `length` positions."""
+        count, wanted = int(self.counts[row]), blocks_for(length)
+        if wanted > count:
+            self._blocks[row, count:wanted] = [self._pool.take() for _ in range(wanted - count)]
+            self._set_count(row, wanted)
+
+    def shrink(self, row: int, blocks: int) -> None:
+        """Let go of all blocks but the first `blocks`."""
+        if self.counts[row] > blocks:
+            for block in self.of(row)[blocks:].tolist():
+                self._pool.drop(block)
+            self._set_count(row, blocks)
+
+    def fork(self, source: int, target: int, length: int) -> tuple[int, int] | None:
+        """Make row `target` hold the first `length` positions of row `source`.
+
+        Full blocks are shared. The caller copies a block that is filled in part: the answer is (source, target).
+        """
+        full, rest = divmod(length, BLOCK)
+        self._share(source, target, full)
+        if not rest:
+            self.shrink(target, full)
+            return None
+        self.shrink(target, full + 1)
+        if self.counts[target] > full and self._pool.users[self._blocks[target, full]] > 1:
+            self.shrink(target, full)
+        self.grow(target, length)
+        return int(self._blocks[source, full]), int(self._blocks[target, full])
+
+    def alias(self, source: int, target: int) -> None:
+        """Make row `target` hold what row `source` does, to be read only."""
+        count = int(self.counts[source])
+        self._share(source, target, count)
+        self.shrink(target, count)
+
+    def move(self, source: int, target: int) -> None:
+        """Give the blocks of row `source`, which is empty then, to row `target`."""
+        self.shrink(target, 0)
+        count = int(self.counts[source])
+        self._blocks[target, :count] = self._blocks[source, :count]
+        self._set_count(target, count)
+        self._set_count(source, 0)
+
+    def release(self, rows: Sequence[int]) -> None:
+        """Empty the rows."""
+        for row in rows:
+            self.shrink(row, 0)
+
+    def flat(self, first: int, rows: int) -> tuple[Whole, Whole]:
+        """The blocks of `rows` rows one after the other, and where each row's begin, with the end of the last."""
+        counts = self.counts[first : first + rows]
+        begins = np.zeros(rows + 1, np.int32)
+        np.cumsum(counts, out=begins[1:])
+        return self._blocks[first : first + rows][self._places < counts[:, None]], begins
+
+    def _share(self, source: int, target: int, blocks: int) -> None:
+        """The first `blocks` blocks of `source` to `target`; most are the same already where rows are beams."""
+        common = min(blocks, int(self.counts[target]))
+        ours, theirs = self._blocks[target], self._blocks[source]
+        for at in np.flatnonzero(ours[:common] != theirs[:common]).tolist():
+            self._pool.drop(int(ours[at]))
+            ours[at] = self._pool.share(int(theirs[at]))
+        for at in range(common, blocks):
+            ours[at] = self._pool.share(int(theirs[at]))
+        if blocks > common:
+            self._set_count(target, blocks)
+
+    def _set_count(self, row: int, count: int) -> None:
+        self.counts[row] = count
+        self.room[row] = count * BLOCK

@@ -1,0 +1,174 @@
+"""Decoder-only models in OpenVINO: one graph runs prompts, parts of prompts, and steps, on K/V in blocks.
+
+Owns the compiled model, the blocks, and what steps read and change in place; knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .block_tables import blocks_for
+from .logits import LogitsReader
+from .openvino_model import OpenVinoModel
+from .paged_cache import PagedCache
+from .paged_rows import PagedRows
+from .plan import Ids
+from .runner import Outputs, Pairs
+from .sessions import SessionSettings
+from .spec import OPENVINO, EngineSpec
+
+
+class PagedDecoderRunner:
+    """A `Runner` with `slots` rows, all in the lane of width 1, and one beside them for prompts that come in chunks."""
+
+    runtime = OPENVINO
+    mixes = True
+
+    def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
+        assert spec.openvino is not None
+        model = OpenVinoModel(spec.openvino.decoder, spec, settings)
+        self.cache = PagedCache(model.inputs, "", spec.layers, (slots + 1) * blocks_for(spec.max_length))
+        self.ids = np.zeros(slots, np.int64)
+        self.positions = np.zeros(slots, np.int64)
+        self._last = np.arange(slots, dtype=np.int64)
+        self._logits = LogitsReader(slots, spec.vocab_size)
+        self._staging = slots
+        # Steps keep what is bound to theirs while prompts come and go.
+        self._prompts, self._steps = model.request(), model.request()
+        self._prompts.bind(self.cache.inputs())
+        self.rows = PagedRows(self.cache, slots + 1, spec.max_length, self._steps)
+        self._bound = 0
+
+    def open_lane(self, width: int) -> None:
+        """Nothing: the one lane is open."""
+
+    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """One run of all tokens, without padding."""
+        return self.prefill_beside(0, first, prompts, logits)
+
+    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """Prompts behind the tokens of a step."""
+        for row, prompt in enumerate(prompts, first):
+            self.rows.clear(row)
+            self.rows.tables.grow(row, len(prompt))
+        outputs = self._run(units, first, prompts, 0, logits)
+        for row, prompt in enumerate(prompts, first):
+            self._start(row, len(prompt))
+        return outputs
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Shared blocks, but for the last."""
+        self.rows.fork(source, target, int(self.rows.past[source]))
+        self.positions[target] = self.positions[source]
+
+    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """A row of its own, so that the lane's rows stay beside each other."""
+        return self.chunk_beside(0, tokens, start, logits)
+
+    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """The part behind the tokens of a step."""
+        if not start:
+            self.rows.tables.shrink(self._staging, 0)
+        self.rows.tables.grow(self._staging, start + len(tokens))
+        outputs = self._run(units, self._staging, [tokens], start, logits)
+        self.rows.past[self._staging] = start + len(tokens)
+        return outputs
+
+    def land(self, row: int) -> None:
+        """Shared blocks, but for the last."""
+        length = int(self.rows.past[self._staging])
+        self.rows.fork(self._staging, row, length)
+        self._start(row, length)
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
+        """Not asked of a model without an encoder."""
+        raise RuntimeError("this model has no encoder")
+
+    def move(self, width: int, source: int, target: int) -> None:
+        """A unit is a row here."""
+        self.rows.move(source, target)
+        for array in (self.ids, self.positions):
+            array[target] = array[source]
+
+    def follow(self, width: int, pairs: Pairs) -> None:
+        """Shared blocks, but for the last."""
+        self.rows.follow(pairs)
+
+    def feed(self, width: int, pairs: Pairs) -> None:
+        """Overwrite the argmax of the last run."""
+        rows, tokens = zip(*pairs)  # noqa: B905 - pairs
+        self.ids[list(rows)] = tokens
+
+    def step(self, width: int, units: int, logits: bool) -> Outputs:
+        """One run of a token for each row."""
+        request = self._steps
+        if units != self._bound:
+            inputs = {"input_ids": self.ids, "position_ids": self.positions, "last": self._last}
+            request.bind({name: array[:units] for name, array in inputs.items()})
+            self.rows.bind(units)
+            self._bound = units
+        self.rows.prepare(units)
+        request.run()
+        self._advance(units, request.output("next_ids"))
+        return Outputs(self.ids[:units, None], self._logits.read(request) if logits else None)
+
+    def occupy(self, units: Pairs) -> None:
+        """Nothing: one lane touches no more than its slots."""
+
+    def give_back(self) -> None:
+        """The blocks of all rows, and their pages."""
+        self.rows.let_go(0)
+        self.rows.tables.shrink(self._staging, 0)
+        self.cache.give_back()
+
+    def close(self) -> None:
+        """Drop the model with its requests, and the memory."""
+        del self._prompts, self._steps, self.cache, self.rows
+
+    def _start(self, row: int, length: int) -> None:
+        self.rows.set_past(row, length)
+        self.positions[row] = length
+
+    def _run(self, units: int, first: int, prompts: Sequence[Ids], start: int, logits: bool) -> Outputs:
+        """A token for each of the first `units` rows, and `prompts`, from position `start` on, in rows from `first`.
+
+        The rows of prompts have room for them.
+        """
+        self.rows.make_room(units)
+        lengths = [1] * units + [len(prompt) for prompt in prompts]
+        past = np.concatenate([self.rows.past[:units], np.full(len(prompts), start, np.int32)])
+        ends = np.cumsum([0, *lengths], dtype=np.int32)
+        indices, begins = self._tables(units, first, len(prompts))
+        counted = [np.arange(start, start + len(prompt), dtype=np.int64) for prompt in prompts]
+        self._prompts.bind(
+            {
+                "input_ids": np.concatenate([self.ids[:units], *(np.array(prompt, np.int64) for prompt in prompts)]),
+                "position_ids": np.concatenate([self.positions[:units], *counted]),
+                "last": ends[1:].astype(np.int64) - 1,
+                "past_lens": past,
+                "subsequence_begins": ends,
+                "block_indices": indices,
+                "block_indices_begins": begins,
+                "max_context_len": np.array((past + lengths).max(), np.int32),
+            }
+        )
+        self._prompts.run()
+        next_ids: NDArray[np.int64] = self._prompts.output("next_ids")
+        outputs = Outputs(next_ids, self._logits.read(self._prompts) if logits else None)
+        self._advance(units, next_ids)  # last: until here a failure has changed nothing
+        return outputs
+
+    def _tables(self, units: int, first: int, prompts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The blocks of the rows of a step, then those of prompts, and where each row's begin."""
+        tables = self.rows.tables
+        (decoded, begins), (joined, more) = tables.flat(0, units), tables.flat(first, prompts)
+        return np.concatenate([decoded, joined]), np.concatenate([begins, begins[-1] + more[1:]])
+
+    def _advance(self, units: int, next_ids: NDArray[np.int64]) -> None:
+        """The first rows have taken a step."""
+        self.ids[:units] = next_ids[:units, 0]
+        self.rows.advance(units)
+        self.positions[:units] += 1

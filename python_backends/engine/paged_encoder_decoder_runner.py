@@ -1,0 +1,152 @@
+"""Encoder-decoder models in OpenVINO: an encoder, and one decoder for lanes of any width, on K/V in blocks.
+
+Owns the compiled models and the blocks that the lanes share; knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .block_tables import blocks_for
+from .grown_rows import NEW, GrownRows
+from .logits import LogitsReader
+from .openvino_model import InferRequest, OpenVinoModel
+from .paged_cache import PagedCache
+from .paged_lane import OwnRows, PagedLane
+from .paged_rows import PagedRows
+from .paged_sources import PREFIX, PagedSources
+from .plan import Ids
+from .runner import Outputs, Pairs
+from .sessions import SessionSettings
+from .spec import OPENVINO, EngineSpec
+
+
+class PagedEncoderDecoderRunner:
+    """A `Runner` with `slots` rows in all lanes together; a lane is opened with the first request of its width."""
+
+    runtime = OPENVINO
+    mixes = False
+
+    def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
+        assert spec.openvino is not None and spec.openvino.encoder is not None
+        self._spec = spec
+        self._slots = slots
+        self._encoder = OpenVinoModel(spec.openvino.encoder, spec, settings).request()
+        self._decoder = OpenVinoModel(spec.openvino.decoder, spec, settings)
+        self._logits = LogitsReader(slots, spec.vocab_size)
+        # Blocks for all that all lanes can hold: what rows that have ended still have is never missed.
+        units = {width: slots // width for width in spec.beams}
+        ports = self._decoder.inputs
+        blocks = sum(units.values()) * blocks_for(spec.max_source)
+        self.sources = PagedCache(ports, PREFIX, spec.layers, blocks)
+        self.own: PagedCache | None = None
+        if NEW not in self._decoder.outputs:
+            rows = sum(width * count for width, count in units.items())
+            self.own = PagedCache(ports, "", spec.layers, rows * blocks_for(spec.max_length))
+        self._opening = threading.Lock()
+        self.lanes: dict[int, PagedLane] = {}
+
+    def open_lane(self, width: int) -> None:
+        """Reserve the lane's memory."""
+        if width in self.lanes:
+            return
+        with self._opening:
+            if width not in self.lanes:
+                self.lanes[width] = self._lane(width)
+
+    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """Not asked of a model with an encoder: its decoder's prompts are fed step by step."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def land(self, row: int) -> None:
+        """Not asked either."""
+        raise RuntimeError("this model's prompts are encoded")
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
+        """Sources of one length together, without padding; then each source's K/V to its units."""
+        by_length: dict[int, list[int]] = {}
+        for at, source in enumerate(sources):
+            by_length.setdefault(len(source), []).append(at)
+        for alike in by_length.values():
+            self._encoder.bind({"input_ids": np.array([sources[at] for at in alike], np.int64)})
+            self._encoder.run()
+            encoded = [self._encoder.output(f"cross_{layer}") for layer in range(self._spec.layers)]
+            for row, at in enumerate(alike):
+                self._place([part for layer in encoded for part in layer[row]], places[at])
+
+    def move(self, width: int, source: int, target: int) -> None:
+        """Own and cross K/V, lengths and next inputs."""
+        self.lanes[width].move(source, target)
+
+    def follow(self, width: int, pairs: Pairs) -> None:
+        """The cross K/V are the unit's."""
+        self.lanes[width].own.follow(pairs)
+
+    def feed(self, width: int, pairs: Pairs) -> None:
+        """Overwrite the argmax of the last run."""
+        self.lanes[width].feed(pairs)
+
+    def step(self, width: int, units: int, logits: bool) -> Outputs:
+        """One run of the lane's rows."""
+        return self.lanes[width].step(units, logits)
+
+    def occupy(self, units: Pairs) -> None:
+        """The blocks of other units are free for those in use."""
+        in_use = dict(units)
+        for width, lane in tuple(self.lanes.items()):  # another thread may open one
+            lane.let_go(in_use.get(width, 0))
+
+    def give_back(self) -> None:
+        """The blocks of all lanes, and their pages."""
+        self.occupy(())
+        for cache in (self.sources, self.own):
+            if cache is not None:
+                cache.give_back()
+
+    def close(self) -> None:
+        """Drop the models with their requests, and the memory."""
+        self.lanes.clear()
+        del self._encoder, self._decoder, self.sources, self.own
+
+    def _place(self, values: Sequence[NDArray[Any]], places: Pairs) -> None:
+        """One source to its units; those of one lane share it."""
+        filled: dict[int, int] = {}
+        for width, unit in places:
+            if width in filled:
+                self.lanes[width].share(filled[width], unit)
+            else:
+                self.lanes[width].start(unit, values)
+                filled[width] = unit
+
+    def _lane(self, width: int) -> PagedLane:
+        spec, units = self._spec, self._slots // width
+        request = self._decoder.request()
+        sources = PagedSources(self.sources, units, spec.max_source, spec.heads * spec.head_dim, request)
+        return PagedLane(width, units, request, self._own_rows(units * width, request), sources, self._logits)
+
+    def _own_rows(self, rows: int, request: InferRequest) -> OwnRows:
+        if self.own is not None:
+            return PagedRows(self.own, rows, self._spec.max_length, request)
+        spec = self._spec
+        return GrownRows(spec.layers, rows, spec.heads, spec.head_dim, spec.max_length, request)

@@ -1,0 +1,108 @@
+"""The lane of an encoder-decoder for one number of beams: what its steps read and change in place.
+
+Owns next inputs and positions, and a request; knows neither the encoder nor requests of callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .logits import LogitsReader
+from .openvino_model import InferRequest
+from .paged_sources import PagedSources
+from .runner import Outputs, Pairs
+
+
+class OwnRows(Protocol):
+    """The K/V of the rows' own tokens: PagedRows, or GrownRows."""
+
+    def bind(self, rows: int) -> None:
+        """Before the first run of `rows` rows after runs of another number."""
+
+    def prepare(self, rows: int) -> None:
+        """Before each run."""
+
+    def advance(self, rows: int) -> None:
+        """After each run."""
+
+    def clear(self, row: int) -> None:
+        """Empty the row."""
+
+    def follow(self, pairs: Pairs) -> None:
+        """(source, target) rows of one length; no source is a target."""
+
+    def move(self, source: int, target: int) -> None:
+        """Make `target` hold what `source` does, which is not in use then."""
+
+    def let_go(self, first: int) -> None:
+        """Rows from `first` on are not in use."""
+
+
+class PagedLane:
+    """Units of `width` rows each, which `own` and `sources` have memory for."""
+
+    def __init__(
+        self, width: int, units: int, request: InferRequest, own: OwnRows, sources: PagedSources, logits: LogitsReader
+    ) -> None:
+        self.width = width
+        self.ids = np.zeros(units * width, np.int64)
+        self.positions = np.zeros(units * width, np.int64)
+        self.own = own
+        self.sources = sources
+        self._request = request
+        self._logits = logits
+        self._bound = 0
+
+    def start(self, unit: int, values: Sequence[NDArray[Any]]) -> None:
+        """Empty rows, and the cross K/V of one source."""
+        self.sources.put(unit, values)
+        self._clear(unit)
+
+    def share(self, source: int, target: int) -> None:
+        """Empty rows, and the cross K/V of unit `source`."""
+        self.sources.share(source, target)
+        self._clear(target)
+
+    def move(self, source: int, target: int) -> None:
+        """All of unit `source` to unit `target`."""
+        self.sources.move(source, target)
+        for beam in range(self.width):
+            one, other = source * self.width + beam, target * self.width + beam
+            self.own.move(one, other)
+            for array in (self.ids, self.positions):
+                array[other] = array[one]
+
+    def feed(self, pairs: Pairs) -> None:
+        """(row, token): set next inputs."""
+        rows, tokens = zip(*pairs)  # noqa: B905 - pairs
+        self.ids[list(rows)] = tokens
+
+    def step(self, units: int, logits: bool) -> Outputs:
+        """Run one token in all rows of the first `units` units."""
+        rows = units * self.width
+        if units != self._bound:
+            self._request.bind({"input_ids": self.ids[:rows], "position_ids": self.positions[:rows]})
+            self.own.bind(rows)
+            self.sources.bind(units)
+            self._bound = units
+        self.own.prepare(rows)
+        self.sources.prepare(units)
+        self._request.run()
+        self.ids[:rows] = self._request.output("next_ids")[:, 0]
+        self.own.advance(rows)
+        self.positions[:rows] += 1
+        return Outputs(self.ids[:rows, None], self._logits.read(self._request) if logits else None)
+
+    def let_go(self, first: int) -> None:
+        """Units from `first` on are not in use."""
+        self.own.let_go(first * self.width)
+        self.sources.let_go(first)
+
+    def _clear(self, unit: int) -> None:
+        for row in range(unit * self.width, (unit + 1) * self.width):
+            self.own.clear(row)
+            self.positions[row] = 0

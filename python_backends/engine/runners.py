@@ -1,0 +1,59 @@
+"""Which runner serves a model: ONNX Runtime's or OpenVINO's.
+
+Owns the choice, and what is said where it can't be had; knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from .cache import CacheMaker
+from .decoder_runner import DecoderRunner
+from .device_cache import DeviceCaches
+from .encoder_decoder_runner import EncoderDecoderRunner
+from .errors import ProviderMissing
+from .kv_cache import KvCache
+from .openvino_package import refusal
+from .paged_decoder_runner import PagedDecoderRunner
+from .paged_encoder_decoder_runner import PagedEncoderDecoderRunner
+from .runner import Runner
+from .scheduler import Limits
+from .sessions import SessionSettings, check_machine
+from .spec import ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
+
+LOG = logging.getLogger(__name__)
+
+
+def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
+    """The runner that `settings` ask for, else the model's own choice. Raises ModelRefused in its kinds."""
+    check_machine(spec, settings)
+    if chosen_runtime(spec, settings) == OPENVINO:
+        if spec.has_encoder:
+            return PagedEncoderDecoderRunner(spec, slots, settings)
+        return PagedDecoderRunner(spec, slots, settings)
+    make_cache: CacheMaker = (
+        KvCache if settings.provider == "CPU" else DeviceCaches(settings, settings.provider.lower())
+    )
+    if spec.has_encoder:
+        return EncoderDecoderRunner(spec, slots, settings, limits.encode, make_cache)
+    return DecoderRunner(spec, slots, settings, make_cache)
+
+
+def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
+    """One of RUNTIMES. A model that prefers OpenVINO where it is not there is served by ONNX Runtime, says a log line.
+
+    Raises ProviderMissing where `settings` name OpenVINO and it can't be had, or name what is unknown.
+    """
+    if settings.runtime not in (None, *RUNTIMES):
+        raise ProviderMissing(f"runtime {settings.runtime!r} is unknown", f"Choose one of {', '.join(RUNTIMES)}")
+    wanted = settings.runtime or spec.runtime
+    if settings.provider != "CPU" or wanted == ONNXRUNTIME:
+        return ONNXRUNTIME
+    refused = refusal(spec)
+    if refused is None:
+        return OPENVINO
+    reason, fix = refused
+    if settings.runtime is not None:
+        raise ProviderMissing(reason, fix)
+    LOG.warning("ONNX Runtime serves in the place of OpenVINO: %s. Fix: %s", reason, fix)
+    return ONNXRUNTIME

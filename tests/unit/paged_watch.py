@@ -1,0 +1,133 @@
+"""A watch over OpenVINO's runners: block tables are checked after each step, all that nobody may read is poisoned.
+
+Blocks of floats may hold NaN, as what is beyond a row's length is not read. Rows of one capacity are multiplied whole:
+there the poison is finite, and far larger than anything real.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from hfx.python_backends.engine import invariants
+from hfx.python_backends.engine.block_tables import BLOCK, BlockPool, BlockTables
+from hfx.python_backends.engine.grown_rows import GrownRows
+from hfx.python_backends.engine.paged_cache import PagedCache
+from hfx.python_backends.engine.paged_decoder_runner import PagedDecoderRunner
+from hfx.python_backends.engine.paged_encoder_decoder_runner import PagedEncoderDecoderRunner
+from hfx.python_backends.engine.paged_rows import PagedRows
+from hfx.python_backends.engine.plan import Plan
+from hfx.python_backends.engine.scheduler import Scheduler
+
+HUGE = 1e20
+Lengths = Mapping[int, int]  # of rows that are in use
+
+
+def check_blocks(pool: BlockPool, tables: Sequence[BlockTables]) -> None:
+    """Raise AssertionError if a block of `pool` is lost, or counted wrongly. `tables` are all that take from it."""
+    held = Counter(block for each in tables for row in range(len(each.counts)) for block in each.of(row).tolist())
+    assert pool.users == [held[block] for block in range(len(pool.users))], "a block's users are miscounted"
+    free = [block for block in range(len(pool.users)) if not pool.users[block]]
+    assert sorted(pool._free) == free, "a free block is lost, or free twice"
+    for each in tables:
+        assert (each.room == each.counts * BLOCK).all()
+        for row in range(len(each.counts)):
+            assert len(set(each.of(row).tolist())) == each.counts[row], f"row {row} has a block twice"
+
+
+def check_written(rows: PagedRows, pool: BlockPool) -> None:
+    """Raise AssertionError if a row writes its next position into a block that another one has too."""
+    for row, past in enumerate(rows.past.tolist()):
+        for block in rows.tables.of(row)[past // BLOCK : past // BLOCK + 1].tolist():
+            assert pool.users[block] == 1, f"row {row} writes into block {block}, which it shares"
+
+
+class PagedWatch:
+    """The observer; `plans` are those that were carried out."""
+
+    def __init__(self, runner: PagedDecoderRunner | PagedEncoderDecoderRunner) -> None:
+        self.runner = runner
+        self.plans: list[Plan] = []
+        self._random = np.random.default_rng(0)
+        self._mark = -1
+
+    def __call__(self, plan: Plan, state: Scheduler) -> None:
+        self.plans.append(plan)
+        invariants.check(state)
+        lengths: dict[int, dict[int, int]] = {}
+        for lane in state.lanes.values():
+            for sequence in lane.sequences:
+                lengths.setdefault(lane.width, {}).update(dict.fromkeys(sequence.rows, sequence.length))
+        self._check(lengths)
+        self.poison(lengths, state.chunking is not None)
+
+    def poison(self, lengths: Mapping[int, Lengths], chunking: bool = False) -> None:
+        """Everything but the tokens of the rows of `lengths` (width -> row -> length), and the row for chunks."""
+        if isinstance(self.runner, PagedDecoderRunner):
+            rows, used = self.runner.rows, dict(lengths.get(1, {}))
+            if chunking:
+                used[self.runner._staging] = int(rows.past[self.runner._staging])
+            self._poison_blocks(self.runner.cache, [(rows, used)])
+            return
+        lanes = self.runner.lanes
+        units = {width: {row // width for row in lengths.get(width, {})} for width in lanes}
+        sources = {width: lane.sources._rows for width, lane in lanes.items()}
+        in_use = {width: {unit: int(sources[width].past[unit]) + 1 for unit in units[width]} for width in lanes}
+        self._poison_blocks(self.runner.sources, [(sources[width], in_use[width]) for width in lanes])
+        for width, lane in lanes.items():
+            lane.sources._last[:, sources[width].tables.counts == 0] = np.nan
+            if isinstance(lane.own, GrownRows):
+                self._poison_rows(lane.own, lengths.get(width, {}))
+        if self.runner.own is not None:
+            self._poison_blocks(self.runner.own, [(rows, lengths.get(width, {})) for width, rows in self._own()])
+
+    def _check(self, lengths: Mapping[int, Lengths]) -> None:
+        if isinstance(self.runner, PagedDecoderRunner):
+            rows = self.runner.rows
+            check_blocks(self.runner.cache.pool, [rows.tables])
+            check_written(rows, self.runner.cache.pool)
+            for row, length in lengths.get(1, {}).items():
+                assert rows.past[row] == self.runner.positions[row] == length
+            return
+        check_blocks(self.runner.sources.pool, [lane.sources._rows.tables for lane in self.runner.lanes.values()])
+        if self.runner.own is not None:
+            check_blocks(self.runner.own.pool, [rows.tables for _, rows in self._own()])
+            for _, rows in self._own():
+                check_written(rows, self.runner.own.pool)
+        for width, lane in self.runner.lanes.items():
+            assert isinstance(lane.own, (PagedRows, GrownRows))
+            for row, length in lengths.get(width, {}).items():
+                assert lane.own.past[row] == lane.positions[row] == length
+
+    def _own(self) -> list[tuple[int, PagedRows]]:
+        assert isinstance(self.runner, PagedEncoderDecoderRunner)
+        own = ((width, lane.own) for width, lane in self.runner.lanes.items())
+        return [(width, rows) for width, rows in own if isinstance(rows, PagedRows)]
+
+    def _poison_blocks(self, cache: PagedCache, used: Iterable[tuple[PagedRows, Lengths]]) -> None:
+        filled = np.zeros(len(cache.pool.users), np.int64)
+        for rows, lengths in used:
+            for row, length in lengths.items():
+                blocks = rows.tables.of(row)
+                assert len(blocks) * BLOCK >= length, "a row has tokens without a block"
+                there = np.clip(length - BLOCK * np.arange(len(blocks)), 0, BLOCK)
+                filled[blocks] = np.maximum(filled[blocks], there)
+        unused, partly = filled == 0, np.flatnonzero((filled > 0) & (filled < BLOCK)).tolist()
+        for part in cache.parts:
+            if part.dtype == np.uint8:
+                part[unused] = self._random.integers(0, 256, part[0].shape, np.uint8)
+                continue
+            part[unused] = np.nan
+            for block in partly:
+                part[block, :, filled[block] :] = np.nan
+
+    def _poison_rows(self, rows: GrownRows, lengths: Lengths) -> None:
+        """What is beyond `past`; and rows that nobody uses, but with numbers that a run can take, as it runs them."""
+        for row, past in enumerate(rows.past.tolist()):
+            kept = lengths.get(row, 0)
+            rows.array[:, row, :, kept:past] = 3.0
+            rows.array[:, row, :, past:] = HUGE
+            rows._marks[row, kept:] = self._mark  # nobody's, so that nobody takes it for a copy of theirs
+            self._mark -= 1

@@ -1,0 +1,162 @@
+"""Block tables with a pencil: what is shared, what is copied, and that no block is lost or used twice."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hfx.python_backends.engine.block_tables import BLOCK, BlockPool, BlockTables, blocks_for
+
+ROWS, LENGTH = 4, 5 * BLOCK
+
+
+def tables_of(rows: int = ROWS, length: int = LENGTH) -> tuple[BlockPool, BlockTables]:
+    pool = BlockPool(rows * blocks_for(length))
+    return pool, BlockTables(pool, rows, length)
+
+
+def blocks(tables: BlockTables, row: int) -> list[int]:
+    return [int(block) for block in tables.of(row)]
+
+
+@pytest.mark.parametrize(
+    ("length", "count"), [(0, 0), (1, 1), (BLOCK, 1), (BLOCK + 1, 2), (2 * BLOCK, 2), (2 * BLOCK + 1, 3)]
+)
+def test_a_row_has_the_blocks_that_its_positions_need(length: int, count: int) -> None:
+    pool, tables = tables_of()
+    tables.grow(0, length)
+    assert len(blocks(tables, 0)) == tables.counts[0] == blocks_for(length) == count
+    assert tables.room[0] == count * BLOCK >= length
+    assert pool.free == ROWS * blocks_for(LENGTH) - count
+
+
+def test_a_row_that_grows_keeps_its_blocks() -> None:
+    _, tables = tables_of()
+    tables.grow(0, 40)
+    before = blocks(tables, 0)
+    tables.grow(0, 40)
+    assert blocks(tables, 0) == before
+    tables.grow(0, 100)
+    assert blocks(tables, 0)[:2] == before
+
+
+def test_the_block_that_was_freed_last_is_taken_first() -> None:
+    _, tables = tables_of()
+    tables.grow(0, 3 * BLOCK)
+    freed = blocks(tables, 0)
+    tables.shrink(0, 0)
+    tables.grow(1, 3 * BLOCK)
+    assert sorted(blocks(tables, 1)) == sorted(freed)
+
+
+def test_a_fork_shares_full_blocks_and_asks_for_a_copy_of_the_last() -> None:
+    pool, tables = tables_of()
+    tables.grow(0, 70)
+    copied = tables.fork(0, 1, 70)
+    ours, theirs = blocks(tables, 1), blocks(tables, 0)
+    assert ours[:2] == theirs[:2] and ours[2] != theirs[2]
+    assert copied == (theirs[2], ours[2])
+    assert [pool.users[block] for block in theirs] == [2, 2, 1]
+
+
+def test_a_fork_at_the_end_of_a_block_copies_nothing() -> None:
+    _, tables = tables_of()
+    tables.grow(0, 2 * BLOCK + 1)  # the block for the next position is there already
+    assert tables.fork(0, 1, 2 * BLOCK) is None
+    assert blocks(tables, 1) == blocks(tables, 0)[:2]
+
+
+def test_a_beam_that_follows_another_keeps_a_last_block_of_its_own() -> None:
+    pool, tables = tables_of()
+    tables.grow(0, 70)
+    _, target = tables.fork(0, 1, 70) or (None, None)
+    free = pool.free
+    assert tables.fork(0, 1, 75) == (blocks(tables, 0)[2], target)
+    assert pool.free == free
+
+
+def test_a_row_that_held_something_longer_lets_go_of_it() -> None:
+    pool, tables = tables_of()
+    tables.grow(0, 10)
+    tables.grow(1, LENGTH)
+    tables.fork(0, 1, 10)
+    assert len(blocks(tables, 1)) == 1
+    assert pool.free == ROWS * blocks_for(LENGTH) - 2
+
+
+def test_a_last_block_that_was_shared_as_a_full_one_is_not_written() -> None:
+    _, tables = tables_of()
+    tables.grow(0, 3 * BLOCK)
+    tables.fork(0, 1, 3 * BLOCK)
+    tables.grow(2, 40)
+    tables.fork(2, 1, 40)
+    assert not set(blocks(tables, 1)[1:]) & set(blocks(tables, 0))
+    assert blocks(tables, 1)[:1] == blocks(tables, 2)[:1]
+
+
+def test_an_alias_shares_all_blocks_and_a_move_leaves_nothing_behind() -> None:
+    pool, tables = tables_of()
+    tables.grow(0, 40)
+    tables.alias(0, 1)
+    assert blocks(tables, 1) == blocks(tables, 0)
+    moved = blocks(tables, 0)
+    tables.move(0, 3)
+    assert (blocks(tables, 3), blocks(tables, 0)) == (moved, [])
+    tables.release((1, 3))
+    assert pool.free == ROWS * blocks_for(LENGTH)
+
+
+def test_flat_tables_are_the_rows_one_after_the_other() -> None:
+    _, tables = tables_of()
+    for row, length in enumerate((40, 0, 3, 2 * BLOCK)):
+        tables.grow(row, length)
+    indices, begins = tables.flat(0, 4)
+    assert begins.tolist() == [0, 2, 2, 3, 5]
+    assert indices.tolist() == [block for row in range(4) for block in blocks(tables, row)]
+    indices, begins = tables.flat(2, 2)
+    assert (begins.tolist(), indices.tolist()) == ([0, 1, 3], blocks(tables, 2) + blocks(tables, 3))
+
+
+def test_a_pool_that_would_run_out_is_a_bug_that_is_seen() -> None:
+    pool = BlockPool(1)
+    pool.take()
+    with pytest.raises(AssertionError, match="run out"):
+        pool.take()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_rows_do_each_holds_its_history_and_every_block_is_counted(seed: int) -> None:
+    rng = random.Random(seed)
+    pool, tables = tables_of()
+    memory = np.full((ROWS * blocks_for(LENGTH), BLOCK), -1)
+    histories: list[list[int]] = [[] for _ in range(ROWS)]
+    for token in range(600):
+        source, target = rng.sample(range(ROWS), 2)
+        action = rng.choice(("write",) * 6 + ("fork", "fork", "move", "clear"))
+        if action == "write":
+            for row in range(ROWS):
+                if len(histories[row]) < LENGTH:
+                    histories[row].append(100 * token + row)
+                    at = len(histories[row]) - 1
+                    tables.grow(row, at + 1)
+                    assert pool.users[int(tables.of(row)[at // BLOCK])] == 1, "a block that others read is written"
+                    memory[tables.of(row)[at // BLOCK], at % BLOCK] = histories[row][-1]
+        elif action == "fork":
+            copied = tables.fork(source, target, len(histories[source]))
+            if copied is not None:
+                memory[copied[1]] = memory[copied[0]]
+            histories[target] = list(histories[source])
+        elif action == "move":
+            tables.move(source, target)
+            histories[target], histories[source] = histories[source], []
+        else:
+            tables.shrink(target, 0)
+            histories[target] = []
+        for row, history in enumerate(histories):
+            assert memory[tables.of(row)].reshape(-1)[: len(history)].tolist() == history
+        users = Counter(block for row in range(ROWS) for block in blocks(tables, row))
+        assert users == {block: count for block, count in enumerate(pool.users) if count}
+        assert pool.free == len(pool.users) - len(users)
