@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ModelDamaged
+from .openvino_check import check_model
 from .openvino_package import import_openvino
 from .paged_attention import use_pages
 from .sessions import SessionSettings
@@ -44,10 +45,12 @@ class OpenVinoModel:
             model = core.read_model(str(path))
             use_pages(model, spec.heads, spec.head_dim)
             self._compiled = core.compile_model(model, DEVICE, properties(spec, settings))
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise ModelDamaged(f"openvino can't load {path}: {error}", "Export the model again") from error
         self.inputs = {port.get_any_name(): _port(port) for port in self._compiled.inputs}
         self.outputs = {port.get_any_name(): _port(port) for port in self._compiled.outputs}
+        shapes = ({name: port.shape for name, port in ports.items()} for ports in (self.inputs, self.outputs))
+        check_model(path, spec, *shapes)
 
     def request(self) -> InferRequest:
         """A request of its own inputs and outputs; one runs at a time."""

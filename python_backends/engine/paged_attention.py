@@ -27,17 +27,24 @@ def use_pages(model: Any, heads: int, head_dim: int) -> None:
 
     Inputs are added: for each of PREFIXES that occurs the VECTORS [n] and LONGEST [] in int32, and for each layer
     key_cache.LAYER and value_cache.LAYER, whose shapes and types the compiled model says. Appended keys are those of
-    the run's tokens; queries may have several heads for each of K and V.
+    the run's tokens; queries may have several heads for each of K and V. Raises ValueError where they have others.
     """
     inputs = _Inputs(model, heads, head_dim)
     for node in [node for node in model.get_ordered_ops() if node.get_type_name() == ATTENTION]:
         kind, _, layer = node.get_friendly_name().partition(".")
         if kind in PREFIXES:
+            _check_width(node, heads, head_dim)
             paged = _paged(node, inputs, PREFIXES[kind], int(layer))
             _describe(paged, heads, head_dim)
             (squeezed,) = node.output(0).get_target_inputs()
             squeezed.get_node().output(0).replace(paged.output(0))
     inputs.add()
+
+
+def _check_width(node: Any, heads: int, head_dim: int) -> None:
+    width = node.input_value(1).get_partial_shape()[2]
+    if not width.is_static or width.get_length() != heads * head_dim:
+        raise ValueError(f"{node.get_friendly_name()} has keys of {width} numbers, not {heads} heads of {head_dim}")
 
 
 class _Inputs:
