@@ -110,9 +110,9 @@ class SourceAttention:
 
 @dataclass(frozen=True)
 class EncoderAttention:
-    """Attention of each token to all tokens of its source; sources of one graph's run are equally long.
+    """Attention of each token to all tokens of its source.
 
-    `lead` is [sources, length], `bias` [1, heads, length, length] or None.
+    `lead` is [sources, length]; `bias`, if there is one, is added to the scores [sources, heads, length, length].
     """
 
     graph: OpenVinoGraph
@@ -131,6 +131,12 @@ class EncoderAttention:
         scale = graph.const(block.scale, np.float32)
         attended = ops.transpose(ops.scaled_dot_product_attention(query, key, value, mask, scale), swapped)
         return ops.reshape(attended, graph.const([-1, block.heads * block.head_dim], np.int64), False)
+
+
+def pad_bias(graph: OpenVinoGraph, places: Value, lengths: Value) -> Value:
+    """[sources, 1, 1, length]: no share for `places` [length] at or beyond a source's own of `lengths` [sources]."""
+    own = ops.unsqueeze(lengths, graph.const([1, 2, 3], np.int64))
+    return ops.select(ops.less(places, own), graph.const(0.0, np.float32), graph.const(MASKED, np.float32))
 
 
 def source_bias(graph: OpenVinoGraph, length: Value, block: DistanceBias) -> Value:

@@ -18,6 +18,7 @@ from hfx.exporter.openvino.attention import (
     PagedSelfAttention,
     RowSelfAttention,
     SourceAttention,
+    pad_bias,
     source_bias,
 )
 from hfx.exporter.openvino.formats import PagedType, paged_type
@@ -69,14 +70,16 @@ class GeneratorWriter:
         graph.save(path)
 
     def encoder(self, path: Path, stack: Stack) -> None:
-        """Sources of one length to K and V of every decoder layer: cross_{i} [sources, 2, heads, length, dim]."""
+        """Sources, right-padded, to K and V of every decoder layer: cross_{i} [sources, 2, heads, length, dim]."""
         graph = OpenVinoGraph(ENCODER)
         ids = graph.input("input_ids", np.int64, [ANY, ANY])
         lead, flat, zero = ops.shape_of(ids), graph.const([-1], np.int64), graph.const(0, np.int64)
         length = ops.gather(lead, graph.const(1, np.int64), zero)
         count = ops.range(zero, length, graph.const(1, np.int64), "i64")
         places = ops.reshape(ops.broadcast(count, lead), flat, False)
-        bias = None if stack.bias is None else source_bias(graph, length, stack.bias)
+        bias = pad_bias(graph, count, graph.input("lengths", np.int64, [ANY]))
+        if stack.bias is not None:
+            bias = ops.add(bias, source_bias(graph, length, stack.bias))
         layers = self._stack(graph, self.formats.encoder, EncoderAttention(graph, lead, bias), no_cross_attention)
         hidden = layers(stack, ops.reshape(ids, flat, False), places)
         for index, layer in enumerate(self.net.decoder.layers):

@@ -44,7 +44,7 @@ def _wrong(spec: EngineSpec, inputs: Shapes, outputs: Shapes) -> str:
 
 
 def _wrong_encoder(spec: EngineSpec, inputs: Shapes, outputs: Shapes) -> str:
-    if set(inputs) != {"input_ids"} or set(outputs) != {f"cross_{layer}" for layer in range(spec.layers)}:
+    if set(inputs) != {"input_ids", "lengths"} or set(outputs) != {f"cross_{layer}" for layer in range(spec.layers)}:
         return f"it has the inputs {', '.join(sorted(inputs))} and the outputs {', '.join(sorted(outputs))}"
     for name, (_, parts, heads, _, head_dim) in outputs.items():
         if (parts, heads, head_dim) != (2, spec.heads, spec.head_dim):

@@ -20,6 +20,9 @@ from .runner import Outputs, Pairs
 from .sessions import SessionSettings
 from .spec import OPENVINO, EngineSpec
 
+# Tokens of a run with prompts are a multiple of this: OpenVINO keeps a MB or more for every shape that it has run.
+WHOLE = 16
+
 
 class PagedDecoderRunner:
     """A `Runner` with `slots` rows, all in the lane of width 1, and one beside them for prompts that come in chunks."""
@@ -30,16 +33,18 @@ class PagedDecoderRunner:
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         assert spec.openvino is not None
         model = OpenVinoModel(spec.openvino.decoder, spec, settings)
-        self.cache = PagedCache(model.inputs, "", spec.layers, (slots + 1) * blocks_for(spec.max_length))
+        self.cache = PagedCache(
+            model.inputs, "", spec.layers, (slots + 1) * blocks_for(spec.max_length) + blocks_for(WHOLE)
+        )
         self.ids = np.zeros(slots, np.int64)
         self.positions = np.zeros(slots, np.int64)
         self._last = np.arange(slots, dtype=np.int64)
         self._logits = LogitsReader(slots, spec.vocab_size)
-        self._staging = slots
+        self._staging, self._pads = slots, slots + 1
         # Steps keep what is bound to theirs while prompts come and go.
         self._prompts, self._steps = model.request(), model.request()
         self._prompts.bind(self.cache.inputs())
-        self.rows = PagedRows(self.cache, slots + 1, spec.max_length, self._steps)
+        self.rows = PagedRows(self.cache, slots + 2, spec.max_length, self._steps)
         self._bound = 0
 
     def open_lane(self, width: int) -> None:
@@ -121,7 +126,8 @@ class PagedDecoderRunner:
     def give_back(self) -> None:
         """The blocks of all rows, and their pages."""
         self.rows.let_go(0)
-        self.rows.tables.shrink(self._staging, 0)
+        for row in (self._staging, self._pads):
+            self.rows.tables.shrink(row, 0)
         self.cache.give_back()
 
     def close(self) -> None:
@@ -135,19 +141,23 @@ class PagedDecoderRunner:
     def _run(self, units: int, first: int, prompts: Sequence[Ids], start: int, logits: bool) -> Outputs:
         """A token for each of the first `units` rows, and `prompts`, from position `start` on, in rows from `first`.
 
-        The rows of prompts have room for them.
+        The rows of prompts have room for them. What pads the run to a whole number of tokens is a sequence of its own.
         """
         self.rows.make_room(units)
-        lengths = [1] * units + [len(prompt) for prompt in prompts]
-        past = np.concatenate([self.rows.past[:units], np.full(len(prompts), start, np.int32)])
+        pads = -(units + sum(map(len, prompts))) % WHOLE
+        self.rows.tables.grow(self._pads, pads)
+        joined = [*prompts, (0,) * pads] if pads else prompts
+        lengths = np.array([1] * units + [len(prompt) for prompt in joined], np.int32)
+        starts = np.array([start] * len(prompts) + [0] * (len(joined) - len(prompts)), np.int32)
+        past = np.concatenate([self.rows.past[:units], starts])
         ends = np.cumsum([0, *lengths], dtype=np.int32)
-        indices, begins = self._tables(units, first, len(prompts))
-        counted = [np.arange(start, start + len(prompt), dtype=np.int64) for prompt in prompts]
+        indices, begins = self._tables((0, units), (first, len(prompts)), (self._pads, 1 if pads else 0))
+        places = [np.arange(begin, begin + len(prompt)) for begin, prompt in zip(starts, joined, strict=True)]
         self._prompts.bind(
             {
-                "input_ids": np.concatenate([self.ids[:units], *(np.array(prompt, np.int64) for prompt in prompts)]),
-                "position_ids": np.concatenate([self.positions[:units], *counted]),
-                "last": ends[1:].astype(np.int64) - 1,
+                "input_ids": np.concatenate([self.ids[:units], *(np.array(prompt, np.int64) for prompt in joined)]),
+                "position_ids": np.concatenate([self.positions[:units], *places]),
+                "last": ends[1 : units + len(prompts) + 1].astype(np.int64) - 1,
                 "past_lens": past,
                 "subsequence_begins": ends,
                 "block_indices": indices,
@@ -161,11 +171,11 @@ class PagedDecoderRunner:
         self._advance(units, next_ids)  # last: until here a failure has changed nothing
         return outputs
 
-    def _tables(self, units: int, first: int, prompts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The blocks of the rows of a step, then those of prompts, and where each row's begin."""
-        tables = self.rows.tables
-        (decoded, begins), (joined, more) = tables.flat(0, units), tables.flat(first, prompts)
-        return np.concatenate([decoded, joined]), np.concatenate([begins, begins[-1] + more[1:]])
+    def _tables(self, *spans: tuple[int, int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The blocks of rows, given as (first, number), one after the other, and where each row's begin."""
+        each = [self.rows.tables.flat(first, rows) for first, rows in spans]
+        counts = np.concatenate([np.diff(begins) for _, begins in each])
+        return np.concatenate([blocks for blocks, _ in each]), np.cumsum([0, *counts], dtype=np.int32)
 
     def _advance(self, units: int, next_ids: NDArray[np.int64]) -> None:
         """The first rows have taken a step."""

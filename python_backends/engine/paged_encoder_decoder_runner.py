@@ -23,6 +23,7 @@ from .paged_sources import PREFIX, PagedSources
 from .plan import Ids
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings
+from .source_batches import batches
 from .spec import OPENVINO, EngineSpec
 
 
@@ -84,16 +85,17 @@ class PagedEncoderDecoderRunner:
         raise RuntimeError("this model's prompts are encoded")
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """Sources of one length together, without padding; then each source's K/V to its units."""
-        by_length: dict[int, list[int]] = {}
-        for at, source in enumerate(sources):
-            by_length.setdefault(len(source), []).append(at)
-        for alike in by_length.values():
-            self._encoder.bind({"input_ids": np.array([sources[at] for at in alike], np.int64)})
+        """Sources of about one length together, padded at the right; then each source's K/V to its units."""
+        for width, alike in batches([len(source) for source in sources], self._spec.max_source):
+            ids = np.zeros((len(alike), width), np.int64)
+            for row, at in enumerate(alike):
+                ids[row, : len(sources[at])] = sources[at]
+            lengths = np.array([len(sources[at]) for at in alike], np.int64)
+            self._encoder.bind({"input_ids": ids, "lengths": lengths})
             self._encoder.run()
             encoded = [self._encoder.output(f"cross_{layer}") for layer in range(self._spec.layers)]
             for row, at in enumerate(alike):
-                self._place([part for layer in encoded for part in layer[row]], places[at])
+                self._place([part[:, : lengths[row]] for layer in encoded for part in layer[row]], places[at])
 
     def move(self, width: int, source: int, target: int) -> None:
         """Own and cross K/V, lengths and next inputs."""

@@ -171,7 +171,8 @@ class EncoderDecoder:
         """Encode sources one by one into cross K and V; returns each one's [layers, 2, heads, length, dim]."""
         spec, count = self.spec, len(sources)
         names = [f"cross_{layer}" for layer in range(spec.layers)]
-        found = [np.stack(self.encoder({"input_ids": np.array([source], np.int64)}, *names)) for source in sources]
+        feeds = [{"input_ids": np.array([each], np.int64), "lengths": np.array([len(each)])} for each in sources]
+        found = [np.stack(self.encoder(feed, *names)) for feed in feeds]
         each = [outputs[:, 0] for outputs in found]
         self.cross = Pages(self.model.inputs, "cross_", spec.layers, count, self.source_capacity)
         self.last = {}

@@ -1,6 +1,6 @@
 """The models of engine_toys.py for OpenVINO: the same arithmetic, so that what the engine must answer is the same.
 
-What a source adds up to is its own width in its values, as OpenVINO's encoders get no padding. With `rows`, a decoder's
+What a source adds up to is its own length in its values, whatever it is padded to. With `rows`, a decoder's
 own keys and values stand in rows of one capacity, as T5's do, in the place of blocks.
 """
 
@@ -93,12 +93,14 @@ def _save_encoder(path: Path, fails: bool) -> None:
     ids = g.input("input_ids", np.int64, [ANY, ANY])
     lead, flat = ops.shape_of(ids), g.const([-1], np.int64)
     width = ops.gather(lead, g.const(1, np.int64), g.const(0, np.int64))
+    lengths = ops.unsqueeze(g.input("lengths", np.int64, [ANY]), g.const([1], np.int64))
+    own_length = ops.reshape(ops.broadcast(lengths, lead), g.const([-1, 1], np.int64), False)
     count = ops.range(g.const(0, np.int64), width, g.const(1, np.int64), "i64")
     positions = ops.reshape(ops.broadcast(count, lead), flat, False)
     features = _features(g, ops.reshape(ids, flat, False), positions, fails)
     own = np.zeros(2 * HIDDEN, np.float32)
     own[HIDDEN + 3] = 1  # the column that is added up, which attention gives the mean of
-    factors = ops.add(ops.multiply(g.const(own, np.float32), _floats(width)), g.const(1 - own, np.float32))
+    factors = ops.add(ops.multiply(g.const(own, np.float32), _floats(own_length)), g.const(1 - own, np.float32))
     parts = g.const([2, HEADS, HEAD_DIM], np.int64)
     for layer in range(LAYERS):
         weights = g.const(toys._key_value_weights(layer), np.float32)
