@@ -52,7 +52,7 @@ def logits(graph: onnx.ModelProto, *rows: list[int]) -> np.ndarray:
 def test_a_row_alone_is_torch_s(graph: onnx.ModelProto, model: Any, name: str) -> None:
     with torch.no_grad():
         wanted = model(input_ids=torch.tensor([ROWS[name]])).logits.numpy()
-    np.testing.assert_allclose(logits(graph, ROWS[name]), wanted, atol=1e-5)
+    np.testing.assert_allclose(logits(graph, ROWS[name]), wanted, atol=2e-5)  # sums of float32, by other kernels
 
 
 def test_rows_of_different_counts_are_the_same_alone_and_in_a_batch(graph: onnx.ModelProto) -> None:

@@ -32,9 +32,9 @@ def signature(values: object) -> Signature:
     }
 
 
-def written(folder: Path, name: str, precision: str = "fp32", levels: int = 127) -> Path:
+def written(folder: Path, name: str, precision: str = "fp32", levels: int = 127, openvino: bool = False) -> Path:
     checkpoint = tiny_generators.save(folder, tiny_generators.build(name))
-    write_engine_folder(checkpoint, folder / "engine", FORMATS[precision], levels)
+    write_engine_folder(checkpoint, folder / "engine", FORMATS[precision], levels, openvino)
     return folder / "engine"
 
 
@@ -61,7 +61,24 @@ def test_engine_json_of_a_decoder(tmp_path: Path) -> None:
             "log_softmax": "log_softmax.onnx",
             "top_k": "top_k.onnx",
         },
+        "runtime": "onnxruntime",
+        "openvino": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "wanted"),
+    [
+        ("gpt2", "fp32", {"encoder": None, "kv_type": "f32", "group": 0}),
+        ("gpt2", "int8", {"encoder": None, "kv_type": "u8", "group": 128}),
+        ("gpt2", "int4", {"encoder": None, "kv_type": "u8", "group": 32}),
+        ("bart", "int8", {"encoder": "openvino_encoder.xml", "kv_type": "f16", "group": 128}),
+    ],
+)
+def test_engine_json_of_openvino(tmp_path: Path, name: str, precision: str, wanted: dict[str, object]) -> None:
+    facts = json.loads((written(tmp_path, name, precision, openvino=True) / "engine.json").read_text())
+    assert facts["runtime"] == "openvino"
+    assert facts["openvino"] == {"minimum": "2026.4", "decoder": "openvino_decoder.xml", **wanted}
 
 
 def test_engine_json_of_an_encoder_decoder(tmp_path: Path) -> None:
