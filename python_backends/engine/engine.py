@@ -22,7 +22,7 @@ from .picker import Picker
 from .request import Request
 from .runner import Runner
 from .runners import open_runner
-from .scheduler import Limits, Scheduler
+from .scheduler import MIXING_LIMITS, Limits, Scheduler
 from .sessions import SPIN_MICROSECONDS, SessionSettings
 from .spec import EngineSpec, read_spec
 from .stats import Stats
@@ -82,8 +82,8 @@ class Engine:
                 raise EngineError(f"{name} is {value}", "It must be at least 1")
         spec = read_spec(Path(folder))
         settings = SessionSettings(threads, provider, spin_microseconds, runtime)
-        limits = limits or Limits()
-        runner = open_runner(spec, slots, settings, limits)
+        runner = open_runner(spec, slots, settings, limits or Limits())
+        limits = limits or (MIXING_LIMITS if runner.mixes else Limits())
         for width in set(beams).intersection(spec.beams):
             runner.open_lane(width)
         scheduler = Scheduler(slots, spec.has_encoder, limits, runner.mixes)

@@ -32,6 +32,10 @@ class Limits:
     encode: int = 512
 
 
+# Of runners that mix: a run's fixed cost is shared with a step, and longer parts serve 1.2 times as many requests.
+MIXING_LIMITS = Limits(chunk=512, prefill=512)
+
+
 class Scheduler:
     """The requests of an engine with `slots` rows.
 

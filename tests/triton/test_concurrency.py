@@ -58,7 +58,7 @@ def test_mixed_lengths_share_batches(server: EmbeddedServer) -> None:
     time.sleep(0.5)  # Triton counts a request slightly after it answers
     requests, executions = (after - early for after, early in zip(net_counts(server), before, strict=True))
     assert requests == len(texts)
-    assert requests / executions >= 2
+    assert requests / executions >= 1.5  # 1: nothing was batched; how many come together depends on the machine
 
 
 def net_counts(server: EmbeddedServer) -> tuple[int, int]:
