@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from hfx.errors import StorageFull
 from hfx.exporter.families.config import resolve_config
@@ -20,6 +19,7 @@ from hfx.exporter.graph.formats import CrossType, Formats, KvType, Precision
 from hfx.exporter.graph.generator import GeneratorWriter
 from hfx.exporter.graph.scores import log_softmax_graph, top_k_graph
 from hfx.exporter.graph.weight_file import WeightFile
+from hfx.exporter.runtime import Runtime
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 
@@ -31,8 +31,6 @@ MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQ
 ALL_LEVELS = 127
 OPENVINO_DECODER, OPENVINO_ENCODER = "openvino_decoder.xml", "openvino_encoder.xml"
 MINIMUM_OPENVINO = "2026.4"  # whose PagedAttention has the inputs that exporter/openvino/paging.py gives it
-
-Runtime = Literal["onnxruntime", "openvino"]
 
 
 @dataclass(frozen=True)

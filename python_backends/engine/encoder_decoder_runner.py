@@ -15,6 +15,7 @@ from .bindings import Binding
 from .cache import CacheMaker
 from .cross_cache import Encoded, Numbers
 from .decoder_lane import DecoderLane
+from .encoded_prompts import EncodedPrompts
 from .kv_cache import KvCache
 from .memory import Reserved
 from .plan import Ids
@@ -26,11 +27,10 @@ from .spec import ONNXRUNTIME, EngineSpec
 Floats = NDArray[np.float32]
 
 
-class EncoderDecoderRunner:
+class EncoderDecoderRunner(EncodedPrompts):
     """A `Runner` with `slots` rows in all lanes together; a lane is opened with the first request of its width."""
 
     runtime = ONNXRUNTIME
-    mixes = False
 
     def __init__(
         self,
@@ -64,30 +64,6 @@ class EncoderDecoderRunner:
                 units = self._slots // width
                 lane = DecoderLane(self._spec, width, units, session, self._logits, self._make_cache)
                 self.lanes[width] = lane
-
-    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """Not asked of a model with an encoder: its decoder's prompts are fed step by step."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def copy_row(self, source: int, target: int) -> None:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def land(self, row: int) -> None:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
         """One ragged batch, padded at the right; then each source's K/V to its units."""

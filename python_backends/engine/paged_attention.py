@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-TOKENS_A_BLOCK = 32  # on CPU
 ATTENTION = "ScaledDotProductAttention"
 SELF, CROSS = "self", "cross"
 PREFIXES = {SELF: "", CROSS: "cross_"}

@@ -51,7 +51,7 @@ class PagedDecoderRunner:
         """Nothing: the one lane is open."""
 
     def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """One run of all tokens, without padding."""
+        """One run of all tokens, one prompt behind the other."""
         return self.prefill_beside(0, first, prompts, logits)
 
     def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .block_tables import blocks_for
+from .encoded_prompts import EncodedPrompts
 from .grown_rows import NEW, GrownRows
 from .logits import LogitsReader
 from .openvino_model import InferRequest, OpenVinoModel
@@ -27,11 +28,10 @@ from .source_batches import batches
 from .spec import OPENVINO, EngineSpec
 
 
-class PagedEncoderDecoderRunner:
+class PagedEncoderDecoderRunner(EncodedPrompts):
     """A `Runner` with `slots` rows in all lanes together; a lane is opened with the first request of its width."""
 
     runtime = OPENVINO
-    mixes = False
 
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         assert spec.openvino is not None and spec.openvino.encoder is not None
@@ -59,30 +59,6 @@ class PagedEncoderDecoderRunner:
         with self._opening:
             if width not in self.lanes:
                 self.lanes[width] = self._lane(width)
-
-    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """Not asked of a model with an encoder: its decoder's prompts are fed step by step."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def copy_row(self, source: int, target: int) -> None:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
-
-    def land(self, row: int) -> None:
-        """Not asked either."""
-        raise RuntimeError("this model's prompts are encoded")
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
         """Sources of about one length together, padded at the right; then each source's K/V to its units."""
