@@ -5,6 +5,7 @@ Owns names and the file; what the nodes compute is the blocks'.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,5 +69,9 @@ class OpenVinoGraph:
         return openvino.Model(self._outputs, list(self._inputs.values()), self.name)
 
     def save(self, path: Path) -> None:
-        """Write the model to `path` (.xml) and its weights beside it (.bin)."""
-        openvino.save_model(self.model(), path, compress_to_fp16=False)
+        """Write the model to `path` (.xml) and its weights beside it (.bin). Raises OSError."""
+        model = self.model()
+        try:
+            openvino.save_model(model, path, compress_to_fp16=False)
+        except RuntimeError as error:  # a full disk, of which its streams say no more
+            raise OSError(errno.EIO, f"OpenVINO could not write {path.name} ({error})") from error

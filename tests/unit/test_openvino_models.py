@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from hfx.exporter.families.config import resolve_config
 from hfx.exporter.graph.balance import balanced
 from hfx.exporter.graph.formats import Formats
 from hfx.exporter.openvino.generator import GeneratorWriter
+from hfx.exporter.openvino.graph import OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.python_backends.engine.openvino_package import import_openvino
@@ -170,3 +172,16 @@ def test_writing_a_model_asks_no_network_and_reports_to_nobody(tmp_path: Path) -
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert not [path for path in (tmp_path / "home").rglob("*") if "intel" in str(path).lower()]
+
+
+def test_a_model_that_the_disk_has_no_room_for_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    """Not one of OpenVINO's, which `--cpu-runtime auto` would take for a model that it can't run."""
+    graph = OpenVinoGraph("large")
+    graph.output("y", graph.weight(np.zeros((1024, 1024), np.float32), "w"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(OSError, match="OpenVINO could not write"):
+            graph.save(tmp_path / "large.xml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
