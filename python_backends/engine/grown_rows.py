@@ -55,8 +55,8 @@ class GrownRows:
         self._touched = max(self._touched, rows)
 
     def advance(self, rows: int) -> None:
-        """After a run: append what it made."""
-        added = self._request.output(NEW)
+        """After a run: append what it made of the first `rows` rows."""
+        added = self._request.output(NEW)[:, :rows]
         past = self.past[:rows]
         if (past == past[0]).all():
             self.array[:, :rows, :, past[0]] = added

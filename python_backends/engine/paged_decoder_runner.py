@@ -14,7 +14,7 @@ from .block_tables import blocks_for
 from .logits import LogitsReader
 from .openvino_model import OpenVinoModel
 from .paged_cache import PagedCache
-from .paged_rows import PagedRows
+from .paged_rows import LEAST_SEQUENCES, PagedRows
 from .plan import Ids
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings
@@ -33,18 +33,19 @@ class PagedDecoderRunner:
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         assert spec.openvino is not None
         model = OpenVinoModel(spec.openvino.decoder, spec, settings)
+        rows = max(slots, LEAST_SEQUENCES)
         self.cache = PagedCache(
-            model.inputs, "", spec.layers, (slots + 1) * blocks_for(spec.max_length) + blocks_for(WHOLE)
+            model.inputs, "", spec.layers, (rows + 1) * blocks_for(spec.max_length) + blocks_for(WHOLE)
         )
-        self.ids = np.zeros(slots, np.int64)
-        self.positions = np.zeros(slots, np.int64)
-        self._last = np.arange(slots, dtype=np.int64)
-        self._logits = LogitsReader(slots, spec.vocab_size)
-        self._staging, self._pads = slots, slots + 1
+        self.ids = np.zeros(rows, np.int64)
+        self.positions = np.zeros(rows, np.int64)
+        self._last = np.arange(rows, dtype=np.int64)
+        self._logits = LogitsReader(rows, spec.vocab_size)
+        self._staging, self._pads = rows, rows + 1
         # Steps keep what is bound to theirs while prompts come and go.
         self._prompts, self._steps = model.request(), model.request()
         self._prompts.bind(self.cache.inputs())
-        self.rows = PagedRows(self.cache, slots + 2, spec.max_length, self._steps)
+        self.rows = PagedRows(self.cache, rows + 2, spec.max_length, self._steps)
         self._bound = 0
 
     def open_lane(self, width: int) -> None:
@@ -109,16 +110,19 @@ class PagedDecoderRunner:
 
     def step(self, width: int, units: int, logits: bool) -> Outputs:
         """One run of a token for each row."""
-        request = self._steps
-        if units != self._bound:
+        request, run = self._steps, max(units, LEAST_SEQUENCES)
+        for row in range(units, run):
+            self.rows.clear(row)
+            self.positions[row] = 0
+        if run != self._bound:
             inputs = {"input_ids": self.ids, "position_ids": self.positions, "last": self._last}
-            request.bind({name: array[:units] for name, array in inputs.items()})
-            self.rows.bind(units)
-            self._bound = units
-        self.rows.prepare(units)
+            request.bind({name: array[:run] for name, array in inputs.items()})
+            self.rows.bind(run)
+            self._bound = run
+        self.rows.prepare(run)
         request.run()
         self._advance(units, request.output("next_ids"))
-        return Outputs(self.ids[:units, None], self._logits.read(request) if logits else None)
+        return Outputs(self.ids[:units, None], self._logits.read(request)[:units] if logits else None)
 
     def occupy(self, units: Pairs) -> None:
         """Nothing: one lane touches no more than its slots."""
@@ -152,12 +156,13 @@ class PagedDecoderRunner:
         past = np.concatenate([self.rows.past[:units], starts])
         ends = np.cumsum([0, *lengths], dtype=np.int32)
         indices, begins = self._tables((0, units), (first, len(prompts)), (self._pads, 1 if pads else 0))
+        last = ends[1 : units + len(prompts) + 1].astype(np.int64) - 1
         places = [np.arange(begin, begin + len(prompt)) for begin, prompt in zip(starts, joined, strict=True)]
         self._prompts.bind(
             {
                 "input_ids": np.concatenate([self.ids[:units], *(np.array(prompt, np.int64) for prompt in joined)]),
                 "position_ids": np.concatenate([self.positions[:units], *places]),
-                "last": ends[1 : units + len(prompts) + 1].astype(np.int64) - 1,
+                "last": np.resize(last, max(len(last), LEAST_SEQUENCES)),
                 "past_lens": past,
                 "subsequence_begins": ends,
                 "block_indices": indices,
@@ -166,8 +171,8 @@ class PagedDecoderRunner:
             }
         )
         self._prompts.run()
-        next_ids: NDArray[np.int64] = self._prompts.output("next_ids")
-        outputs = Outputs(next_ids, self._logits.read(self._prompts) if logits else None)
+        next_ids: NDArray[np.int64] = self._prompts.output("next_ids")[: len(last)]
+        outputs = Outputs(next_ids, self._logits.read(self._prompts)[: len(last)] if logits else None)
         self._advance(units, next_ids)  # last: until here a failure has changed nothing
         return outputs
 

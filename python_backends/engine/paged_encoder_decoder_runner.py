@@ -19,7 +19,7 @@ from .logits import LogitsReader
 from .openvino_model import InferRequest, OpenVinoModel
 from .paged_cache import PagedCache
 from .paged_lane import OwnRows, PagedLane
-from .paged_rows import PagedRows
+from .paged_rows import LEAST_SEQUENCES, PagedRows
 from .paged_sources import PREFIX, PagedSources
 from .plan import Ids
 from .runner import Outputs, Pairs
@@ -36,12 +36,12 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         assert spec.openvino is not None and spec.openvino.encoder is not None
         self._spec = spec
-        self._slots = slots
         self._encoder = OpenVinoModel(spec.openvino.encoder, spec, settings).request()
         self._decoder = OpenVinoModel(spec.openvino.decoder, spec, settings)
-        self._logits = LogitsReader(slots, spec.vocab_size)
         # Blocks for all that all lanes can hold: what rows that have ended still have is never missed.
-        units = {width: slots // width for width in spec.beams}
+        units = {width: max(slots // width, LEAST_SEQUENCES) for width in spec.beams}
+        self._units = units
+        self._logits = LogitsReader(max(width * count for width, count in units.items()), spec.vocab_size)
         ports = self._decoder.inputs
         blocks = sum(units.values()) * blocks_for(spec.max_source)
         self.sources = PagedCache(ports, PREFIX, spec.layers, blocks)
@@ -118,7 +118,7 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
                 filled[width] = unit
 
     def _lane(self, width: int) -> PagedLane:
-        spec, units = self._spec, self._slots // width
+        spec, units = self._spec, self._units[width]
         request = self._decoder.request()
         sources = PagedSources(self.sources, units, spec.max_source, spec.heads * spec.head_dim, request)
         return PagedLane(width, units, request, self._own_rows(units * width, request), sources, self._logits)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .logits import LogitsReader
 from .openvino_model import InferRequest
+from .paged_rows import LEAST_SEQUENCES
 from .paged_sources import PagedSources
 from .runner import Outputs, Pairs
 
@@ -43,7 +44,7 @@ class OwnRows(Protocol):
 
 
 class PagedLane:
-    """Units of `width` rows each, which `own` and `sources` have memory for."""
+    """Units of `width` rows each, which `own` and `sources` have memory for: `units`, and LEAST_SEQUENCES at least."""
 
     def __init__(
         self, width: int, units: int, request: InferRequest, own: OwnRows, sources: PagedSources, logits: LogitsReader
@@ -83,19 +84,23 @@ class PagedLane:
 
     def step(self, units: int, logits: bool) -> Outputs:
         """Run one token in all rows of the first `units` units."""
-        rows = units * self.width
-        if units != self._bound:
+        run = max(units, LEAST_SEQUENCES)
+        for unit in range(units, run):
+            self.share(0, unit)
+        if run != self._bound:
+            rows = run * self.width
             self._request.bind({"input_ids": self.ids[:rows], "position_ids": self.positions[:rows]})
             self.own.bind(rows)
-            self.sources.bind(units)
-            self._bound = units
-        self.own.prepare(rows)
-        self.sources.prepare(units)
+            self.sources.bind(run)
+            self._bound = run
+        self.own.prepare(run * self.width)
+        self.sources.prepare(run)
         self._request.run()
-        self.ids[:rows] = self._request.output("next_ids")[:, 0]
+        rows = units * self.width
+        self.ids[:rows] = self._request.output("next_ids")[:rows, 0]
         self.own.advance(rows)
         self.positions[:rows] += 1
-        return Outputs(self.ids[:rows, None], self._logits.read(self._request) if logits else None)
+        return Outputs(self.ids[:rows, None], self._logits.read(self._request)[:rows] if logits else None)
 
     def let_go(self, first: int) -> None:
         """Units from `first` on are not in use."""
