@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SOURCES := hfx exporter client perf python_backends tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-unit demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve zoo clean
+.PHONY: help install format check test test-unit test-full demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve zoo clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -28,11 +28,24 @@ check: install ## Lint, format, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Once OpenVINO has run in a process, Ctrl-C may crash it: the unit tests that send it are the first of theirs.
 test: check ## Every check and every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/triton
+	$(BIN)/python -m pytest tests/attacks
 
 test-unit: install ## The tests that start no server and train no model
 	$(BIN)/python -m pytest tests/unit tests/attacks -m 'not slow and not triton'
+
+# An environment of its own: optimum's exporter wants transformers 4.57.
+OPTIMUM := .venv-optimum
+$(OPTIMUM)/.installed: pyproject.toml constraints-optimum.txt
+	$(PYTHON) -m venv $(OPTIMUM)
+	$(OPTIMUM)/bin/python -m pip install --quiet --constraint constraints-optimum.txt --editable '.[optimum,dev]'
+	@touch $@
+
+test-full: test $(OPTIMUM)/.installed ## And what needs transformers 4.57: optimum's exporter, references that 5 removed
+	$(OPTIMUM)/bin/python -m pytest tests/transformers4
 
 soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow
 	$(BIN)/python -m pytest tests/triton -m soak --timeout 1800
@@ -66,4 +79,4 @@ zoo: install ## Train all checkpoints of the tests
 	$(BIN)/python -m tests.zoo build --all
 
 clean: ## Remove what make made
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OPTIMUM) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -16,7 +16,7 @@ from bench.generation_cases import Model
 from hfx.perf.peers import ctranslate2, genai, openvino, optimum, torch
 from hfx.perf.peers.conversions import Convert, converted, exporter_sources
 from hfx.perf.peers.nets import OpenNet
-from hfx.perf.peers.packages import SEPARATOR, Packages
+from hfx.perf.peers.packages import SEPARATOR, TRANSFORMERS_4, Packages
 from hfx.perf.peers.resident import Open, Resident
 
 
@@ -92,7 +92,7 @@ CT2 = _peer(
     "int8",
     ctranslate2.open_net,
     convert=ctranslate2.convert,
-    fetch=partial(_fetch, ctranslate2.PACKAGES),
+    fetch=partial(_fetch, ctranslate2.PACKAGES, TRANSFORMERS_4),
 )
 # OpenVINO computes in bfloat16 by default, where the processor can: faster with many tokens at once, slower with few.
 # The best of both is what others are held against.
@@ -100,18 +100,25 @@ F32 = "f32"
 _genai = partial(
     _peer,
     convert=genai.convert,
-    fetch=partial(_fetch, openvino.PACKAGES, genai.PACKAGES),
+    fetch=partial(_fetch, openvino.PACKAGES, genai.PACKAGES, TRANSFORMERS_4),
     sources=lambda: [Path(openvino.__file__)],  # which does most of the conversion
     files=GENAI,
 )
 GENAI8, GENAI4 = (_genai(GENAI, precision, partial(genai.open_net, hint=F32)) for precision in ("int8", "int4"))
 GENAI8_BF16, GENAI4_BF16 = (_genai(GENAI + BF16, precision, genai.open_net) for precision in ("int8", "int4"))
 GENAI4_HEAD = replace(GENAI4, name=GENAI + HEAD, files=GENAI + HEAD, convert=genai.convert_all)
-_intel = partial(_peer, convert=openvino.convert, fetch=partial(_fetch, openvino.PACKAGES), files=INTEL)
+_intel = partial(_peer, convert=openvino.convert, fetch=partial(_fetch, openvino.PACKAGES, TRANSFORMERS_4), files=INTEL)
 INTEL8, INTEL4 = (_intel(INTEL, precision, partial(openvino.open_net, hint=F32)) for precision in ("int8", "int4"))
 INTEL8_BF16, INTEL4_BF16 = (_intel(INTEL + BF16, precision, openvino.open_net) for precision in ("int8", "int4"))
 _slow = partial(_peer, slow=True, most_rows=32)
-ORT = _slow(ONNXRUNTIME, "int8", optimum.open_net, convert=optimum.convert, finish=optimum.finish)
+ORT = _slow(
+    ONNXRUNTIME,
+    "int8",
+    optimum.open_net,
+    convert=optimum.convert,
+    fetch=partial(_fetch, optimum.PACKAGES, TRANSFORMERS_4),
+    finish=optimum.finish,
+)
 TORCH32, TORCH16 = (_slow(TORCH, precision, torch.open_net) for precision in ("fp32", "bf16"))
 # By name of the model, in the order of their turns.
 WAYS: dict[str, tuple[Way, ...]] = {

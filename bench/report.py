@@ -10,7 +10,7 @@ from typing import Any
 from hfx.perf.machine import facts
 from hfx.perf.report.tables import Goal
 
-PACKAGES = ("hfx", "torch", "transformers", "optimum", "onnxruntime", "openvino", "tritonclient", "nvidia-pytriton")
+PACKAGES = ("hfx", "torch", "transformers", "onnxruntime", "openvino", "tritonclient", "nvidia-pytriton")
 
 
 def number(value: float | None) -> str:

@@ -1,16 +1,10 @@
 """From a torch model to the net's ONNX graph: exported, cleaned, named and flattened, in float32.
 
-Owns the call of optimum's exporter. It knows the task's tensors, not what happens to the graph afterwards.
+Knows the task's tensors, not what happens to the graph afterwards.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import tempfile
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -20,7 +14,11 @@ from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.graph.clean import clean
 from hfx.exporter.graph.pooling import Pooling, append_pooling
 from hfx.exporter.graph.ragged import flatten_inputs
+from hfx.exporter.optimum_graph import optimum_graph
+from hfx.exporter.options import Exporter
+from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.tasks.task import EncoderTask
+from hfx.exporter.trace import trace
 from hfx.exporter.traceable import traceable
 
 if TYPE_CHECKING:
@@ -28,36 +26,34 @@ if TYPE_CHECKING:
 
 TOKEN_INPUTS = (names.INPUT_IDS, names.ATTENTION_MASK, names.TOKEN_TYPE_IDS)
 HIDDEN_STATE = "last_hidden_state"
-
-
-def supported_model_types(task: EncoderTask) -> frozenset[str]:
-    """Architectures that optimum exports for this task and that read a text as a whole (have a masked-LM class)."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    with _quiet():
-        from optimum.exporters.onnx import onnx_export_from_model  # noqa: F401  (fills the registry)
-        from optimum.exporters.tasks import TasksManager
-
-        exportable = TasksManager.get_supported_model_type_for_task(task.export_task, "onnx")
-    return frozenset(exportable) & frozenset(MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+ADVICE: dict[Exporter, str] = {
+    "own": "torch's tracer refused it; with --exporter optimum, optimum's exporter may take it.",
+    "optimum": "optimum's exporter refused it; --exporter own may take it.",
+}
 
 
 def build_graph(
-    model: PreTrainedModel, task: EncoderTask, opset: int, pad_id: int, pooling: Pooling | None
+    model: PreTrainedModel,
+    task: EncoderTask,
+    opset: int,
+    pad_id: int,
+    pooling: Pooling | None,
+    exporter: Exporter = "own",
 ) -> onnx.ModelProto:
-    """The flat float32 graph of `model` for `task`, with the net's tensor names (DESIGN: tensors between the steps).
+    """The flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
 
     `pooling` is given for embeddings only. Raises CheckpointUnsupported when the architecture can't be exported or
-    takes other inputs than token ids, mask and types.
+    takes other inputs than token ids, mask and types, StorageFull where TMPDIR can't be written.
     """
-    graph = clean(_export(model, task, opset))
+    outputs = task.net_outputs(model.config.to_dict())
+    read = [HIDDEN_STATE] if pooling is not None else [spec.name for spec in outputs]
+    graph = clean(_export(model, task, opset, read, exporter))
     inputs = [value.name for value in graph.graph.input]
     if unknown := [name for name in inputs if name not in TOKEN_INPUTS]:
         raise CheckpointUnsupported(
             f"The model takes inputs that a text doesn't have: {', '.join(unknown)}.",
             "hfx exports models that read token ids, an attention mask and token types.",
         )
-    outputs = task.net_outputs(model.config.to_dict())
     if pooling is not None:
         append_pooling(
             graph, pooling, HIDDEN_STATE, names.ATTENTION_MASK, names.EMBEDDING, width=int(outputs[0].dims[-1])
@@ -68,23 +64,32 @@ def build_graph(
     return clean(graph)
 
 
-def _export(model: PreTrainedModel, task: EncoderTask, opset: int) -> onnx.ModelProto:
-    from optimum.exporters.onnx import onnx_export_from_model
-
-    with tempfile.TemporaryDirectory(prefix="hfx-export-") as folder, _quiet(), traceable(model):
+def _export(
+    model: PreTrainedModel, task: EncoderTask, opset: int, outputs: list[str], exporter: Exporter
+) -> onnx.ModelProto:
+    """The padded graph; optimum's has outputs of its own choice."""
+    with quiet_libraries(), traceable(model):
         try:
-            onnx_export_from_model(model, folder, opset=opset, task=task.export_task, do_validation=False)
+            if exporter == "optimum":
+                return optimum_graph(model, task.auto_class, opset)
+            return trace(model, outputs, opset)
         except OSError as error:
             raise StorageFull(
                 f"The graph can't be written: {error}.", "Free space in TMPDIR, or point it elsewhere."
             ) from error
-        except (ValueError, RuntimeError, NotImplementedError, AttributeError, TypeError, KeyError) as error:
+        except (
+            ValueError,
+            RuntimeError,
+            NotImplementedError,
+            AttributeError,
+            TypeError,
+            KeyError,
+            IndexError,
+        ) as error:
             reason = (str(error) or repr(error)).splitlines()[0]
             raise CheckpointUnsupported(
-                f"{type(model).__name__} can't be exported to ONNX: {reason}",
-                "optimum's exporter refused it; another attention or a newer optimum may do.",
+                f"{type(model).__name__} can't be exported to ONNX: {reason}", ADVICE[exporter]
             ) from error
-        return onnx.load(Path(folder) / "model.onnx")
 
 
 def _keep_outputs(model: onnx.ModelProto, wanted: list[str]) -> None:
@@ -97,18 +102,3 @@ def _keep_outputs(model: onnx.ModelProto, wanted: list[str]) -> None:
     values = [kept[name] for name in wanted]
     del model.graph.output[:]
     model.graph.output.extend(values)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter's warnings are about tracing and are settled by the parity gate."""
-    levels = {name: logging.getLogger(name).level for name in ("optimum", "transformers", "torch.onnx")}
-    for name in levels:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)

@@ -14,6 +14,7 @@ from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupporte
 
 MAX_BYTES = 16 * 1024 * 1024  # a config.json is a few KB; one of hundreds of MB is an attack or a mistake
 AGAIN = "Download or save the checkpoint again."
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 NO_LIMIT = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit of its own
 # The largest value of each field that sizes a model. Above it, building would only exhaust time or memory.
 SIZES = {
@@ -73,7 +74,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointCorrupt(f"architectures in {file} is no list of names.", "Save the model again.")
     _refuse_detours(file, config)
     _check_sizes(file, config)
-    _check_labels(file, config.get("id2label"))
+    _check_labels(file, config)
     return config
 
 
@@ -113,12 +114,21 @@ def _check_sizes(file: Path, config: dict[str, Any]) -> None:
             )
 
 
-def _check_labels(file: Path, labels: object) -> None:
-    """Label names are looked up by the index of a logit: 0, 1, 2 without a gap."""
-    if labels is None:
-        return
-    if isinstance(labels, dict) and labels and {str(key) for key in labels} == {str(i) for i in range(len(labels))}:
-        return
-    raise CheckpointCorrupt(
-        f"id2label in {file} doesn't name the labels 0, 1, 2, ...", "Number its keys from 0, without gaps."
-    )
+def _check_labels(file: Path, config: dict[str, Any]) -> None:
+    """Label names are looked up by the index of a logit: 0, 1, 2 without a gap. transformers 5 takes anything."""
+    labels = config.get("id2label")
+    numbered = isinstance(labels, dict) and labels and {str(key) for key in labels} == set(map(str, range(len(labels))))
+    if labels is not None and not numbered:
+        raise CheckpointCorrupt(
+            f"id2label in {file} doesn't name the labels 0, 1, 2, ...", "Number its keys from 0, without gaps."
+        )
+    numbers = config.get("label2id")
+    if numbers is not None and not (
+        isinstance(numbers, dict) and all(type(number) is int for number in numbers.values())
+    ):
+        raise CheckpointCorrupt(f"label2id in {file} gives no number for each label.", "Correct or remove it.")
+    problem = config.get("problem_type")
+    if problem is not None and problem not in PROBLEM_TYPES:
+        raise CheckpointCorrupt(
+            f"problem_type in {file} is {str(problem)[:50]!r}.", f"It should be one of {', '.join(PROBLEM_TYPES)}."
+        )

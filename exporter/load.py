@@ -5,7 +5,6 @@ Owns the calls into transformers. Weights come as float32, in evaluation mode; n
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
 from hfx.exporter.config_file import AGAIN, read_json
+from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tensors import CheckpointTensors
+from hfx.exporter.transformers_versions import as_written, keep_tokenizer_file
 
 if TYPE_CHECKING:
     import torch
@@ -40,28 +42,29 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     import transformers
 
     loader = getattr(transformers, auto_class)
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity(logging.ERROR)  # what it warns of is checked below, and refused
     try:
-        _check_parameters(checkpoint, loader)
-        model, report = loader.from_pretrained(
-            checkpoint.folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=not checkpoint.pickled,
-            dtype=torch.float32,
-            attn_implementation="eager",  # the plain graph: scores, softmax, values
-            ignore_mismatched_sizes=True,  # they are in the report, by name
-            output_loading_info=True,
-            weights_only=True,
-        )
+        with quiet_libraries():  # what transformers warns of is checked below, and refused
+            _check_parameters(checkpoint, loader)
+            model, report = loader.from_pretrained(
+                checkpoint.folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=not checkpoint.pickled,
+                dtype=torch.float32,
+                attn_implementation="eager",  # the plain graph: scores, softmax, values
+                ignore_mismatched_sizes=True,  # they are in the report, by name
+                output_loading_info=True,
+                weights_only=True,
+            )
     except SourceError:
         raise
     except Exception as error:  # a config or file that no one foresaw fails anywhere in transformers
         raise _load_error(checkpoint, auto_class, error) from error
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-    _check_names(checkpoint, report, headless)
+    missing = set(report["missing_keys"])
+    as_written(model, checkpoint, missing)
+    _check_names(checkpoint, missing, report, headless)
+    # transformers 5 casts them.
+    CheckpointTensors(checkpoint).require_floats(name for name, _ in model.named_parameters())
     model.eval()
     return model  # type: ignore[no-any-return]
 
@@ -70,10 +73,9 @@ def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
     """Refuse a config of more parameters than the weight files have bytes, before memory is taken for them."""
     import torch
     from transformers import AutoConfig
-    from transformers.modeling_utils import no_init_weights
 
     config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"), no_init_weights():
+    with torch.device("meta"):
         model = loader.from_config(config, attn_implementation="eager", trust_remote_code=False)
         model.tie_weights()
     described = sum(parameter.numel() for parameter in model.parameters())
@@ -128,9 +130,9 @@ def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> So
     )
 
 
-def _check_names(checkpoint: Checkpoint, report: dict[str, Any], headless: bool) -> None:
-    mismatched = set(report["mismatched_keys"])
-    missing = {n for n in report["missing_keys"] if not (headless and UNUSED_TENSORS.search(n))} - mismatched
+def _check_names(checkpoint: Checkpoint, missing: set[str], report: dict[str, Any], headless: bool) -> None:
+    mismatched = {name if isinstance(name, str) else name[0] for name in report["mismatched_keys"]}
+    missing = {name for name in missing if not (headless and UNUSED_TENSORS.search(name))} - mismatched
     unexpected = {name for name in report["unexpected_keys"] if not IGNORED_TENSORS.search(name)}
     findings = {
         "has tensors of other shapes than config.json says": mismatched,
@@ -155,12 +157,15 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
     loader: Any = AutoTokenizer
 
-    _refuse_foreign_files(checkpoint.folder)
+    _check_tokenizer_config(checkpoint.folder)
     try:
-        tokenizer = loader.from_pretrained(
-            checkpoint.folder, local_files_only=True, trust_remote_code=False, use_fast=True
-        )
-        tokenizer(PROBE, verbose=False)
+        with quiet_libraries():
+            tokenizer = loader.from_pretrained(
+                checkpoint.folder, local_files_only=True, trust_remote_code=False, use_fast=True
+            )
+            if tokenizer.is_fast:
+                keep_tokenizer_file(tokenizer, checkpoint)
+            tokenizer(PROBE, verbose=False)
     except BaseException as error:  # plain Exceptions, and the PanicException of tokenizers' Rust, which is none
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
@@ -175,21 +180,43 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def _tokenizer_error(folder: Path, error: BaseException) -> SourceError:
-    if "trust_remote_code" in str(error):
-        return CheckpointUnsafe(
-            f"{folder / TOKENIZER_CONFIG} wants code of its own (auto_map).",
-            "hfx runs no remote code: save the tokenizer as a PreTrainedTokenizerFast.",
+    from huggingface_hub.errors import StrictDataclassError
+
+    if isinstance(
+        error, StrictDataclassError
+    ):  # AutoTokenizer reads config.json first, and transformers 5 checks types
+        return CheckpointCorrupt(
+            f"{folder / 'config.json'} can't be read by transformers: {_first_lines(error)}",
+            "Correct or remove the named field.",
         )
+    if "trust_remote_code" in str(error):
+        return _wants_code(folder / TOKENIZER_CONFIG)
     return CheckpointCorrupt(
         f"The tokenizer of {folder} can't be loaded: {_first_lines(error)}",
         "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
     )
 
 
-def _refuse_foreign_files(folder: Path) -> None:
-    """A tokenizer's config may name its files by a path, which transformers would follow anywhere."""
+def _wants_code(file: Path) -> CheckpointUnsafe:
+    return CheckpointUnsafe(
+        f"{file} wants code of its own (auto_map).",
+        "hfx runs no remote code: save the tokenizer as a PreTrainedTokenizerFast.",
+    )
+
+
+def _is_known(tokenizer_class: str) -> bool:
+    """Whether transformers has the class itself; without it, version 5 reads tokenizer.json in a way of its own."""
+    import transformers
+
+    return any(hasattr(transformers, tokenizer_class + ending) for ending in ("", "Fast"))
+
+
+def _check_tokenizer_config(folder: Path) -> None:
+    """Refuse a class of its own, and files named by a path, which transformers would follow anywhere."""
     file = folder / TOKENIZER_CONFIG
     config = read_json(file) if file.is_file() else {}
+    if "AutoTokenizer" in (config.get("auto_map") or ()) and not _is_known(str(config.get("tokenizer_class"))):
+        raise _wants_code(file)
     for key in TOKENIZER_FILE_KEYS:
         value = config.get(key)
         if isinstance(value, str) and Path(value).is_file() and not _is_inside(folder, Path(value)):

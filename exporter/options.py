@@ -19,10 +19,17 @@ from hfx.releases import DEFAULT_TAG, Release, release
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 Device = Literal["cpu", "gpu", "both"]
 CpuRuntime = Literal["auto", "openvino", "onnxruntime"]
+Exporter = Literal["own", "optimum"]
+# By what a graph was made: hfx's own blocks from a generator's tensors, torch's tracer, or optimum.
+Graph = Literal["own", "traced", "optimum"]
 P = TypeVar("P", bound=Precision)
 
 # Options that only one kind of model takes: field -> how it is typed.
-ENCODER_OPTIONS = {"max_batch_size": "--max-batch-size", "aggregation": "--aggregation"}
+ENCODER_OPTIONS = {
+    "max_batch_size": "--max-batch-size",
+    "aggregation": "--aggregation",
+    "exporter": "--exporter optimum",
+}
 GENERATOR_OPTIONS = {"slots": "--slots"}
 SMALLEST_MAX_LENGTH = 8  # room for the special tokens of a pair and a few words
 
@@ -36,6 +43,7 @@ class ExportOptions:
     precision: str | None = None
     device: Device = "both"
     cpu_runtime: CpuRuntime = "auto"
+    exporter: Exporter = "own"
     repository: Path = Path("model_repository")
     triton: str = DEFAULT_TAG
     max_batch_size: int | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx import names
-from hfx.errors import UsageError, VerificationFailed
+from hfx.errors import VerificationFailed
 from hfx.exporter import folders, runtime
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.options import Precision
@@ -57,13 +57,10 @@ class Artefacts:
 
 def load(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The checkpoint's model and tokenizer in memory, checked."""
-    from hfx.exporter.build import supported_model_types
     from hfx.exporter.load import load_model, load_tokenizer
     from hfx.exporter.sentence_transformers import read_pooling
-    from hfx.exporter.source import require_supported
 
     task = plan.task
-    require_supported(plan.checkpoint.model_type, supported_model_types(task), task.task)
     pooling = read_pooling(plan.checkpoint.folder) if task.headless else None
     tokenizer = load_tokenizer(plan.checkpoint)
     model = load_model(plan.checkpoint, task.auto_class, task.headless)
@@ -74,7 +71,8 @@ def build(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The float32 graph."""
     from hfx.exporter.build import build_graph
 
-    graph = build_graph(made.model, plan.task, plan.opset, int(made.tokenizer.pad_token_id or 0), made.pooling)
+    pad_id = int(made.tokenizer.pad_token_id or 0)
+    graph = build_graph(made.model, plan.task, plan.opset, pad_id, made.pooling, plan.exporter)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
     return replace(made, graph=graph, inputs=inputs)
 
@@ -104,7 +102,7 @@ def write_nets(plan: ExportPlan, made: Artefacts) -> Artefacts:
             )
             counts["int8_weights"] = quantized.weights
             save(quantized.model, path)
-            group = _hidden_size(plan)
+            group = int(made.model.config.hidden_size)
         elif not path.exists():
             save(graph, path)
         candidates[name] = (runtime.CpuChoice(name, group if name == "openvino" else None), path)
@@ -263,14 +261,6 @@ def _beginning(plan: Plan, staging: Staging) -> tuple[Any, Iterable[Step[Any, An
 
         return GeneratorArtefacts(staging), GENERATOR_STEPS
     return Artefacts(staging), STEPS
-
-
-def _hidden_size(plan: ExportPlan) -> int:
-    config = plan.checkpoint.config
-    for key in ("hidden_size", "dim", "d_model"):
-        if isinstance(config.get(key), int):
-            return int(config[key])
-    raise UsageError(f"{plan.checkpoint.id} has no hidden size.", "Use --cpu-runtime onnxruntime.")
 
 
 def _built(plan: ExportPlan) -> dict[str, Precision]:

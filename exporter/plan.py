@@ -6,18 +6,22 @@ options; loads no weight and imports no torch.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
+from hfx.exporter.encoders import ENCODERS, Encoder, check_encoder
 from hfx.exporter.generation.plan import GeneratorPlan, make_generator_plan
 from hfx.exporter.generation.tasks import is_generator
 from hfx.exporter.options import (
     GENERATOR_OPTIONS,
     CpuRuntime,
+    Exporter,
     ExportOptions,
+    Graph,
     Precision,
     checked_max_length,
     precisions,
@@ -31,7 +35,7 @@ from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREG
 from hfx.names import Task
 from hfx.releases import Release
 
-# optimum's recommended minimum for most encoders, and below the maximum of every release in the table.
+# LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
 OPSET = 18
 DEFAULT_MAX_BATCH_SIZE = 64
 LARGEST_MAX_BATCH_SIZE = 1024
@@ -45,10 +49,9 @@ WIDTHS = (
     *range(576, 1025, 64),
     *range(1152, 2049, 128),
     *range(2304, 4097, 256),
+    *range(4608, 8193, 512),
 )
 FALLBACK_MAX_LENGTH = 512
-# Position tables of these begin after the padding position: 514 rows for 512 tokens.
-OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text", "esm", "ibert", "longformer")
 PRECISIONS: Mapping[str | None, tuple[Precision, Precision]] = {
     None: ("fp32", "fp16"),
     "fp32": ("fp32", "fp32"),
@@ -68,6 +71,7 @@ class ExportPlan:
     cpu_precision: Precision | None
     gpu_precision: Precision | None
     cpu_runtime: CpuRuntime
+    exporter: Exporter
     release: Release
     opset: int
     max_batch_size: int
@@ -80,6 +84,11 @@ class ExportPlan:
     force: bool
     command: str
 
+    @property
+    def graph(self) -> Graph:
+        """By what the graph is made."""
+        return "optimum" if self.exporter == "optimum" else "traced"
+
     def describe(self) -> dict[str, object]:
         """The plan as it is printed by `--dry-run`."""
         return {
@@ -91,6 +100,7 @@ class ExportPlan:
             "repository": str(self.repository),
             "precision": {"cpu": self.cpu_precision, "gpu": self.gpu_precision},
             "cpu_runtime": self.cpu_runtime,
+            "graph": self.graph,
             "triton": self.release.tag,
             "onnxruntime": self.release.ort,
             "opset": self.opset,
@@ -119,6 +129,8 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportP
     """Decide everything about the export of an encoder."""
     task = find_task(options.task) if options.task else infer_task(checkpoint)
     refuse_foreign(options, GENERATOR_OPTIONS, task.task)
+    check_encoder(checkpoint, task.task)
+    _check_exporter(options.exporter)
     settings = task.postprocess_settings
     if settings is not None:
         settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
@@ -132,12 +144,21 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportP
         cpu_precision=cpu,
         gpu_precision=gpu,
         cpu_runtime=options.cpu_runtime,
+        exporter=options.exporter,
         opset=OPSET,
         max_batch_size=_max_batch_size(options.max_batch_size),
         max_length=max_length,
         widths=widths_up_to(max_length),
         aggregation=_aggregation(options.aggregation, task),
     )
+
+
+def _check_exporter(exporter: Exporter) -> None:
+    if exporter == "optimum" and importlib.util.find_spec("optimum") is None:
+        raise UsageError(
+            "--exporter optimum needs optimum, which is not installed.",
+            "Leave it out, or install hfx[optimum] in an environment of its own: optimum wants transformers 4.57.",
+        )
 
 
 def widths_up_to(max_length: int) -> tuple[int, ...]:
@@ -169,7 +190,8 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
         padding = config.get("pad_token_id")
-        offset = (padding if isinstance(padding, int) else 1) + 1 if checkpoint.model_type in OFFSET_POSITIONS else 0
+        encoder = ENCODERS.get(checkpoint.model_type, Encoder())
+        offset = (padding if isinstance(padding, int) else 1) + 1 if encoder.positions_after_padding else 0
         limits.append(positions - offset)
     if (stated := tokenizer_limit(checkpoint.folder)) is not None:
         limits.append(stated)

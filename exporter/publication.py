@@ -48,7 +48,7 @@ def seal(
         versions=_versions(),
         created=created_now(),
         parity=parity,
-        choices=choices,
+        choices={"graph": plan.graph, **choices},
     )
     write_manifest(manifest, root / plan.name / MANIFEST_FILE)
     return manifest

@@ -21,12 +21,18 @@ TRANSFORMER_CONFIGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 KNOWN_PIPELINES = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
+# By the fields that are true; from version 6 on, by the values of `pooling_mode`.
 KNOWN_MODES: dict[str, Mode] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "mean": "mean",
+    "cls": "cls",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
 }
+TEXT_METHOD = ("forward", "last_hidden_state")
 
 
 def read_pooling(folder: Path) -> Pooling:
@@ -61,7 +67,15 @@ def _transformer_config(folder: Path) -> dict[str, Any]:
 
 
 def _refuse_prepared_texts(folder: Path) -> None:
-    """What sentence-transformers do to a text before its tokenizer sees it."""
+    """What sentence-transformers do to a text before its tokenizer sees it, and another way through the model."""
+    modalities = _transformer_config(folder).get("modality_config")
+    text = modalities.get("text") if isinstance(modalities, dict) else None
+    if isinstance(text, dict) and (text.get("method"), text.get("method_output_name")) != TEXT_METHOD:
+        raise CheckpointUnsupported(
+            f"The texts for {folder} go through {text.get('method')!r} of the model to "
+            f"{text.get('method_output_name')!r} (modality_config).",
+            f"hfx exports models of which {TEXT_METHOD[0]!r} gives {TEXT_METHOD[1]!r}.",
+        )
     file = folder / LIBRARY_CONFIG
     if file.is_file() and read_json(file).get("default_prompt_name") is not None:
         raise CheckpointUnsupported(
@@ -93,9 +107,11 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
 def _mode(file: Path) -> Mode:
     config = read_json(file)
     chosen = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    stated = config.get("pooling_mode", [])
+    chosen += map(str, stated if isinstance(stated, list) else [stated])
     if len(chosen) == 1 and chosen[0] in KNOWN_MODES:
         return KNOWN_MODES[chosen[0]]
     raise CheckpointUnsupported(
         f"{file} asks for the pooling {', '.join(chosen) or '(none)'}, which hfx can't export.",
-        f"Supported: one of {', '.join(KNOWN_MODES)}.",
+        f"Supported: one of {', '.join(dict.fromkeys(KNOWN_MODES.values()))}.",
     )

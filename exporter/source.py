@@ -158,7 +158,12 @@ def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path,
             f"{model!r} is neither a folder here nor a model on the hub.",
             "Check the spelling; for a private model, log in with `hf auth login`.",
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except (
+        LocalEntryNotFoundError,
+        HfHubHTTPError,
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: an answer that is no JSON
         if getattr(error, "errno", None) == errno.ENOSPC:
             raise StorageFull(
                 f"No room to download {model!r}: {error}.", "Free space, or point HF_HOME at a larger disk."
@@ -184,12 +189,3 @@ def _resolved(link: Path) -> Path:
         return link.resolve()
     except (OSError, RuntimeError) as error:
         raise CheckpointUnsafe(f"{link} is a link that leads back to itself.", "Remove it.") from error
-
-
-def require_supported(model_type: str, supported: frozenset[str], task: str) -> None:
-    """Raise CheckpointUnsupported, naming what is supported, unless `model_type` is."""
-    if model_type not in supported:
-        raise CheckpointUnsupported(
-            f"{task} of {model_type!r} models can't be exported.",
-            f"Supported architectures: {', '.join(sorted(supported))}.",
-        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hfx.exporter.graph.blocks import FloatArray, Parameter
 from hfx.exporter.source import Checkpoint
 
 NAMES_SHOWN = 6
+ROWS_READ = 4096  # of two tables at once, where they are compared
 FLOATS = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"}
 
 
@@ -59,6 +60,24 @@ class CheckpointTensors:
         present = [name for name in names if name in self._stored]
         self._asked.update(present)
         return present[0] if present else names[0]
+
+    def require_floats(self, names: Iterable[str]) -> None:
+        """Raise CheckpointCorrupt where one of `names`, with a prefix or without, holds no floating point numbers."""
+        wanted = tuple(names)
+        for name, stored in self._stored.items():
+            if stored.dtype not in FLOATS and any(each.endswith(name) or name.endswith(each) for each in wanted):
+                self._refuse_integers(name)
+
+    def differ(self, name: str, *others: str) -> bool:
+        """Whether `name` is stored, and the first of the `others` that is stored has other values."""
+        other = next((each for each in others if each in self._stored), None)
+        if name not in self._stored or other is None:
+            return False
+        one, two = self._stored[name], self._stored[other]
+        if one.shape != two.shape:
+            return True
+        parts = ((slice(start, start + ROWS_READ),) for start in range(0, one.shape[0], ROWS_READ))
+        return not all(np.array_equal(self._read(name, part), self._read(other, part)) for part in parts)
 
     def parameter(self, name: str, *shape: int) -> Parameter:
         """Tensor `name`, which must have this shape, as float32."""
@@ -99,7 +118,12 @@ class CheckpointTensors:
             self._missing.append(name)
         elif stored.shape != shape:
             self._misshapen.append(f"{_short(name)} ({list(stored.shape)}, not {list(shape)})")
-        elif stored.dtype not in FLOATS:
+        else:
+            self._refuse_integers(name)
+
+    def _refuse_integers(self, name: str) -> None:
+        stored = self._stored[name]
+        if stored.dtype not in FLOATS:
             raise CheckpointCorrupt(
                 f"{name} in {stored.file} holds {stored.dtype}, no floating point numbers.",
                 "Pass the float checkpoint; hfx quantizes by itself.",

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from hfx.names import ATTENTION_MASK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+# Class of a module -> its children whose output (True) or input is seen from the tokens beside it.
+SEEN_BESIDE: Mapping[str, Mapping[str, bool]] = {
+    "ConvBertSelfAttention": {"conv_out_layer": True, "key_conv_attn_layer": False},
+    "MobileBertEmbeddings": {"word_embeddings": True},
+    "NystromformerSelfAttention": {"value": True},
+}
 
 
 @contextlib.contextmanager
 def traceable(model: PreTrainedModel) -> Iterator[None]:
     """While this is entered, a trace of `model` is what the model means."""
-    with _pooling_at_the_last_end(model), _one_set_of_positions(model):
+    with _pooling_at_the_last_end(model), _one_set_of_positions(model), _zeros_at_padding(model):
         yield
 
 
@@ -67,6 +76,40 @@ def _one_set_of_positions(model: PreTrainedModel) -> Iterator[None]:
 
     with _replaced(module, "build_rpos", build_rpos):
         yield
+
+
+@contextlib.contextmanager
+def _zeros_at_padding(model: PreTrainedModel) -> Iterator[None]:
+    """Convolutions see the tokens beside them: padding counts as nothing, as what lies beyond the end of a text does.
+
+    Without it a padded row has other answers than its text alone, which is what a pipeline is given.
+    """
+    masks: list[Any] = []  # of the forward that runs
+
+    def keep_mask(module: Any, arguments: Any, named: Any) -> None:
+        masks[:] = [named.get(ATTENTION_MASK)]
+
+    def mask_output(module: Any, arguments: Any, output: Any) -> Any:
+        return output if masks[0] is None else output * masks[0][:, :, None].to(output.dtype)
+
+    def mask_input(module: Any, arguments: Any) -> Any:
+        (values,) = arguments  # [rows, channels, tokens]
+        return values if masks[0] is None else (values * masks[0][:, None, :].to(values.dtype),)
+
+    handles = []
+    for module in model.modules():
+        for name, is_output in SEEN_BESIDE.get(type(module).__name__, {}).items():
+            child = getattr(module, name)
+            handles.append(
+                child.register_forward_hook(mask_output) if is_output else child.register_forward_pre_hook(mask_input)
+            )
+    if handles:
+        handles.append(model.register_forward_pre_hook(keep_mask, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     source, target, vocabulary = reader.embeddings()
     encoder, decoder = reader.stack("encoder", source), reader.stack("decoder", target)
     bias = reader.final_bias(vocabulary)
-    tied = config.flag("tie_word_embeddings")
+    tied = reader.tied
     weight = target.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
     positions = config.size("max_position_embeddings")
     net = Net(
@@ -87,14 +87,25 @@ class _Reader:
         self.variant = VARIANTS[config.values["model_type"]]
         self.hidden = config.size("d_model")
         self.activation = config.activation("activation_function")
+        tables = (
+            root + name for name in ("shared.weight", "decoder.embed_tokens.weight", "encoder.embed_tokens.weight")
+        )
+        self.tied = config.tied_head(tensors, "lm_head.weight", *tables)
         self.scale = math.sqrt(self.hidden) if config.flag("scale_embedding") else 1.0
 
     def embeddings(self) -> tuple[Embedding, Embedding, int]:
-        """The encoder's and the decoder's, which are one but for some of Marian's, and the decoder's vocabulary."""
+        """The encoder's and the decoder's, and the decoder's vocabulary.
+
+        They are one, but for some of Marian's, and where transformers 5 saved an untied model: it has three tables, and
+        reads the shared one nowhere.
+        """
         vocabulary = self.config.size("vocab_size")
         source, target = (f"{self.root}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
-        copies = [target, "lm_head.weight"] if self.config.flag("tie_word_embeddings") else [target]
+        copies = [target, "lm_head.weight"] if self.tied else [target]
         if self.config.get("share_encoder_decoder_embeddings") in (True, None):
+            if not self.config.tied and not self.config.written_by_4:
+                self.tensors.first(self.root + "shared.weight")
+                return self.embedding(source, vocabulary), self.embedding(target, vocabulary), vocabulary
             name = self.tensors.first(self.root + "shared.weight", source, *copies)
             shared = self.embedding(name, vocabulary)
             return shared, shared, vocabulary

@@ -13,7 +13,10 @@ from typing import Any
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN
 from hfx.exporter.graph.blocks import Activation
+from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tensors import CheckpointTensors
+from hfx.exporter.transformers_versions import tied_and_scaled, written_by_4
 
 LARGEST_SIZE = 100_000_000
 MOST_LAYERS = 1_000
@@ -37,10 +40,17 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(frozen=True)
 class Config:
-    """Typed access to a resolved config; every error names the field and the file."""
+    """Typed access to a resolved config; every error names the field and the file.
+
+    `tied`, `scaled`: whether the head is the table of embeddings, and whether a T5 scales what goes into it. Both as
+    the version of transformers means it that wrote the file; `written_by_4` says which (transformers_versions.py).
+    """
 
     file: Path
     values: dict[str, Any]
+    tied: bool = True
+    scaled: bool = False
+    written_by_4: bool = False
 
     def get(self, field: str) -> Any:
         """The value as it is; None where there is none."""
@@ -63,6 +73,13 @@ class Config:
         if not isinstance(value, bool):
             raise self._corrupt(field, "true or false")
         return value
+
+    def tied_head(self, tensors: CheckpointTensors, head: str, *tables: str) -> bool:
+        """Whether the head is the table of embeddings, which is stored under one of the names `tables`.
+
+        transformers 4 overwrites a `head` that is stored beside a tied table, 5 uses it where it differs.
+        """
+        return self.tied and (self.written_by_4 or not tensors.differ(head, *tables))
 
     def positive(self, field: str) -> float:
         """A finite number above 0."""
@@ -121,8 +138,10 @@ def resolve_config(checkpoint: Checkpoint) -> Config:
 
     file = checkpoint.folder / "config.json"
     try:
-        config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
+        with quiet_libraries():
+            config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a config that no one foresaw fails anywhere in transformers
         reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         raise CheckpointCorrupt(f"{file} can't be read by transformers: {reason}", AGAIN) from error
-    return Config(file, config.to_dict())
+    tied, scaled = tied_and_scaled(checkpoint.config)
+    return Config(file, config.to_dict(), tied, scaled, written_by_4(checkpoint.config))

@@ -24,7 +24,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     hidden, vocabulary, positions = config.size("n_embd"), config.size("vocab_size"), config.size("n_positions")
     root = tensors.prefix("transformer.")
     reader = _Reader(config, tensors, root)
-    tied = config.flag("tie_word_embeddings")
+    tied = config.tied_head(tensors, "lm_head.weight", root + "wte.weight")
     table = tensors.first(root + "wte.weight", *(["lm_head.weight"] if tied else []))
     embedding = Embedding(root + "wte", tensors.parameter(table, vocabulary, hidden))
     stack = Stack(

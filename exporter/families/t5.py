@@ -42,13 +42,15 @@ IGNORED = re.compile(
 def read(config: Config, tensors: CheckpointTensors) -> Net:
     """A T5 checkpoint as blocks."""
     reader = _Reader(config, tensors)
-    vocabulary, tied = config.size("vocab_size"), config.flag("tie_word_embeddings")
-    copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *(["lm_head.weight"] if tied else [])]
-    table = tensors.parameter(tensors.first("shared.weight", *copies), vocabulary, reader.hidden)
+    vocabulary = config.size("vocab_size")
+    names = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    tied = config.tied_head(tensors, "lm_head.weight", *names)
+    table = tensors.parameter(tensors.first(*names, *(["lm_head.weight"] if tied else [])), vocabulary, reader.hidden)
     embedding = Embedding("shared", table)
     decoder = reader.stack("decoder", embedding, reader.decoder_layers, two_sided=False)
-    if tied:  # the hidden state is scaled before a tied head; here its last norm scales it
+    if config.scaled:  # the last norm scales the hidden state
         decoder = replace(decoder, final_norm=reader.norm("decoder.final_layer_norm", reader.hidden**-0.5))
+    if tied:
         head = Head(Linear("lm_head", table), embedding)
     else:
         head = Head(Linear("lm_head", tensors.parameter("lm_head.weight", vocabulary, reader.hidden)), None)

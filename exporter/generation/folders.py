@@ -14,6 +14,7 @@ from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.tensors import INPUTS, OUTPUTS, STREAM_INPUTS
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
 from hfx.exporter.runtime import Runtime
+from hfx.exporter.transformers_versions import cleans_up
 from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.repository import InstanceGroup, ModelConfig, Staging
@@ -106,6 +107,6 @@ def generation_json(plan: GeneratorPlan, tokenizer: Any, facts: EngineFacts) -> 
         "max_source": None if facts.max_source is None else min(facts.max_source, plan.max_source or facts.max_source),
         "max_length": min(facts.max_length, plan.max_length),
         **plan.settings.as_json(),
-        "clean_up_tokenization_spaces": bool(tokenizer.clean_up_tokenization_spaces),
+        "clean_up_tokenization_spaces": cleans_up(tokenizer, plan.checkpoint),
         "special_token_ids": special,
     }

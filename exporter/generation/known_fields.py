@@ -28,6 +28,7 @@ OTHERS = ("stop_strings", "num_return_sequences")
 # Fields that hfx has not, and the values with which they do nothing (null always does).
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "assistant_early_exit": (),
+    "assistant_ensemble_weight": (),
     "constraints": (),
     "diversity_penalty": (0,),
     "dola_layers": (),
@@ -45,9 +46,11 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "prompt_lookup_num_tokens": (),
     "renormalize_logits": (False,),
     "sequence_bias": (),
+    "speculation_type": (),
     "token_healing": (False,),
     "top_h": (),
     "typical_p": (1,),
+    "use_mtp": (False,),
     "watermarking_config": (),
 }
 # Fields that say where a config came from, what else generate() returns or how it computes, never which tokens.
@@ -59,9 +62,11 @@ WITHOUT_EFFECT = (
     "cache_config",
     "cache_implementation",
     "compile_config",
+    "continuous_batching_config",
     "disable_compile",
     "is_assistant",
     "low_memory",
+    "max_cache_len",
     "max_matching_ngram_size",
     "num_assistant_tokens",
     "num_assistant_tokens_schedule",

@@ -17,6 +17,7 @@ from hfx.exporter.options import (
     ENCODER_OPTIONS,
     CpuRuntime,
     ExportOptions,
+    Graph,
     Precision,
     checked_max_length,
     precisions,
@@ -68,6 +69,11 @@ class GeneratorPlan:
     command: str
 
     @property
+    def graph(self) -> Graph:
+        """By what the graphs are made."""
+        return "own"
+
+    @property
     def built(self) -> dict[Device, Precision]:
         """The devices that something is built for, with their precisions."""
         both: dict[Device, Precision | None] = {"cpu": self.cpu_precision, "gpu": self.gpu_precision}
@@ -84,6 +90,7 @@ class GeneratorPlan:
             "repository": str(self.repository),
             "precision": {"cpu": self.cpu_precision, "gpu": self.gpu_precision},
             "cpu_runtime": self.cpu_runtime,
+            "graph": self.graph,
             "triton": self.release.tag,
             "max_length": self.max_length,
             "max_source": self.max_source,

@@ -7,7 +7,7 @@ answer and that hfx has not is refused by name; nothing is dropped silently. It 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
@@ -15,6 +15,7 @@ from hfx.exporter.config_file import read_json
 from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, OFF, WITHOUT_EFFECT
 from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.transformers_versions import bad_words_at_start
 from hfx.names import Task
 
 FILE = "generation_config.json"
@@ -39,6 +40,7 @@ class GenerationSettings:
     suppress: tuple[int, ...] = ()
     begin_suppress: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    bad_words_at_start: bool = True
     prefix: str = ""
     origins: tuple[str, ...] = field(default=(), compare=False)
 
@@ -55,6 +57,7 @@ class GenerationSettings:
             "suppress_tokens": list(self.suppress),
             "begin_suppress_tokens": list(self.begin_suppress),
             "bad_words_ids": [list(words) for words in self.bad_words],
+            "bad_words_at_start": self.bad_words_at_start,
             "prefix": self.prefix,
         }
 
@@ -81,7 +84,8 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
     origins = dict.fromkeys(fields, origin) | dict.fromkeys(tasks, f"task_specific_params.{task.task} of config.json")
     reader = _Reader(fields | tasks, origins, int(checkpoint.config.get("vocab_size") or 0))
     reader.refuse_unknown()
-    return reader.settings(task, positions, prefix)
+    settings = reader.settings(task, positions, prefix)
+    return replace(settings, bad_words_at_start=bad_words_at_start(checkpoint.config))
 
 
 def _task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str, Any], str]:

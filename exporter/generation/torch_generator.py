@@ -6,10 +6,7 @@ Owns padding and the settings that the checkpoint itself gives; it knows no engi
 from __future__ import annotations
 
 import copy
-import logging
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.transformers_versions import cleans_up, fill_unset
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +37,7 @@ class TorchGenerator:
     tokenizer: Any
     settings: Any  # transformers' GenerationConfig
     start: Ids  # what an encoder-decoder's decoder begins with; empty for a decoder
+    cleans_up: bool  # whether texts lose the spaces before punctuation
 
     @classmethod
     def open(cls, plan: GeneratorPlan, tokenizer: Any) -> TorchGenerator:
@@ -50,11 +50,14 @@ class TorchGenerator:
             settings.update(**_task_settings(plan.checkpoint, plan.task.task))
         if settings.pad_token_id is None:
             settings.pad_token_id = plan.settings.pad_id
-        return cls(model, tokenizer, settings, plan.settings.decoder_start_ids)
+        fill_unset(settings)
+        # What the settings leave open, generate() takes from the model's: they are all that counts here.
+        model.generation_config = type(settings)()
+        return cls(model, tokenizer, settings, plan.settings.decoder_start_ids, cleans_up(tokenizer, plan.checkpoint))
 
     @property
     def _can_cache(self) -> bool:
-        """Transformers (4.57) makes caches for as many layers as a T5's encoder has, which its decoder may not have."""
+        """transformers makes caches for as many layers as a T5's encoder has, which its decoder may not have."""
         config = self.model.config
         return getattr(config, "num_decoder_layers", None) in (None, config.num_hidden_layers)
 
@@ -78,12 +81,11 @@ class TorchGenerator:
         scores = [0.0] * len(prompts)
         for chosen in self._batches(prompts, settings):
             padded, mask = _padded([prompts[i] for i in chosen], settings.pad_token_id, left=not self.start)
-            with torch.inference_mode(), _quiet():
+            with torch.inference_mode(), quiet_libraries():
                 found = self.model.generate(
                     torch.from_numpy(padded),
                     attention_mask=torch.from_numpy(mask),
                     generation_config=settings,
-                    use_model_defaults=False,  # else a setting that is transformers' own default is not obeyed
                 )
             begin = len(self.start) or padded.shape[1]
             for row, index in enumerate(chosen):
@@ -101,9 +103,8 @@ class TorchGenerator:
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of ids as transformers' pipelines give it."""
-        clean = bool(self.tokenizer.clean_up_tokenization_spaces)
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=clean)
-        return text
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(self.tokenizer.clean_up_tokenization(text)) if self.cleans_up else text
 
     def _forward(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> list[torch.Tensor]:
         import torch
@@ -150,20 +151,6 @@ class TorchGenerator:
         layers = getattr(config, "decoder_layers", None) or getattr(config, "num_decoder_layers", None)
         width = int(layers or config.num_hidden_layers) * int(config.hidden_size)
         return self._run_bytes // (2 * 4 * width)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' remarks on settings that are the checkpoint's own."""
-    import transformers
-
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        transformers.logging.set_verbosity(before)
 
 
 def _task_settings(checkpoint: Checkpoint, task: str) -> dict[str, Any]:

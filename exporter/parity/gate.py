@@ -68,9 +68,9 @@ def make_reference(
     inputs: tuple[str, ...],
     pooling: Pooling | None,
 ) -> Reference:
-    """Answer `requests` with the torch model `checkpoint`: one forward a request, on the tokens that are served."""
+    """Answer `requests` with the torch model `checkpoint`: on the tokens that are served, without padding."""
     encoded = model.encode(requests)
-    outputs = forward(checkpoint, encoded, inputs, model.layout.outputs, pooling)
+    outputs = forward(checkpoint, encoded, inputs, model.layout.outputs, model.token_outputs, pooling)
     answers = [model.answer(r, e, o) for r, e, o in zip(requests, encoded, outputs, strict=True)]
     return Reference(requests, encoded, outputs, answers)
 

@@ -1,4 +1,4 @@
-"""The checkpoint's own answers: one torch forward a request, batched, in the net's tensor names.
+"""The checkpoint's own answers in torch, in the net's tensor names, from texts without padding.
 
 What every file of every precision is held against. Knows no ONNX.
 """
@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx import names
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter.graph.pooling import LOWEST, NORM_FLOOR, TINY, Pooling
 
 if TYPE_CHECKING:
     import torch
 
 Tensors = dict[str, NDArray[Any]]
+Place = tuple[int, tuple[int, ...]]  # of a sequence: its request, and where in that
 TOKENS_A_FORWARD = 4096  # bounds the memory of one forward
 
 
@@ -27,59 +29,57 @@ def forward(
     requests: Sequence[Tensors],
     inputs: tuple[str, ...],
     outputs: Sequence[str],
+    by_token: frozenset[str],
     pooling: Pooling | None,
 ) -> list[Tensors]:
     """The net's outputs of each encoded request (one row each: `[1, width]` or `[1, sequences, width]`).
 
-    Requests of one shape share a forward. Without `pooling` the outputs are the model's own of these names.
+    The model sees no padding, as in a pipeline that is given one text; sequences of one length share a forward. An
+    output of `by_token` has zeros at padding. Without `pooling` the outputs are the model's own of these names.
+    Raises CheckpointUnsupported where the model itself fails.
     """
-    by_width: dict[int, list[int]] = defaultdict(list)
+    by_length: dict[int, list[Place]] = defaultdict(list)
     for index, request in enumerate(requests):
-        by_width[request[names.INPUT_IDS].shape[-1]].append(index)
+        mask = request[names.ATTENTION_MASK]
+        for place in np.ndindex(mask.shape[:-1]):
+            by_length[int(mask[place].sum())].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
-    for width, members in by_width.items():
-        for chunk in _chunks(members, requests, width):
-            flat = {n: np.concatenate([requests[i][n].reshape(-1, width) for i in chunk]) for n in inputs}
-            found = _run(model, flat, outputs, pooling)
-            start = 0
-            for index in chunk:
-                shape = requests[index][names.INPUT_IDS].shape
-                end = start + int(np.prod(shape[:-1]))
-                results[index] = {n: v[start:end].reshape(shape[:-1] + v.shape[1:]) for n, v in found.items()}
-                start = end
+    for length, members in by_length.items():
+        for chunk in _chunks(members, max(1, TOKENS_A_FORWARD // length)):
+            feed = {name: np.stack([requests[i][name][place][:length] for i, place in chunk]) for name in inputs}
+            for name, rows in _run(model, feed, outputs, pooling).items():
+                for (index, place), row in zip(chunk, rows, strict=True):
+                    lead = requests[index][names.ATTENTION_MASK].shape
+                    shape = (*lead, *row.shape[1:]) if name in by_token else (*lead[:-1], *row.shape)
+                    target = results[index].setdefault(name, np.zeros(shape, row.dtype))
+                    target[place][: len(row)] = row
     return results
 
 
-def _chunks(members: list[int], requests: Sequence[Tensors], width: int) -> list[list[int]]:
-    chunks: list[list[int]] = []
-    tokens = TOKENS_A_FORWARD
-    for index in members:
-        size = requests[index][names.INPUT_IDS].size
-        if tokens + size > TOKENS_A_FORWARD:
-            chunks.append([])
-            tokens = 0
-        chunks[-1].append(index)
-        tokens += size
-    return chunks
+def _chunks(members: list[Place], size: int) -> list[list[Place]]:
+    return [members[start : start + size] for start in range(0, len(members), size)]
 
 
 def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooling: Pooling | None) -> Tensors:
     import torch
 
     feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
+    rows, length = feed[names.INPUT_IDS].shape
     with torch.inference_mode():
         try:
             result = model(**feed)
         except ValueError:
             # BART's classifiers refuse to batch texts that spell "</s>" a different number of times; one by one they
             # are answered.
-            if len(feed[names.INPUT_IDS]) == 1:
+            if rows == 1:
                 raise
-            rows = [
-                _run(model, {n: v[i : i + 1] for n, v in flat.items()}, outputs, pooling)
-                for i in range(len(feed[names.INPUT_IDS]))
-            ]
-            return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+            alone = [_run(model, {n: v[i : i + 1] for n, v in flat.items()}, outputs, pooling) for i in range(rows)]
+            return {name: np.concatenate([row[name] for row in alone]) for name in alone[0]}
+        except (RuntimeError, IndexError) as error:
+            raise CheckpointUnsupported(
+                f"{type(model).__name__} itself fails on a text of {length} tokens: {str(error).splitlines()[0][:200]}",
+                "Where only long texts are the reason, pass a smaller --max-length.",
+            ) from error
         if pooling is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}
         pooled = pool(result.last_hidden_state.float(), feed[names.ATTENTION_MASK], pooling)

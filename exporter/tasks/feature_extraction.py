@@ -54,7 +54,6 @@ TASK = EncoderTask(
     task=names.Task.FEATURE_EXTRACTION,
     auto_class="AutoModel",
     architectures=("Model",),
-    export_task="feature-extraction",
     item_rank=1,
     inputs=(TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),),
     outputs=(TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1,)),),

@@ -80,7 +80,6 @@ TASK = EncoderTask(
     task=names.Task.QUESTION_ANSWERING,
     auto_class="AutoModelForQuestionAnswering",
     architectures=("ForQuestionAnswering",),
-    export_task="question-answering",
     item_rank=2,
     inputs=(
         TensorSpec(names.QUESTION, "TYPE_STRING", (1,)),

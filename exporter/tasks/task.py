@@ -44,7 +44,6 @@ class EncoderTask:
     task: Task
     auto_class: str
     architectures: tuple[str, ...]
-    export_task: str
     item_rank: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -60,7 +60,6 @@ TASK = EncoderTask(
     task=names.Task.TEXT_CLASSIFICATION,
     auto_class="AutoModelForSequenceClassification",
     architectures=("ForSequenceClassification",),
-    export_task="text-classification",
     item_rank=1,
     inputs=(
         TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),

@@ -64,7 +64,6 @@ TASK = EncoderTask(
     task=names.Task.TOKEN_CLASSIFICATION,
     auto_class="AutoModelForTokenClassification",
     architectures=("ForTokenClassification",),
-    export_task="token-classification",
     item_rank=1,
     inputs=(TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),),
     outputs=(TensorSpec(names.ENTITIES, "TYPE_STRING", (1,)),),

@@ -65,7 +65,6 @@ TASK = EncoderTask(
     task=names.Task.ZERO_SHOT_CLASSIFICATION,
     auto_class="AutoModelForSequenceClassification",
     architectures=("ForSequenceClassification",),
-    export_task="text-classification",
     item_rank=2,
     inputs=(
         TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),

@@ -34,6 +34,13 @@ class CpuRuntime(StrEnum):
     ONNXRUNTIME = "onnxruntime"
 
 
+class Exporter(StrEnum):
+    """What makes an encoder's graph; a generator's is always hfx's own."""
+
+    OWN = "own"
+    OPTIMUM = "optimum"
+
+
 class Precision(StrEnum):
     """The precision of the files."""
 
@@ -57,6 +64,9 @@ def command(
     cpu_runtime: Annotated[
         CpuRuntime, typer.Option(help="Runtime on the CPU; auto times both and takes the faster one.")
     ] = CpuRuntime.AUTO,
+    exporter: Annotated[
+        Exporter, typer.Option(help="Encoders: what makes the graph; optimum needs the extra [optimum].")
+    ] = Exporter.OWN,
     repository: Annotated[Path, typer.Option(help="Where models are published.")] = Path("model_repository"),
     triton: Annotated[str, typer.Option(help="Tag of the Triton release to build for.")] = "24.10",
     max_batch_size: Annotated[
@@ -95,6 +105,7 @@ def command(
         precision="int8" if quantize else (precision.value if precision else None),
         device=device.value,
         cpu_runtime=cpu_runtime.value,
+        exporter=exporter.value,
         repository=repository,
         triton=triton,
         max_batch_size=max_batch_size,

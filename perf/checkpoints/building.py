@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hfx.exporter.quiet import quiet_libraries
 from hfx.perf.cache import made
 from hfx.perf.checkpoints import vocabulary
 from hfx.perf.checkpoints.shapes import BY_NAME, Shape, smaller
@@ -46,8 +47,9 @@ def write(shape: Shape, folder: Path) -> None:
         model = getattr(transformers, shape.model_class)(config).eval()
     if shape.generation:
         model.generation_config.update(**shape.generation)
-    model.save_pretrained(folder, safe_serialization=True)
-    tokenizer.save_pretrained(folder)
+    with quiet_libraries():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     if wrapper := WRAPPERS.get(shape.model_class):
         _rename_tokenizer(folder / "tokenizer_config.json", wrapper)
 

@@ -22,7 +22,7 @@ from hfx.perf.peers.packages import SEPARATOR
 from hfx.perf.peers.resident import apart
 
 FACTS = "conversion.json"
-LIBRARIES = ("torch", "transformers", "optimum", "optimum-onnx", "onnxruntime", "openvino")
+LIBRARIES = ("torch", "transformers", "onnxruntime", "openvino")
 
 # (model, folder to fill, folders of fetched packages, precision)
 Convert = Callable[[Model, str, str, str], None]

@@ -6,16 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hfx.perf.peers import packages
 from hfx.perf.peers.classifying import Classifying
 from hfx.perf.peers.decoding import Generating, model_class
 from hfx.perf.peers.model import Model
 
+PACKAGES = packages.Packages("optimum", ("optimum-onnx==0.1.0", "optimum==2.1.0"))
 FILES = ("encoder_model", "decoder_model", "decoder_with_past_model", "model")
 CLASSIFIER = "ORTModelForSequenceClassification"
 
 
 def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
     """Export and quantize. Decoders with and without past stay apart: a merged one is not quantized inside its If."""
+    packages.use(fetched)
     merged = {} if model.start is None else {"use_merged": False}
     _export(model_class(model, "ORT"), model, folder, merged)
     if precision == "int8":
@@ -24,6 +27,7 @@ def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
 
 def convert_classifier(model: Model, folder: str, fetched: str, precision: str) -> None:
     """Export and quantize."""
+    packages.use(fetched)
     _export(CLASSIFIER, model, folder, {})
     if precision == "int8":
         _quantize([Path(folder) / "model.onnx"])
@@ -39,6 +43,7 @@ def finish(folder: Path) -> None:
 
 def open_net(model: Model, folder: str, fetched: str, precision: str, threads: int) -> Generating:
     """The converted files, with optimum's IOBinding default."""
+    packages.use(fetched)
     suffix = _suffix(precision)
     files = {"file_name": f"model{suffix}.onnx"}
     if model.start is not None:
@@ -54,6 +59,7 @@ def open_net(model: Model, folder: str, fetched: str, precision: str, threads: i
 
 def open_classifier(model: Model, folder: str, fetched: str, precision: str, threads: int) -> Classifying:
     """The converted file."""
+    packages.use(fetched)
     return Classifying(_opened(CLASSIFIER, folder, {"file_name": f"model{_suffix(precision)}.onnx"}, threads), model)
 
 

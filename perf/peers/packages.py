@@ -1,7 +1,7 @@
 """Packages of peers that hfx itself does not need: fetched once, and seen by the peer's own process alone.
 
-They are put before the environment's in that process, so torch, transformers and OpenVINO are the same for everybody
-where a set does not bring its own.
+They are put before the environment's in that process, so torch and OpenVINO are the same for all peers where a set does
+not bring its own.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Packages:
     def versions(self) -> dict[str, str]:
         """Package -> version."""
         return dict(pin.split("==", 1) for pin in self.pins)
+
+
+# For peers that don't run with the transformers of hfx.
+TRANSFORMERS_4 = Packages("transformers", ("transformers==4.57.6", "huggingface_hub==0.36.2", "tokenizers==0.22.2"))
 
 
 def use(folders: str) -> None:

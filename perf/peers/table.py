@@ -9,20 +9,29 @@ from hfx.perf.peers import ctranslate2, genai, openvino, optimum, torch
 from hfx.perf.peers.library import Library, Way
 from hfx.perf.peers.mlserver_client import MLServer
 from hfx.perf.peers.ours import Ours
+from hfx.perf.peers.packages import TRANSFORMERS_4
 from hfx.perf.peers.peer import Peer
 
 _TORCH = Way(torch.open_net, ("fp32", "bf16"))
-_OPTIMUM = Way(optimum.open_net, ("int8", "fp32"), optimum.convert, optimum.finish)
-_CT2 = Way(ctranslate2.open_net, ("int8", "fp32"), ctranslate2.convert, needs=(ctranslate2.PACKAGES,), has_load=True)
+_OPTIMUM_NEEDS = (optimum.PACKAGES, TRANSFORMERS_4)
+_OPTIMUM = Way(optimum.open_net, ("int8", "fp32"), optimum.convert, optimum.finish, _OPTIMUM_NEEDS)
+_CT2 = Way(
+    ctranslate2.open_net,
+    ("int8", "fp32"),
+    ctranslate2.convert,
+    needs=(ctranslate2.PACKAGES, TRANSFORMERS_4),
+    has_load=True,
+)
+_INTEL_NEEDS = (openvino.PACKAGES, TRANSFORMERS_4)
 _GENAI = Way(
     genai.open_net,
     ("int8", "int4", "bf16", "fp32"),
     genai.convert,
-    needs=(openvino.PACKAGES, genai.PACKAGES),
+    needs=(*_INTEL_NEEDS, genai.PACKAGES),
     sources=lambda: [Path(openvino.__file__)],  # which does most of the conversion
     has_load=True,
 )
-_INTEL = Way(openvino.open_net, ("int8", "bf16", "fp32"), openvino.convert, needs=(openvino.PACKAGES,))
+_INTEL = Way(openvino.open_net, ("int8", "bf16", "fp32"), openvino.convert, needs=_INTEL_NEEDS)
 
 _ALL: tuple[Peer, ...] = (
     Library(
@@ -43,9 +52,11 @@ _ALL: tuple[Peer, ...] = (
         {
             "decoder": _OPTIMUM,
             "encoder-decoder": _OPTIMUM,
-            "classifier": Way(optimum.open_classifier, ("int8", "fp32"), optimum.convert_classifier, optimum.finish),
+            "classifier": Way(
+                optimum.open_classifier, ("int8", "fp32"), optimum.convert_classifier, optimum.finish, _OPTIMUM_NEEDS
+            ),
         },
-        own=("optimum", "optimum-onnx", "onnxruntime"),
+        own=("onnxruntime",),
     ),
     Library(
         "ctranslate2",
@@ -64,7 +75,7 @@ _ALL: tuple[Peer, ...] = (
                 openvino.open_classifier,
                 ("int8", "bf16", "fp32"),
                 openvino.convert_classifier,
-                needs=(openvino.PACKAGES,),
+                needs=_INTEL_NEEDS,
             ),
         },
         own=("openvino",),

@@ -1,6 +1,6 @@
 """What the settings do to scores before a token is chosen: one penalty, and bans of four kinds.
 
-The rules are those of transformers 4.57 (generation/logits_process.py). Its order matters only in that the penalty
+The rules are those of transformers (generation/logits_process.py). Its order matters only in that the penalty
 comes first; forced tokens, which come last, are in endings.py. Nothing of the vocabulary's size is allocated.
 """
 
@@ -110,6 +110,7 @@ class _BadWords:
 
     def __init__(self, settings: Settings) -> None:
         words = [word for word in settings.bad_words_ids if len(word) > 1 or word[0] not in settings.eos_ids]
+        self._earliest = 0 if settings.bad_words_at_start else 1
         self.single: Ids = tuple(word[0] for word in words if len(word) == 1)
         self._by_last: dict[int, list[Ids]] = {}
         for word in words:
@@ -124,16 +125,15 @@ class _BadWords:
             (row, word[-1])
             for row, last in enumerate(histories[:, -1].tolist())
             for word in self._by_last.get(last, ())
-            if _would_complete(histories[row], word)
+            if _would_complete(histories[row], word, self._earliest)
         ]
         return _array([row for row, _ in found]), _array([last for _, last in found])
 
 
-def _would_complete(history: Array, word: Ids) -> bool:
-    # transformers leaves a word alone that is longer than the history, though the next token could complete it.
-    if len(word) > len(history):
-        return False
-    return tuple(history[len(history) - len(word) + 1 :].tolist()) == word[:-1]
+def _would_complete(history: Array, word: Ids, earliest: int) -> bool:
+    """Whether a token more makes `history` end with `word`, which begins at index `earliest` of it or later."""
+    begin = len(history) - len(word) + 1
+    return begin >= earliest and tuple(history[begin:].tolist()) == word[:-1]
 
 
 def _array(*parts: Ids | list[int]) -> Array:

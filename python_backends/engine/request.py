@@ -18,13 +18,14 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a request is decoded; each field means what it means to transformers' `generate` (4.57).
+    """How a request is decoded; each field means what it means to transformers' `generate`.
 
     `max_tokens` and `min_tokens` count new tokens (`max_new_tokens`, `min_new_tokens`). `decoder_prompt` is what an
     encoder-decoder's decoder starts with, and empty for a decoder-only model. `stop_sequences` end a sequence whose
-    new tokens end with one of them. Values that a way of decoding does not read (`temperature` without `do_sample`,
-    `length_penalty` without beams) must be in range and are otherwise ignored: they may be a checkpoint's defaults.
-    Lists are taken for tuples. Raises InvalidRequest.
+    new tokens end with one of them. `bad_words_at_start`: whether a bad word may begin with the first token of the
+    prompt, as in transformers 5, and not in 4.57. Values that a way of decoding does not read (`temperature` without
+    `do_sample`, `length_penalty` without beams) must be in range and are otherwise ignored: they may be a checkpoint's
+    defaults. Lists are taken for tuples. Raises InvalidRequest.
     """
 
     max_tokens: int = 64
@@ -49,6 +50,7 @@ class Settings:
     suppress_ids: Ids = ()
     begin_suppress_ids: Ids = ()
     bad_words_ids: tuple[Ids, ...] = ()
+    bad_words_at_start: bool = True
     stop_sequences: tuple[Ids, ...] = ()
     log_probs: bool = False
 
@@ -238,6 +240,7 @@ _CHECKS: dict[str, _Check] = {
     "suppress_ids": _ids,
     "begin_suppress_ids": _ids,
     "bad_words_ids": _sequences,
+    "bad_words_at_start": _flag,
     "stop_sequences": _sequences,
     "log_probs": _flag,
 }

@@ -47,6 +47,7 @@ class Configuration:
     suppress_tokens: Ids
     begin_suppress_tokens: Ids
     bad_words_ids: tuple[Ids, ...]
+    bad_words_at_start: bool
     prefix: str
     clean_up_tokenization_spaces: bool
     special_token_ids: Ids
@@ -174,6 +175,7 @@ _CHECKS: dict[str, _Check] = {
     "suppress_tokens": _list_of(_ID),
     "begin_suppress_tokens": _list_of(_ID),
     "bad_words_ids": _list_of(_list_of(_ID)),
+    "bad_words_at_start": _of(bool, "true or false"),
     "prefix": _of(str, "a text"),
     "clean_up_tokenization_spaces": _of(bool, "true or false"),
     "special_token_ids": _list_of(_ID),

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, UsageError
-from hfx.exporter.build import supported_model_types
 from hfx.exporter.config_file import MAX_BYTES
-from hfx.exporter.source import open_checkpoint, open_config, require_supported
-from hfx.exporter.tasks import TASKS, EncoderTask
+from hfx.exporter.load import load_tokenizer
+from hfx.exporter.source import open_checkpoint, open_config
 from tests.attacks.damage import DROPPED, edit_json, load, plan, refused
 
 
@@ -112,6 +111,10 @@ def test_an_adapter_is_unsupported(folder: Path) -> None:
         ("id2label", {"00": "a"}),
         ("id2label", {}),
         ("id2label", ["a", "b"]),
+        ("label2id", 3),
+        ("label2id", {"a": "0"}),
+        ("problem_type", "nonsense"),
+        ("problem_type", ["regression"]),
     ],
 )
 def test_a_field_of_a_wrong_kind_is_named_at_once(folder: Path, field: str, value: object) -> None:
@@ -130,8 +133,6 @@ def test_a_field_of_a_wrong_kind_is_named_at_once(folder: Path, field: str, valu
         {"pad_token_id": "x"},
         {"pad_token_id": 10**9},
         {"dtype": "nonsense"},
-        {"problem_type": "nonsense"},
-        {"label2id": 3},
         {"_attn_implementation": "nonsense"},
     ],
     ids=str,
@@ -139,6 +140,12 @@ def test_a_field_of_a_wrong_kind_is_named_at_once(folder: Path, field: str, valu
 def test_a_config_that_transformers_can_not_build_is_corrupt(folder: Path, fields: dict[str, Any]) -> None:
     edit_json(folder / "config.json", **fields)
     refused(CheckpointCorrupt, folder, lambda: load(folder))
+
+
+def test_a_field_of_a_wrong_type_is_the_configs_and_not_the_tokenizers(folder: Path) -> None:
+    edit_json(folder / "config.json", tie_word_embeddings="yes")
+    message = refused(CheckpointCorrupt, folder / "config.json", lambda: load_tokenizer(open_checkpoint(str(folder))))
+    assert "tie_word_embeddings" in message
 
 
 @pytest.mark.parametrize(
@@ -174,16 +181,21 @@ def test_a_model_type_without_such_a_class_is_unsupported(folder: Path, model_ty
     refused(CheckpointUnsupported, model_type, lambda: load(folder))
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: str(task.task))
-@pytest.mark.parametrize("model_type", ["vit", "gpt2", "t5", "../x"])
-def test_an_unsupported_architecture_is_told_the_supported_ones(task: EncoderTask, model_type: str) -> None:
-    supported = supported_model_types(task)
+@pytest.mark.parametrize("model_type", ["vit", "gpt2", "t5", "longformer", "funnel", "../x"])
+def test_an_unsupported_architecture_is_refused_with_the_supported_ones(folder: Path, model_type: str) -> None:
+    edit_json(folder / "config.json", model_type=model_type)
     with pytest.raises(CheckpointUnsupported) as caught:
-        require_supported(model_type, supported, task.task)
+        plan(folder)
     assert model_type in caught.value.message
     assert {"bert", "distilbert", "roberta", "deberta-v2", "mpnet"} <= set(
         caught.value.fix.removesuffix(".").replace(": ", ", ").split(", ")
     )
+
+
+@pytest.mark.parametrize("attention", [DROPPED, "block_sparse", ["original_full"]])
+def test_attention_that_a_trace_can_not_follow_is_unsupported(folder: Path, attention: object) -> None:
+    edit_json(folder / "config.json", model_type="big_bird", attention_type=attention)
+    refused(CheckpointUnsupported, "attention_type", lambda: plan(folder))
 
 
 def test_an_embedding_without_a_width_is_corrupt(folder: Path) -> None:

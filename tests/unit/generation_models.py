@@ -40,6 +40,7 @@ def facts(**changed: Any) -> dict[str, Any]:
         "suppress_tokens": [],
         "begin_suppress_tokens": [],
         "bad_words_ids": [],
+        "bad_words_at_start": True,
         "prefix": "",
         "clean_up_tokenization_spaces": False,
         "special_token_ids": [],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,27 @@ def run_as_written(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
     return _run(model, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, feed)
 
 
+def session(model: onnx.ModelProto) -> Callable[..., list[np.ndarray]]:
+    """What runs `model` as it is served, any number of times."""
+    import onnxruntime
+
+    return _session(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
+
+
 def _run(model: onnx.ModelProto, level: Any, feed: dict[str, Any]) -> list[np.ndarray]:
+    return _session(model, level)(**feed)
+
+
+def _session(model: onnx.ModelProto, level: Any) -> Callable[..., list[np.ndarray]]:
     import onnxruntime
 
     onnx.checker.check_model(model)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    answers: list[np.ndarray] = session.run(None, feed)
-    return answers
+    opened = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def run(**feed: Any) -> list[np.ndarray]:
+        answers: list[np.ndarray] = opened.run(None, feed)
+        return answers
+
+    return run

@@ -16,6 +16,7 @@ from hfx.python_backends.hypotheses import MAX_LABELS
 from hfx.python_backends.inputs import strings
 from hfx.python_backends.windows import MAX_WINDOWS
 from tests import zoo
+from tests.question_answering import windows
 from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, widths
 
 TOKENIZERS = (
@@ -152,15 +153,6 @@ def test_a_sparse_text_is_read_on_until_it_fills_the_model(bert: Any, tmp_path: 
 # Question answering
 
 
-def pipeline_windows(tokenizer: Any, question: str, context: str) -> list[dict[str, Any]]:
-    from transformers import BertConfig, BertForQuestionAnswering
-    from transformers.pipelines.question_answering import QuestionAnsweringPipeline
-
-    config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=0, num_attention_heads=1, intermediate_size=8)
-    pipe = QuestionAnsweringPipeline(BertForQuestionAnswering(config), tokenizer)
-    return list(pipe.preprocess({"question": question, "context": context}))
-
-
 @pytest.mark.parametrize("max_length", [64, 128, 512])
 @pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
 def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path) -> None:
@@ -174,19 +166,18 @@ def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path)
         "x" * 700 + SENTENCE * 10,
     ]
     for context in contexts:
-        expected = pipeline_windows(tokenizer, "Where did Anna go?", context)
+        expected = windows(tokenizer, "Where did Anna go?", context)
         fed = encoded(encoder, [("Where did Anna go?", context)])
         assert fed["input_ids"].shape[:2] == (1, len(expected))
         for at, window in enumerate(expected):
-            ids = window["input_ids"][0].tolist()
+            ids = window.inputs["input_ids"]
             length = len(ids)
             assert fed["input_ids"][0, at, :length].tolist() == ids
             assert fed["attention_mask"][0, at].tolist() == [1] * length + [0] * (fed["input_ids"].shape[2] - length)
-            masked = window["p_mask"][0].tolist()
-            assert (fed["spans"][0, at, :length, 0] < 0).tolist() == [bool(each) for each in masked]
+            assert (fed["spans"][0, at, :length, 0] >= 0).tolist() == window.allowed.tolist()
             assert (fed["spans"][0, at, length:] == -2).all()
             if "token_type_ids" in fed:
-                assert fed["token_type_ids"][0, at, :length].tolist() == window["token_type_ids"][0].tolist()
+                assert fed["token_type_ids"][0, at, :length].tolist() == window.inputs["token_type_ids"]
 
 
 def test_spans_are_the_words_of_the_context(tmp_path: Path) -> None:

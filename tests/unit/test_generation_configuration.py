@@ -25,6 +25,7 @@ def test_a_configuration_is_what_the_file_says(tmp_path: Path) -> None:
     changed: dict[str, Any] = {
         "max_source": 48,
         "bad_words_ids": [[3, 4], [5]],
+        "bad_words_at_start": True,
         "forced_bos_token_id": 0,
         "defaults": {"stop_words": ["end"], "num_beams": 4},
         "prefix": "summarize: ",

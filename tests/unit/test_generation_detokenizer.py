@@ -21,9 +21,9 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 def decoded(tokenizer: Any, ids: list[int], *, clean: bool = False) -> str:
-    text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean)
+    text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
-    return text
+    return str(tokenizer.clean_up_tokenization(text)) if clean else text
 
 
 def pieces(detokenizer: Detokenizer, ids: list[int]) -> list[str]:

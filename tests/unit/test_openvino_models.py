@@ -114,7 +114,7 @@ def test_a_vocabularys_table_is_there_once_where_it_is_tied(written: Written, na
     folder = written(name, formats, activations)
     model = import_openvino().Core().read_model(str(folder / "openvino_decoder.xml"))
     tables = [node for node in model.get_ops() if node.get_friendly_name().endswith(".weight[padded]")]
-    assert len(tables) == (2 if name in ("gpt2-untied", "bart-untied", "t5-gated") else 1)
+    assert len(tables) == (2 if name in ("gpt2-untied", "bart-untied") else 1)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -56,9 +56,11 @@ def fetched() -> Callable[[str], str]:
 
 @pytest.mark.parametrize(("name", "precision"), [("optimum", "fp32"), ("hfx", "fp32")])
 @pytest.mark.parametrize(("model", "batch"), [(DECODER, Batch(TEXTS, NEW)), (SEQ2SEQ, BEAMS)])
-def test_texts_are_torchs(opened: Open_, name: str, precision: str, model: tuple[str, str], batch: Batch) -> None:
+def test_texts_are_torchs(
+    fetched: Callable[[str], str], opened: Open_, name: str, precision: str, model: tuple[str, str], batch: Batch
+) -> None:
     """Ragged texts, the same tokens read, as many written, the same search: so the same words in float32."""
-    expected, found = (opened(each, model, precision).run(batch).answered for each in ("torch", name))
+    expected, found = (opened(fetched(each), model, precision).run(batch).answered for each in ("torch", name))
     assert found == expected
     assert found.written == (batch.new_tokens,) * len(TEXTS)
 
@@ -72,16 +74,21 @@ def test_texts_are_torchs(opened: Open_, name: str, precision: str, model: tuple
         ("hfx", "int8", DECODER, 7),
     ],
 )
-def test_exactly_so_many_tokens(opened: Open_, name: str, precision: str, model: tuple[str, str], new: int) -> None:
-    found = opened(name, model, precision).run(Batch(TEXTS, new))
+def test_exactly_so_many_tokens(
+    fetched: Callable[[str], str], opened: Open_, name: str, precision: str, model: tuple[str, str], new: int
+) -> None:
+    found = opened(fetched(name), model, precision).run(Batch(TEXTS, new))
     assert found.written == (new,) * len(TEXTS)
     assert found.seconds > 0 and found.processor is not None and found.memory is not None and found.memory > 30 << 20
 
 
 @pytest.mark.parametrize(("name", "precision"), [("optimum", "fp32"), ("hfx", "int8")])
-def test_labels_are_torchs(opened: Open_, name: str, precision: str) -> None:
+def test_labels_are_torchs(fetched: Callable[[str], str], opened: Open_, name: str, precision: str) -> None:
     batch = Batch(tuple(example.text for example in zoo.heldout("sentiment", 40)))
-    expected, found = opened("torch", CLASSIFIER, "fp32").run(batch), opened(name, CLASSIFIER, precision).run(batch)
+    expected, found = (
+        opened("torch", CLASSIFIER, "fp32").run(batch),
+        opened(fetched(name), CLASSIFIER, precision).run(batch),
+    )
     assert len(set(expected.labels)) > 1
     assert sum(a == b for a, b in zip(found.labels, expected.labels, strict=True)) >= 39
     assert found.written == ()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hfx.cli import main
+from hfx.perf import cache
 from hfx.perf.peers import PEERS, Answered, Batch, Identity, Opened, PeerRun, peer_run
 from hfx.perf.peers.model import Reading
 from hfx.perf.results import Machine, Result, read_result, write_result
@@ -94,7 +95,8 @@ def test_wrong_use(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypat
 
 def test_remove(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFX_PERF_CACHE", str(tmp_path))
-    (tmp_path / "ctranslate2-ctranslate2-4.8.5" / "ctranslate2").mkdir(parents=True)
+    for needed in PEERS["ctranslate2"].needs:
+        (tmp_path / cache._folder_name(needed.name, needed.pins)).mkdir()
     assert PEERS["ctranslate2"].installed
     assert main(["perf", "peers", "remove", "ctranslate2", "mlserver"]) == 0
     assert "Removed: ctranslate2." in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Answers equal those of transformers' QuestionAnsweringPipeline, over any number of windows."""
+"""Answers equal those of transformers' QuestionAnsweringPipeline (4.57), over any number of windows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForQuestionAnswering,
-    pipeline,
 )
 
 from tests import zoo
+from tests.question_answering import best_answer
 from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch, text_tensor
 
 STORY = "Anna went from Paris to the market in Berlin. Bob's unbelievably friendly neighbour, Zoë, stayed at home. "
@@ -37,15 +37,14 @@ def random_reader(tokenizer: Any, scale: float) -> Any:
 
 def check_equal(tokenizer: Any, model: Any, folder: Path, pairs: list[tuple[str, str]]) -> int:
     """How many rows had an answer; fails where one differs from the pipeline's."""
-    pipe = pipeline("question-answering", model=model, tokenizer=tokenizer)
     encoder = encoder_for(tokenizer, "question-answering", folder)
     postprocessor = postprocessor_for(folder, task="question-answering", max_answer_length=15)
     answered = 0
     for question, context in pairs:
-        expected = pipe(question=question, context=context)
+        expected = best_answer(model, tokenizer, question, context)
         fed = encoded(encoder, [(question, context)])
         answer = postprocessor.answer(fed | run_torch(model, fed, OUTPUTS) | {"context": text_tensor(context)})
-        if not isinstance(expected, dict) or expected["score"] == 0.0:
+        if expected is None or expected["score"] == 0.0:
             assert answer["score"].tolist() == [[0.0]]
             continue
         answered += 1

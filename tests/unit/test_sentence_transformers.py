@@ -55,6 +55,36 @@ def test_the_mode_is_read(tmp_path: Path, stated: str, mode: Mode) -> None:
     assert read_pooling(write(tmp_path, "Transformer", "Pooling", modes=(stated,))) == Pooling(mode, normalize=False)
 
 
+@pytest.mark.parametrize(
+    ("stated", "mode"),
+    [
+        ("mean", "mean"), ("cls", "cls"), ("max", "max"), ("mean_sqrt_len_tokens", "mean_sqrt_len"), (["mean"], "mean"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_mode_is_read_as_version_6_writes_it(tmp_path: Path, stated: str | list[str], mode: Mode) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": stated}))
+    assert read_pooling(folder) == Pooling(mode, normalize=False)
+
+
+@pytest.mark.parametrize("stated", ["lasttoken", "weightedmean", ["mean", "max"], [], 3, {}], ids=str)
+def test_other_poolings_of_version_6_are_unsupported(tmp_path: Path, stated: object) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": stated}))
+    refused(folder, CheckpointUnsupported)
+
+
+@pytest.mark.parametrize(
+    ("method", "output"), [("get_text_features", "last_hidden_state"), ("forward", "pooler_output")]
+)
+def test_another_way_through_the_model_is_unsupported(tmp_path: Path, method: str, output: str) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    text = {"method": method, "method_output_name": output}
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"modality_config": {"text": text}}))
+    refused(folder, CheckpointUnsupported)
+
+
 def test_normalization_is_read(tmp_path: Path) -> None:
     assert read_pooling(write(tmp_path, "Transformer", "Pooling", "Normalize")) == Pooling("mean", normalize=True)
 

@@ -65,7 +65,6 @@ class TorchModel:
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
             generation_config=generation_config(settings),
-            use_model_defaults=False,
             **options,
         )
         output.new_ids = output.sequences[:, len(settings.decoder_prompt or prompt) :].tolist()

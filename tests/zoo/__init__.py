@@ -52,9 +52,11 @@ def checkpoint(name: str) -> Path:
     recipe = recipes.BY_NAME[name]
 
     def build(folder: Path) -> dict[str, Any]:
+        from hfx.exporter.quiet import quiet_libraries
         from tests.zoo import generators, trainer  # noqa: F401 - the former completes the table of architectures
 
-        return dataclasses.asdict(trainer.train(recipe, folder))
+        with quiet_libraries():
+            return dataclasses.asdict(trainer.train(recipe, folder))
 
     return cache.built(name, key(recipe), build)
 

@@ -1,0 +1,127 @@
+"""Where transformers 4 and 5 mean different things by the same files: a checkpoint keeps the meaning of its writer's.
+
+hfx is developed and tested with transformers 5; 4.57 is what optimum's exporter needs. What changed between them, as
+seen by a checkpoint:
+
+- T5: version 5 ties the tables of every T5 and keeps in `scale_decoder_outputs` what `tie_word_embeddings` said before.
+- mT5: version 4 scales the hidden state of a tied one before its head; version 5 never does.
+- A head that is stored beside a tied table: version 4 overwrites it, version 5 uses it where it differs.
+- BART and its kin, untied: version 4 has one table for encoder and decoder, version 5 three tables.
+- A bad word may begin with the first token of the prompt from version 5.18 on.
+- tokenizer.json: version 4 obeys it; version 5 takes the vocabulary of it and builds many tokenizers anew, with the
+  normalizer, pre-tokenizer and template that their class usually has.
+- Byte-pair tokenizers: from version 5.7 on, spaces before punctuation stay, whatever clean_up_tokenization_spaces is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hfx.exporter.config_file import read_json
+from hfx.exporter.source import Checkpoint
+
+Version = tuple[int, int]
+OLD: Version = (4, 0)
+SCALED_BEFORE_THE_HEAD = ("t5", "mt5")
+EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+WRITTEN_BY_5 = "backend"  # a field of tokenizer_config.json
+CLEAN_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+
+
+def writer(config: Mapping[str, Any]) -> Version:
+    """Major and minor version of the transformers that wrote the config.json `config`; OLD where it doesn't say."""
+    found = re.match(r"(\d{1,3})(?:\.(\d{1,3}))?(?:\.|$)", str(config.get("transformers_version")))
+    return (int(found[1]), int(found[2] or 0)) if found else OLD
+
+
+def written_by_4(config: Mapping[str, Any]) -> bool:
+    """Whether the config.json `config` was written by transformers 4 or older."""
+    return writer(config) < (5, 0)
+
+
+def bad_words_at_start(config: Mapping[str, Any]) -> bool:
+    """Whether a bad word may begin with the first token of the prompt."""
+    return writer(config) >= (5, 18)
+
+
+def installed_major() -> int:
+    """The major version of the transformers that is installed."""
+    import transformers
+
+    return int(transformers.__version__.partition(".")[0])
+
+
+def tied_and_scaled(config: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether the head is the table of embeddings, and whether a T5 scales what goes into it, by config.json."""
+    model_type, stated = config.get("model_type"), config.get("tie_word_embeddings")
+    scales = model_type in SCALED_BEFORE_THE_HEAD
+    if written_by_4(config):
+        tied = stated if isinstance(stated, bool) else model_type != "mt5"
+        return tied, tied and scales
+    scaled = model_type == "t5" and bool(config.get("scale_decoder_outputs", stated is not False))
+    return scales or stated is not False, scaled
+
+
+def as_written(model: Any, checkpoint: Checkpoint, missing: set[str]) -> None:
+    """Make of a `model` that transformers 5 loaded what transformers 4 meant, where that wrote `checkpoint`.
+
+    Names of tensors that are found on the way are taken out of `missing`.
+    """
+    if installed_major() < 5 or not written_by_4(checkpoint.config):
+        return
+    for name in [name for name in missing if name.endswith(EMBEDDINGS)]:
+        root = name.removesuffix(next(filter(name.endswith, EMBEDDINGS)))
+        shared = root + "shared.weight"
+        if shared not in missing and shared in dict(model.named_parameters()):
+            model.get_submodule(name.removesuffix(".weight")).weight = model.get_parameter(shared)
+            missing.discard(name)
+    tied, scaled = tied_and_scaled(checkpoint.config)
+    if tied:
+        model.tie_weights()
+    if scaled and checkpoint.model_type == "mt5" and hasattr(model, "lm_head"):
+        factor = float(model.config.d_model) ** -0.5
+        model.lm_head.register_forward_pre_hook(lambda module, inputs: (inputs[0] * factor,))
+
+
+def keep_tokenizer_file(tokenizer: Any, checkpoint: Checkpoint) -> None:
+    """Make `tokenizer` do what tokenizer.json says, where transformers 4 wrote it and 5 has read it.
+
+    Of the file's parts, version 4 changes those by tokenizer_config.json that version 5 builds from it too: BERT's
+    normalizer (lower case, accents) and the byte-level pre-tokenizer (a space before the text).
+    """
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers
+
+    file = checkpoint.folder / "tokenizer.json"
+    if installed_major() < 5 or not written_by_4(checkpoint.config) or not file.is_file():
+        return
+    settings = checkpoint.folder / TOKENIZER_CONFIG
+    if settings.is_file() and WRITTEN_BY_5 in read_json(settings):
+        return
+    built, kept = tokenizer.backend_tokenizer, Tokenizer.from_file(str(file))
+    for part, kind in (("normalizer", normalizers.BertNormalizer), ("pre_tokenizer", pre_tokenizers.ByteLevel)):
+        if isinstance(getattr(kept, part), kind) and isinstance(getattr(built, part), kind):
+            setattr(kept, part, getattr(built, part))
+    known = {token.content for token in kept.get_added_tokens_decoder().values()}
+    for _, token in sorted(built.get_added_tokens_decoder().items()):
+        if token.content not in known:
+            (kept.add_special_tokens if token.special else kept.add_tokens)([token])
+    kept.encode_special_tokens = built.encode_special_tokens
+    tokenizer._tokenizer = kept
+
+
+def fill_unset(settings: Any) -> None:
+    """Give the unset fields of a GenerationConfig the values that generate() gives them: version 5 leaves them None."""
+    for name, value in getattr(settings, "_get_default_generation_params", dict)().items():
+        if getattr(settings, name, None) is None:
+            setattr(settings, name, value)
+
+
+def cleans_up(tokenizer: Any, checkpoint: Checkpoint) -> bool:
+    """Whether the texts of `tokenizer` lose the spaces before punctuation."""
+    if not tokenizer.clean_up_tokenization_spaces:
+        return False
+    byte_pairs = type(tokenizer.backend_tokenizer.model).__name__ == "BPE"
+    return not byte_pairs or writer(checkpoint.config) < (5, 7) or bool(getattr(tokenizer, CLEAN_BPE, False))

@@ -1,0 +1,108 @@
+"""The rules of transformers' question-answering pipeline, which transformers 5 no longer has, for its best answer.
+
+Written from its behaviour in 4.57.6, and held against it wherever that is installed (tests/transformers4). Naive and
+slow on purpose: what hfx serves is compared with this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW = 384
+OVERLAP = 128
+LONGEST_ANSWER = 15  # tokens
+CANDIDATES = 12  # spans of a window whose texts are looked at
+IMPOSSIBLE = -10000.0  # the logit of a token that may not be part of an answer
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a context behind its question, as the model reads it; `allowed` tokens may be part of an answer."""
+
+    inputs: dict[str, list[int]]
+    allowed: NDArray[np.bool_]
+    encoding: Any
+
+
+def windows(tokenizer: Any, question: str, context: str) -> list[Window]:
+    """The windows over `context`, each behind the question (before it, where the tokenizer pads on the left)."""
+    question_first = tokenizer.padding_side == "right"
+    length = min(tokenizer.model_max_length, WINDOW)
+    encoded = tokenizer(
+        *((question, context) if question_first else (context, question)),
+        truncation="only_second" if question_first else "only_first",
+        max_length=length,
+        stride=min(length // 2, OVERLAP),
+        return_token_type_ids=True,
+        return_overflowing_tokens=True,
+    )
+    found = []
+    for index, ids in enumerate(encoded["input_ids"]):
+        allowed = np.array([not question_first or sequence == 1 for sequence in encoded.sequence_ids(index)])
+        if tokenizer.cls_token_id is not None:
+            allowed |= np.array(ids) == tokenizer.cls_token_id
+        inputs = {name: encoded[name][index] for name in (*tokenizer.model_input_names, "token_type_ids")}
+        found.append(Window(inputs, allowed, encoded[index]))
+    return found
+
+
+def best_answer(model: Any, tokenizer: Any, question: str, context: str) -> Answer | None:
+    """`answer`, its `score`, and its `start` and `end` in the characters of `context`; None where there is none."""
+    sequence = int(tokenizer.padding_side == "right")
+    answers: list[Answer] = []
+    for window in windows(tokenizer, question, context):
+        for first, last, score in spans(model, window, tokenizer.model_input_names):
+            start, end = characters(window.encoding, first, last, sequence)
+            text = context[start:end]
+            known = next((each for each in answers if each["answer"].lower() == text.lower()), None)
+            if known is None:
+                answers.append({"answer": text, "score": score, "start": start, "end": end})
+            else:
+                known["score"] += score
+    return max(answers, key=lambda answer: float(answer["score"]), default=None)
+
+
+def spans(model: Any, window: Window, names: list[str]) -> Iterator[tuple[int, int, float]]:
+    """First token, last token and score of the best spans of a window that may be answers."""
+    import torch
+
+    with torch.no_grad():
+        output = model(**{name: torch.tensor([window.inputs[name]]) for name in names})
+    starts = probabilities(output.start_logits[0].numpy(), window.allowed)
+    ends = probabilities(output.end_logits[0].numpy(), window.allowed)
+    length = len(window.allowed)
+    found = [
+        (first, last, starts[first] * ends[last])
+        for first in range(length)
+        for last in range(first, min(first + LONGEST_ANSWER, length))
+    ]
+    found.sort(key=lambda span: -span[2])
+    for first, last, score in found[:CANDIDATES]:
+        if window.allowed[first] and window.allowed[last]:
+            yield first, last, float(score)
+
+
+def probabilities(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Of each token; the first one's, which says that there is no answer, counts in the sum and is then 0."""
+    masked = np.where(allowed, logits, np.float32(IMPOSSIBLE))
+    shares = np.exp(masked - masked.max())
+    shares = shares / shares.sum()
+    shares[0] = 0.0
+    return shares
+
+
+def characters(encoding: Any, first: int, last: int, sequence: int) -> tuple[int, int]:
+    """From the first character of the first token's word to the last one of the last token's."""
+    try:
+        start, _ = encoding.word_to_chars(encoding.token_to_word(first), sequence)
+        _, end = encoding.word_to_chars(encoding.token_to_word(last), sequence)
+    except (TypeError, ValueError, OverflowError):  # a special token, which is of no word
+        return int(encoding.offsets[first][0]), int(encoding.offsets[last][1])
+    return int(start), int(end)

@@ -1,0 +1,7 @@
+"""These tests run with the extra `[optimum]` (`make test-full`): they need optimum's exporter and transformers 4.57."""
+
+from __future__ import annotations
+
+import transformers
+
+collect_ignore_glob = [] if transformers.__version__.startswith("4.") else ["test_*.py"]

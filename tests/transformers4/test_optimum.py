@@ -1,0 +1,65 @@
+"""`hfx export --exporter optimum`: the same gate, and a graph that answers like the traced one."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hfx.exporter.build import build_graph
+from hfx.exporter.options import Exporter, ExportOptions
+from hfx.exporter.pipeline import export
+from hfx.exporter.plan import make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.exporter.tasks import find_task
+from hfx.local import LocalModel
+from hfx.manifest import Manifest
+from tests import tiny_checkpoints
+from tests.unit import onnx_toys, tiny_encoders
+
+HEADS = {
+    "text-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+    "feature-extraction": "Model",
+}
+
+
+def published(folder: Path, task: str, exporter: Exporter) -> Manifest:
+    tiny_checkpoints.save(folder / "tiny", tiny_checkpoints.bert(HEADS[task]))
+    options = ExportOptions(repository=folder / exporter, task=task, device="cpu", exporter=exporter)
+    return export(make_plan(open_checkpoint(str(folder / "tiny")), options), lambda title: nullcontext())
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_it_is_gated_and_published(task: str, tmp_path: Path) -> None:
+    manifest = published(tmp_path, task, "optimum")
+    assert manifest.choices["graph"] == "optimum"
+    assert manifest.parity["cpu"]["agreement"] == 1.0
+    assert "optimum" in manifest.versions
+
+
+def test_it_answers_like_the_traced_graph(tmp_path: Path) -> None:
+    requests = [{"text_input": text, "top_k": 3} for text in ("a good film", "the cat sat in paris .")]
+    answers = []
+    for exporter in ("own", "optimum"):
+        published(tmp_path, "text-classification", exporter)
+        model = LocalModel.open(tmp_path / exporter, "tiny", "cpu", "CPU")
+        encoded = model.encode(requests)
+        answers.append([outputs["logits"] for outputs in model.run(encoded)])
+    np.testing.assert_allclose(*answers, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model_type", ["bert", "roberta", "distilbert", "mpnet", "deberta-v2", "albert", "electra", "bart"]
+)
+def test_the_traced_graph_has_the_same_fusions(model_type: str) -> None:
+    """Neither graph is harder for a runtime than the other: the same operators, but for a few of the masks."""
+    task = find_task("text-classification")
+    counts = []
+    for exporter in ("own", "optimum"):
+        graph = build_graph(tiny_encoders.build(model_type, task.auto_class), task, onnx_toys.OPSET, 1, None, exporter)
+        counts.append(len(graph.graph.node))
+    assert abs(counts[0] - counts[1]) <= 0.05 * counts[1]

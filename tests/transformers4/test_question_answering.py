@@ -1,0 +1,35 @@
+"""Our copy of the question-answering pipeline's rules gives the answers of the pipeline itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, pipeline
+
+from tests import zoo
+from tests.question_answering import best_answer
+from tests.unit.test_postprocess_question_answering import CONTEXTS, STORY, random_reader
+
+QUESTIONS = ("Where did Anna go?", "Who?", "[CLS] <s> who?")
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("scale", [0.1, 0.5, 1.5])
+@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
+def test_answers_are_the_pipelines(name: str, scale: float, side: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    tokenizer.padding_side = side
+    model = random_reader(tokenizer, scale)
+    pipe: Any = pipeline("question-answering", model=model, tokenizer=tokenizer)
+    answered = 0
+    for question in QUESTIONS:
+        for context in CONTEXTS if side == "right" else (STORY, STORY * 6):
+            expected = pipe(question=question, context=context)
+            found = best_answer(model, tokenizer, question, context)
+            if not isinstance(expected, dict) or expected["score"] == 0.0:
+                assert found is None or found["score"] == 0.0
+                continue
+            answered += 1
+            assert found == expected
+    assert answered > 5

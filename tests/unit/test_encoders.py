@@ -1,0 +1,86 @@
+"""Every architecture of the table, for every task that transformers has a class for, against torch: each row of a
+ragged batch as the text alone, without padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from hfx import names
+from hfx.exporter.build import build_graph
+from hfx.exporter.encoders import ENCODERS
+from hfx.exporter.graph.pooling import Pooling
+from hfx.exporter.parity.reference import pool
+from hfx.exporter.tasks import find_task
+from hfx.exporter.trace import OTHER, TRACED
+from hfx.names import Task
+from tests.unit import onnx_toys, tiny_encoders
+
+TASKS = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.FEATURE_EXTRACTION)
+# Lengths of the rows of a batch: alone, ragged, one row much longer; none as the traced example has them.
+BATCHES = ((1,), (3,), (40,), (5, 2), (1, 17, 9), (33, 33, 33), (4, 100, 1, 64))
+MEAN = Pooling("mean", normalize=False)
+TOLERANCE = 2e-5  # float32 sums in other orders; a wrong graph is off by more than 1e-2
+
+
+def ragged(model: Any, lengths: tuple[int, ...]) -> list[dict[str, NDArray[np.int64]]]:
+    """Rows of random ids, each ending with the end token where there is one, which BART's classifiers look for."""
+    random, end = np.random.default_rng(sum(lengths)), model.config.eos_token_id
+    rows = []
+    for length in lengths:
+        ids = random.integers(5, tiny_encoders.VOCABULARY, length)
+        ids[-1] = end if isinstance(end, int) else ids[-1]
+        types = (np.arange(length) >= length // 2).astype(np.int64)
+        rows.append({names.INPUT_IDS: ids, names.ATTENTION_MASK: np.ones_like(ids), names.TOKEN_TYPE_IDS: types})
+    return rows
+
+
+def in_torch(model: Any, row: dict[str, Any], inputs: list[str]) -> dict[str, Any]:
+    """The model's own outputs for one row, without padding."""
+    feed = {name: torch.from_numpy(row[name][None]) for name in inputs}
+    with torch.no_grad():
+        outputs = dict(model(**feed).items())
+    if "last_hidden_state" in outputs:
+        outputs[names.EMBEDDING] = pool(outputs["last_hidden_state"], feed[names.ATTENTION_MASK], MEAN)
+    return {name: value[0].numpy() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("model_type", sorted(ENCODERS))
+def test_the_graph_answers_like_torch_at_every_size(model_type: str, task: Task) -> None:
+    decided = find_task(task)
+    model = tiny_encoders.build(model_type, decided.auto_class)
+    if model is None:  # such as BART's token classification
+        return
+    padding = model.config.pad_token_id or 0
+    graph = build_graph(model, decided, onnx_toys.OPSET, padding, MEAN if decided.headless else None, exporter="own")
+    inputs = [value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE]
+    outputs = [value.name for value in graph.graph.output]
+    run = onnx_toys.session(graph)
+    for lengths in BATCHES:
+        rows = ragged(model, lengths)
+        expected = [in_torch(model, row, inputs) for row in rows]
+        feed = {name: np.concatenate([row[name] for row in rows]).astype(np.int32) for name in inputs}
+        shape = [[length] if decided.item_rank == 1 else [1, length] for length in lengths]
+        found = run(**feed, **{names.ITEM_SHAPE: np.array(shape, np.int32)})
+        for name, got in zip(outputs, found, strict=True):
+            for row, length in enumerate(lengths):
+                one = got[row, 0] if decided.item_rank == 2 else got[row]
+                by_token = decided.item_rank == 2 or task is Task.TOKEN_CLASSIFICATION
+                one = one[:length] if by_token else one
+                np.testing.assert_allclose(one, expected[row][name], atol=TOLERANCE, rtol=1e-5)
+
+
+def test_every_architecture_of_the_table_is_compared() -> None:
+    assert set(tiny_encoders.CONFIGS) == set(ENCODERS)
+    sizes = {value for config in tiny_encoders.CONFIGS.values() for value in config.values() if isinstance(value, int)}
+    assert not sizes & {*TRACED[1:], *OTHER[1:]}  # else a constant of a model could pass for an axis
+
+
+@pytest.mark.parametrize("model_type", ["longformer", "funnel", "fnet", "xlnet", "luke"])
+def test_an_architecture_whose_trace_is_wrong_is_not_in_the_table(model_type: str) -> None:
+    assert model_type not in ENCODERS

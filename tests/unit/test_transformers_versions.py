@@ -1,0 +1,205 @@
+"""Checkpoints that transformers 4.57.6 wrote answer as it did; those of the installed transformers as that does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import AutoTokenizer
+
+from hfx.exporter.config_file import read_config
+from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.settings import read_settings
+from hfx.exporter.generation.tasks import choose_task
+from hfx.exporter.load import load_model, load_tokenizer
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.transformers_versions import OLD, bad_words_at_start, cleans_up, tied_and_scaled, writer
+from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.search import new_search
+from hfx.python_backends.generation.clean_up import clean_up
+from tests.transformers4.writing import (
+    ANSWER,
+    CHECKPOINTS,
+    PROMPT,
+    SOURCE,
+    TEXT,
+    TOKENIZERS,
+    WRITTEN,
+    logits,
+    random_model,
+    tokenized,
+)
+from tests.unit import graph_driver, tiny_generators
+from tests.unit.torch_decoding import TorchModel, drive
+
+TOLERANCE = 1e-5  # float32 sums in other orders
+CAPACITY = 24
+
+
+def answers(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((WRITTEN / name / "answers.json").read_text())
+    return found
+
+
+def loaded(checkpoint: Checkpoint) -> Any:
+    decoder = checkpoint.model_type == "gpt2"
+    return load_model(checkpoint, "AutoModelForCausalLM" if decoder else "AutoModelForSeq2SeqLM", headless=False)
+
+
+def engine_logits(checkpoint: Checkpoint, folder: Path) -> NDArray[Any]:
+    """What the exported graphs say: of the last token of SOURCE, or of ANSWER after it."""
+    write_engine_folder(checkpoint, folder, FORMATS["fp32"], 127)
+    if checkpoint.model_type == "gpt2":
+        return np.asarray(graph_driver.Decoder(folder, 1, CAPACITY).prefill([SOURCE]))
+    runner = graph_driver.EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
+    runner.encode([SOURCE])
+    return np.concatenate([runner.step([token]) for token in ANSWER])
+
+
+def check(checkpoint: Checkpoint, expected: Any, folder: Path) -> None:
+    wanted = np.asarray(expected)
+    np.testing.assert_allclose(logits(loaded(checkpoint)), wanted, atol=TOLERANCE)
+    rows = wanted[-1:] if checkpoint.model_type == "gpt2" else wanted
+    np.testing.assert_allclose(engine_logits(checkpoint, folder), rows, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_of_version_4_answers_as_its_writer_did(name: str, tmp_path: Path) -> None:
+    check(tiny_generators.checkpoint(WRITTEN / name), answers(name)["logits"], tmp_path / "engine")
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if not name.endswith("-head")])
+def test_a_checkpoint_of_the_installed_version_answers_as_its_writer_does(name: str, tmp_path: Path) -> None:
+    model = random_model(name)
+    check(tiny_generators.save(tmp_path / name, model), logits(model), tmp_path / "engine")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "bart"])
+def test_a_head_of_its_own_beside_a_tied_table_is_used_where_version_5_wrote_it(name: str, tmp_path: Path) -> None:
+    model = random_model(name)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+    check(tiny_generators.save(tmp_path / name, model), logits(model), tmp_path / "engine")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "t5"}, (True, True)),
+        ({"model_type": "t5", "tie_word_embeddings": False}, (False, False)),
+        ({"model_type": "mt5"}, (False, False)),
+        ({"model_type": "mt5", "tie_word_embeddings": True}, (True, True)),
+        ({"model_type": "bart"}, (True, False)),
+        ({"model_type": "gpt2", "tie_word_embeddings": False}, (False, False)),
+        ({"model_type": "t5", "transformers_version": "5.3.0"}, (True, True)),
+        ({"model_type": "t5", "transformers_version": "5.3.0", "tie_word_embeddings": False}, (True, False)),
+        (
+            {
+                "model_type": "t5",
+                "transformers_version": "5.3.0",
+                "tie_word_embeddings": True,
+                "scale_decoder_outputs": False,
+            },
+            (True, False),
+        ),
+        ({"model_type": "mt5", "transformers_version": "5.0.0.dev0", "tie_word_embeddings": False}, (True, False)),
+        ({"model_type": "bart", "transformers_version": "5.3.0", "tie_word_embeddings": False}, (False, False)),
+    ],
+)
+def test_tied_tables_and_scales_mean_what_the_writer_means(config: dict[str, Any], expected: tuple[bool, bool]) -> None:
+    assert tied_and_scaled(config) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("4.57.6", (4, 57)),
+        ("5.23.0", (5, 23)),
+        ("5.0.0.dev0", (5, 0)),
+        ("10.0", (10, 0)),
+        (5, (5, 0)),
+        (None, OLD),
+        ("", OLD),
+        ("nonsense", OLD),
+        ("5.x", (5, 0)),
+        ("9" * 5000 + ".0", OLD),
+        ([5, 23], OLD),
+        ({}, OLD),
+    ],
+)
+def test_the_version_of_the_writer_is_read(version: object, expected: tuple[int, int]) -> None:
+    assert writer({"transformers_version": version}) == expected
+
+
+def test_rules_that_changed_within_version_5_are_those_of_the_minor_version() -> None:
+    assert not bad_words_at_start({"transformers_version": "5.17.0"})
+    assert bad_words_at_start({"transformers_version": "5.18.0"})
+    tokenizer = load_tokenizer(written_by("4.57.6", "gpt2"))
+    assert cleans_up(tokenizer, written_by("5.6.2", "gpt2")) and not cleans_up(tokenizer, written_by("5.7.0", "gpt2"))
+
+
+def written_by(version: str, name: str) -> Checkpoint:
+    """A recorded checkpoint, as if transformers `version` had written it."""
+    checkpoint = tiny_generators.checkpoint(WRITTEN / name)
+    return replace(checkpoint, config=checkpoint.config | {"transformers_version": version})
+
+
+def continued(checkpoint: Checkpoint, words: list[list[int]]) -> list[int]:
+    """Six tokens after PROMPT by our greedy search, on the logits of the checkpoint's model."""
+    found = read_settings(checkpoint, choose_task(checkpoint, "decoder", None), CAPACITY)
+    bad = {"bad_words_ids": tuple(map(tuple, words)), "bad_words_at_start": found.bad_words_at_start}
+    search = new_search(Request(tuple(PROMPT), Settings(max_tokens=6, **bad)), 0)
+    _, (completion,) = drive(search, TorchModel(loaded(checkpoint), ()), tuple(PROMPT))
+    return list(completion.ids)
+
+
+def test_a_bad_word_of_version_4_never_begins_the_prompt() -> None:
+    recorded = answers("gpt2")
+    assert continued(written_by("4.57.6", "gpt2"), recorded["bad_words"]) == recorded["continued"]
+
+
+def test_a_bad_word_of_version_5_may_begin_the_prompt() -> None:
+    checkpoint, words = written_by("5.23.0", "gpt2"), answers("gpt2")["bad_words"]
+    ids = torch.tensor([PROMPT])
+    expected = loaded(checkpoint).generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False, pad_token_id=0,
+        eos_token_id=None, bad_words_ids=words,
+    )[0, len(PROMPT) :].tolist()  # fmt: skip
+    assert continued(checkpoint, words) == expected != answers("gpt2")["continued"]
+
+
+def test_byte_pair_texts_of_version_4_are_cleaned_up() -> None:
+    checkpoint, recorded = written_by("4.57.6", "gpt2"), answers("gpt2")
+    tokenizer = load_tokenizer(checkpoint)
+    assert cleans_up(tokenizer, checkpoint)
+    assert clean_up(tokenizer.decode(recorded["ids"], clean_up_tokenization_spaces=False)) == recorded["text"]
+
+
+def test_byte_pair_texts_of_version_5_are_not_cleaned_up() -> None:
+    checkpoint, recorded = written_by("5.23.0", "gpt2"), answers("gpt2")
+    tokenizer = load_tokenizer(checkpoint)
+    assert tokenizer.clean_up_tokenization_spaces
+    assert not cleans_up(tokenizer, checkpoint)
+    assert tokenizer.decode(recorded["ids"]) == TEXT != recorded["text"]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizer_of_version_4_gives_the_tokens_that_it_gave_there(name: str) -> None:
+    assert tokenized(load_tokenizer(tokenizer_checkpoint(WRITTEN / name))) == answers(name)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizer_of_the_installed_version_gives_the_tokens_that_it_gives_here(name: str, tmp_path: Path) -> None:
+    TOKENIZERS[name]().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "transformers_version": "5.23.0"}')
+    expected = tokenized(AutoTokenizer.from_pretrained(tmp_path))
+    assert tokenized(load_tokenizer(tokenizer_checkpoint(tmp_path))) == expected
+
+
+def tokenizer_checkpoint(folder: Path) -> Checkpoint:
+    return Checkpoint(str(folder), folder, None, read_config(folder), ())
