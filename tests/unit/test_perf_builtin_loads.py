@@ -187,7 +187,7 @@ def test_a_client_that_stands_still_says_so(server: FakeServer) -> None:
 
 def test_a_client_that_uses_all_of_a_core_says_so(server: FakeServer) -> None:
     """More than one event loop can send: what it could not send in time is its own fault."""
-    found = generate(server.url, CLASSIFIER, Open(60_000), asks("x"), Limits(requests=800))
+    found = generate(server.url, CLASSIFIER, Open(1_000_000), asks("x"), Limits(requests=800))
     assert found.requests.succeeded == 800
     assert found.client is not None and found.client.saturated
 
