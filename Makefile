@@ -28,11 +28,8 @@ check: install ## Lint, format, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Once OpenVINO has run in a process, Ctrl-C may crash it: the unit tests that send it are the first of theirs.
 test: check ## Every check and every test
-	$(BIN)/python -m pytest tests/unit
-	$(BIN)/python -m pytest tests/triton
-	$(BIN)/python -m pytest tests/attacks
+	$(BIN)/python -m pytest tests/unit tests/triton tests/attacks
 
 test-unit: install ## The tests that start no server and train no model
 	$(BIN)/python -m pytest tests/unit tests/attacks -m 'not slow and not triton'

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .errors import ModelDamaged
 from .openvino_check import check_model
-from .openvino_package import import_openvino
+from .openvino_package import core, import_openvino
 from .paged_attention import use_pages
 from .sessions import SessionSettings
 from .spec import EngineSpec
@@ -37,14 +37,12 @@ class OpenVinoModel:
 
     def __init__(self, path: Path, spec: EngineSpec, settings: SessionSettings) -> None:
         """Read and compile `path`. Raises ModelDamaged."""
-        openvino = import_openvino()
-        self._tensor = openvino.Tensor
+        self._tensor = import_openvino().Tensor
         try:
-            core = openvino.Core()
-            core.get_versions(DEVICE)  # loads the plugin, with which the core knows its operators when it reads
-            model = core.read_model(str(path))
+            core().get_versions(DEVICE)  # loads the plugin, with which the core knows its operators when it reads
+            model = core().read_model(str(path))
             use_pages(model, spec.heads, spec.head_dim)
-            self._compiled = core.compile_model(model, DEVICE, properties(spec, settings))
+            self._compiled = core().compile_model(model, DEVICE, properties(spec, settings))
         except (RuntimeError, ValueError) as error:
             raise ModelDamaged(f"openvino can't load {path}: {error}", "Export the model again") from error
         self.inputs = {port.get_any_name(): _port(port) for port in self._compiled.inputs}

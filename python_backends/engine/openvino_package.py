@@ -1,4 +1,4 @@
-"""The package openvino: its import, without a report to its maker, and whether it can serve a model.
+"""The package openvino: its import, without a report to its maker, its core, and whether it can serve a model.
 
 Knows nothing of graphs and requests.
 """
@@ -6,6 +6,7 @@ Knows nothing of graphs and requests.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any
 
 from .sessions import version_numbers
@@ -20,6 +21,16 @@ def import_openvino() -> Any:
     import openvino
 
     return openvino
+
+
+@cache
+def core() -> Any:
+    """The process's one core, which is never freed. Raises ImportError.
+
+    The CPU plugin gives the thread that loads it a stack for signal handlers and unmaps it with its last user, from
+    whatever thread that is: the next signal ends the process (OpenVINO 2026.4).
+    """
+    return import_openvino().Core()
 
 
 def refusal(spec: EngineSpec) -> tuple[str, str] | None:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -141,9 +142,8 @@ def _open_openvino(config: Config, path: Path | str) -> Session:
         if options:
             raise ConfigError("parameters of the openvino accelerator are not read: write parameters 'openvino.KEY'")
     openvino = _import_openvino()
-    core = openvino.Core()
-    model = core.read_model(str(path))
-    compiled = core.compile_model(model, "CPU", openvino_properties(config))
+    model = _core().read_model(str(path))
+    compiled = _core().compile_model(model, "CPU", openvino_properties(config))
     return OpenVinoSession(model, compiled, openvino.Tensor)
 
 
@@ -173,6 +173,13 @@ def _import_openvino() -> Any:
             "cpu_execution_accelerator from the configuration"
         ) from None
     return openvino
+
+
+@cache
+def _core() -> Any:
+    # The process's one, which is never freed: the CPU plugin gives the thread that loads it a stack for signal handlers
+    # and unmaps it with its last user, from whatever thread that is, and the next signal ends the process.
+    return _import_openvino().Core()
 
 
 def _onnx_tensor(node: Any) -> Tensor:

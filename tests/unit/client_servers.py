@@ -1,7 +1,8 @@
 """Servers in this process that a client can be tried on: they speak Triton's gRPC and HTTP, and fail as they are told.
 
 The text of a request is an order for the model `writer`: `write N` gives N pieces, `stall N` gives N and then nothing,
-`sleep S` answers late, `fail CODE TEXT` not at all. What callers sent and left is kept for tests to look at.
+`sleep S` answers late, `fail CODE TEXT` not at all, `sleep S fail CODE TEXT` fails late.
+What callers sent and left is kept for tests to look at.
 """
 
 from __future__ import annotations
@@ -62,10 +63,12 @@ class Script:
             if self.busy >= 0:
                 raise Refused(*BUSY)
         order, _, rest = text.partition(" ")
+        if order == "sleep":
+            seconds, _, then = rest.partition(" ")
+            time.sleep(float(seconds))
+            order, _, rest = then.partition(" ")
         if order == "fail":
             raise Refused(*rest.split(" ", 1))
-        if order == "sleep":
-            time.sleep(float(rest))
         count = int(rest) if order in ("write", "stall") else 1
         for number in range(count):
             ends = order != "stall" and number == count - 1

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.python_backends.engine.openvino_model import InferRequest, OpenVinoModel, Port, _port
-from hfx.python_backends.engine.openvino_package import import_openvino
+from hfx.python_backends.engine.openvino_package import core
 from hfx.python_backends.engine.paged_attention import use_pages
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
@@ -34,12 +34,11 @@ class Compiled:
     """
 
     def __init__(self, path: Path, pages: tuple[int, int] | None = None, threads: int = 1, **properties: str) -> None:
-        core = import_openvino().Core()
-        model = core.read_model(str(path))
+        model = core().read_model(str(path))
         if pages:
             use_pages(model, *pages)
         chosen = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads), **properties}
-        self._compiled = core.compile_model(model, "CPU", chosen)
+        self._compiled = core().compile_model(model, "CPU", chosen)
         self.inputs = {port.get_any_name(): _port(port) for port in self._compiled.inputs}
 
     def __call__(self, feed: Mapping[str, Array]) -> dict[str, Array]:

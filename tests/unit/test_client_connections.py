@@ -156,7 +156,7 @@ def test_the_failure_of_one_cancels_the_others_on_the_server(script: Script) -> 
     with grpc_server(script) as url, Client(url) as client:
         began = time.monotonic()
         with pytest.raises(RequestRefused, match="At index 1: too blue"):
-            client.generate("writer", ["sleep 3", "fail INVALID_ARGUMENT too blue", "sleep 3"])
+            client.generate("writer", ["sleep 3", "sleep 0.3 fail INVALID_ARGUMENT too blue", "sleep 3"])
         assert time.monotonic() - began < 2.5
         assert script.wait_left()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -90,6 +92,30 @@ def assert_alike(outputs: Sequence[Outputs]) -> None:
     assert found.next_ids.tolist() == wanted.next_ids.tolist()
     assert found.logits.shape == wanted.logits.shape == (len(wanted.next_ids), VOCABULARY)
     assert np.allclose(found.logits, wanted.logits, atol=CLOSE)
+
+
+SIGNALLED = """
+import signal, sys, threading
+from pathlib import Path
+from hfx.python_backends.engine.openvino_model import OpenVinoModel
+from hfx.python_backends.engine.sessions import SessionSettings
+from hfx.python_backends.engine.spec import read_spec
+
+spec = read_spec(Path(sys.argv[1]))
+opened = [OpenVinoModel(spec.openvino.decoder, spec, SessionSettings(threads=1))]
+last = threading.Thread(target=opened.clear)
+last.start()
+last.join()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_signal_is_survived_after_another_thread_has_freed_the_model(folder: Any) -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALLED, folder("gpt2")], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 @pytest.mark.parametrize("family", FAMILIES)
