@@ -1,21 +1,20 @@
-"""The checkpoint in memory: its torch model and its fast tokenizer, each checked to fit the files and each other.
+"""The checkpoint in memory: its torch model, checked to fit the files.
 
-Owns the calls into transformers. Weights come as float32, in evaluation mode; no remote code is run.
+Owns the calls into transformers that load models. Weights come as float32, in evaluation mode; no remote code is run.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
-from hfx.exporter.config_file import AGAIN, read_json
+from hfx.exporter.config_file import AGAIN
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
-from hfx.exporter.transformers_versions import as_written, keep_tokenizer_file
+from hfx.exporter.transformers_versions import as_written
 
 if TYPE_CHECKING:
     import torch
@@ -25,10 +24,6 @@ IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|position_ids$|num_batches_tracked$
 # What an embedding's model may lack: its answer is pooled from the tokens, never by the pooler.
 UNUSED_TENSORS = re.compile(r"(^|\.)pooler\.")
 NAMES_SHOWN = 6
-TOKENIZER_CONFIG = "tokenizer_config.json"
-# The keys by which a tokenizer's config can name files of its own.
-TOKENIZER_FILE_KEYS = ("tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "added_tokens_file")
-PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
 
 
 def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch.nn.Module:
@@ -100,7 +95,8 @@ def _causes(error: BaseException | None) -> Iterator[str]:
         error = error.__cause__ or error.__context__
 
 
-def _first_lines(error: BaseException) -> str:
+def first_lines(error: BaseException) -> str:
+    """The first two lines of an error that say something, for a message in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:300] or type(error).__name__
 
@@ -119,13 +115,13 @@ def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> So
         )
     if isinstance(error, ImportError):
         return CheckpointUnsupported(
-            f"{checkpoint.folder / 'config.json'} asks for a package that is not installed: {_first_lines(error)}",
+            f"{checkpoint.folder / 'config.json'} asks for a package that is not installed: {first_lines(error)}",
             "Install it, or remove the field that asks for it.",
         )
     if any("Unable to load weights" in text for text in texts):
         return CheckpointCorrupt(f"{_files(checkpoint)} is truncated or damaged.", AGAIN)
     return CheckpointCorrupt(
-        f"{checkpoint.folder / 'config.json'} and {_files(checkpoint)} can't be loaded: {_first_lines(error)}",
+        f"{checkpoint.folder / 'config.json'} and {_files(checkpoint)} can't be loaded: {first_lines(error)}",
         "Compare the named field or tensor with the original, or download the checkpoint again.",
     )
 
@@ -146,93 +142,3 @@ def _check_names(checkpoint: Checkpoint, missing: set[str], report: dict[str, An
                 f"{_files(checkpoint)} {finding}: {', '.join(sorted(names)[:NAMES_SHOWN])}{more}.",
                 "Pass the checkpoint of the task (--task), or save the model again from its own class.",
             )
-
-
-def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The checkpoint's fast tokenizer (transformers' PreTrainedTokenizerFast); its ids all fit the model.
-
-    Raises CheckpointCorrupt, CheckpointUnsafe or CheckpointUnsupported (a tokenizer in Python only).
-    """
-    from transformers import AutoTokenizer
-
-    loader: Any = AutoTokenizer
-
-    _check_tokenizer_config(checkpoint.folder)
-    try:
-        with quiet_libraries():
-            tokenizer = loader.from_pretrained(
-                checkpoint.folder, local_files_only=True, trust_remote_code=False, use_fast=True
-            )
-            if tokenizer.is_fast:
-                keep_tokenizer_file(tokenizer, checkpoint)
-            tokenizer(PROBE, verbose=False)
-    except BaseException as error:  # plain Exceptions, and the PanicException of tokenizers' Rust, which is none
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise _tokenizer_error(checkpoint.folder, error) from error
-    if not tokenizer.is_fast:
-        raise CheckpointUnsupported(
-            f"{checkpoint.folder} has only a slow (Python) tokenizer, {type(tokenizer).__name__}.",
-            "hfx serves tokenizers with a tokenizer.json; look for a checkpoint that has one.",
-        )
-    _check_ids(checkpoint, max(tokenizer.get_vocab().values(), default=0))
-    return tokenizer
-
-
-def _tokenizer_error(folder: Path, error: BaseException) -> SourceError:
-    from huggingface_hub.errors import StrictDataclassError
-
-    if isinstance(
-        error, StrictDataclassError
-    ):  # AutoTokenizer reads config.json first, and transformers 5 checks types
-        return CheckpointCorrupt(
-            f"{folder / 'config.json'} can't be read by transformers: {_first_lines(error)}",
-            "Correct or remove the named field.",
-        )
-    if "trust_remote_code" in str(error):
-        return _wants_code(folder / TOKENIZER_CONFIG)
-    return CheckpointCorrupt(
-        f"The tokenizer of {folder} can't be loaded: {_first_lines(error)}",
-        "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
-    )
-
-
-def _wants_code(file: Path) -> CheckpointUnsafe:
-    return CheckpointUnsafe(
-        f"{file} wants code of its own (auto_map).",
-        "hfx runs no remote code: save the tokenizer as a PreTrainedTokenizerFast.",
-    )
-
-
-def _is_known(tokenizer_class: str) -> bool:
-    """Whether transformers has the class itself; without it, version 5 reads tokenizer.json in a way of its own."""
-    import transformers
-
-    return any(hasattr(transformers, tokenizer_class + ending) for ending in ("", "Fast"))
-
-
-def _check_tokenizer_config(folder: Path) -> None:
-    """Refuse a class of its own, and files named by a path, which transformers would follow anywhere."""
-    file = folder / TOKENIZER_CONFIG
-    config = read_json(file) if file.is_file() else {}
-    if "AutoTokenizer" in (config.get("auto_map") or ()) and not _is_known(str(config.get("tokenizer_class"))):
-        raise _wants_code(file)
-    for key in TOKENIZER_FILE_KEYS:
-        value = config.get(key)
-        if isinstance(value, str) and Path(value).is_file() and not _is_inside(folder, Path(value)):
-            raise CheckpointUnsafe(
-                f"{file} names a file outside the checkpoint ({key}: {value!r}).", f"Remove {key} from it."
-            )
-
-
-def _is_inside(folder: Path, path: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
-
-
-def _check_ids(checkpoint: Checkpoint, largest: int) -> None:
-    vocabulary = checkpoint.config.get("vocab_size")
-    if isinstance(vocabulary, int) and largest >= vocabulary:
-        raise CheckpointCorrupt(
-            f"The tokenizer of {checkpoint.folder} has token ids up to {largest}, the model {vocabulary} embeddings.",
-            "Use the tokenizer that the model was trained with, or resize its embeddings.",
-        )

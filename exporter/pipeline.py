@@ -57,8 +57,9 @@ class Artefacts:
 
 def load(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The checkpoint's model and tokenizer in memory, checked."""
-    from hfx.exporter.load import load_model, load_tokenizer
+    from hfx.exporter.load import load_model
     from hfx.exporter.sentence_transformers import read_pooling
+    from hfx.exporter.tokenizer import load_tokenizer
 
     task = plan.task
     pooling = read_pooling(plan.checkpoint.folder) if task.headless else None

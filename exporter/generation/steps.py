@@ -53,7 +53,7 @@ class Artefacts:
 
 def read_tokenizer(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """The checkpoint's tokenizer in memory, checked."""
-    from hfx.exporter.load import load_tokenizer
+    from hfx.exporter.tokenizer import load_tokenizer
 
     return replace(made, tokenizer=load_tokenizer(plan.checkpoint))
 

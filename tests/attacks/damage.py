@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from hfx.errors import SourceError
-from hfx.exporter.load import load_model, load_tokenizer
+from hfx.exporter.load import load_model
 from hfx.exporter.plan import ExportOptions, ExportPlan, make_plan
 from hfx.exporter.source import open_checkpoint
+from hfx.exporter.tokenizer import load_tokenizer
 
 DROPPED = object()
 

@@ -9,8 +9,8 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, UsageError
 from hfx.exporter.config_file import MAX_BYTES
-from hfx.exporter.load import load_tokenizer
 from hfx.exporter.source import open_checkpoint, open_config
+from hfx.exporter.tokenizer import load_tokenizer
 from tests.attacks.damage import DROPPED, edit_json, load, plan, refused
 
 

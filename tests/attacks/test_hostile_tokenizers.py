@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
-from hfx.exporter.load import load_tokenizer
 from hfx.exporter.source import open_checkpoint
+from hfx.exporter.tokenizer import load_tokenizer
 from tests.attacks.damage import edit_json, load, plan, refused
 
 

@@ -17,8 +17,9 @@ from hfx.exporter.config_file import read_config
 from hfx.exporter.families import FORMATS, write_engine_folder
 from hfx.exporter.generation.settings import read_settings
 from hfx.exporter.generation.tasks import choose_task
-from hfx.exporter.load import load_model, load_tokenizer
+from hfx.exporter.load import load_model
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tokenizer import load_tokenizer
 from hfx.exporter.transformers_versions import OLD, bad_words_at_start, cleans_up, tied_and_scaled, writer
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.search import new_search

@@ -1,0 +1,111 @@
+"""The checkpoint's fast tokenizer, checked to fit the files and the model.
+
+Owns the calls into transformers that load tokenizers; no remote code is run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
+from hfx.exporter.config_file import read_json
+from hfx.exporter.load import first_lines
+from hfx.exporter.quiet import quiet_libraries
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.transformers_versions import keep_tokenizer_file
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+# The keys by which a tokenizer's config can name files of its own.
+TOKENIZER_FILE_KEYS = ("tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "added_tokens_file")
+PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The checkpoint's fast tokenizer (transformers' PreTrainedTokenizerFast); its ids all fit the model.
+
+    Raises CheckpointCorrupt, CheckpointUnsafe or CheckpointUnsupported (a tokenizer in Python only).
+    """
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+
+    _check_tokenizer_config(checkpoint.folder)
+    try:
+        with quiet_libraries():
+            tokenizer = loader.from_pretrained(
+                checkpoint.folder, local_files_only=True, trust_remote_code=False, use_fast=True
+            )
+            if tokenizer.is_fast:
+                keep_tokenizer_file(tokenizer, checkpoint)
+            tokenizer(PROBE, verbose=False)
+    except BaseException as error:  # plain Exceptions, and the PanicException of tokenizers' Rust, which is none
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise _tokenizer_error(checkpoint.folder, error) from error
+    if not tokenizer.is_fast:
+        raise CheckpointUnsupported(
+            f"{checkpoint.folder} has only a slow (Python) tokenizer, {type(tokenizer).__name__}.",
+            "hfx serves tokenizers with a tokenizer.json; look for a checkpoint that has one.",
+        )
+    _check_ids(checkpoint, max(tokenizer.get_vocab().values(), default=0))
+    return tokenizer
+
+
+def _tokenizer_error(folder: Path, error: BaseException) -> SourceError:
+    from huggingface_hub.errors import StrictDataclassError
+
+    if isinstance(
+        error, StrictDataclassError
+    ):  # AutoTokenizer reads config.json first, and transformers 5 checks types
+        return CheckpointCorrupt(
+            f"{folder / 'config.json'} can't be read by transformers: {first_lines(error)}",
+            "Correct or remove the named field.",
+        )
+    if "trust_remote_code" in str(error):
+        return _wants_code(folder / TOKENIZER_CONFIG)
+    return CheckpointCorrupt(
+        f"The tokenizer of {folder} can't be loaded: {first_lines(error)}",
+        "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
+    )
+
+
+def _wants_code(file: Path) -> CheckpointUnsafe:
+    return CheckpointUnsafe(
+        f"{file} wants code of its own (auto_map).",
+        "hfx runs no remote code: save the tokenizer as a PreTrainedTokenizerFast.",
+    )
+
+
+def _is_known(tokenizer_class: str) -> bool:
+    """Whether transformers has the class itself; without it, version 5 reads tokenizer.json in a way of its own."""
+    import transformers
+
+    return any(hasattr(transformers, tokenizer_class + ending) for ending in ("", "Fast"))
+
+
+def _check_tokenizer_config(folder: Path) -> None:
+    """Refuse a class of its own, and files named by a path, which transformers would follow anywhere."""
+    file = folder / TOKENIZER_CONFIG
+    config = read_json(file) if file.is_file() else {}
+    if "AutoTokenizer" in (config.get("auto_map") or ()) and not _is_known(str(config.get("tokenizer_class"))):
+        raise _wants_code(file)
+    for key in TOKENIZER_FILE_KEYS:
+        value = config.get(key)
+        if isinstance(value, str) and Path(value).is_file() and not _is_inside(folder, Path(value)):
+            raise CheckpointUnsafe(
+                f"{file} names a file outside the checkpoint ({key}: {value!r}).", f"Remove {key} from it."
+            )
+
+
+def _is_inside(folder: Path, path: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _check_ids(checkpoint: Checkpoint, largest: int) -> None:
+    vocabulary = checkpoint.config.get("vocab_size")
+    if isinstance(vocabulary, int) and largest >= vocabulary:
+        raise CheckpointCorrupt(
+            f"The tokenizer of {checkpoint.folder} has token ids up to {largest}, the model {vocabulary} embeddings.",
+            "Use the tokenizer that the model was trained with, or resize its embeddings.",
+        )
