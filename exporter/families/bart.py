@@ -1,12 +1,13 @@
-"""BART, mBART, Pegasus and Marian: one encoder-decoder with a few switches, which the model type sets.
+"""BART, mBART, M2M100 (NLLB too), Pegasus and Marian: one encoder-decoder with switches, which the model type sets.
 
-Names and formulas are those of transformers' {Bart,MBart,Pegasus}ForConditionalGeneration and MarianMTModel.
+Names and formulas are those of transformers' {Bart,MBart,M2M100,Pegasus}ForConditionalGeneration and MarianMTModel.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,24 +33,47 @@ from hfx.exporter.graph.blocks import (
 from hfx.exporter.tensors import CheckpointTensors
 
 EPSILON = 1e-5  # torch's default; the configs have no field for it
-# A tied head, and what fairseq left in old checkpoints.
-IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)(en|de)coder\.version$")
+# A tied head, what fairseq left in old checkpoints, and M2M100's table of positions, which is always computed.
+IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)(en|de)coder\.(version|embed_positions\.weights)$")
+
+
+def sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
+    """[stop - start, hidden]: the sines of a position before its cosines (MarianSinusoidalPositionalEmbedding)."""
+    columns = np.arange(hidden)
+    angles = np.arange(start, stop)[:, None] / np.power(10000, 2 * (columns // 2) / hidden)
+    table: FloatArray = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], axis=1).astype(np.float32)
+    return table
+
+
+def wider_sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
+    """As `sinusoids`, with tensor2tensor's frequencies and in float32 (M2M100SinusoidalPositionalEmbedding)."""
+    half = hidden // 2
+    frequencies = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10000) / (half - 1)))
+    angles = np.arange(start, stop, dtype=np.float32)[:, None] * frequencies
+    table: FloatArray = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return table
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a model type differs. Learned positions begin at row 2 of their table, sinusoids at row 0."""
+    """How a model type differs. `sinusoids` computes positions; without, they are learned.
+
+    The first position is row 2 of a learned table, row 0 of sinusoids, and with `after_padding` the row behind that
+    of the padding token.
+    """
 
     pre_norm: bool
     embedding_norm: bool
-    sinusoids: bool
+    sinusoids: Callable[[int, int, int], FloatArray] | None = None
+    after_padding: bool = False
 
 
 VARIANTS = {
-    "bart": Variant(pre_norm=False, embedding_norm=True, sinusoids=False),
-    "mbart": Variant(pre_norm=True, embedding_norm=True, sinusoids=False),
-    "pegasus": Variant(pre_norm=True, embedding_norm=False, sinusoids=True),
-    "marian": Variant(pre_norm=False, embedding_norm=False, sinusoids=True),
+    "bart": Variant(pre_norm=False, embedding_norm=True),
+    "mbart": Variant(pre_norm=True, embedding_norm=True),
+    "m2m_100": Variant(pre_norm=True, embedding_norm=False, sinusoids=wider_sinusoids, after_padding=True),
+    "pegasus": Variant(pre_norm=True, embedding_norm=False, sinusoids=sinusoids),
+    "marian": Variant(pre_norm=False, embedding_norm=False, sinusoids=sinusoids),
 }
 LEARNED_OFFSET = 2
 
@@ -138,14 +162,17 @@ class _Reader:
         )
 
     def positions(self, name: str) -> Parameter:
-        count = self.config.size("max_position_embeddings")
-        if not self.variant.sinusoids:
+        count, compute = self.config.size("max_position_embeddings"), self.variant.sinusoids
+        if compute is None:
             table = self.tensors.parameter(name, count + LEARNED_OFFSET, self.hidden)
             return table.rows(LEARNED_OFFSET, count + LEARNED_OFFSET)
         if name in self.tensors:
             return self.tensors.parameter(name, count, self.hidden)
         count = self.config.size("max_position_embeddings", MOST_COMPUTED)
-        return Parameter("sinusoids", (count, self.hidden), lambda start, stop: sinusoids(start, stop, self.hidden))
+        first = self.config.size("pad_token_id", least=0) + 1 if self.variant.after_padding else 0
+        return Parameter(
+            "sinusoids", (count, self.hidden), lambda start, stop: compute(first + start, first + stop, self.hidden)
+        )
 
     def layer(self, side: str, name: str) -> Layer:
         heads_field, inner = f"{side}_attention_heads", self.config.size(f"{side}_ffn_dim")
@@ -189,14 +216,6 @@ class _Reader:
         return Norm(name, "layer", weight, bias, EPSILON)
 
 
-def sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
-    """[stop - start, hidden]: the sines of a position before its cosines (MarianSinusoidalPositionalEmbedding)."""
-    columns = np.arange(hidden)
-    angles = np.arange(start, stop)[:, None] / np.power(10000, 2 * (columns // 2) / hidden)
-    table: FloatArray = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], axis=1).astype(np.float32)
-    return table
-
-
 FAMILY = Family(
     name="bart",
     kind="encoder-decoder",
@@ -206,6 +225,8 @@ FAMILY = Family(
         "BartModel",
         "MBartForConditionalGeneration",
         "MBartModel",
+        "M2M100ForConditionalGeneration",
+        "M2M100Model",
         "PegasusForConditionalGeneration",
         "PegasusModel",
         "MarianMTModel",

@@ -232,7 +232,7 @@ def test_a_config_of_another_size_is_refused_before_memory_is_taken(
     refused(CheckpointCorrupt, "config.json says", lambda: build(folder))
 
 
-@pytest.mark.parametrize("name", ["pegasus", "marian"])
+@pytest.mark.parametrize("name", ["pegasus", "marian", "m2m"])
 def test_computed_positions_are_bounded(tmp_path: Path, name: str) -> None:
     tiny_generators.save(tmp_path, tiny_generators.build(name))
     edit_json(tmp_path / "config.json", max_position_embeddings=10**8)

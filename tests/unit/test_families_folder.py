@@ -179,7 +179,7 @@ def test_other_models_are_refused_by_name(tmp_path: Path, model_type: str) -> No
     checkpoint.config["model_type"] = model_type
     with pytest.raises(CheckpointUnsupported, match=model_type) as caught:
         find_family(checkpoint)
-    assert "bart, gpt2, marian, mbart, mt5, pegasus, t5" in caught.value.fix
+    assert "bart, gpt2, m2m_100, marian, mbart, mt5, pegasus, t5" in caught.value.fix
 
 
 @pytest.mark.parametrize("architecture", ["GPT2ForSequenceClassification", "GPT2DoubleHeadsModel"])

@@ -95,6 +95,7 @@ def test_a_checkpoint_of_the_bare_model_is_read(tmp_path: Path, name: str, root:
         ("gpt2", {"transformer.h.0.attn.bias": (1, 1, 8, 8), "transformer.h.1.attn.masked_bias": ()}),
         ("gpt2", {"lm_head.weight": (120, 48)}),
         ("bart", {"lm_head.weight": (120, 48), "model.encoder.embed_tokens.weight": (120, 48)}),
+        ("m2m", {f"model.{side}.embed_positions.weights": (82, 48) for side in ("encoder", "decoder")}),
         ("t5", {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": (8, 5)}),
         ("t5", {"encoder.embed_tokens.weight": (120, 48), "lm_head.weight": (120, 48)}),
     ],

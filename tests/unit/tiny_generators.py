@@ -60,6 +60,12 @@ GENERATORS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bart-untied": ("BartForConditionalGeneration", "BartConfig", BART | {"tie_word_embeddings": False}),
     "bart-relu": ("BartForConditionalGeneration", "BartConfig", BART | {"activation_function": "relu"}),
     "mbart": ("MBartForConditionalGeneration", "MBartConfig", BART | {"scale_embedding": True}),
+    "m2m": ("M2M100ForConditionalGeneration", "M2M100Config", BART | {"activation_function": "relu"}),
+    "m2m-unscaled": (
+        "M2M100ForConditionalGeneration",
+        "M2M100Config",
+        BART | {"scale_embedding": False, "pad_token_id": 0, "tie_word_embeddings": False},
+    ),
     "pegasus": (
         "PegasusForConditionalGeneration",
         "PegasusConfig",
