@@ -7,6 +7,8 @@ checks of those fields; what they mean for a task is the task's.
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +46,34 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_json_value(file: Path) -> Any:
     """Whatever a small JSON file of a checkpoint holds."""
-    if not file.is_file():
-        raise CheckpointCorrupt(f"{file.parent} has no {file.name}.", "Pass a folder written by save_pretrained.")
-    if file.stat().st_size > MAX_BYTES:
-        raise CheckpointCorrupt(f"{file} is over {MAX_BYTES >> 20} MB.", "It can't be the file of a checkpoint.")
     try:
-        return json.loads(file.read_bytes())
-    except OSError as error:
-        raise CheckpointCorrupt(f"{file} can't be read: {error.strerror}.", "Check its permissions.") from error
+        return json.loads(read_bytes(file, MAX_BYTES))
     except (ValueError, RecursionError) as error:
         raise CheckpointCorrupt(f"{file} is not JSON: {error}.", AGAIN) from error
+
+
+def read_bytes(file: Path, most: int) -> bytes:
+    """The contents of a file of at most `most` bytes. A pipe or device is refused, never waited for."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise _missing(file) from error
+    except OSError as error:
+        raise CheckpointCorrupt(f"{file} can't be read: {error.strerror}.", "Check its permissions.") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _missing(file)
+        if status.st_size > most:
+            raise CheckpointCorrupt(f"{file} is over {most >> 20} MB.", "It can't be the file of a checkpoint.")
+        with open(descriptor, "rb", closefd=False) as stream:
+            return stream.read(most)
+    finally:
+        os.close(descriptor)
+
+
+def _missing(file: Path) -> CheckpointCorrupt:
+    return CheckpointCorrupt(f"{file.parent} has no file {file.name}.", "Pass a folder written by save_pretrained.")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -90,6 +110,10 @@ def _refuse_detours(file: Path, config: dict[str, Any]) -> None:
     if config.get("transformers_weights") is not None:
         raise CheckpointUnsafe(
             f"{file} names its own weight file (transformers_weights).", "Save the model again with save_pretrained."
+        )
+    if config.get("configuration_files") is not None:
+        raise CheckpointUnsafe(
+            f"{file} names other files to be read in its place (configuration_files).", "Remove the field from it."
         )
     for field in ("_attn_implementation", "_attn_implementation_internal", "attn_implementation"):
         if "/" in str(config.get(field)):

@@ -41,7 +41,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
         with quiet_libraries():  # what transformers warns of is checked below, and refused
             _check_parameters(checkpoint, loader)
             model, report = loader.from_pretrained(
-                checkpoint.folder,
+                checkpoint.view,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=not checkpoint.pickled,
@@ -69,7 +69,7 @@ def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
     import torch
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(checkpoint.view, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         model = loader.from_config(config, attn_implementation="eager", trust_remote_code=False)
         model.tie_weights()
@@ -102,7 +102,7 @@ def first_lines(error: BaseException) -> str:
 
 
 def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> SourceError:
-    texts = list(_causes(error))
+    texts, reason = list(_causes(error)), checkpoint.in_folder(first_lines(error))
     if any(text.startswith("Weights only load failed") for text in texts):
         return CheckpointUnsafe(
             f"The pickle {_files(checkpoint)} holds something else than plain tensors; it was not run.",
@@ -115,13 +115,13 @@ def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> So
         )
     if isinstance(error, ImportError):
         return CheckpointUnsupported(
-            f"{checkpoint.folder / 'config.json'} asks for a package that is not installed: {first_lines(error)}",
+            f"{checkpoint.folder / 'config.json'} asks for a package that is not installed: {reason}",
             "Install it, or remove the field that asks for it.",
         )
     if any("Unable to load weights" in text for text in texts):
         return CheckpointCorrupt(f"{_files(checkpoint)} is truncated or damaged.", AGAIN)
     return CheckpointCorrupt(
-        f"{checkpoint.folder / 'config.json'} and {_files(checkpoint)} can't be loaded: {first_lines(error)}",
+        f"{checkpoint.folder / 'config.json'} and {_files(checkpoint)} can't be loaded: {reason}",
         "Compare the named field or tensor with the original, or download the checkpoint again.",
     )
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import errno
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
 from hfx.exporter.config_file import read_config
+from hfx.exporter.view import CONFIGS, TOKENIZERS, make_view
 from hfx.exporter.weight_files import find_weights
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
-HUB_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
-HUB_CONFIG_PATTERNS = ["*.json", "1_Pooling/*"]
-ADAPTER = "adapter_config.json"  # with peft installed, transformers would follow it to another model
+ADAPTER = "adapter_config.json"  # these weights are to be added to those of another model
+HUB_CONFIG_PATTERNS = [*CONFIGS, ADAPTER]
+HUB_PATTERNS = [*HUB_CONFIG_PATTERNS, *TOKENIZERS, "*.safetensors", "*.index.json"]
 HASH_CHUNK = 1 << 20
 NAME_SHOWN = 100
 
@@ -29,7 +31,8 @@ class Checkpoint:
     """A checkpoint on disk.
 
     `id` is what the user typed, `revision` the hub's commit (None for a folder), `config` the parsed config.json,
-    `weights` the weight files (safetensors where there are any).
+    `weights` the weight files (safetensors where there are any). `folder` is the user's, for messages and for hfx's own
+    checked reading; libraries are given `view`.
     """
 
     id: str
@@ -37,6 +40,11 @@ class Checkpoint:
     revision: str | None
     config: dict[str, Any]
     weights: tuple[Path, ...]
+
+    @cached_property
+    def view(self) -> Path:
+        """The checkpoint's files for libraries: `folder` without anything that they could run or follow."""
+        return make_view(self.folder, self.weights)
 
     @property
     def model_type(self) -> str:
@@ -57,15 +65,17 @@ class Checkpoint:
     def sha256(self) -> str:
         """Hash over the names and contents of the files that an answer depends on."""
         digest = hashlib.sha256()
-        names = {file.relative_to(self.folder).as_posix() for file in self.folder.rglob("*.json")}
-        names |= {name for name in TOKENIZER_FILES if (self.folder / name).is_file()}
-        names |= {file.relative_to(self.folder).as_posix() for file in self.weights}
+        names = (file.relative_to(self.view).as_posix() for file in self.view.rglob("*") if file.is_file())
         for name in sorted(names):
             digest.update(name.encode() + b"\0")
             with (self.folder / name).open("rb") as stream:
                 while chunk := stream.read(HASH_CHUNK):
                     digest.update(chunk)
         return digest.hexdigest()
+
+    def in_folder(self, text: str) -> str:
+        """The `text` of a library's error about `view`, as one about `folder`."""
+        return text.replace(str(self.view), str(self.folder))
 
 
 def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
@@ -98,7 +108,7 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
             "Merge it first: model.merge_and_unload().save_pretrained(FOLDER).",
         )
     if (folder / "config.json").exists():  # else it is no checkpoint, and may be a home folder with a million files
-        _refuse_escapes(folder, root)
+        _refuse_what_is_no_file(folder, root)
     return folder, commit, read_config(folder)
 
 
@@ -121,12 +131,18 @@ def _locate(model: str, revision: str | None, patterns: list[str]) -> tuple[Path
             raise CheckpointMissing(
                 f"{model} is a folder, which has no revision {revision!r}.", "Leave --revision out."
             )
-        return path.resolve(), None, path.resolve()
+        return path.resolve(), None, _link_root(path.resolve())
     if exists:
         raise CheckpointMissing(f"{model} is a file.", "Pass the folder that holds config.json and the weights.")
     if model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model:
         raise CheckpointMissing(f"There is no folder {shown}.", "Check the path, or pass a hub id such as org/name.")
     return _fetch(model, revision, patterns)
+
+
+def _link_root(folder: Path) -> Path:
+    """The folder that the links of `folder` may lead into; of a snapshot in the hub's cache, the model's cache."""
+    cache = folder.parent.parent
+    return cache if folder.parent.name == "snapshots" and cache.name.startswith("models--") else folder
 
 
 def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, Path]:
@@ -172,16 +188,19 @@ def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path,
             f"The hub can't be reached for {model!r}, and no copy is in the local cache ({type(error).__name__}).",
             "Download the model elsewhere and pass its folder: hfx export ./FOLDER.",
         ) from error
-    return folder, folder.name, folder.parents[1]  # a snapshot's links lead to ../../blobs, inside the model's cache
+    return folder, folder.name, _link_root(folder)
 
 
-def _refuse_escapes(folder: Path, root: Path) -> None:
+def _refuse_what_is_no_file(folder: Path, root: Path) -> None:
+    """Refuse links that leave `root`, and pipes, sockets and devices, before anything is opened."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not _resolved(path).is_relative_to(root.resolve()):
             raise CheckpointUnsafe(
                 f"{path} is a link that leads outside the checkpoint.",
                 "Replace the link by the file that it points to, if you trust it.",
             )
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise CheckpointUnsafe(f"{path} is a pipe, a socket or a device, no file.", "Use a checkpoint you trust.")
 
 
 def _resolved(link: Path) -> Path:

@@ -34,7 +34,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     try:
         with quiet_libraries():
             tokenizer = loader.from_pretrained(
-                checkpoint.folder, local_files_only=True, trust_remote_code=False, use_fast=True
+                checkpoint.view, local_files_only=True, trust_remote_code=False, use_fast=True
             )
             if tokenizer.is_fast:
                 keep_tokenizer_file(tokenizer, checkpoint)
@@ -42,7 +42,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     except BaseException as error:  # plain Exceptions, and the PanicException of tokenizers' Rust, which is none
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise _tokenizer_error(checkpoint.folder, error) from error
+        raise _tokenizer_error(checkpoint, error) from error
     if not tokenizer.is_fast:
         raise CheckpointUnsupported(
             f"{checkpoint.folder} has only a slow (Python) tokenizer, {type(tokenizer).__name__}.",
@@ -52,20 +52,21 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     return tokenizer
 
 
-def _tokenizer_error(folder: Path, error: BaseException) -> SourceError:
+def _tokenizer_error(checkpoint: Checkpoint, error: BaseException) -> SourceError:
     from huggingface_hub.errors import StrictDataclassError
 
+    folder, reason = checkpoint.folder, checkpoint.in_folder(first_lines(error))
     if isinstance(
         error, StrictDataclassError
     ):  # AutoTokenizer reads config.json first, and transformers 5 checks types
         return CheckpointCorrupt(
-            f"{folder / 'config.json'} can't be read by transformers: {first_lines(error)}",
+            f"{folder / 'config.json'} can't be read by transformers: {reason}",
             "Correct or remove the named field.",
         )
     if "trust_remote_code" in str(error):
         return _wants_code(folder / TOKENIZER_CONFIG)
     return CheckpointCorrupt(
-        f"The tokenizer of {folder} can't be loaded: {first_lines(error)}",
+        f"The tokenizer of {folder} can't be loaded: {reason}",
         "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
     )
 

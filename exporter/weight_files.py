@@ -7,6 +7,7 @@ is for load.py.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
@@ -32,6 +33,13 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
         f"{folder} has no weights ({SAFE_WEIGHTS} or {PICKLED_WEIGHTS}).",
         "Save them beside config.json: model.save_pretrained(FOLDER).",
     )
+
+
+def index_of(folder: Path, weights: Sequence[Path]) -> Path | None:
+    """The index by which transformers finds the `weights` of `folder`; None where they are a single file."""
+    if not weights or weights[0].name in (SAFE_WEIGHTS, PICKLED_WEIGHTS):
+        return None
+    return folder / (SAFE_INDEX if weights[0].suffix == ".safetensors" else PICKLED_INDEX)
 
 
 def _shards(folder: Path, index: Path, suffix: str) -> list[Path]:

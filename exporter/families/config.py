@@ -139,9 +139,11 @@ def resolve_config(checkpoint: Checkpoint) -> Config:
     file = checkpoint.folder / "config.json"
     try:
         with quiet_libraries():
-            config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(checkpoint.view, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a config that no one foresaw fails anywhere in transformers
         reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-        raise CheckpointCorrupt(f"{file} can't be read by transformers: {reason}", AGAIN) from error
+        raise CheckpointCorrupt(
+            f"{file} can't be read by transformers: {checkpoint.in_folder(reason)}", AGAIN
+        ) from error
     tied, scaled = tied_and_scaled(checkpoint.config)
     return Config(file, config.to_dict(), tied, scaled, written_by_4(checkpoint.config))

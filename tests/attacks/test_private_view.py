@@ -1,0 +1,168 @@
+"""What a folder may hold beside a checkpoint: code, pipes, paths to elsewhere. No library sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
+from hfx.exporter.encoders import ENCODERS
+from hfx.exporter.families import FAMILIES
+from hfx.exporter.families.config import resolve_config
+from hfx.exporter.generation.torch_generator import TorchGenerator
+from hfx.exporter.load import load_model
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.plan import make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.exporter.tokenizer import load_tokenizer
+from hfx.exporter.view import MAX_TOKENIZER_BYTES, TOKENIZERS
+from tests.attacks.damage import edit_json, load, refused
+from tests.unit import tiny_generators
+
+TINY = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+def add_code(folder: Path, marker: Path) -> None:
+    """Code in every place that transformers 4 or 5 runs it from, which leaves `marker` behind."""
+    code = f"open({str(marker)!r}, 'w').close()\ndef generate(model, **settings): raise SystemExit\nclass Evil: pass\n"
+    for name in ("evil.py", "modeling_evil.py", "custom_generate/generate.py", "handler.py", "pipeline.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(code)
+    (folder / "custom_generate" / "requirements.txt").write_text("hfx\n")
+    (folder / "chat_template.jinja").write_text("{{ 1 }}")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "evil.jinja").write_text("{{ 1 }}")
+    for name in ("processor_config.json", "preprocessor_config.json", "config.5.0.0.json"):
+        (folder / name).write_text(json.dumps({"auto_map": {"AutoProcessor": "evil.Evil"}}))
+    kinds = ("Config", "Model", "Tokenizer", "ModelForCausalLM", "ModelForSeq2SeqLM", "ModelForSequenceClassification")
+    auto_map: dict[str, Any] = {f"Auto{kind}": "evil.Evil" for kind in kinds}
+    edit_json(folder / "config.json", auto_map=auto_map)
+    edit_json(folder / "tokenizer_config.json", auto_map=auto_map | {"AutoTokenizer": ["evil.Evil", "evil.Evil"]})
+
+
+@pytest.fixture(scope="module")
+def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good checkpoint of each family, with a tokenizer."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("generators")
+    words = {f"w{number}": number for number in range(tiny_generators.VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")))
+    for family in ("gpt2", "bart", "t5"):
+        tiny_generators.save(folder / family, tiny_generators.build(family, bos_token_id=2, eos_token_id=2))
+        tokenizer.save_pretrained(folder / family)
+    return folder
+
+
+def test_the_view_has_the_files_of_a_checkpoint_alone(folder: Path, tmp_path: Path) -> None:
+    add_code(folder, tmp_path / "ran")
+    (folder / "pytorch_model.bin").write_bytes(b"junk")
+    (folder / "other.safetensors").write_bytes(b"junk")
+    view = open_checkpoint(str(folder)).view
+    assert sorted(path.relative_to(view).as_posix() for path in view.rglob("*")) == sorted(TINY)
+    assert (view / "model.safetensors").resolve() == folder / "model.safetensors"
+    assert not any((view / name).is_symlink() for name in TINY if name != "model.safetensors")
+
+
+def test_no_code_of_an_encoder_runs(folder: Path, tmp_path: Path) -> None:
+    add_code(folder, tmp_path / "ran")
+    load(folder)
+    assert not (tmp_path / "ran").exists()
+    checkpoint = open_checkpoint(str(folder))
+    model = load_model(checkpoint, "AutoModelForSequenceClassification", headless=False)
+    assert model.config.name_or_path == load_tokenizer(checkpoint).name_or_path == str(checkpoint.view)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])
+def test_no_code_of_a_generator_runs(generators: Path, tmp_path: Path, family: str) -> None:
+    folder = Path(shutil.copytree(generators / family, tmp_path / family))
+    add_code(folder, tmp_path / "ran")
+    plan = make_plan(open_checkpoint(str(folder)), ExportOptions())
+    resolve_config(plan.checkpoint)
+    torch_generator = TorchGenerator.open(plan, load_tokenizer(plan.checkpoint))  # type: ignore[arg-type]
+    (ids,), _ = torch_generator.generate([(3, 4)], max_new_tokens=3, num_beams=1, do_sample=False)
+    assert 1 <= len(ids) <= 3
+    assert not (tmp_path / "ran").exists()
+    assert torch_generator.model.config.name_or_path == str(plan.checkpoint.view)
+
+
+def make_socket(path: Path) -> None:
+    os.chdir(path.parent)  # a socket's path may have 108 bytes only
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path.name)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, make_socket], ids=["pipe", "socket"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "vocab.txt", "model.safetensors", "more/trainer.json", "x"]
+)
+def test_what_is_no_file_is_refused_and_not_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], name: str
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).parent.mkdir(exist_ok=True)
+    make(folder / name)
+    refused(CheckpointUnsafe, folder / name, lambda: open_checkpoint(str(folder)))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json"])
+def test_a_pipe_that_comes_after_the_look_is_not_waited_for(folder: Path, name: str) -> None:
+    checkpoint = open_checkpoint(str(folder))
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    refused(CheckpointCorrupt, name, lambda: checkpoint.view)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "spiece.model"])
+def test_a_huge_tokenizer_is_not_read(folder: Path, name: str) -> None:
+    with (folder / name).open("ab") as stream:
+        stream.truncate(MAX_TOKENIZER_BYTES + 1)
+    message = refused(CheckpointCorrupt, folder / name, lambda: load(folder))
+    assert "64 MB" in message
+
+
+def test_a_folder_in_the_place_of_a_tokenizer_is_corrupt(folder: Path) -> None:
+    (folder / "vocab.txt").mkdir()
+    refused(CheckpointCorrupt, "vocab.txt", lambda: load(folder))
+
+
+@pytest.mark.parametrize("field", ["vocab_file", "tokenizer_file", "added_tokens_file", "sp_model_file"])
+@pytest.mark.parametrize("path", ["/nowhere/of/its/writer.json", "gone.txt", "/dev/stdin"])
+def test_a_path_in_a_tokenizer_config_is_not_followed(folder: Path, field: str, path: str) -> None:
+    expected = load_tokenizer(open_checkpoint(str(folder))).get_vocab()
+    edit_json(folder / "tokenizer_config.json", **{field: path})
+    assert load_tokenizer(open_checkpoint(str(folder))).get_vocab() == expected
+
+
+def test_a_tokenizer_beside_the_folder_is_not_taken(folder: Path) -> None:
+    expected = load_tokenizer(open_checkpoint(str(folder))).get_vocab()
+    other = json.loads((folder / "tokenizer.json").read_text())
+    other["model"]["vocab"]["film"], other["model"]["vocab"]["cat"] = expected["cat"], expected["film"]
+    (folder.parent / "tokenizer.1.0.json").write_text(json.dumps(other))
+    edit_json(folder / "tokenizer_config.json", fast_tokenizer_files=["../tokenizer.1.0.json"])
+    assert load_tokenizer(open_checkpoint(str(folder))).get_vocab() == expected
+
+
+def test_a_config_in_the_place_of_config_json_is_unsafe(folder: Path) -> None:
+    shutil.copy(folder / "config.json", folder / "config.4.0.0.json")
+    edit_json(folder / "config.json", configuration_files=["config.4.0.0.json"])
+    refused(CheckpointUnsafe, "configuration_files", lambda: open_checkpoint(str(folder)))
+
+
+def test_the_view_has_every_tokenizer_file_of_the_supported_architectures() -> None:
+    import transformers
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    supported = {*ENCODERS, *(name for family in FAMILIES for name in family.model_types)}
+    classes = {TOKENIZER_MAPPING_NAMES.get(name) for name in supported} - {None}
+    files = {file for name in classes for file in getattr(transformers, str(name)).vocab_files_names.values()}
+    assert files - {"tokenizer_config.json"} <= set(TOKENIZERS)
