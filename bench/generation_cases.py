@@ -115,7 +115,7 @@ def open_model(name: str, tiny: bool = False) -> Model:
     folder = _tiny(name) if tiny else zoo.shape(name)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     start = config["decoder_start_token_id"] if config.get("is_encoder_decoder") else None
-    return Model(name, str(folder), config["model_type"], start, config["vocab_size"], tiny)
+    return Model(name, str(folder), str(folder), config["model_type"], start, config["vocab_size"], tiny)
 
 
 def _tiny(name: str) -> Path:

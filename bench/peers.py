@@ -46,7 +46,7 @@ def opened(name: str, checkpoint: Path, folder: Path, precision: str) -> Residen
     if NAMES[name] == "openvino" and precision == "fp32":
         precision = "bf16"  # float32 weights, computed as OpenVINO does by default (encoder_report.PEER_NOTES)
     way, target = _way(name), folder / f"{NAMES[name]}-{precision}"
-    model = Model(checkpoint.name, str(checkpoint), "", None, 0)
+    model = Model(checkpoint.name, str(checkpoint), str(checkpoint), "", None, 0)
     arguments = {"model": model, "folder": str(target), "fetched": way.fetched, "precision": precision}
     if way.convert is not None and not target.is_dir():
         apart(way.convert, **arguments)

@@ -21,7 +21,7 @@ class Classifying:
 
         transformers.logging.set_verbosity_error()
         self._net = net
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model.checkpoint)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model.files)
         self._pipeline: Any = pipeline(
             "text-classification", model=net, tokenizer=self._tokenizer, device=torch.device("cpu")
         )

@@ -36,7 +36,7 @@ def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
     import transformers
 
     loaders = importlib.import_module("ctranslate2.converters.transformers")
-    net = getattr(transformers, model_class(model)).from_pretrained(model.checkpoint)
+    net = getattr(transformers, model_class(model)).from_pretrained(model.files)
     for name, value in OLD_SWITCHES.items():
         if not hasattr(net.config, name):
             setattr(net.config, name, value)

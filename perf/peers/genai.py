@@ -37,7 +37,7 @@ def _convert(model: Model, folder: str, fetched: str, bits: Mapping[str, Any]) -
     from transformers import AutoTokenizer
 
     convert_tokenizer = importlib.import_module("openvino_tokenizers").convert_tokenizer
-    pair = convert_tokenizer(AutoTokenizer.from_pretrained(model.checkpoint), with_detokenizer=True)
+    pair = convert_tokenizer(AutoTokenizer.from_pretrained(model.files), with_detokenizer=True)
     for name, converted in zip(("tokenizer", "detokenizer"), pair, strict=True):
         runtime.save_model(converted, f"{folder}/openvino_{name}.xml")
 

@@ -61,7 +61,7 @@ class MLServer(Peer):
         chosen = self.chosen(reading.kind, precision)
         self.require_installed()
         identity = Identity(self.name, self.title, model.name, task, chosen, threads or cores(), "http")
-        return OpenMLServer(identity, reading, Path(model.checkpoint))
+        return OpenMLServer(identity, reading, Path(model.files))
 
 
 class OpenMLServer(Opened):

@@ -17,10 +17,14 @@ Kind = Literal["decoder", "encoder-decoder", "classifier"]
 
 @dataclass(frozen=True)
 class Model:
-    """A checkpoint. `start` is the token that its decoder starts with, None where it has no encoder beside it."""
+    """A checkpoint: its folder and, for libraries to load, the private view of that, which has no code.
+
+    `start` is the token that its decoder starts with, None where it has no encoder beside it.
+    """
 
     name: str
     checkpoint: str
+    files: str
     family: str
     start: int | None
     vocabulary: int
@@ -53,9 +57,9 @@ def read(checkpoint: Path, task: str) -> tuple[Model, Reading]:
         raise PeerFailed(error.message) from error
     config = opened.config
     start = config.get("decoder_start_token_id", 0) if reading.kind == "encoder-decoder" else None
-    return Model(
-        opened.folder.name, str(opened.folder), opened.model_type, start, int(config.get("vocab_size") or 0)
-    ), reading
+    vocabulary = int(config.get("vocab_size") or 0)
+    model = Model(opened.folder.name, str(opened.folder), str(opened.view), opened.model_type, start, vocabulary)
+    return model, reading
 
 
 def _generator(checkpoint: object, task: str) -> Reading:

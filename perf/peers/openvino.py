@@ -62,7 +62,7 @@ def export(name: str, model: Model, folder: str, fetched: str, bits: Mapping[str
     quantization = optimum.intel.OVWeightQuantizationConfig(**bits) if bits else None
     options = {"quantization_config": quantization} if bits else {"load_in_8bit": False}
     kind = getattr(optimum.intel, name)
-    kind.from_pretrained(model.checkpoint, export=True, compile=False, **options).save_pretrained(folder)
+    kind.from_pretrained(model.files, export=True, compile=False, **options).save_pretrained(folder)
 
 
 def open_net(model: Model, folder: str, fetched: str, precision: str, threads: int, hint: str = "") -> Net:

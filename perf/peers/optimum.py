@@ -71,7 +71,7 @@ def _export(name: str, model: Model, folder: str, options: dict[str, Any]) -> No
     import optimum.onnxruntime
 
     kind = getattr(optimum.onnxruntime, name)
-    kind.from_pretrained(model.checkpoint, export=True, **options).save_pretrained(folder)
+    kind.from_pretrained(model.files, export=True, **options).save_pretrained(folder)
 
 
 def _quantize(paths: Iterable[Path]) -> None:

@@ -27,4 +27,4 @@ def _loaded(name: str, model: Model, precision: str, threads: int) -> Any:
 
     torch.set_num_threads(threads)
     kind = getattr(transformers, name)
-    return kind.from_pretrained(model.checkpoint, dtype=getattr(torch, TYPES[precision])).eval()
+    return kind.from_pretrained(model.files, dtype=getattr(torch, TYPES[precision])).eval()

@@ -19,7 +19,7 @@ class Words:
     def __init__(self, model: Model, reading: Reading) -> None:
         from transformers import AutoTokenizer
 
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model.checkpoint)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model.files)
         self._reading = reading
         self._decodes = reading.kind == "decoder"
         self._tokenizer.truncation_side = "left" if self._decodes else "right"

@@ -135,5 +135,7 @@ def counter(checkpoint: Path) -> Count:
     """How many tokens the checkpoint's tokenizer makes of a text, special ones included."""
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(checkpoint))
+    from hfx.exporter.source import open_checkpoint
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(open_checkpoint(str(checkpoint)).view)
     return lambda text: len(tokenizer(text, truncation=False, verbose=False)["input_ids"])

@@ -195,6 +195,10 @@ def test_a_model_in_the_cache_opens_without_a_hub(pristine: Path, tmp_path: Path
     assert ask(tmp_path, "org/tiny", HF_HUB_OFFLINE="1") == [COMMIT]
 
 
+def test_a_snapshot_in_the_cache_opens_as_a_folder(pristine: Path, tmp_path: Path) -> None:
+    load(cached(tmp_path, pristine))
+
+
 def test_a_link_that_leaves_the_cache_is_unsafe(pristine: Path, tmp_path: Path) -> None:
     snapshot = cached(tmp_path, pristine)
     (snapshot / "more.json").symlink_to("/etc/passwd")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
 from hfx.exporter.encoders import ENCODERS
@@ -23,6 +24,8 @@ from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.exporter.view import MAX_TOKENIZER_BYTES, TOKENIZERS
+from hfx.perf.peers import PEERS
+from hfx.perf.peers.model import read as read_model
 from tests.attacks.damage import edit_json, load, refused
 from tests.unit import tiny_generators
 
@@ -92,6 +95,17 @@ def test_no_code_of_a_generator_runs(generators: Path, tmp_path: Path, family: s
     assert 1 <= len(ids) <= 3
     assert not (tmp_path / "ran").exists()
     assert torch_generator.model.config.name_or_path == str(plan.checkpoint.view)
+
+
+def test_a_peer_loads_the_view(folder: Path, tmp_path: Path) -> None:
+    add_code(folder, tmp_path / "ran")
+    model, _ = read_model(folder, "text-classification")
+    assert {path.name for path in Path(model.files).iterdir()} == set(TINY)
+    peer: Any = PEERS["torch"]
+    shutil.move(folder / "tokenizer.json", tmp_path)  # the folder's is not what it reads
+    net = peer.ways["classifier"].open_net(model, "", "", "fp32", torch.get_num_threads())
+    assert len(net.labels(["the cat sat"], 16)) == 1
+    assert not (tmp_path / "ran").exists()
 
 
 def make_socket(path: Path) -> None:
