@@ -42,7 +42,7 @@ $(OPTIMUM)/.installed: pyproject.toml constraints-optimum.txt
 	@touch $@
 
 test-full: test $(OPTIMUM)/.installed ## And what needs transformers 4.57: optimum's exporter, references that 5 removed
-	$(OPTIMUM)/bin/python -m pytest tests/transformers4
+	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
 
 soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow
 	$(BIN)/python -m pytest tests/triton -m soak --timeout 1800
