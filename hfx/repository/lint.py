@@ -23,7 +23,7 @@ RULES = (
     Rule("HFX106", "error", "no version folder", files.no_version),
     Rule("HFX107", "error", "the model file is missing", files.missing_model_file),
     Rule("HFX108", "error", "a link leads out of the repository", files.link_outside),
-    Rule("HFX109", "error", "a staging folder is in the repository", files.leftover_staging),
+    Rule("HFX109", "error", "a staging folder that stops Triton", files.leftover_staging),
     Rule("HFX110", "warning", "configs/cpu.pbtxt without configs/gpu.pbtxt", files.missing_variant),
     Rule("HFX111", "warning", "a path of one machine", files.machine_path),
     Rule("HFX201", "error", "hfx.json is damaged", manifests.damaged),

@@ -3,17 +3,20 @@
 Owns the staging folder, the owner's lock on it, the repository's lock, and what the file system can refuse. It must
 not know how models enter the repository (publish) or what they hold.
 
-What a repository may hold besides models (Triton passes over files, but takes every folder for a
-model: serve a view of the model folders only):
+Triton ignores the files of a repository, but takes every folder in it for a model and does not start when one is none
+(measured with 2.51: hidden folders, a configuration without a version, an empty version policy). So a staging folder
+lies beside the repository REPO, where a rename into it is as cheap:
 
-    .hfx-lock                       held while folders are moved
-    .hfx-staging-NAME-RANDOM/
+    REPO/.hfx-lock                  held while folders are moved
+    .REPO.hfx-staging-NAME-RANDOM/
         owner.json                  the process that writes here; it holds an advisory lock on the file while it lives
         new/FOLDER ...              what is being built
         old/FOLDER ...              the version before, moved aside by a publication
         journal.json                the folders of an unfinished publication: it is rolled back, or committed by
         committed.json              renaming the journal: then only leftovers are to be deleted
 
+Where beside is impossible (REPO is a mount point, or the folder above it can't be written), it is
+REPO/.hfx-staging-NAME-RANDOM, and also a Triton model that loads and does nothing: config.pbtxt and 1/model.py.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -36,7 +40,13 @@ from hfx.manifest import member_folders
 from hfx.names import check_name
 
 STAGING_PREFIX = ".hfx-staging-"
+PLACEHOLDER = {
+    "1/model.py": "class TritonPythonModel:\n    def execute(self, requests):\n        return [None] * len(requests)\n",
+    "config.pbtxt": 'backend: "python"\ninstance_group [ { kind: KIND_CPU count: 1 } ]\n',
+}
+NOT_BESIDE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EXDEV)
 LOCK_FILE = ".hfx-lock"
+PROBE_FILE = ".hfx-probe"
 LOCK_SECONDS = 60.0  # moving folders takes milliseconds
 JOURNAL = "journal.json"
 COMMITTED = "committed.json"
@@ -44,7 +54,7 @@ OWNER = "owner.json"
 
 
 class Staging:
-    """A folder inside the repository where one model is built before it is published.
+    """A folder on the repository's file system where one model is built before it is published.
 
     Use it as a context manager: on leaving, whatever wasn't published is deleted. A full disk inside the block becomes
     StorageFull. Opening one raises RepositoryError when the repository can't be written.
@@ -60,7 +70,7 @@ class Staging:
         with storage(self.repository):
             self.repository.mkdir(parents=True, exist_ok=True)
             with locked(self.repository):  # so that recovery never meets a staging folder without its owner's lock
-                self.path = Path(tempfile.mkdtemp(prefix=f"{STAGING_PREFIX}{self.name}-", dir=self.repository))
+                self.path = _make_beside(self.repository, self.name) or _make_inside(self.repository, self.name)
                 try:
                     self._owner = _claim(self.path)
                     (self.path / "new").mkdir()
@@ -97,8 +107,64 @@ class Staging:
 
 
 def stagings(repository: Path) -> list[Path]:
-    """The staging folders in a repository, those of living processes too."""
+    """The staging folders of a repository, those of living processes too."""
+    return sorted([*stagings_inside(repository), *_stagings_beside(repository)])
+
+
+def stagings_inside(repository: Path) -> list[Path]:
+    """The staging folders in a repository, which a server that reads it meets."""
     return sorted(path for path in repository.glob(f"{STAGING_PREFIX}*") if path.is_dir() and not path.is_symlink())
+
+
+def is_placeholder(staging: Path) -> bool:
+    """Whether Triton loads the staging folder as a model that does nothing."""
+    return all((staging / name).is_file() for name in PLACEHOLDER)
+
+
+def _stagings_beside(repository: Path) -> Iterator[Path]:
+    """Those of this user or of the repository's owner: others can write to folders such as /tmp too."""
+    real = Path(os.path.realpath(repository))
+    # A model's name holds no dot, so folders of a repository REPO.hfx-staging-x are not taken for REPO's.
+    own = re.compile(re.escape(f".{real.name}{STAGING_PREFIX}") + r"[^.]+")
+    try:
+        trusted = {os.geteuid(), real.stat().st_uid}
+        found = [path for path in real.parent.iterdir() if own.fullmatch(path.name)]
+    except OSError:  # no repository yet, or a folder above it that can't be listed: nothing was made there either
+        return
+    for path in found:
+        if path.is_dir() and not path.is_symlink() and path.lstat().st_uid in trusted:
+            yield path
+
+
+def _make_beside(repository: Path, name: str) -> Path | None:
+    """A new folder beside the repository; None where there can't be one, or folders can't be renamed out of it."""
+    real = Path(os.path.realpath(repository))
+    path = None
+    try:
+        path = Path(tempfile.mkdtemp(prefix=f".{real.name}{STAGING_PREFIX}{name}-", dir=real.parent))
+        (path / PROBE_FILE).touch()
+        (path / PROBE_FILE).rename(real / PROBE_FILE)  # tells mounts apart, which may be of one file system
+        (real / PROBE_FILE).unlink()
+    except OSError as error:
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
+        if error.errno in NOT_BESIDE:
+            return None
+        raise
+    return path
+
+
+def _make_inside(repository: Path, name: str) -> Path:
+    path = Path(tempfile.mkdtemp(prefix=f"{STAGING_PREFIX}{name}-", dir=repository))
+    try:
+        for file, text in PLACEHOLDER.items():
+            (path / file).parent.mkdir(exist_ok=True)
+            (path / file).write_text(text, encoding="utf-8")
+        path.chmod(0o755)  # a server of another user reads it
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return path
 
 
 # The owner of a staging folder

@@ -132,9 +132,9 @@ def test_names_from_a_hostile_file_system_are_only_text(tmp_path: Path) -> None:
         "[" * 100_000,
     ],
 )
-def test_a_forged_journal_moves_nothing(tmp_path: Path, journal: str) -> None:
-    repository = tmp_path / "repository"
-    staging = repository / ".hfx-staging-m-forged"
+@pytest.mark.parametrize("place", ["repository/.hfx-staging-m-forged", ".repository.hfx-staging-m-forged"])
+def test_a_forged_journal_moves_nothing(tmp_path: Path, journal: str, place: str) -> None:
+    repository, staging = tmp_path / "repository", tmp_path / place
     for path in (repository / "victim", tmp_path / "victim", staging / "old" / "victim", staging / "new"):
         path.mkdir(parents=True)
     (staging / "journal.json").write_text(journal)
@@ -151,8 +151,21 @@ def test_a_staging_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None
     (victim / "file").touch()
     repository.mkdir()
     (repository / ".hfx-staging-m-link").symlink_to(victim)
+    (tmp_path / ".repository.hfx-staging-m-link").symlink_to(victim)
     assert recover(repository) == []
     assert (victim / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_the_staging_of_another_user_beside_the_repository_brings_no_model(tmp_path: Path) -> None:
+    repository, staging = tmp_path / "repository", tmp_path / ".repository.hfx-staging-m-forged"
+    repository.mkdir()
+    (staging / "old" / "m").mkdir(parents=True)
+    (staging / "journal.json").write_text('{"name": "m", "old": ["m"], "new": []}')
+    os.chown(staging, 12345, 12345)
+    assert recover(repository) == []
+    assert not (repository / "m").exists()
+    assert (staging / "old" / "m").exists()
 
 
 def test_a_stale_staging_with_links_is_deleted_without_following_them(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from hfx.perf.results import Run
 from hfx.perf.server import gpus
 from hfx.repository import lint
 from hfx.repository.edit import scratch
+from hfx.repository.staging import stagings
 from hfx.triton import EmbeddedServer
 from tests import zoo
 
@@ -145,7 +146,7 @@ def test_precisions_are_exported_or_taken_and_who_is_not_for_it_is_noted(both: P
     assert [(run.subject.label, run.subject.precision) for run in runs] == [("fp32", "fp32"), ("int8", "int8")]
     assert any(re.match("int4 was not run: .*int4 is not for encoder tasks", note) for note in notes)
     assert any(note.startswith("missing-model was not run: There is no model") for note in notes)
-    assert not [path for path in both.iterdir() if path.name.startswith(".hfx-staging")]
+    assert stagings(both) == []
 
 
 def test_a_peer_gets_the_same_texts_beside_the_server(both: Path):

@@ -14,6 +14,7 @@ import pytest
 from hfx.cli import main
 from hfx.perf.results import read_result
 from hfx.perf.server import gpus
+from hfx.repository.staging import stagings
 from tests.conftest import export_zoo
 
 pytestmark = pytest.mark.triton
@@ -76,4 +77,4 @@ def test_ctrl_c_leaves_a_valid_result_and_no_server(published: Path, tmp_path: P
     assert result.runs[0].requests.succeeded > 0
     assert result.notes[0].startswith("Interrupted")
     assert "interrupted" in out
-    assert not [path for path in published.iterdir() if path.name.startswith(".hfx-staging")]
+    assert stagings(published) == []

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from hfx.errors import RepositoryError
 from hfx.repository.finding import Problem
-from hfx.repository.staging import stagings
+from hfx.repository.staging import is_placeholder, stagings_inside
 from hfx.repository.subject import CONFIG, DEFAULT, ConfigFile, Model, Subject
 from hfx.strict_json import read_text
 
@@ -150,7 +150,7 @@ def _links(subject: Subject) -> Iterator[Path]:
 
 def leftover_staging(subject: Subject) -> Iterator[Problem]:
     """HFX109."""
-    for path in stagings(subject.repository):
+    for path in (path for path in stagings_inside(subject.repository) if not is_placeholder(path)):
         yield Problem(
             subject.relative(path),
             None,
