@@ -30,7 +30,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     """The torch model of a checkpoint as `auto_class` (a transformers Auto class), float32, in evaluation mode.
 
     `headless` models (embeddings) may leave the tensors of a head that they don't have unused. Raises
-    CheckpointCorrupt where tensor names or shapes don't fit, CheckpointUnsafe for a pickle with more than tensors,
+    CheckpointCorrupt where tensor names, shapes or values don't fit, CheckpointUnsafe for a pickle with more than tensors,
     CheckpointUnsupported where transformers has no such model.
     """
     import torch
@@ -60,8 +60,18 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     _check_names(checkpoint, missing, report, headless)
     # transformers 5 casts them.
     CheckpointTensors(checkpoint).require_floats(name for name, _ in model.named_parameters())
+    _check_finite(checkpoint, model)
     model.eval()
     return model  # type: ignore[no-any-return]
+
+
+def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
+    """Refuse values that are not finite, as of float64 ones beyond float32: every answer would be NaN."""
+    import torch
+
+    for name, parameter in model.named_parameters():
+        if parameter.numel() and not all(torch.isfinite(value) for value in torch.aminmax(parameter)):
+            raise CheckpointCorrupt(f"{name} in {_files(checkpoint)} holds values that are not finite.", AGAIN)
 
 
 def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:

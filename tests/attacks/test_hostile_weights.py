@@ -139,6 +139,22 @@ def test_tensors_that_do_not_fit_are_corrupt(folder: Path, change: Any, named: s
     assert named in refused(CheckpointCorrupt, folder / "model.safetensors", lambda: load(folder))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["classifier.bias", "bert.embeddings.word_embeddings.weight"])
+def test_a_value_that_is_not_finite_is_corrupt(folder: Path, name: str, value: float) -> None:
+    def poison(tensors: dict[str, Any]) -> dict[str, Any]:
+        tensors[name].view(-1)[-1] = value
+        return tensors
+
+    edit_tensors(folder, poison)
+    assert name in refused(CheckpointCorrupt, folder / "model.safetensors", lambda: load(folder))
+
+
+def test_a_value_beyond_float32_is_corrupt(folder: Path) -> None:
+    edit_tensors(folder, lambda t: t | {"classifier.bias": torch.tensor([0.0, 1e300], dtype=torch.float64)})
+    assert "classifier.bias" in refused(CheckpointCorrupt, "not finite", lambda: load(folder))
+
+
 def test_the_head_of_another_task_is_corrupt(folder: Path) -> None:
     message = refused(CheckpointCorrupt, folder / "model.safetensors", lambda: load(folder, "question-answering"))
     assert "qa_outputs" in message
