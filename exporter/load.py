@@ -30,8 +30,8 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     """The torch model of a checkpoint as `auto_class` (a transformers Auto class), float32, in evaluation mode.
 
     `headless` models (embeddings) may leave the tensors of a head that they don't have unused. Raises
-    CheckpointCorrupt where tensor names, shapes or values don't fit, CheckpointUnsafe for a pickle with more than tensors,
-    CheckpointUnsupported where transformers has no such model.
+    CheckpointCorrupt where tensor names, shapes or values don't fit, CheckpointUnsafe for a pickle with more than
+    tensors, CheckpointUnsupported where transformers has no such model.
     """
     import torch
     import transformers
