@@ -6,14 +6,15 @@ they are told here for readers. This file must not know connections.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from types import UnionType
 from typing import Any, Literal, TypedDict
 
 from hfx.client.inputs import Value
 from hfx.errors import UsageError
-from hfx.names import EARLY_STOPPING, STOP_WORDS
+from hfx.names import EARLY_STOPPING, SOURCE_LANG, STOP_WORDS, TARGET_LANG
 
 EarlyStopping = bool | Literal["never"]
 Long = Literal["truncate", "chunk", "error"]
@@ -40,6 +41,8 @@ class Settings(TypedDict, total=False):
     long: Long | None
     merge: Merge | None
     overlap: int | None
+    source_lang: str | None
+    target_lang: str | None
     return_log_probs: bool | None
 
 
@@ -66,6 +69,8 @@ class GenerationSettings:
                             one by one, their answers merged) or "error"
     `merge`                 of chunks: "concat" their answers, or summarize these again ("recursive")
     `overlap`               of chunks: sentences that two share, from 0 to 16
+    `source_lang`           of a translator: the language of the text, by the model's own code ("fra_Latn", "fr_XX")
+    `target_lang`           of a translator: the language of the answer
     `return_log_probs`      return the log-probability of each token
     """
 
@@ -86,6 +91,8 @@ class GenerationSettings:
     long: Long | None = None
     merge: Merge | None = None
     overlap: int | None = None
+    source_lang: str | None = None
+    target_lang: str | None = None
     return_log_probs: bool | None = None
 
     def __post_init__(self) -> None:
@@ -98,8 +105,13 @@ class GenerationSettings:
 
 
 FIELDS = tuple(field.name for field in fields(GenerationSettings))
-WHOLE = {"max_tokens", "min_tokens", "num_beams", "top_k", "seed", "no_repeat_ngram_size", "overlap"}
-NUMBERS = {"temperature", "top_p", "min_p", "repetition_penalty", "length_penalty"}
+WHOLE = ("max_tokens", "min_tokens", "num_beams", "top_k", "seed", "no_repeat_ngram_size", "overlap")
+NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
+TYPES: Mapping[str, tuple[type | UnionType, str]] = {
+    **dict.fromkeys(WHOLE, (int, "a whole number")),
+    **dict.fromkeys(NUMBERS, (int | float, "a number")),
+    **dict.fromkeys((SOURCE_LANG, TARGET_LANG), (str, "a text, the code of a language")),
+}
 WORDS = {"long": ("truncate", "chunk", "error"), "merge": ("concat", "recursive")}
 
 
@@ -142,10 +154,9 @@ def _allowed(name: str, value: Any) -> str:
     """What the setting takes; empty if it takes VALUE."""
     if name in WORDS:
         return "" if value in WORDS[name] else " or ".join(f'"{word}"' for word in WORDS[name])
-    if name in WHOLE:
-        return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
-    if name in NUMBERS:
-        return "" if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
+    if name in TYPES:
+        kind, allowed = TYPES[name]
+        return "" if isinstance(value, kind) and not isinstance(value, bool) else allowed
     if name == STOP_WORDS:
         return "" if all(isinstance(word, str) and word for word in value) else "a list of texts, none of them empty"
     if name == EARLY_STOPPING:

@@ -94,7 +94,7 @@ def keep_tokenizer_file(tokenizer: Any, checkpoint: Checkpoint) -> None:
     """
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
-    file = checkpoint.folder / "tokenizer.json"
+    file = checkpoint.view / "tokenizer.json"
     if installed_major() < 5 or not written_by_4(checkpoint.config) or not file.is_file():
         return
     settings = checkpoint.folder / TOKENIZER_CONFIG
@@ -110,6 +110,8 @@ def keep_tokenizer_file(tokenizer: Any, checkpoint: Checkpoint) -> None:
             (kept.add_special_tokens if token.special else kept.add_tokens)([token])
     kept.encode_special_tokens = built.encode_special_tokens
     tokenizer._tokenizer = kept
+    if hasattr(tokenizer, "set_src_lang_special_tokens"):  # version 4 sets them by tokenizer_config.json, too
+        tokenizer.set_src_lang_special_tokens(tokenizer.src_lang)
 
 
 def fill_unset(settings: Any) -> None:

@@ -35,9 +35,10 @@ class Task(StrEnum):
     TEXT_GENERATION = "text-generation"
     SUMMARIZATION = "summarization"
     TEXT2TEXT_GENERATION = "text2text-generation"
+    TRANSLATION = "translation"
 
 
-GENERATION_TASKS = frozenset({Task.TEXT_GENERATION, Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION})
+GENERATION_TASKS = frozenset({Task.TEXT_GENERATION, Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION, Task.TRANSLATION})
 
 # Tensors that clients see (ARCHITECTURE: tensor names).
 TEXT_INPUT = "text_input"
@@ -74,6 +75,8 @@ EARLY_STOPPING = "early_stopping"
 LONG = "long"
 MERGE = "merge"
 OVERLAP = "overlap"
+SOURCE_LANG = "source_lang"
+TARGET_LANG = "target_lang"
 STREAM = "stream"
 TIMEOUT_MS = "timeout_ms"
 CANCEL_REQUEST = "cancel_request"  # of an engine: the id of another request, which is to end

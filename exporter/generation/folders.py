@@ -10,6 +10,7 @@ from typing import Any
 
 from hfx import names
 from hfx.exporter.families import EngineFacts
+from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.tensors import INPUTS, OUTPUTS, STREAM_INPUTS
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
@@ -99,6 +100,8 @@ def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, facts: 
 
 def generation_json(plan: GeneratorPlan, tokenizer: Any, facts: EngineFacts) -> dict[str, Any]:
     """The content of generation.json. The lengths are the model's, or less where the plan says so."""
+    languages = read_languages(plan.checkpoint, tokenizer, plan.settings)
+    settings = plan.settings.as_json()
     special = sorted(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
     return {
         "format": FORMAT,
@@ -106,7 +109,9 @@ def generation_json(plan: GeneratorPlan, tokenizer: Any, facts: EngineFacts) -> 
         "kind": facts.kind,
         "max_source": None if facts.max_source is None else min(facts.max_source, plan.max_source or facts.max_source),
         "max_length": min(facts.max_length, plan.max_length),
-        **plan.settings.as_json(),
+        **settings,
+        "defaults": {**settings["defaults"], **(languages.defaults if languages else {})},
+        "languages": languages and languages.as_json(),
         "clean_up_tokenization_spaces": cleans_up(tokenizer, plan.checkpoint),
         "special_token_ids": special,
     }

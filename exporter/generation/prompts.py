@@ -84,6 +84,29 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
     return compared
 
 
+def check_languages(tokenizer: Any, version: Path, text: str) -> int:
+    """Compare the tokens of `text` in every language that the staged model has; return how many there are."""
+    from hfx.python_backends.generation.configuration import Configuration
+    from hfx.python_backends.generation.settings import choose
+
+    configuration = Configuration.read(version)
+    if configuration.languages is None or not hasattr(tokenizer, "set_src_lang_special_tokens"):
+        return 0
+    encoder, default = open_encoder(version), tokenizer.src_lang
+    try:
+        for code in configuration.languages.ids:
+            tokenizer.src_lang = code
+            ids = encoder.encode(text, choose({"source_lang": code}, configuration)).ids
+            if ids != tuple(tokenizer(text)["input_ids"]):
+                raise VerificationFailed(
+                    f"The served tokenizer and the checkpoint's differ on {text!r} in the language {code}.",
+                    "Please report this checkpoint's tokenizer; nothing was published.",
+                )
+    finally:
+        tokenizer.src_lang = default
+    return len(configuration.languages.ids)
+
+
 def open_encoder(version: Path) -> Any:
     """The PromptEncoder that the staged model in `version` would be served with."""
     from tokenizers import Tokenizer

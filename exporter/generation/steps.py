@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from hfx.exporter.generation.reference import Reference
 
 
+LANGUAGES_TEXT = "A text."  # its special tokens are what is compared
+
+
 @dataclass(frozen=True)
 class Artefacts:
     """What the steps have made; a field is set by the step that its comment names."""
@@ -94,13 +97,14 @@ def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """The checkpoint's own continuations of the bundled texts, and its answers to the user's data."""
     from hfx.exporter.generation.data import answer_data, read_all, texts_of
     from hfx.exporter.generation.effort import effort_for
-    from hfx.exporter.generation.prompts import Reader, check_tokens, choose_prompts
+    from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts
     from hfx.exporter.generation.reference import make_reference
     from hfx.exporter.generation.torch_generator import TorchGenerator
     from hfx.exporter.parity.texts import bundled_texts, edge_texts
 
     texts = bundled_texts()
     checked = check_tokens(made.tokenizer, made.version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
+    checked += check_languages(made.tokenizer, made.version, LANGUAGES_TEXT)
     generator = TorchGenerator.open(plan, made.tokenizer)
     work = gate.make_work(plan, made.version, effort_for(generator.parameters))
     reader = Reader(made.tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.tokens)

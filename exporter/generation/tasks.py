@@ -10,6 +10,7 @@ from typing import Literal
 
 from hfx import names
 from hfx.errors import UsageError
+from hfx.exporter.config_file import read_json
 from hfx.exporter.source import Checkpoint
 from hfx.names import GENERATION_TASKS, Task
 from hfx.repository.config import TensorSpec
@@ -21,6 +22,7 @@ Metric = Literal["rouge", "exact_match"]
 DECODERS = ("LMHeadModel", "ForCausalLM")
 ENCODER_DECODERS = ("ForConditionalGeneration", "MarianMTModel", "T5WithLMHeadModel")
 SUMMARIZERS = ("pegasus",)  # model types that were trained for nothing else
+TRANSLATORS = ("marian", "m2m_100")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ TASKS = (
     GenerationTask(Task.TEXT_GENERATION, "decoder", "AutoModelForCausalLM", "rouge"),
     GenerationTask(Task.SUMMARIZATION, "encoder-decoder", "AutoModelForSeq2SeqLM", "rouge"),
     GenerationTask(Task.TEXT2TEXT_GENERATION, "encoder-decoder", "AutoModelForSeq2SeqLM", "exact_match"),
+    GenerationTask(Task.TRANSLATION, "encoder-decoder", "AutoModelForSeq2SeqLM", "rouge"),
 )
 
 
@@ -69,7 +72,18 @@ def choose_task(checkpoint: Checkpoint, kind: Kind, wanted: str | None) -> Gener
 def _inferred(checkpoint: Checkpoint, kind: Kind) -> Task:
     if kind == "decoder":
         return Task.TEXT_GENERATION
-    return Task.SUMMARIZATION if _summarizes(checkpoint) else Task.TEXT2TEXT_GENERATION
+    if checkpoint.model_type in TRANSLATORS:
+        return Task.TRANSLATION
+    if _summarizes(checkpoint):
+        return Task.SUMMARIZATION
+    return Task.TRANSLATION if _has_languages(checkpoint) else Task.TEXT2TEXT_GENERATION
+
+
+def _has_languages(checkpoint: Checkpoint) -> bool:
+    """Whether the tokenizer is mBART's, which has a token for each language; it is what an mBART has by default."""
+    file = checkpoint.folder / "tokenizer_config.json"
+    config = read_json(file) if file.is_file() else {}
+    return checkpoint.model_type == "mbart" and str(config.get("tokenizer_class", "MBart")).startswith("MBart")
 
 
 def _summarizes(checkpoint: Checkpoint) -> bool:

@@ -34,6 +34,8 @@ INPUTS: tuple[TensorSpec, ...] = (
     _setting(names.LONG, "TYPE_STRING"),  # "error", "truncate" or "chunk"
     _setting(names.MERGE, "TYPE_STRING"),  # "concat" or "recursive": how the chunks' texts become one
     _setting(names.OVERLAP, "TYPE_INT32"),  # sentences that two chunks share
+    _setting(names.SOURCE_LANG, "TYPE_STRING"),  # codes of the model's own: fra_Latn, fr_XX, fr
+    _setting(names.TARGET_LANG, "TYPE_STRING"),
     _setting(names.STREAM, "TYPE_BOOL"),
     _setting(names.RETURN_LOG_PROBS, "TYPE_BOOL"),
     _setting(names.TIMEOUT_MS, "TYPE_INT32"),  # from when the request arrives

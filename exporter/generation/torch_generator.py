@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
@@ -50,6 +51,9 @@ class TorchGenerator:
             settings.update(**_task_settings(plan.checkpoint, plan.task.task))
         if settings.pad_token_id is None:
             settings.pad_token_id = plan.settings.pad_id
+        languages = read_languages(plan.checkpoint, tokenizer, plan.settings)
+        if languages and languages.forced_bos_id is not None:
+            settings.forced_bos_token_id = languages.forced_bos_id
         fill_unset(settings)
         # What the settings leave open, generate() takes from the model's: they are all that counts here.
         model.generation_config = type(settings)()

@@ -72,6 +72,8 @@ class GenerationOptions:
     long: Annotated[Long | None, Option(help="A text that is too long for the model.")] = None
     merge: Annotated[Merge | None, Option(help="Chunks: how their answers become one.")] = None
     overlap: Annotated[int | None, Option(help="Chunks: sentences that two share.")] = None
+    source_lang: Annotated[str | None, Option(help="Translation: the code of the text's language.")] = None
+    target_lang: Annotated[str | None, Option(help="Translation: the code of the answer's language.")] = None
     return_log_probs: Annotated[
         bool | None, Option("--log-probs/--no-log-probs", help="Generation: the tokens' log-probabilities.")
     ] = None

@@ -19,6 +19,7 @@ Kind = Literal["text", "list", "whole", "number", "flag"]
 KINDS: Mapping[str, Kind] = {
     **dict.fromkeys((names.TEXT_INPUT, names.QUESTION, names.CONTEXT), "text"),
     **dict.fromkeys((names.EARLY_STOPPING, names.LONG, names.MERGE), "text"),
+    **dict.fromkeys((names.SOURCE_LANG, names.TARGET_LANG), "text"),
     **dict.fromkeys((names.CANDIDATE_LABELS, names.STOP_WORDS), "list"),
     **dict.fromkeys((names.MAX_TOKENS, names.MIN_TOKENS, names.NUM_BEAMS, names.BEAM_WIDTH, names.TOP_K), "whole"),
     **dict.fromkeys((names.NUM_RETURN_SEQUENCES, names.SEED, names.NO_REPEAT_NGRAM_SIZE), "whole"),

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 from ..engine.errors import InvalidRequest, ModelDamaged
 from .fields import checked
@@ -18,11 +18,25 @@ from .fields import checked
 FILE_NAME = "generation.json"
 FORMAT = 1
 
-TASKS = ("text-generation", "summarization", "text2text-generation")
+TASKS = ("text-generation", "summarization", "text2text-generation", "translation")
 DECODER = "decoder"
 ENCODER_DECODER = "encoder-decoder"
+TARGETS = ("forced_bos_token_id", "decoder_start_token_ids")
 
 Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The languages that a model translates between, as token ids by code.
+
+    That of the source is the first (`source_index` 0) or last (-1) of a text's tokens, special ones included; None
+    where there is none. That of the target takes the place of the configuration's field `target`, one of TARGETS.
+    """
+
+    ids: Mapping[str, int]
+    source_index: int | None
+    target: str
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,8 @@ class Configuration:
     """What generation.json says, under the names that it has there.
 
     `max_length` are the positions of the decoder (prompt and output together), `max_source` those of the encoder (None
-    without one). `defaults` are fields (fields.py), checked. `prefix` goes before every text.
+    without one). `defaults` are fields (fields.py), checked. `prefix` goes before every text. `languages` is None where
+    a request can't choose any.
     """
 
     task: str
@@ -49,6 +64,7 @@ class Configuration:
     bad_words_ids: tuple[Ids, ...]
     bad_words_at_start: bool
     prefix: str
+    languages: Languages | None
     clean_up_tokenization_spaces: bool
     special_token_ids: Ids
 
@@ -97,6 +113,8 @@ def _refuse_contradictions(configuration: Configuration) -> None:
     if configuration.has_encoder != bool(configuration.decoder_start_token_ids):
         ids = list(configuration.decoder_start_token_ids)
         raise ValueError(f"decoder_start_token_ids is {ids}, but kind is {configuration.kind}")
+    if configuration.languages and not configuration.has_encoder:
+        raise ValueError(f"languages are set, but kind is {configuration.kind}")
     if configuration.most_tokens < 1:
         raise ValueError(f"max_length is {configuration.max_length}, which leaves no room for a new token")
 
@@ -109,11 +127,11 @@ def _refusal(name: str, value: Any, allowed: str) -> ValueError:
     return ValueError(f"{name} is {shown if len(shown) <= 80 else shown[:77] + '...'}, not {allowed}")
 
 
-def _one_of(*allowed: str) -> _Check:
-    def check(name: str, value: Any) -> str:
-        if value not in allowed:
-            raise _refusal(name, value, " or ".join(allowed))
-        return str(value)
+def _one_of(*allowed: Union[str, int]) -> _Check:
+    def check(name: str, value: Any) -> Any:
+        if type(value) is not type(allowed[0]) or value not in allowed:
+            raise _refusal(name, value, " or ".join(map(str, allowed)))
+        return value
 
     return check
 
@@ -158,6 +176,18 @@ def _list_of(check: _Check) -> _Check:
     return check_all
 
 
+def _languages(name: str, value: Any) -> Languages:
+    fields = ("ids", "source_index", "target")
+    if not isinstance(value, dict) or set(value) != set(fields):
+        raise _refusal(name, value, f"an object of {', '.join(fields)}")
+    ids = _of(dict, "an object")(f"{name}.ids", value["ids"])
+    return Languages(
+        ids={code: _ID(f"{name}.ids.{code}", token_id) for code, token_id in ids.items()},
+        source_index=_optional(_one_of(0, -1))(f"{name}.source_index", value["source_index"]),
+        target=_one_of(*TARGETS)(f"{name}.target", value["target"]),
+    )
+
+
 _ID = _whole(0)
 
 _CHECKS: dict[str, _Check] = {
@@ -177,6 +207,7 @@ _CHECKS: dict[str, _Check] = {
     "bad_words_ids": _list_of(_list_of(_ID)),
     "bad_words_at_start": _of(bool, "true or false"),
     "prefix": _of(str, "a text"),
+    "languages": _optional(_languages),
     "clean_up_tokenization_spaces": _of(bool, "true or false"),
     "special_token_ids": _list_of(_ID),
 }

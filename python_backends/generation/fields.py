@@ -19,8 +19,9 @@ ENGINE_FIELDS = (
     "min_p", "seed", "repetition_penalty", "no_repeat_ngram_size", "length_penalty", "early_stopping",
 )  # fmt: skip
 # What else there is: `long` says what becomes of a text that is too long for the model, `merge` and `overlap` how the
-# parts of one are put together and how many sentences they share.
-TEXT_FIELDS = ("stop_words", "return_log_probs", "long", "merge", "overlap")
+# parts of one are put together and how many sentences they share; the languages are those of a translation.
+LANGUAGE_FIELDS = ("source_lang", "target_lang")
+TEXT_FIELDS = ("stop_words", "return_log_probs", "long", "merge", "overlap", *LANGUAGE_FIELDS)
 FIELDS = (*ENGINE_FIELDS, *TEXT_FIELDS)
 ALIASES = {"beam_width": "num_beams"}
 
@@ -29,6 +30,7 @@ MERGE = ("concat", "recursive")
 MOST_OVERLAP = 16
 MOST_STOP_WORDS = 64
 LONGEST_STOP_WORD = 512  # characters; the end of a stream may have to wait for so many
+LONGEST_LANGUAGE = 64  # characters of a code
 
 
 def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +86,12 @@ def _overlap(name: str, value: Any) -> int:
     return value
 
 
+def _language(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_LANGUAGE:
+        raise InvalidRequest(name, value, "the code of a language that the model was trained with")
+    return value
+
+
 def _stop_words(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or len(value) > MOST_STOP_WORDS:
         raise InvalidRequest(name, value, f"a list of at most {MOST_STOP_WORDS} texts")
@@ -100,4 +108,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "long": _one_of(LONG),
     "merge": _one_of(MERGE),
     "overlap": _overlap,
+    **dict.fromkeys(LANGUAGE_FIELDS, _language),
 }

@@ -90,7 +90,7 @@ class PromptEncoder:
             longest = self._longest()
             fix = f"Shorten it, or set long to truncate to use its first {longest} tokens, or to chunk"
             raise DoesNotFit("tokens for its text", longest + dropped, longest, fix)
-        return self._prompt(encoding, dropped, choices.settings)
+        return self._prompt(encoding, dropped, choices)
 
     def _beginning(self, raw: bytes, choices: Choices) -> Prompt:
         """A text to continue: it shares its positions with the new tokens."""
@@ -104,7 +104,7 @@ class PromptEncoder:
             fix += "" if is_cut else "; with long set to truncate, the last of a longer text are used"
             needed = reserved + self._specials + len(encoding) + dropped
             raise DoesNotFit("tokens for its text and the new ones", needed, length, fix)
-        prompt = self._prompt(encoding, dropped, settings)
+        prompt = self._prompt(encoding, dropped, choices)
         left = min(settings.max_tokens, length - len(prompt.ids))
         return replace(prompt, settings=replace(settings, max_tokens=left))
 
@@ -122,14 +122,17 @@ class PromptEncoder:
         encoding.truncate(room, direction=side)
         return encoding, dropped
 
-    def _prompt(self, encoding: Any, dropped: int, settings: Settings) -> Prompt:
-        ids = tuple(self._tokenizer.post_process(encoding).ids)
+    def _prompt(self, encoding: Any, dropped: int, choices: Choices) -> Prompt:
+        ids = self._tokenizer.post_process(encoding).ids
+        languages = self._configuration.languages
+        if choices.source_id is not None and languages and languages.source_index is not None:
+            ids[languages.source_index] = choices.source_id  # in the place of the default language's
         beginning = self._configuration.bos_token_id
         if not ids and beginning is not None and not self._configuration.has_encoder:
-            ids = (beginning,)  # as transformers' generate, which begins a text from nothing
+            ids = [beginning]  # as transformers' generate, which begins a text from nothing
         if not ids:
             raise InvalidRequest(FIELD, "", "a text of at least one token")
-        return Prompt(ids, dropped, settings)
+        return Prompt(tuple(ids), dropped, choices.settings)
 
 
 def _is_settled(encoding: Any, room: int, side: str) -> bool:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from ..engine.errors import InvalidRequest
 from ..engine.request import Settings
-from .configuration import Configuration
+from .configuration import Configuration, Languages
 from .fields import ENGINE_FIELDS, checked
 
+SHOWN_LANGUAGES = 10
 DEFAULT_MAX_TOKENS = 256  # where generation.json has none
 SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
 # Read by beam search only; these values are also what a search without beams does.
@@ -26,7 +28,8 @@ BEAM_FIELDS = {"length_penalty": 1.0, "early_stopping": False}
 class Choices:
     """How one text is generated from. `settings.max_tokens` is at most what any prompt leaves room for.
 
-    `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit.
+    `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit. `source_id`
+    is the token of the text's language, where one is chosen.
     """
 
     settings: Settings
@@ -35,6 +38,7 @@ class Choices:
     long: str
     merge: str
     overlap: int
+    source_id: int | None = None
 
 
 def choose(fields: Mapping[str, Any], configuration: Configuration) -> Choices:
@@ -51,7 +55,8 @@ def choose(fields: Mapping[str, Any], configuration: Configuration) -> Choices:
     _fit_lengths(given, values, configuration)
     _refuse_chunks(given, values, configuration)
     return Choices(
-        settings=_engine_settings(values, configuration),
+        settings=_engine_settings(values, _with_target(values, configuration)),
+        source_id=_language("source_lang", values, configuration.languages),
         asks_for_tokens="max_tokens" in given,
         stop_words=values.get("stop_words", ()),
         long=values.get("long", "truncate" if configuration.has_encoder else "error"),
@@ -111,6 +116,31 @@ def _refuse_chunks(given: Mapping[str, Any], values: Mapping[str, Any], configur
         raise InvalidRequest("num_return_sequences", values["num_return_sequences"], "1 where long is chunk")
     if values.get("return_log_probs"):
         raise InvalidRequest("return_log_probs", True, "false where long is chunk")
+
+
+def _language(name: str, values: Mapping[str, Any], languages: Languages | None) -> int | None:
+    """The token of the language that a field chooses; None where it is not set."""
+    code = values.get(name)
+    if code is None:
+        return None
+    if languages is None or (name == "source_lang" and languages.source_index is None):
+        raise InvalidRequest(name, code, "nothing, as this model has no tokens that choose a language")
+    if code not in languages.ids:
+        near = get_close_matches(code, languages.ids, 3, 0.4)
+        shown = [*near, *sorted(languages.ids.keys() - set(near))][:SHOWN_LANGUAGES]
+        others = len(languages.ids) - len(shown)
+        raise InvalidRequest(name, code, ", ".join(shown) + (f" and {others} other languages" if others else ""))
+    return languages.ids[code]
+
+
+def _with_target(values: Mapping[str, Any], configuration: Configuration) -> Configuration:
+    """The configuration of answers in the language that `target_lang` chooses."""
+    target = _language("target_lang", values, configuration.languages)
+    if target is None or configuration.languages is None:
+        return configuration
+    if configuration.languages.target == "decoder_start_token_ids":
+        return replace(configuration, decoder_start_token_ids=(target,))
+    return replace(configuration, forced_bos_token_id=target)
 
 
 def _engine_settings(values: Mapping[str, Any], configuration: Configuration) -> Settings:

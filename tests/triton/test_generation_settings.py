@@ -39,6 +39,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "merge": ["", "sum"],
     "overlap": [-1, 17, MOST],
     "stop_words": [[""], ["fine", ""], ["x" * 513], [str(number) for number in range(65)], ["y" * 2**20]],
+    "source_lang": ["", "fr_XX", "x" * 2**20],  # of which the model has none
+    "target_lang": ["", "fr_XX", "x" * 2**20],
     "timeout_ms": [0, -1, -(2**31)],
 }
 # Every value that a tensor of these can hold is in range, and num_return_sequences is no tensor.

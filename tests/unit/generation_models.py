@@ -42,6 +42,7 @@ def facts(**changed: Any) -> dict[str, Any]:
         "bad_words_ids": [],
         "bad_words_at_start": True,
         "prefix": "",
+        "languages": None,
         "clean_up_tokenization_spaces": False,
         "special_token_ids": [],
         **changed,

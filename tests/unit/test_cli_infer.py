@@ -69,6 +69,11 @@ def asked(task: Task, content: Any, **given: Any) -> Request:
             },
         ),
         (
+            Task.TRANSLATION,
+            {"source_lang": "fr", "target_lang": "de"},
+            {"text_input": ["t"], "source_lang": ["fr"], "target_lang": ["de"]},
+        ),
+        (
             Task.TEXT2TEXT_GENERATION,
             {"top_k": 0, "do_sample": False, "seed": 0, "stop_words": ["a", "b"], "min_p": 0.0},
             {
@@ -110,6 +115,7 @@ def test_every_setting_of_generators_is_an_option() -> None:
         (Task.FEATURE_EXTRACTION, {"stop_words": ["x"]}, "--stop"),
         (Task.ZERO_SHOT_CLASSIFICATION, {"return_log_probs": True}, "--log-probs"),
         (Task.SUMMARIZATION, {"candidate_labels": "a"}, "--labels"),
+        (Task.TEXT_CLASSIFICATION, {"target_lang": "fr"}, "--target-lang"),
         (Task.TEXT_GENERATION, {"context": "c"}, "--context"),
         (Task.TEXT2TEXT_GENERATION, {"multi_label": True}, "--multi-label"),
     ],

@@ -48,7 +48,7 @@ def test_a_missing_field_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("format", 2), ("format", None), ("task", "translation"), ("kind", "encoder"), ("max_length", "64"),
+        ("format", 2), ("format", None), ("task", "poetry"), ("kind", "encoder"), ("max_length", "64"),
         ("max_length", True), ("max_length", 0), ("max_length", 1), ("max_source", 0), ("kind", "encoder-decoder"),
         ("defaults", []), ("eos_token_ids", 2), ("eos_token_ids", [-1]), ("eos_token_ids", ["</s>"]),
         ("pad_token_id", None), ("bos_token_id", 1.0), ("decoder_start_token_ids", [2]), ("bad_words_ids", [3]),

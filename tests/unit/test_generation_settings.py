@@ -78,12 +78,18 @@ def test_every_field_can_be_set() -> None:
     }  # fmt: skip
     sampling = {"temperature": 0.5, "top_k": 5, "top_p": 0.5, "min_p": 0.1}
     texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
-    assert {*values, *sampling, *texts} == {*FIELDS}
+    languages = {"source_lang": "fr", "target_lang": "de"}
+    assert {*values, *sampling, *texts, *languages} == {*FIELDS}
     beams, sampled = chosen(values).settings, chosen(sampling).settings
     assert {name: getattr(beams, name) for name in values} == values
     assert {name: getattr(sampled, name) for name in sampling} == sampling
     choices = chosen(texts, max_source=32)
     assert (choices.stop_words, choices.long, choices.merge, choices.overlap) == (("a",), "chunk", "recursive", 2)
+    translator = {"ids": {"fr": 5, "de": 6}, "source_index": 0, "target": "forced_bos_token_id"}
+    choices = chosen(languages, max_source=32, languages=translator)
+    assert (choices.source_id, choices.settings.forced_bos_id) == (5, 6)
+    choices = chosen(languages, max_source=32, languages=translator | {"target": "decoder_start_token_ids"})
+    assert (choices.settings.decoder_prompt, choices.settings.forced_bos_id) == ((6,), None)
 
 
 def test_beam_width_is_num_beams() -> None:

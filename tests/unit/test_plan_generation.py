@@ -44,6 +44,8 @@ T5 = {
     "eos_token_id": 1,
     "pad_token_id": 0,
 }
+MBART = {"model_type": "mbart", "architectures": ["MBartForConditionalGeneration"]}
+M2M100 = BART | {"model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"]}
 SUMMARIES = {"num_beams": 4, "no_repeat_ngram_size": 3, "min_length": 56, "max_length": 142}
 
 
@@ -63,14 +65,24 @@ def plan(folder: Path, config: dict[str, Any], options: ExportOptions | None = N
         (BART, {"task_specific_params": {"summarization": {"num_beams": 4}}}, Task.SUMMARIZATION),
         (T5, {"task_specific_params": {"summarization": {}, "translation_en_to_de": {}}}, Task.TEXT2TEXT_GENERATION),
         (BART, {"model_type": "pegasus", "architectures": ["PegasusForConditionalGeneration"]}, Task.SUMMARIZATION),
-        (BART, {"model_type": "marian", "architectures": ["MarianMTModel"]}, Task.TEXT2TEXT_GENERATION),
-        (BART, {"model_type": "mbart", "architectures": ["MBartForConditionalGeneration"]}, Task.TEXT2TEXT_GENERATION),
+        (BART, {"model_type": "marian", "architectures": ["MarianMTModel"]}, Task.TRANSLATION),
+        (BART, MBART, Task.TRANSLATION),
+        (M2M100, {}, Task.TRANSLATION),
+        (M2M100, SUMMARIES, Task.TRANSLATION),
+        (BART | MBART, SUMMARIES, Task.SUMMARIZATION),
     ],
 )
 def test_the_checkpoint_tells_the_task(
     tmp_path: Path, config: dict[str, Any], more: dict[str, Any], task: Task
 ) -> None:
     assert plan(tmp_path, config, **more).task.task is task
+
+
+def test_an_mbart_with_another_tokenizer_has_no_languages(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    assert plan(tmp_path, BART, **MBART).task.task is Task.TEXT2TEXT_GENERATION
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MBart50TokenizerFast"}')
+    assert plan(tmp_path, BART, **MBART).task.task is Task.TRANSLATION
 
 
 def test_settings_of_a_summarizer_in_its_own_file_tell_the_task(tmp_path: Path) -> None:
@@ -106,6 +118,7 @@ def test_a_task_of_another_kind_is_refused(tmp_path: Path, config: dict[str, Any
     "config",
     [
         {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+        {"model_type": "nllb-moe", "architectures": ["NllbMoeForConditionalGeneration"]},
         {"model_type": "xlm", "architectures": ["XLMWithLMHeadModel"]},
         {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]},
         {"model_type": "bert", "architectures": ["BertLMHeadModel"]},

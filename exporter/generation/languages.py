@@ -1,0 +1,85 @@
+"""The languages that a translator can be asked for, as its tokenizer and its generation settings name them.
+
+mBART and M2M100 (NLLB too) have a token for each language. Where it belongs is what transformers' tokenizers do: the
+source's is the first or the last of a text's tokens, the target's is what the answer begins with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hfx import names
+from hfx.exporter.generation.settings import GenerationSettings
+from hfx.exporter.source import Checkpoint
+
+MODEL_TYPES = ("mbart", "m2m_100")
+# M2M100's tokens (__fr__ for fr), mBART's (fr_XX) and NLLB's (fra_Latn).
+TOKEN = re.compile(r"__(?P<bare>[a-z]{2,3})__|[a-z]{2,3}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}")
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The token ids of languages by code, where the source's stands (see python_backends), and the default ones.
+
+    The target's begins the answer of a first mBART (`starts`), which the decoder of all others is forced to write.
+    """
+
+    ids: Mapping[str, int]
+    source_index: int | None
+    source: str | None
+    starts: bool
+    target: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The part of generation.json that comes from here."""
+        target = "decoder_start_token_ids" if self.starts else "forced_bos_token_id"
+        return {"ids": dict(self.ids), "source_index": self.source_index, "target": target}
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        """The languages of a request that names none, by public field."""
+        both = {names.SOURCE_LANG: self.source, names.TARGET_LANG: self.target}
+        return {name: code for name, code in both.items() if code}
+
+    @property
+    def forced_bos_id(self) -> int | None:
+        """The token that answers are forced to begin with by default."""
+        return None if self.starts or self.target is None else self.ids[self.target]
+
+
+def read_languages(checkpoint: Checkpoint, tokenizer: Any, settings: GenerationSettings) -> Languages | None:
+    """The languages of `checkpoint`; None where its tokenizer has no tokens for them."""
+    ids = _ids(tokenizer) if checkpoint.model_type in MODEL_TYPES else {}
+    if not ids:
+        return None
+    codes = {token_id: code for code, token_id in ids.items()}
+    specials = tokenizer("")["input_ids"]
+    source_index = next((index for index in (0, -1) if specials and specials[index] in codes), None)
+    starts = checkpoint.model_type == "mbart" and source_index == -1
+    return Languages(
+        ids=ids,
+        source_index=source_index,
+        source=None if source_index is None else codes[specials[source_index]],
+        starts=starts,
+        target=codes.get(settings.decoder_start_ids[0]) if starts else _forced(tokenizer, settings, codes),
+    )
+
+
+def _ids(tokenizer: Any) -> dict[str, int]:
+    found = {}
+    for token_id, token in tokenizer.added_tokens_decoder.items():
+        match = TOKEN.fullmatch(token.content) if token.special else None
+        if match:
+            found[match["bare"] or token.content] = int(token_id)
+    return found
+
+
+def _forced(tokenizer: Any, settings: GenerationSettings, codes: Mapping[int, str]) -> str | None:
+    """The language of the forced token; where none is forced, tgt_lang of tokenizer_config.json."""
+    if settings.forced_bos_id is not None:
+        return codes.get(settings.forced_bos_id)
+    stated = tokenizer.init_kwargs.get("tgt_lang")
+    return stated if stated in codes.values() else None

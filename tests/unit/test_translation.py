@@ -1,0 +1,262 @@
+"""Translators answer in the languages that a request names as transformers' generate does, token by token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.cli import main
+from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.folders import write_text_files
+from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.pipeline import export
+from hfx.exporter.plan import make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.exporter.tokenizer import load_tokenizer
+from hfx.python_backends.engine.errors import InvalidRequest
+from hfx.python_backends.generation.generator import TextGenerator
+from hfx.python_backends.generation.settings import choose
+from tests.unit.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
+
+pytestmark = pytest.mark.slow
+TEXTS = ("the cat sat on the mat.", "a", "zebras, quickly.")
+# Of a log-probability: both sides add up a few dozen float32 products in other orders.
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return cache(lambda name: save(folder / name, name))
+
+
+@pytest.fixture(scope="module")
+def generators(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], TextGenerator]]:
+    """What serves each translator, without the gate."""
+    folder = tmp_path_factory.mktemp("models")
+    opened: dict[str, TextGenerator] = {}
+
+    def generator(name: str) -> TextGenerator:
+        if name not in opened:
+            write(checkpoint(name), folder / name)
+            opened[name] = TextGenerator.open(folder / name)
+        return opened[name]
+
+    yield generator
+    for each in opened.values():
+        each.close()
+
+
+def write(source: Path, folder: Path) -> None:
+    found = open_checkpoint(str(source))
+    plan = make_plan(found, ExportOptions(precision="fp32", device="cpu"))
+    assert isinstance(plan, GeneratorPlan)
+    facts = write_engine_folder(found, folder / "cpu", FORMATS["fp32"], 127)
+    write_text_files(plan, folder, load_tokenizer(found), facts)
+
+
+def source_ids(name: str, text: str, code: str | None) -> list[int]:
+    """The ids of a text in the language `code`, by transformers."""
+    tokenizer = TRANSLATORS[name].tokenizer()
+    if hasattr(tokenizer, "src_lang"):
+        tokenizer.src_lang = code or tokenizer.src_lang
+        return list(tokenizer(text)["input_ids"])
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return [token_of(tokenizer, code or "en"), *ids, END] if name == "m2m" else [*ids, END]
+
+
+@cache
+def loaded(folder: Path) -> Any:
+    import transformers
+
+    auto: Any = transformers.AutoModelForSeq2SeqLM
+    return auto.from_pretrained(folder).eval()
+
+
+def expected(folder: Path, name: str, text: str, pair: tuple[str, str] | None, **options: Any) -> tuple[list[int], Any]:
+    """The new ids that transformers generates, the first ones included, and the log-probability of each."""
+    import torch
+
+    model = loaded(folder)
+    tokenizer = TRANSLATORS[name].tokenizer()
+    ids = torch.tensor([source_ids(name, text, pair and pair[0])])
+    if pair:
+        options[TRANSLATORS[name].target_by] = token_of(tokenizer, pair[1])
+    elif name == "nllb":  # whose default is in its tokenizer_config.json
+        options["forced_bos_token_id"] = token_of(tokenizer, "fra_Latn")
+    with torch.no_grad():
+        row = model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0]
+        logits = model(input_ids=ids, decoder_input_ids=row[None, :-1]).logits[0]
+    return row[1:].tolist(), logits.log_softmax(-1)[range(len(row) - 1), row[1:]]
+
+
+def assert_same(generator: TextGenerator, folder: Path, name: str, text: str, pair: Any, **options: Any) -> None:
+    fields = {"source_lang": pair[0], "target_lang": pair[1]} if pair else {}
+    ids, log_probs = expected(folder, name, text, pair, **options)
+    found = generator.generate(text, **fields, **options, return_log_probs=True)
+    assert found.output_tokens == len(ids)
+    assert found.text == load_tokenizer(open_checkpoint(str(folder))).decode(ids, skip_special_tokens=True)
+    if "num_beams" not in options:
+        assert found.log_probs is not None
+        # The first may be forced, the others are the model's own.
+        assert found.log_probs[1:] == pytest.approx(log_probs[1:].tolist(), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "length_penalty": 2.0}], ids=str)
+@pytest.mark.parametrize("name", [name for name in TRANSLATORS if name != "marian"])
+def test_every_pair_is_translated_as_by_transformers(
+    generators: Callable[[str], TextGenerator], checkpoint: Callable[[str], Path], name: str, options: dict[str, Any]
+) -> None:
+    for pair in (None, *TRANSLATORS[name].pairs):
+        for text in TEXTS:
+            assert_same(generators(name), checkpoint(name), name, text, pair, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=str)
+def test_a_marian_reads_its_target_in_the_text(
+    generators: Callable[[str], TextGenerator], checkpoint: Callable[[str], Path], options: dict[str, Any]
+) -> None:
+    for prefix in ("", *(f"{code} " for code in MARIAN_CODES)):
+        for text in TEXTS:
+            assert_same(generators("marian"), checkpoint("marian"), "marian", prefix + text, None, **options)
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSLATORS if name != "marian"])
+def test_a_text_has_the_tokens_of_its_language_however_long_it_is(
+    generators: Callable[[str], TextGenerator], name: str
+) -> None:
+    configuration, prompts = generators(name).configuration, generators(name)._prompts
+    for source, _ in TRANSLATORS[name].pairs:
+        choices = choose({"source_lang": source}, configuration)
+        for text in TEXTS:
+            assert list(prompts.encode(text, choices).ids) == source_ids(name, text, source)
+        ids, short = prompts.encode("abc " * 99, choices).ids, prompts.encode("abc", choices).ids
+        assert len(ids) == LONGEST
+        assert (ids[0], ids[-1]) == (short[0], short[-1])
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSLATORS if name != "marian"])
+def test_the_target_changes_the_answer(generators: Callable[[str], TextGenerator], name: str) -> None:
+    targets = [target for _, target in TRANSLATORS[name].pairs]
+    assert len({generators(name).generate(TEXTS[0], target_lang=target).text for target in targets}) > 1
+
+
+def test_texts_of_several_languages_run_together(generators: Callable[[str], TextGenerator]) -> None:
+    pairs = TRANSLATORS["mbart50"].pairs
+    streams = [generators("mbart50").stream(TEXTS[0], source_lang=a, target_lang=b) for a, b in pairs]
+    together = ["".join(piece.text for piece in stream) for stream in streams]
+    assert together == [
+        generators("mbart50").generate(TEXTS[0], source_lang=source, target_lang=target).text
+        for source, target in pairs
+    ]
+
+
+def test_every_part_of_a_long_text_has_its_language(
+    generators: Callable[[str], TextGenerator], checkpoint: Callable[[str], Path]
+) -> None:
+    text = " ".join(["the quick brown fox jumps."] * 5)
+    fields = {"source_lang": "zh_CN", "target_lang": "fr_XX"}
+    whole = generators("mbart").generate(text, long="chunk", overlap=0, **fields)
+    assert whole.text != generators("mbart").generate(text, long="chunk", overlap=0).text
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("field", ["source_lang", "target_lang"])
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("nllb", "fra", "fra_Latn"),
+        ("nllb", "fr_XX", "192 other languages"),
+        ("nllb", "<unk>", "other languages"),
+        ("mbart", "fr", "fr_XX"),
+        ("m2m", "__fr__", "fr, ast, de, en, zh"),
+        ("marian", "fra", "no tokens that choose a language"),
+        ("m2m", "x" * 2**20, "code of a language"),
+        ("m2m", "", "code of a language"),
+        ("m2m", 3, "code of a language"),
+        ("m2m", ["fr"], "code of a language"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_language_that_is_none_of_the_model_s_is_refused_by_name(
+    generators: Callable[[str], TextGenerator], field: str, name: str, value: Any, said: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{field} is ") as caught:
+        generators(name).generate("a text", **{field: value})
+    assert said in caught.value.allowed
+    assert len(str(caught.value)) < 400
+
+
+# Files
+
+
+def test_a_tokenizer_of_transformers_4_has_the_language_of_its_config(tmp_path: Path) -> None:
+    """NLLB's tokenizer.json on the hub ends texts with the language; its class begins them with it."""
+    folder = save(tmp_path, "old-nllb")
+    for file, changes in {
+        "config.json": {"transformers_version": "4.57.6"},
+        "tokenizer_config.json": {"backend": None, "legacy_behaviour": False, "src_lang": "deu_Latn"},
+    }.items():
+        values = json.loads((folder / file).read_text()) | changes
+        (folder / file).write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+    tokenizer = load_tokenizer(open_checkpoint(str(folder)))
+    ids = tokenizer("a")["input_ids"]
+    assert tokenizer.convert_ids_to_tokens([ids[0], ids[-1]]) == ["deu_Latn", "</s>"]
+
+
+# The whole way: export with its gate, and the command line
+
+
+@pytest.fixture(scope="module")
+def repository(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repository")
+    options = ExportOptions(name="nllb", precision="fp32", device="cpu", cpu_runtime="onnxruntime", repository=folder)
+    manifest = export(make_plan(open_checkpoint(str(checkpoint("nllb"))), options), lambda title: nullcontext())
+    figures: Any = manifest.parity["cpu"]
+    assert (manifest.task, figures["agreement"], figures["texts"]["same"]) == ("translation", 1.0, 1.0)
+    return folder
+
+
+def test_the_command_line_takes_languages(
+    repository: Path, generators: Callable[[str], TextGenerator], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for source, target in TRANSLATORS["nllb"].pairs:
+        words = ["infer", "nllb", TEXTS[0], "--local", "--repository", str(repository)]
+        assert main([*words, "--source-lang", source, "--target-lang", target]) == 0
+        wanted = generators("nllb").generate(TEXTS[0], source_lang=source, target_lang=target).text
+        assert capsys.readouterr().out == f"{wanted}\n"
+
+
+def test_the_command_line_says_which_languages_there_are(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["infer", "nllb", TEXTS[0], "--local", "--repository", str(repository), "--target-lang", "fra"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "target_lang is 'fra'" in error
+    assert "fra_Latn" in error
+    assert "Traceback" not in error
+
+
+def test_languages_that_the_file_can_not_have_are_named() -> None:
+    """generation.json is read strictly."""
+    from tests.unit.generation_models import configuration
+
+    languages = {"ids": {"fr": 3}, "source_index": 0, "target": "forced_bos_token_id"}
+    assert configuration(max_source=9, languages=languages).languages
+    for change in ({"ids": {"fr": -1}}, {"ids": []}, {"source_index": 1}, {"source_index": False}, {"target": "x"}):
+        with pytest.raises(ValueError, match=f"languages.{next(iter(change))}"):
+            configuration(max_source=9, languages=languages | change)
+    with pytest.raises(ValueError, match="languages"):
+        configuration(max_source=9, languages={"ids": {}})
+    with pytest.raises(ValueError, match="languages are set"):
+        configuration(languages=languages)
