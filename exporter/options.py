@@ -31,7 +31,7 @@ ENCODER_OPTIONS = {
     "exporter": "--exporter optimum",
 }
 GENERATOR_OPTIONS = {"slots": "--slots"}
-SMALLEST_MAX_LENGTH = 8  # room for the special tokens of a pair and a few words
+SHORTEST = 8  # tokens: room for the special ones of a pair and a few words
 
 
 @dataclass(frozen=True)
@@ -118,18 +118,21 @@ def precisions(
     return (cpu if options.device != "gpu" else None), (gpu if options.device != "cpu" else None)
 
 
-def checked_max_length(wanted: int | None, longest: int) -> int:
-    """`--max-length`, or what the checkpoint reads; UsageError or CheckpointUnsupported outside of what is possible."""
-    if longest < SMALLEST_MAX_LENGTH:
+def checked_max_length(wanted: int | None, longest: int, shortest: int = SHORTEST) -> int:
+    """`--max-length`, or what the checkpoint reads, which must be `shortest` at least.
+
+    Raises UsageError or CheckpointUnsupported outside of what is possible.
+    """
+    if longest < shortest:
         raise CheckpointUnsupported(
-            f"By its files, this checkpoint reads at most {longest} tokens.",
+            f"By its files, this checkpoint reads at most {longest} tokens; {shortest} are needed for its task.",
             "Correct max_position_embeddings (config.json) or model_max_length (tokenizer_config.json).",
         )
     if wanted is None:
         return longest
-    if not SMALLEST_MAX_LENGTH <= wanted <= longest:
+    if not shortest <= wanted <= longest:
         raise UsageError(
             f"--max-length {wanted} is out of range.",
-            f"This checkpoint reads {SMALLEST_MAX_LENGTH} to {longest} tokens.",
+            f"This checkpoint reads {shortest} to {longest} tokens.",
         )
     return wanted

@@ -71,9 +71,10 @@ def load(plan: ExportPlan, made: Artefacts) -> Artefacts:
 def build(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The float32 graph."""
     from hfx.exporter.build import build_graph
+    from hfx.exporter.tokenizer import pad_id
 
-    pad_id = int(made.tokenizer.pad_token_id or 0)
-    graph = build_graph(made.model, plan.task, plan.opset, pad_id, made.pooling, plan.exporter)
+    padding = pad_id(plan.checkpoint, made.tokenizer)
+    graph = build_graph(made.model, plan.task, plan.opset, padding, made.pooling, plan.exporter)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
     return replace(made, graph=graph, inputs=inputs)
 
@@ -114,7 +115,7 @@ def choose_runtime(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The CPU runtime that is fastest here; the files of the others go."""
     if not made.candidates:
         return made
-    choice = runtime.choose(made.candidates, made.inputs, plan.task.item_rank, plan.threads)
+    choice = runtime.choose(made.candidates, made.inputs, plan.task.item_rank, plan.threads, plan.max_length)
     kept = made.net_folder(plan) / made.files["cpu"]
     path = made.candidates[choice.runtime][1]
     if path != kept:
@@ -145,10 +146,12 @@ def answer_in_torch(plan: ExportPlan, made: Artefacts) -> Artefacts:
     from hfx.exporter.parity.recorded import FILE as RECORDED_FILE
     from hfx.exporter.parity.recorded import Recorded, write_recorded
     from hfx.exporter.parity.texts import bundled_texts, edge_texts
+    from hfx.exporter.tokenizer import with_embeddings
     from hfx.local import LocalModel
 
     model = LocalModel.open(made.staging.root, plan.name, _device(made), "CPU")
-    requests = plan.task.samples([*bundled_texts(), *edge_texts(plan.max_length)])
+    texts = [*bundled_texts(), *edge_texts(plan.max_length)]
+    requests = plan.task.samples(with_embeddings(plan.checkpoint, made.tokenizer, texts))
     reference = make_reference(model, plan.task, requests, made.model, made.inputs, made.pooling)
     checked = check_tokens(model, plan.task, made.tokenizer, reference)
     recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))

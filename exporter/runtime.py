@@ -120,9 +120,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def choose(
-    candidates: Mapping[Runtime, tuple[CpuChoice, Path]], inputs: tuple[str, ...], item_rank: int, threads: int
+    candidates: Mapping[Runtime, tuple[CpuChoice, Path]],
+    inputs: tuple[str, ...],
+    item_rank: int,
+    threads: int,
+    max_length: int,
 ) -> CpuChoice:
-    """The fastest candidate by the geometric mean over TIMED_SHAPES, with everybody's figures in it."""
+    """The fastest candidate by the geometric mean over TIMED_SHAPES of at most `max_length`, with all figures."""
     from hfx.python_backends.onnxruntime.sessions import open_session
 
     sessions: dict[Runtime, Any] = {}
@@ -136,7 +140,7 @@ def choose(
         reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
         raise CheckpointUnsupported(f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime.")
     figures: dict[Runtime, dict[str, float]] = {runtime: {} for runtime in sessions}
-    for rows, width in TIMED_SHAPES:
+    for rows, width in ((rows, min(width, max_length)) for rows, width in TIMED_SHAPES):
         feed = _feed(inputs, item_rank, rows, width)
         ways = {runtime: partial(s.run, feed, [o.name for o in s.outputs]) for runtime, s in sessions.items()}
         for runtime, seconds in interleave(ways).items():

@@ -13,6 +13,7 @@ from hfx.repository.config import TensorSpec
 WINDOW = 384
 OVERLAP = 128
 MAX_ANSWER_LENGTH = 15
+SHORTEST_WINDOW = 64  # half of a window is overlap: in a shorter one, no room is left beside an ordinary question
 SAMPLE_QUESTIONS = (
     "Who is it about?",
     "Where does it happen?",
@@ -102,4 +103,5 @@ TASK = EncoderTask(
     metric=exact_match,
     metric_name="exact_match",
     longest=WINDOW,
+    shortest=SHORTEST_WINDOW,
 )

@@ -37,8 +37,8 @@ class EncoderTask:
     `item_rank` is 1 where a row is one token sequence and 2 where it is several (windows, label pairs).
     `token_outputs` are what the tokenizer makes beside the ids, `postprocess_reads` the names of the tensors that the
     last step reads beside the net's. A task without `postprocess_settings` ends with the net. `longest` bounds the
-    tokens of one sequence below what the model reads; `expected_ids(tokenizer, request, max_length)` are the token
-    sequences that transformers' own pipeline feeds the checkpoint with.
+    tokens of one sequence below what the model reads, which must be `shortest` at least; `expected_ids(tokenizer,
+    request, max_length)` are the token sequences that transformers' own pipeline feeds the checkpoint with.
     """
 
     task: Task
@@ -59,6 +59,7 @@ class EncoderTask:
     postprocess_settings: Callable[[Config], Settings] | None = None
     headless: bool = False
     longest: int | None = None
+    shortest: int = 16
 
     @property
     def example(self) -> Request:

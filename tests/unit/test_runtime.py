@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.pipeline import export
+from hfx.exporter.plan import make_plan
 from hfx.exporter.runtime import CpuChoice, interleave, weight_levels
+from hfx.exporter.source import open_checkpoint
+from tests import tiny_checkpoints
 
 
 @pytest.mark.parametrize(
@@ -31,6 +38,16 @@ def test_every_way_is_run_in_turn() -> None:
     assert order[:4] == ["a", "b", "a", "b"]
     assert order.count("a") == order.count("b")
     assert all(value >= 0 for value in seconds.values())
+
+
+@pytest.mark.parametrize(("head", "positions"), [("ForSequenceClassification", 16), ("ForQuestionAnswering", 64)])
+def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str, positions: int) -> None:
+    model = tiny_checkpoints.bert(head, max_position_embeddings=positions)
+    checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", model)))
+    options = ExportOptions(repository=tmp_path / "repository", device="cpu", cpu_runtime="onnxruntime")
+    manifest = export(make_plan(checkpoint, options), lambda title: nullcontext())
+    choice: Any = manifest.choices["cpu_runtime"]
+    assert list(choice["milliseconds"]["onnxruntime"]) == ["1x16", f"8x{positions}"]
 
 
 def test_openvino_is_asked_for_by_the_standard_entry() -> None:
