@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hfx.errors import UsageError
@@ -30,7 +30,7 @@ from hfx.exporter.options import (
 )
 from hfx.exporter.sentence_transformers import read_max_length, read_pooling
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks import EncoderTask, find_task, infer_task
+from hfx.exporter.tasks import ALIASES, EncoderTask, find_task, infer_task
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
 from hfx.names import Task
 from hfx.releases import Release
@@ -120,6 +120,8 @@ Plan = ExportPlan | GeneratorPlan
 
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
     """Decide everything about the export of `checkpoint`; UsageError or CheckpointUnsupported where it can't be."""
+    if options.task in ALIASES:
+        options = replace(options, task=ALIASES[options.task])
     if is_generator(checkpoint, options.task):
         return make_generator_plan(checkpoint, options)
     return make_encoder_plan(checkpoint, options)
@@ -137,7 +139,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportP
     if task.headless:
         read_pooling(checkpoint.folder)
     cpu, gpu = precisions(options, PRECISIONS, "encoder tasks", "fp32, fp16 (GPU) or int8 (CPU)")
-    max_length = checked_max_length(options.max_length, longest_input(checkpoint, task))
+    max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
     return ExportPlan(
         **shared_plan(checkpoint, options),
         task=task,

@@ -8,6 +8,7 @@ from hfx.errors import CheckpointUnsupported
 from hfx.exporter.families import bart, gpt2, t5
 from hfx.exporter.families.engine_folder import EngineFacts, write_folder
 from hfx.exporter.families.family import Family
+from hfx.exporter.generation.tasks import DECODERS, ENCODER_DECODERS
 from hfx.exporter.graph.formats import FORMATS, Formats
 from hfx.exporter.source import Checkpoint
 
@@ -21,8 +22,10 @@ def find_family(checkpoint: Checkpoint) -> Family:
     for family in FAMILIES:
         if checkpoint.model_type in family.model_types:
             if checkpoint.architecture not in ("", *family.architectures):
+                generates = checkpoint.architecture.endswith((*DECODERS, *ENCODER_DECODERS))
+                reason = "can't be exported" if generates else "generates no text"
                 raise CheckpointUnsupported(
-                    f"{checkpoint.architecture} ({checkpoint.folder / 'config.json'}) generates no text.",
+                    f"{checkpoint.architecture} ({checkpoint.folder / 'config.json'}) {reason}.",
                     f"Pass a checkpoint of one of {', '.join(family.architectures)}.",
                 )
             return family

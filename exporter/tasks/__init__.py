@@ -22,9 +22,16 @@ TASKS: tuple[EncoderTask, ...] = (
     feature_extraction.TASK,
 )
 
+# Names of transformers' pipelines and of the hub for the same tasks.
+ALIASES = {
+    "ner": Task.TOKEN_CLASSIFICATION,
+    "sentence-similarity": Task.FEATURE_EXTRACTION,
+    "sentiment-analysis": Task.TEXT_CLASSIFICATION,
+}
+
 LANGUAGE_MODELS = ("HeadModel", "HeadsModel")  # GPT2LMHeadModel, XLMWithLMHeadModel: no bodies, as BertModel is one
 
-__all__ = ["TASKS", "EncoderTask", "find_task", "infer_task"]
+__all__ = ["ALIASES", "TASKS", "EncoderTask", "find_task", "infer_task"]
 
 
 def find_task(task: str) -> EncoderTask:

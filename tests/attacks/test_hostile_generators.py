@@ -88,6 +88,13 @@ def test_an_unknown_tensor_is_named(copy: Callable[[str], Path], family: str) ->
     assert "unknown" in refused(CheckpointCorrupt, "decoder.layers.0.adapter.weight", lambda: build(folder))
 
 
+def test_a_decoder_without_its_encoder_is_refused_as_what_it_is(copy: Callable[[str], Path]) -> None:
+    folder = copy("bart")
+    edit_json(folder / "config.json", architectures=["BartForCausalLM"])
+    message = refused(CheckpointUnsupported, "BartForCausalLM", lambda: build(folder))
+    assert "can't be exported" in message
+
+
 def test_many_missing_tensors_are_counted(copy: Callable[[str], Path]) -> None:
     folder = copy("gpt2")
     edit_tensors(folder, lambda tensors: {"transformer.wte.weight": tensors["transformer.wte.weight"]})

@@ -155,14 +155,35 @@ def test_a_window_of_question_answering_is_384_tokens(tmp_path: Path) -> None:
     assert plan(tmp_path, architectures=["BertForQuestionAnswering"]).max_length == 384
 
 
+def test_question_answering_needs_64_tokens(tmp_path: Path) -> None:
+    config = {"architectures": ["BertForQuestionAnswering"]}
+    assert plan(tmp_path, ExportOptions(max_length=64), **config).max_length == 64
+    with pytest.raises(UsageError, match="64 to 384"):
+        plan(tmp_path, ExportOptions(max_length=63), **config)
+    with pytest.raises(CheckpointUnsupported, match="at most 63 tokens; 64 are needed"):
+        plan(tmp_path, max_position_embeddings=63, **config)
+
+
+@pytest.mark.parametrize(
+    ("alias", "task"),
+    [
+        ("sentiment-analysis", Task.TEXT_CLASSIFICATION),
+        ("ner", Task.TOKEN_CLASSIFICATION),
+        ("sentence-similarity", Task.FEATURE_EXTRACTION),
+    ],
+)
+def test_another_name_of_a_task_is_taken(tmp_path: Path, alias: str, task: Task) -> None:
+    assert plan(tmp_path, ExportOptions(task=alias)).task.task is task
+
+
 def test_a_shorter_length_may_be_asked_for(tmp_path: Path) -> None:
     made = plan(tmp_path, ExportOptions(max_length=100))
     assert (made.max_length, made.widths[-1]) == (100, 100)
 
 
-@pytest.mark.parametrize("length", [-1, 0, 7, 513, 10**9])
+@pytest.mark.parametrize("length", [-1, 0, 15, 513, 10**9])
 def test_a_length_out_of_range_is_refused(tmp_path: Path, length: int) -> None:
-    with pytest.raises(UsageError, match="8 to 512"):
+    with pytest.raises(UsageError, match="16 to 512"):
         plan(tmp_path, ExportOptions(max_length=length))
 
 
