@@ -8,6 +8,8 @@ else they know a name for. Small files are copied, weights are links to the file
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -20,6 +22,8 @@ from hfx.errors import StorageFull
 from hfx.exporter.config_file import MAX_BYTES, read_bytes, read_json
 from hfx.exporter.weight_files import index_of
 
+PREFIX = "hfx-views-"
+LOCK = "lock"
 MAX_TOKENIZER_BYTES = 64 << 20  # the largest in use, of 256,000 tokens, have 35 MB
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CONFIGS = (
@@ -47,6 +51,7 @@ TOKENIZERS = (
     "tokenizer.model",
     "source.spm",
     "target.spm",
+    "target_vocab.json",
 )
 # Fields of tokenizer_config.json by which transformers opens other files than those of the folder.
 PATH_FIELDS = ("_file", "_files")
@@ -95,8 +100,13 @@ def _content(file: Path, most: int) -> bytes:
 
 @functools.cache
 def _views() -> Path:
-    """The folder of all views of this process."""
-    views, process = Path(tempfile.mkdtemp(prefix="hfx-views-")), os.getpid()
+    """The folder of all views of this process, which holds a lock on a file in it for as long as it lives."""
+    _sweep()
+    views, process = Path(tempfile.mkdtemp(prefix=PREFIX)), os.getpid()
+    # Locked under another name first: a sweep of another process never meets one that isn't held yet.
+    unborn = views / f"{LOCK}.new"
+    fcntl.flock(os.open(unborn, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
+    unborn.rename(views / LOCK)
 
     def remove() -> None:
         if os.getpid() == process:  # not in a fork
@@ -104,3 +114,13 @@ def _views() -> Path:
 
     atexit.register(remove)
     return views
+
+
+def _sweep() -> None:
+    """Remove the views of this user's processes that were killed: the kernel has freed their locks."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError):  # its process lives, or another sweep was faster
+            if lock.parent.lstat().st_uid == os.getuid():
+                with lock.open("rb") as stream:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(lock.parent, ignore_errors=True)

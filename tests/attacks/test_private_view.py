@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,27 @@ def test_a_peer_loads_the_view(folder: Path, tmp_path: Path) -> None:
     net = peer.ways["classifier"].open_net(model, "", "", "fp32", torch.get_num_threads())
     assert len(net.labels(["the cat sat"], 16)) == 1
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_views_of_killed_processes_are_removed_by_the_next(folder: Path, tmp_path: Path) -> None:
+    script = "import os, sys; from hfx.exporter.source import open_checkpoint; open_checkpoint(sys.argv[1]).view; "
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    killed = [sys.executable, "-c", script + "os.kill(os.getpid(), 9)", str(folder)]
+    ended = [sys.executable, "-c", script, str(folder)]
+    alive = subprocess.Popen(
+        [*ended[:2], script + "print(flush=True); input()", str(folder)],
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert alive.stdin and alive.stdout and alive.stdout.readline()
+    assert subprocess.run(killed, env=environment).returncode == -9
+    assert len(list(tmp_path.glob("hfx-views-*"))) == 2
+    assert subprocess.run(ended, env=environment).returncode == 0
+    assert len(list(tmp_path.glob("hfx-views-*"))) == 1
+    alive.communicate("\n")
+    assert not list(tmp_path.glob("hfx-views-*"))
 
 
 def make_socket(path: Path) -> None:
