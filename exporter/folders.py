@@ -15,6 +15,7 @@ from hfx.exporter.model_files import copy_files, write_config, write_json, write
 from hfx.exporter.plan import ExportPlan
 from hfx.exporter.runtime import CpuChoice
 from hfx.exporter.tasks.task import Settings
+from hfx.exporter.tokenizer import pad_id, vocab_limit
 from hfx.python_backends import deploy
 from hfx.repository import (
     BatchInput,
@@ -87,12 +88,13 @@ def write_tokenizer(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...],
         "task": str(plan.task.task),
         "max_length": plan.max_length,
         "widths": list(plan.widths),
-        "pad_id": int(tokenizer.pad_token_id or 0),
+        "pad_id": pad_id(plan.checkpoint, tokenizer),
         "pad_type_id": int(tokenizer.pad_token_type_id),
         "truncation_side": tokenizer.truncation_side,
         "inputs": list(inputs),
         "question_first": tokenizer.padding_side == "right",
         "cls_id": tokenizer.cls_token_id,
+        "vocab_size": vocab_limit(plan.checkpoint, tokenizer),
         **plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length),
     }
     write_json(version / "settings.json", settings)

@@ -1,14 +1,17 @@
 """The checkpoint's fast tokenizer, checked to fit the files and the model.
 
+It may have added tokens that the model has no embedding of (BART-large-CNN's <mask>); texts with them are refused.
+
 Owns the calls into transformers that load tokenizers; no remote code is run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError, UsageError
 from hfx.exporter.config_file import read_json
 from hfx.exporter.load import first_lines
 from hfx.exporter.quiet import quiet_libraries
@@ -22,7 +25,7 @@ PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and 
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The checkpoint's fast tokenizer (transformers' PreTrainedTokenizerFast); its ids all fit the model.
+    """The checkpoint's fast tokenizer (transformers' PreTrainedTokenizerFast); all but added tokens fit the model.
 
     Raises CheckpointCorrupt, CheckpointUnsafe or CheckpointUnsupported (a tokenizer in Python only).
     """
@@ -48,7 +51,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"{checkpoint.folder} has only a slow (Python) tokenizer, {type(tokenizer).__name__}.",
             "hfx serves tokenizers with a tokenizer.json; look for a checkpoint that has one.",
         )
-    _check_ids(checkpoint, max(tokenizer.get_vocab().values(), default=0))
+    _check_ids(checkpoint, tokenizer)
     return tokenizer
 
 
@@ -103,10 +106,60 @@ def _is_inside(folder: Path, path: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
-def _check_ids(checkpoint: Checkpoint, largest: int) -> None:
-    vocabulary = checkpoint.config.get("vocab_size")
-    if isinstance(vocabulary, int) and largest >= vocabulary:
+def _check_ids(checkpoint: Checkpoint, tokenizer: Any) -> None:
+    """Refuse ids without an embedding, but for those of added tokens that a text need not have."""
+    size = vocab_size(checkpoint)
+    required = {*tokenizer(PROBE, PROBE, verbose=False)["input_ids"], tokenizer.unk_token_id}
+    optional = set(tokenizer.added_tokens_decoder) - required
+    largest = max((token for token in tokenizer.get_vocab().values() if token not in optional), default=0)
+    if largest >= size:
         raise CheckpointCorrupt(
-            f"The tokenizer of {checkpoint.folder} has token ids up to {largest}, the model {vocabulary} embeddings.",
+            f"The tokenizer of {checkpoint.folder} has token ids up to {largest}, the model {size} embeddings.",
             "Use the tokenizer that the model was trained with, or resize its embeddings.",
         )
+
+
+def vocab_size(checkpoint: Checkpoint) -> int:
+    """The number of the model's embeddings, as config.json or the default of its class says."""
+    from transformers import AutoConfig
+
+    size = checkpoint.config.get("vocab_size")
+    if not isinstance(size, int):
+        size = AutoConfig.from_pretrained(checkpoint.view, local_files_only=True, trust_remote_code=False).vocab_size
+    return int(size)
+
+
+def vocab_limit(checkpoint: Checkpoint, tokenizer: Any) -> int | None:
+    """The number of the model's embeddings where `tokenizer` has ids beyond them, else None."""
+    size = vocab_size(checkpoint)
+    return size if max(tokenizer.get_vocab().values(), default=0) >= size else None
+
+
+def pad_id(checkpoint: Checkpoint, tokenizer: Any) -> int:
+    """What rows are padded with: any id that has an embedding will do, as no token attends to it."""
+    pad = tokenizer.pad_token_id
+    return pad if pad is not None and pad < vocab_size(checkpoint) else 0
+
+
+def with_embeddings(checkpoint: Checkpoint, tokenizer: Any, texts: Sequence[str]) -> list[str]:
+    """Those of `texts` whose tokens all have an embedding."""
+    limit = vocab_limit(checkpoint, tokenizer)
+    return [text for text in texts if not _beyond(tokenizer, text, limit)]
+
+
+def require_embeddings(checkpoint: Checkpoint, tokenizer: Any, texts: Iterable[str]) -> None:
+    """Raise UsageError for a text of --verify-data with a token that the model has no embedding of."""
+    limit = vocab_limit(checkpoint, tokenizer)
+    for text in texts:
+        if beyond := _beyond(tokenizer, text, limit):
+            token = tokenizer.convert_ids_to_tokens(beyond[0])
+            raise UsageError(
+                f"The model has no embedding of the token {token!r}, which a text of --verify-data has: {text[:80]!r}.",
+                "Leave this text out.",
+            )
+
+
+def _beyond(tokenizer: Any, text: str, limit: int | None) -> list[int]:
+    if limit is None:
+        return []
+    return [token for token in tokenizer(text, verbose=False)["input_ids"] if token >= limit]

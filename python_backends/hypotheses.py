@@ -10,7 +10,7 @@ from collections.abc import Sequence as Many
 from typing import Any
 
 from .capping import BYTES_PER_TOKEN, Piece, piece, refuse_longer, sequence_length, settled
-from .inputs import InvalidInput, Tensors, Text, column, decoded, encoded, same_rows, table
+from .inputs import InvalidInput, Tensors, Text, column, decoded, encoded, refuse_tokens, same_rows, table
 from .rows import Row, Sequence
 from .settings import Settings
 
@@ -70,6 +70,8 @@ class HypothesisEncoder:
         if not raw:
             raise InvalidInput(f"{TEXT} is empty")
         used, encodings = self._pairs(raw, hypotheses)
+        for encoding in encodings:
+            refuse_tokens(f"{TEXT} or {LABELS}", encoding.ids, self.settings.vocab_size, self._tokenizer)
         sequences = tuple(
             Sequence(encoding.ids, encoding.type_ids if self._needs_types else []) for encoding in encodings
         )

@@ -5,7 +5,7 @@ Owns the reading of STRING tensors into rows; knows no tokenizer and no Triton.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 Tensors = Mapping[str, NDArray[Any]]
 Text = str | bytes
+
+TOKENS_SHOWN = 3
 
 
 class InvalidInput(ValueError):
@@ -57,6 +59,16 @@ def decoded(field: str, raw: bytes) -> str:
         raise InvalidInput(
             f"{field} is not UTF-8: {error.reason} at byte {error.start} (0x{raw[error.start]:02x})"
         ) from None
+
+
+def refuse_tokens(field: str, ids: Iterable[int], vocab_size: int | None, tokenizer: Any) -> None:
+    """Refuse a text with a token that `tokenizer` (a tokenizers.Tokenizer) knows and the net has no embedding of."""
+    if vocab_size is None:
+        return
+    beyond = sorted({token for token in ids if token >= vocab_size})
+    if beyond:
+        tokens = ", ".join(repr(tokenizer.id_to_token(token)) for token in beyond[:TOKENS_SHOWN])
+        raise InvalidInput(f"{field} has the token {tokens}, which the model has no embedding of")
 
 
 def strings(*texts: Text) -> NDArray[np.object_]:

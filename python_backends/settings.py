@@ -25,7 +25,8 @@ class Settings:
 
     `widths` are the lengths (tokens) that sequences are padded to, ascending; the last one is at least `max_length`.
     `inputs` are the net's inputs; `doc_stride`, `question_first`, `cls_id` concern question-answering,
-    `hypothesis_template` zero-shot-classification.
+    `hypothesis_template` zero-shot-classification. `vocab_size` is the number of the net's embeddings where
+    the tokenizer has ids beyond them, else None.
     """
 
     task: str
@@ -39,6 +40,7 @@ class Settings:
     question_first: bool = True
     cls_id: int | None = None
     hypothesis_template: str = "This example is {}."
+    vocab_size: int | None = None
 
     def __post_init__(self) -> None:
         _check(self.task in TASKS, f"task is {self.task!r}, not one of {', '.join(TASKS)}")

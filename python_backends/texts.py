@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .capping import BYTES_PER_TOKEN, Piece, characters_before, piece, settled
-from .inputs import InvalidInput, Tensors, Text, column, encoded
+from .inputs import InvalidInput, Tensors, Text, column, encoded, refuse_tokens
 from .rows import SPECIAL, Row, Sequence
 from .settings import Settings
 
@@ -72,6 +72,10 @@ class TextEncoder:
             used, encoding = wider, self._tokenizer.encode(wider.text)
         if len(encoding) == 0:
             return InvalidInput(f"{FIELD} has no tokens")
+        try:
+            refuse_tokens(FIELD, encoding.ids, self.settings.vocab_size, self._tokenizer)
+        except InvalidInput as refusal:
+            return refusal
         places = _places(encoding, characters_before(raw, used)) if self._needs_places else None
         sequence = Sequence(encoding.ids, encoding.type_ids if self._needs_types else [], places)
         return Row((sequence,), max(self._dropped(encoding), int(used.cut)))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from .capping import Piece, characters_before, piece, refuse_longer, sequence_length
-from .inputs import InvalidInput, Tensors, Text, column, decoded, encoded, same_rows
+from .inputs import InvalidInput, Tensors, Text, column, decoded, encoded, refuse_tokens, same_rows
 from .rows import SPECIAL, Row, Sequence
 from .settings import Settings
 
@@ -99,8 +99,13 @@ class WindowEncoder:
     def _ordered(self, question: str, context: str) -> tuple[str, str]:
         return (question, context) if self.settings.question_first else (context, question)
 
-    def _row(self, encoding: Any, used: Piece, shift: int) -> Row:
+    def _row(self, encoding: Any, used: Piece, shift: int) -> Row | InvalidInput:
         windows = [encoding, *encoding.overflowing]
+        try:
+            for window in windows[:MAX_WINDOWS]:
+                refuse_tokens(f"{QUESTION} or {CONTEXT}", window.ids, self.settings.vocab_size, self._tokenizer)
+        except InvalidInput as refusal:
+            return refusal
         dropped = sum(sequence_length(each, self._context) - self._stride for each in windows[MAX_WINDOWS:])
         sequences = tuple(self._window(each, shift) for each in windows[:MAX_WINDOWS])
         return Row(sequences, max(dropped, int(used.cut)))

@@ -101,14 +101,16 @@ def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     from hfx.exporter.generation.reference import make_reference
     from hfx.exporter.generation.torch_generator import TorchGenerator
     from hfx.exporter.parity.texts import bundled_texts, edge_texts
+    from hfx.exporter.tokenizer import require_embeddings, with_embeddings
 
-    texts = bundled_texts()
+    texts = with_embeddings(plan.checkpoint, made.tokenizer, bundled_texts())
     checked = check_tokens(made.tokenizer, made.version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
     checked += check_languages(made.tokenizer, made.version, LANGUAGES_TEXT)
     generator = TorchGenerator.open(plan, made.tokenizer)
     work = gate.make_work(plan, made.version, effort_for(generator.parameters))
     reader = Reader(made.tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.tokens)
     labelled = read_all(plan)
+    require_embeddings(plan.checkpoint, made.tokenizer, texts_of(labelled))
     prompts = choose_prompts(reader, texts_of(labelled), texts, work.effort)
     if not prompts:
         raise CheckpointUnsupported(

@@ -54,7 +54,7 @@ class TextGenerator:
     def __init__(self, engine: Engine, tokenizer: Any, configuration: Configuration) -> None:
         self.engine = engine
         self.configuration = configuration
-        self._prompts = PromptEncoder(tokenizer, configuration)
+        self._prompts = PromptEncoder(tokenizer, configuration, engine.spec.vocab_size)
         cleans_up = configuration.clean_up_tokenization_spaces
         detokenizer = Detokenizer(tokenizer, cleans_up, configuration.special_token_ids)
         self._model = TextModel(engine, self._prompts, detokenizer)

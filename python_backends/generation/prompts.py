@@ -6,6 +6,7 @@ decoder continues its beginning, special tokens stay. What is lost is counted. K
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
@@ -34,13 +35,17 @@ class Prompt:
 
 
 class PromptEncoder:
-    """Encodes texts; `tokenizer` is a tokenizers.Tokenizer that the encoder sets up. Raises ModelDamaged."""
+    """Encodes texts; `tokenizer` is a tokenizers.Tokenizer that the encoder sets up. Raises ModelDamaged.
 
-    def __init__(self, tokenizer: Any, configuration: Configuration) -> None:
+    Texts with ids from `vocab_size` on are refused: the model has no embeddings of them.
+    """
+
+    def __init__(self, tokenizer: Any, configuration: Configuration, vocab_size: int = sys.maxsize) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self._configuration = configuration
+        self._vocab_size = vocab_size
         self._specials = tokenizer.num_special_tokens_to_add(is_pair=False)
         prefix = len(tokenizer.encode(configuration.prefix, add_special_tokens=False))
         self._capacity = self._longest() - self._specials
@@ -132,6 +137,9 @@ class PromptEncoder:
             ids = [beginning]  # as transformers' generate, which begins a text from nothing
         if not ids:
             raise InvalidRequest(FIELD, "", "a text of at least one token")
+        if max(ids) >= self._vocab_size:
+            token = self._tokenizer.id_to_token(max(ids))
+            raise InvalidRequest(FIELD, token, "a text without this token, which the model has no embedding of")
         return Prompt(tuple(ids), dropped, choices.settings)
 
 

@@ -85,11 +85,6 @@ def test_a_token_without_an_embedding_is_corrupt(folder: Path, word: str, token:
     assert "21" in message
 
 
-def test_an_added_token_without_an_embedding_is_corrupt(folder: Path) -> None:
-    edit_json(folder / "tokenizer_config.json", extra_special_tokens={"speaker": "[SPEAKER]"})
-    refused(CheckpointCorrupt, folder, lambda: read(folder))
-
-
 @pytest.mark.parametrize(
     "fields",
     [

@@ -1,0 +1,116 @@
+"""Checkpoints whose tokenizer has a token more than the model has embeddings, as BART-large-CNN's `<mask>`."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import processors
+
+from hfx import names
+from hfx.errors import CheckpointCorrupt, RequestRefused, UsageError
+from hfx.exporter.pipeline import export
+from hfx.exporter.plan import ExportOptions, make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.exporter.tokenizer import load_tokenizer
+from hfx.local import LocalModel
+from hfx.local_generation import LocalGenerator
+from tests import tiny_checkpoints
+from tests.unit import writing_checkpoints
+from tests.unit.encoder_line import encoder_for
+
+MASK = "<mask>"
+GOOD, BAD = "a good film", f"a {MASK} film"
+
+
+def published(folder: Path, **options: Any) -> Path:
+    """A repository with the checkpoint in `folder` as the model `m`."""
+    repository = folder.parent / "repository"
+    chosen = ExportOptions(
+        name="m", precision="fp32", device="cpu", cpu_runtime="onnxruntime", repository=repository, **options
+    )
+    export(make_plan(open_checkpoint(str(folder)), chosen), lambda title: nullcontext())
+    return repository
+
+
+def add_mask(folder: Path, tokenizer: Any, size: int) -> Path:
+    """Save `tokenizer` in `folder` with MASK behind the `size` ids that have an embedding."""
+    tokenizer.add_special_tokens({"mask_token": MASK})
+    assert tokenizer.convert_tokens_to_ids(MASK) == size
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny_checkpoints.save(tmp_path_factory.mktemp("classifier") / "checkpoint", tiny_checkpoints.bert())
+    return add_mask(folder, tiny_checkpoints.tokenizer(), len(tiny_checkpoints.SPECIALS + tiny_checkpoints.WORDS))
+
+
+@pytest.fixture(scope="module")
+def summarizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BART with as many embeddings as its tokenizer has tokens without MASK."""
+    tokenizer = writing_checkpoints.tokenizer()
+    size = len(tokenizer)
+    folder = tmp_path_factory.mktemp("summarizer") / "checkpoint"
+    writing_checkpoints.save(folder, "bart", {"max_new_tokens": 6}, vocab_size=size)
+    return add_mask(folder, tokenizer, size)
+
+
+def test_a_classifier_refuses_the_token_and_answers_other_texts(classifier: Path) -> None:
+    model = LocalModel.open(published(classifier), "m")
+    assert model.infer({names.TEXT_INPUT: GOOD})
+    with pytest.raises(RequestRefused, match=MASK):
+        model.infer({names.TEXT_INPUT: BAD})
+
+
+def test_one_such_text_in_a_batch_is_refused_alone(tmp_path: Path) -> None:
+    tokenizer = tiny_checkpoints.tokenizer()
+    size = len(tokenizer)
+    tokenizer.add_special_tokens({"mask_token": MASK})
+    items: dict[str, list[Any]] = {
+        "text-classification": [GOOD, BAD],
+        "token-classification": [GOOD, BAD],
+        "question-answering": [("a cat?", GOOD), ("a cat?", BAD)],
+        "zero-shot-classification": [(GOOD, ["cat"]), (GOOD, [MASK])],
+    }
+    for task, (good, bad) in items.items():
+        folder = tmp_path / task
+        folder.mkdir()
+        encoder = encoder_for(tokenizer, task, folder, vocab_size=size)
+        refusal, row = encoder.encode([bad, good])
+        assert MASK in str(refusal)
+        (alone,) = encoder.encode([good])
+        assert [one.ids for one in row.sequences] == [one.ids for one in alone.sequences]
+
+
+def test_a_summarizer_refuses_the_token_and_answers_other_texts(summarizer: Path, tmp_path: Path) -> None:
+    repository = published(summarizer, task="summarization")
+    with LocalGenerator.open(repository, "m") as model:
+        assert model.infer({names.TEXT_INPUT: GOOD})
+        with pytest.raises(RequestRefused, match=MASK):
+            model.infer({names.TEXT_INPUT: BAD})
+        with pytest.raises(RequestRefused, match=MASK):
+            model.infer({names.TEXT_INPUT: f"{GOOD}. {BAD}. " * 20, names.LONG: "chunk"})
+
+
+@pytest.mark.parametrize("kind", ["classifier", "summarizer"])
+def test_data_with_the_token_is_refused(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    data = tmp_path / "data.csv"
+    target = "LABEL_0" if kind == "classifier" else GOOD
+    data.write_text(f"text,label,summary\n{BAD},{target},{target}\n")
+    with pytest.raises((UsageError, RequestRefused), match=MASK):
+        published(request.getfixturevalue(kind), force=True, verify_data=(data,))
+
+
+def test_a_token_that_every_text_has_needs_an_embedding(tmp_path: Path) -> None:
+    tokenizer = tiny_checkpoints.tokenizer()
+    folder = tiny_checkpoints.save(tmp_path / "checkpoint", tiny_checkpoints.bert())
+    tokenizer.add_special_tokens({"sep_token": MASK})
+    begin, end = ("[CLS]", 2), (MASK, 21)
+    tokenizer.backend_tokenizer.post_processor = processors.BertProcessing(end, begin)
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(CheckpointCorrupt, match="21"):
+        load_tokenizer(open_checkpoint(str(folder)))
