@@ -15,27 +15,34 @@ from hfx.exporter.source import open_checkpoint
 from hfx.triton import EmbeddedServer
 from tests.conftest import export_zoo
 from tests.triton import reciting
-from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, WRITERS
+from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
+from tests.unit import tiny_translators
 
 
 @pytest.fixture(scope="session")
 def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of WRITERS, trained and int8, and of RECITAL, all with few slots so that requests have to wait."""
+    """A repository of WRITERS, trained and int8, of RECITAL and of TRANSLATOR, an mBART.
+
+    All have few slots, so that requests have to wait.
+    """
     folder = tmp_path_factory.mktemp("writers")
     for name, checkpoint in WRITERS.items():
         # T5 loses 0.024 in int8.
         export_zoo(checkpoint, folder, name, "int8", RUNTIMES[name], slots=SLOTS[name], max_drop=0.05)
-    checkpoint = open_checkpoint(str(reciting.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)))
-    options = ExportOptions(
-        name=RECITAL,
-        precision="fp32",
-        device="cpu",
-        cpu_runtime="onnxruntime",
-        repository=folder,
-        slots=SLOTS[RECITAL],
-    )
-    export(make_plan(checkpoint, options), lambda title: nullcontext())
+    checkpoints = tmp_path_factory.mktemp("checkpoint")
+    reciting.save(checkpoints / RECITAL)
+    tiny_translators.save(checkpoints / TRANSLATOR, "mbart")
+    for name in (RECITAL, TRANSLATOR):
+        options = ExportOptions(
+            name=name,
+            precision="fp32",
+            device="cpu",
+            cpu_runtime="onnxruntime",
+            repository=folder,
+            slots=SLOTS[name],
+        )
+        export(make_plan(open_checkpoint(str(checkpoints / name)), options), lambda title: nullcontext())
     return folder
 
 

@@ -21,7 +21,8 @@ from tests.triton.generation_http import engine_generate, http_generate, http_in
 WRITERS = {"stories": "stories-gpt2", "summaries": "summaries-bart", "notes": "summaries-t5"}
 RUNTIMES = {"stories": "openvino", "summaries": "openvino", "notes": "onnxruntime"}
 RECITAL = "recital"
-SLOTS = {"stories": 8, "summaries": 8, "notes": 8, RECITAL: 4}
+TRANSLATOR = "translator"
+SLOTS = {"stories": 8, "summaries": 8, "notes": 8, RECITAL: 4, TRANSLATOR: 4}
 QUEUED_A_SLOT = 16
 
 

@@ -1,0 +1,55 @@
+"""A translator on a real Triton: languages are a request's own, by every door and by the client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hfx.client import Client, GenerationSettings
+from hfx.errors import HfxError
+from hfx.triton import EmbeddedServer
+from tests.triton.generation_asks import Ask, AskFailed
+from tests.triton.generation_rig import DOORS, TRANSLATOR, in_process
+from tests.unit.tiny_translators import TRANSLATORS
+
+pytestmark = pytest.mark.triton
+
+TEXT = "the cat sat on the mat."
+PAIRS = TRANSLATORS["mbart"].pairs
+
+
+def asks() -> list[Ask]:
+    return [Ask(TRANSLATOR, TEXT, {"source_lang": source, "target_lang": target}) for source, target in PAIRS]
+
+
+def test_every_door_takes_languages(writing_server: EmbeddedServer, writers: Path) -> None:
+    wanted = in_process(writers, asks())
+    assert len({answer.text for answer in wanted.values()}) > 1
+    for door in DOORS:
+        for index, ask in enumerate(asks()):
+            assert DOORS[door](writing_server, ask) == wanted[index], door
+
+
+def test_the_client_takes_languages(writing_server: EmbeddedServer, writers: Path) -> None:
+    wanted = in_process(writers, asks())
+    for url in (writing_server.grpc_url, writing_server.http_url):
+        with Client(url) as client:
+            for index, (source, target) in enumerate(PAIRS):
+                found = client.generate(TRANSLATOR, TEXT, source_lang=source, target_lang=target)
+                assert found.text == wanted[index].text
+
+
+@pytest.mark.parametrize("field", ["source_lang", "target_lang"])
+@pytest.mark.parametrize("value", ["fr", "", "x" * 2**20, "fr_XX\0", "🇫🇷"], ids=lambda value: value[:8])
+def test_an_unknown_language_is_refused_with_some_that_there_are(
+    field: str, value: str, writing_server: EmbeddedServer
+) -> None:
+    for door in DOORS:
+        with pytest.raises(AskFailed) as refused:
+            DOORS[door](writing_server, Ask(TRANSLATOR, TEXT, {field: value}))
+        assert f"{field} is " in refused.value.message
+        assert "allowed: " in refused.value.message
+        assert len(refused.value.message) < 1000
+    with Client(writing_server.grpc_url) as client, pytest.raises(HfxError, match=field):
+        client.generate(TRANSLATOR, TEXT, GenerationSettings(**{field: value}))  # type: ignore[arg-type]
