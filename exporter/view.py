@@ -53,8 +53,8 @@ TOKENIZERS = (
     "target.spm",
     "target_vocab.json",
 )
-# Fields of tokenizer_config.json by which transformers opens other files than those of the folder.
-PATH_FIELDS = ("_file", "_files")
+# Ends of the names of those fields of tokenizer_config.json by which transformers opens other files than the folder's.
+PATH_FIELDS = ("_file", "_files", "_spm", "vocab", "merges")
 
 
 def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:

@@ -176,12 +176,14 @@ def test_a_folder_in_the_place_of_a_tokenizer_is_corrupt(folder: Path) -> None:
     refused(CheckpointCorrupt, "spiece.model", lambda: load(folder))
 
 
-@pytest.mark.parametrize("field", ["vocab_file", "tokenizer_file", "added_tokens_file", "sp_model_file"])
+@pytest.mark.parametrize("field", ["vocab_file", "added_tokens_file", "vocab", "source_spm"])
 @pytest.mark.parametrize("path", ["/nowhere/of/its/writer.json", "gone.txt", "/dev/stdin"])
 def test_a_path_in_a_tokenizer_config_is_not_followed(folder: Path, field: str, path: str) -> None:
     expected = load_tokenizer(open_checkpoint(str(folder))).get_vocab()
     edit_json(folder / "tokenizer_config.json", **{field: path})
-    assert load_tokenizer(open_checkpoint(str(folder))).get_vocab() == expected
+    checkpoint = open_checkpoint(str(folder))
+    assert load_tokenizer(checkpoint).get_vocab() == expected
+    assert path not in (checkpoint.view / "tokenizer_config.json").read_text()
 
 
 def test_a_tokenizer_beside_the_folder_is_not_taken(folder: Path) -> None:
