@@ -26,6 +26,7 @@ check: install ## Lint, format, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.12 --package hfx.python_backends # the Python of Triton's images
 	$(BIN)/lint-imports
 
 test: check ## Every check and every test

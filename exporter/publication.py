@@ -13,7 +13,8 @@ from typing import Any
 from hfx.errors import LintFailed
 from hfx.exporter.plan import Plan
 from hfx.manifest import Manifest, Precision, Source, TritonTarget, created_now, hash_folder, write_manifest
-from hfx.names import MANIFEST_FILE
+from hfx.names import GENERATION_TASKS, MANIFEST_FILE
+from hfx.releases import for_generators
 from hfx.repository import Staging
 from hfx.repository.lint import lint
 
@@ -42,7 +43,7 @@ def seal(
         precision=Precision(plan.cpu_precision, plan.gpu_precision),
         opset=graph.opset,
         ir=graph.ir,
-        triton=TritonTarget(plan.release.tag, plan.release.tag),
+        triton=TritonTarget(plan.release.tag, _minimum(plan)),
         folders=(plan.name, *(name for name in listed if name != plan.name)),
         files={name: entry for folder in listed for name, entry in hash_folder(root / folder, root).items()},
         versions=_versions(),
@@ -56,10 +57,15 @@ def seal(
 
 def check_rules(plan: Plan, staging: Staging) -> None:
     """Raise LintFailed where the staged folders break a rule of the repository."""
-    findings = [finding for finding in lint(staging.root, plan.release.tag) if finding.severity == "error"]
+    findings = [finding for finding in lint(staging.root, _minimum(plan)) if finding.severity == "error"]
     if findings:
         lines = "; ".join(f"{each.rule} {each.path}: {each.message}" for each in findings[:FINDINGS_SHOWN])
         raise LintFailed(f"The generated repository breaks {len(findings)} rules: {lines}", "Please report this.")
+
+
+def _minimum(plan: Plan) -> str:
+    """The oldest Triton release that can serve the model."""
+    return for_generators(plan.release).tag if plan.task.task in GENERATION_TASKS else plan.release.tag
 
 
 def _source_id(plan: Plan) -> str:

@@ -54,7 +54,10 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class TritonTarget:
-    """The Triton image tags that the model was built for and that it needs at least, for example "24.10"."""
+    """Triton image tags, for example "24.10": what the files were built for, and the oldest that can serve the model.
+
+    They differ for generators, whose engine needs a newer Python than some images have.
+    """
 
     built_for: str
     minimum: str

@@ -2,6 +2,9 @@
 
 Owns the facts; refuses to guess for a tag that isn't here. It must not know what is exported or how a server starts.
 
+Two of them have a meaning: DEFAULT_TAG is what models are built for, the oldest that loads their files; MINIMUM_SECURE
+is the image to run them in, the oldest without known vulnerabilities.
+
 Sources, by column
     ort, python     triton-inference-server/server, docs/introduction/compatibility.md (ONNX Runtime Versions; Python of
                     the images, which is the Python of the backend's stubs). 24.11 is 3.10 there for one image and 3.12
@@ -20,7 +23,10 @@ from dataclasses import dataclass
 
 from hfx.errors import UsageError
 
-DEFAULT_TAG = "24.10"  # the embedded server's
+DEFAULT_TAG = "24.10"  # the embedded server's: opset 21, IR 10, which every later release loads
+MINIMUM_SECURE = "26.07"
+BULLETIN = "NVIDIA's security bulletin 5875 of 2026-09-08"  # nvidia.custhelp.com, a_id 5875: fixed in 26.07
+GENERATOR_PYTHON = "3.11"  # onnxruntime 1.31, which generators need, has no wheel for an older one
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +83,22 @@ def release(tag: str) -> Release:
             f"Choose one of {', '.join(_BY_TAG)}.",
         )
     return _BY_TAG[tag]
+
+
+def for_generators(built_for: Release) -> Release:
+    """The oldest release from `built_for` on whose Python can have the onnxruntime that generators need."""
+    wanted = _numbers(GENERATOR_PYTHON)
+    return next(
+        entry for entry in RELEASES if entry.tag >= built_for.tag and entry.python and _numbers(entry.python) >= wanted
+    )
+
+
+def security_warning(tag: str) -> str:
+    """Why a server of the release `tag` should not be run; an empty string where nothing is known against it."""
+    if tag >= MINIMUM_SECURE:
+        return ""
+    return f"Triton {tag} has vulnerabilities that {MINIMUM_SECURE} fixes ({BULLETIN})."
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

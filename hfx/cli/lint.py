@@ -10,6 +10,7 @@ import typer
 
 from hfx.cli.output import reporter
 from hfx.errors import LintFailed
+from hfx.releases import MINIMUM_SECURE
 
 
 def command(
@@ -17,7 +18,7 @@ def command(
     repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
         "model_repository"
     ),
-    triton: Annotated[str, typer.Option(help="Tag of the Triton release that will serve it.")] = "24.10",
+    triton: Annotated[str, typer.Option(help="Tag of the Triton release that will serve it.")] = MINIMUM_SECURE,
     cores: Annotated[
         int | None, typer.Option(help="Cores of the machine that will serve it; this one's without it.")
     ] = None,

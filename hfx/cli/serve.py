@@ -52,12 +52,13 @@ def command(
     drain: Annotated[
         int, typer.Option(help="Seconds that requests under way get when it is told to stop.", min=0, max=3600)
     ] = 30,
-    triton: Annotated[str, typer.Option(help="Container: the Triton release, such as 24.10.")] = "",
+    triton: Annotated[str, typer.Option(help="Container: the Triton release; 26.07 without it.")] = "",
     image: Annotated[str, typer.Option(help="Container: the image, with a digest if you like.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Container: only print the docker line.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Container: only print the docker lines.")] = False,
 ) -> None:
     """Serve a model repository with a real Triton server."""
-    from hfx.triton.published import check_published
+    from hfx.releases import MINIMUM_SECURE, security_warning
+    from hfx.triton.published import check_published, check_release
 
     report = reporter(context)
     if way is Way.EMBEDDED and (triton or image or dry_run):
@@ -76,8 +77,13 @@ def command(
         "exit_timeout": drain,
     }
     check_published(repository, names, report.note)
+    tag = triton or MINIMUM_SECURE
+    if way is Way.DOCKER and not image:
+        check_release(repository, names, tag)
+        if warning := security_warning(tag):
+            report.warn(warning)
     if dry_run:
-        _print_line(_container(repository, triton, image, settings), report)
+        _print_lines(_container(repository, tag, image, settings), report)
         return
 
     def build(progress: Callable[[str], None]) -> Server:
@@ -85,7 +91,7 @@ def command(
             from hfx.triton import EmbeddedServer
 
             return EmbeddedServer(repository, **settings, progress=progress)
-        return _container(repository, triton, image, settings, progress)
+        return _container(repository, tag, image, settings, progress)
 
     serve(build, drain, report)
 
@@ -97,10 +103,9 @@ def _container(
     settings: Mapping[str, Any],
     progress: Callable[[str], None] | None = None,
 ) -> DockerServer:
-    from hfx.releases import DEFAULT_TAG
     from hfx.triton import DockerServer
 
-    return DockerServer(repository, **settings, triton=triton or DEFAULT_TAG, image=image, progress=progress)
+    return DockerServer(repository, **settings, triton=triton, image=image, progress=progress)
 
 
 def serve(build: Callable[[Callable[[str], None]], Server], drain: int, report: Reporter) -> None:
@@ -141,6 +146,6 @@ def _announce(server: Server, report: Reporter) -> None:
     )
 
 
-def _print_line(server: DockerServer, report: Reporter) -> None:
-    line = server.command()
-    report.result({"command": line, "build": server.build_command()}, shlex.join(line))
+def _print_lines(server: DockerServer, report: Reporter) -> None:
+    image, run = server.image_command(), server.command()
+    report.result({"command": run, "image": image}, [shlex.join(image), shlex.join(run)])

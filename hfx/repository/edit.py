@@ -96,7 +96,7 @@ def change(
         return before
     with Staging(repository, name) as staging:
         changed_copy(repository, name, edits, staging.root, made_by, record)
-        _check_rules(staging.root, before.triton.built_for)
+        _check_rules(staging.root, before.triton.minimum)
         if model(repository, name) != before:
             raise RepositoryError(f"{name!r} was published anew meanwhile.", "Try again.")
         return publish(staging, replace=True)

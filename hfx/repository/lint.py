@@ -9,9 +9,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hfx.releases import DEFAULT_TAG, release
+from hfx.releases import MINIMUM_SECURE, release
 from hfx.repository.finding import Finding, Rule
-from hfx.repository.rules import ensembles, files, manifests, onnx_files, python_models, scheduling, tensors
+from hfx.repository.rules import (
+    ensembles,
+    files,
+    manifests,
+    onnx_files,
+    python_models,
+    scheduling,
+    serving,
+    tensors,
+)
 from hfx.repository.subject import read_subject
 
 RULES = (
@@ -69,14 +78,16 @@ RULES = (
     Rule("HFX701", "error", "a Python model without its file", python_models.missing_model),
     Rule("HFX702", "error", "a Python file does not compile", python_models.does_not_compile),
     Rule("HFX703", "error", "a CPU runtime that a generator has no files for", python_models.missing_runtime),
+    Rule("HFX801", "error", "a Triton release that can't serve a model", serving.too_old),
+    Rule("HFX802", "warning", "a Triton release with known vulnerabilities", serving.insecure),
 )
 
 
-def lint(repository: Path, triton_tag: str = DEFAULT_TAG, cores: int | None = None) -> list[Finding]:
+def lint(repository: Path, triton_tag: str = MINIMUM_SECURE, cores: int | None = None) -> list[Finding]:
     """Every finding, sorted by path and line; an empty list for a healthy repository.
 
-    `cores` are those of the machine that will serve (this one's by default). Raises RepositoryError when `repository`
-    is no folder, and UsageError for a tag that hfx.releases doesn't know.
+    `triton_tag` is the release that will serve it, `cores` are those of the machine that will (this one's by default).
+    Raises RepositoryError when `repository` is no folder, and UsageError for a tag that hfx.releases doesn't know.
     """
     subject = read_subject(repository, release(triton_tag), cores or os.cpu_count() or 1)
     found = {

@@ -2,13 +2,19 @@
 
 What is served is what is written (no auto-completion, no loading by request), and the parts of the API that nobody
 needs over a network are closed. Addresses, ports and paths of the machine belong to whoever starts the server.
+
+The image of docker/Dockerfile runs this file alone: `python3 arguments.py DEVICE` becomes a tritonserver of /models.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 
 SHARED_MEMORY_BYTES = 1 << 20  # a Python stub's first region; it grows by itself
+CONTAINER_MODELS = "/models"
+CONTAINER_SECONDS = (300, 30)  # that loading the models, and requests under way at the end, may take
 CLOSED_APIS = "shared-memory,trace,logging"  # they write files or map memory; the key to them is thrown away
 
 
@@ -27,3 +33,7 @@ def server_arguments(repository: str, device: str, load_seconds: float, exit_sec
         f"--backend-config=python,stub-timeout-seconds={int(load_seconds) or 1}",
         "--log-format=ISO8601",
     ]
+
+
+if __name__ == "__main__":
+    os.execvp("tritonserver", ["tritonserver", *server_arguments(CONTAINER_MODELS, sys.argv[1], *CONTAINER_SECONDS)])

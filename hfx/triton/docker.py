@@ -19,15 +19,14 @@ from types import TracebackType
 from typing import Self
 
 from hfx.errors import ServerError
-from hfx.releases import DEFAULT_TAG, release
+from hfx.releases import MINIMUM_SECURE, release
 from hfx.triton import http_api, process
-from hfx.triton.arguments import server_arguments
+from hfx.triton.arguments import CONTAINER_MODELS, server_arguments
 from hfx.triton.farm import select_models
 from hfx.triton.ports import choose_ports
 from hfx.triton.server import Endpoints, Ports, check_device, check_host, is_loopback
 from hfx.triton.startup import StartupLog, load_error
 
-MODELS = "/models"
 HTTP, GRPC, METRICS = 8000, 8001, 8002  # inside the container
 UNPRIVILEGED = "1000:1000"  # triton-server in NGC images
 SHARED_MEMORY = "1g"
@@ -39,7 +38,7 @@ STOP_MARGIN_SECONDS = 10.0
 class DockerServer:
     """A Triton server in a container that ends with this process; a context manager.
 
-    `triton` is an image tag such as 24.10 (releases.py), `image` an image to use as it is (with a digest, if you
+    `triton` is an image tag such as 26.07 (releases.py), `image` an image to use as it is (with a digest, if you
     give one). The other parameters are EmbeddedServer's. `command()` is the whole `docker run` line.
 
     Raises ServerError: no docker, no engine, no such image (each with the line to run), a port taken, a model that
@@ -58,7 +57,7 @@ class DockerServer:
         models: Sequence[str] = (),
         timeout: float = 300.0,
         exit_timeout: int = 10,
-        triton: str = DEFAULT_TAG,
+        triton: str = MINIMUM_SECURE,
         image: str = "",
         progress: Callable[[str], None] | None = None,
     ) -> None:
@@ -70,7 +69,8 @@ class DockerServer:
         self.timeout = timeout
         self.exit_timeout = exit_timeout
         self.release = release(triton)
-        self.image = image or f"hfx-triton:{self.release.tag}"
+        self.image = image or f"hfx-triton:{self.release.tag}-{self.device}"
+        self._built_here = not image
         self.container = f"hfx-{secrets.token_hex(4)}"
         self.log = Path(tempfile.gettempdir()) / f"{self.container}.log"
         self._progress = progress or (lambda line: None)
@@ -110,7 +110,7 @@ class DockerServer:
             *(part for name in names for part in ("--mount", _mount((self.repository / name).resolve(), name))),
             self.image,
             "tritonserver",
-            *server_arguments(MODELS, self.device, self.timeout, self.exit_timeout),
+            *server_arguments(CONTAINER_MODELS, self.device, self.timeout, self.exit_timeout),
         ]
 
     def _published(self) -> list[str]:
@@ -118,10 +118,13 @@ class DockerServer:
         pairs = ((ports.http, HTTP), (ports.grpc, GRPC), (ports.metrics, METRICS))
         return [part for outer, inner in pairs for part in ("--publish", f"{self.host}:{outer}:{inner}")]
 
-    def build_command(self) -> list[str]:
-        """The line that builds the image, run in a checkout of hfx."""
-        base = f"BASE={self.release.image}"
-        return ["docker", "build", "--file", "docker/Dockerfile", "--build-arg", base, "--tag", self.image, "."]
+    def image_command(self) -> list[str]:
+        """The line that gets the image: built in a checkout of hfx, or pulled where it is not hfx's."""
+        if not self._built_here:
+            return ["docker", "pull", self.image]
+        arguments = (f"BASE={self.release.image}", f"DEVICE={self.device}")
+        options = [part for argument in arguments for part in ("--build-arg", argument)]
+        return ["docker", "build", "--file", "docker/Dockerfile", *options, "--tag", self.image, "."]
 
     def start(self) -> None:
         """Start and return when every model answers."""
@@ -171,8 +174,9 @@ class DockerServer:
                 f"The docker engine does not answer: {reason}", f"Start it, or run this elsewhere:\n{line}"
             )
         if _refusal(["docker", "image", "inspect", self.image]):
-            build = shlex.join(self.build_command())
-            raise ServerError(f"There is no image {self.image}.", f"Build it in a checkout of hfx:\n{build}")
+            how = "Build it in a checkout of hfx" if self._built_here else "Get it"
+            line = shlex.join(self.image_command())
+            raise ServerError(f"There is no image {self.image}.", f"{how}:\n{line}")
 
     def _launch(self, command: Sequence[str], say: Callable[[str], None]) -> None:
         log = StartupLog(self.log)
@@ -190,7 +194,7 @@ class DockerServer:
             if line := log.progress():
                 say(line)
             if running.poll() is not None or log.has_given_up():
-                raise load_error(log, {MODELS: str(self.repository)}, running.poll())
+                raise load_error(log, {CONTAINER_MODELS: str(self.repository)}, running.poll())
             if time.monotonic() > deadline:
                 raise ServerError(
                     f"Triton was not ready after {self.timeout:g} s. Its last words:\n{log.tail()}",
@@ -219,7 +223,7 @@ def _mount(source: Path, name: str) -> str:
     field = f"source={source}"
     if any(character in field for character in ',"\n'):
         field = '"' + field.replace('"', '""') + '"'
-    return f"type=bind,{field},target={MODELS}/{name},readonly"
+    return f"type=bind,{field},target={CONTAINER_MODELS}/{name},readonly"
 
 
 def _refusal(command: Sequence[str]) -> str:

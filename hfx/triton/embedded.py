@@ -99,7 +99,7 @@ class EmbeddedServer:
             return ""
         return (
             f"Listening at {self.host}: whoever reaches this machine can use the models. The embedded tritonserver "
-            f"{VERSION} lacks the security fixes of 2025; use --with docker and a recent --triton tag instead."
+            f"{VERSION} lacks the security fixes since 2025; use --with docker instead."
         )
 
     def start(self) -> None:

@@ -55,7 +55,7 @@ def variant_sides(
         label, target = label_of(variant), folder / f"variant{number}"
         try:
             changed_copy(repository, name, edits, target, MADE_BY)
-            _check_rules(target, manifest.triton.built_for)
+            _check_rules(target, manifest.triton.minimum)
         except HfxError as error:
             notes.append(f"{label} was not run: {one_line(error)}")
             continue

@@ -7,17 +7,22 @@ import os
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from hfx.cli import main
 from hfx.errors import RepositoryError, ServerError, UsageError
-from hfx.releases import release
+from hfx.manifest import TritonTarget, write_manifest
+from hfx.releases import MINIMUM_SECURE, release
 from hfx.triton import DockerServer
 from tests.triton.toy_models import write_toy
+from tests.unit.manifests import fill
 
 ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 
 
 @pytest.fixture
@@ -27,6 +32,12 @@ def repository(tmp_path: Path) -> Path:
 
 def values(line: list[str], option: str) -> list[str]:
     return [value for name, value in pairwise(line) if name == option]
+
+
+def copied_to(file: str) -> str:
+    """Where the image holds FILE of the checkout."""
+    folder = re.findall(rf"^COPY .*/{re.escape(file)}\b.* (\S+)$", DOCKERFILE, re.MULTILINE)[0]
+    return f"{folder}{file}"
 
 
 def test_ports_are_published_on_this_machine_only(repository: Path) -> None:
@@ -97,38 +108,42 @@ def test_triton_serves_what_is_written_and_hands_out_no_key(repository: Path) ->
 
 
 def test_the_image_is_built_from_the_release(repository: Path) -> None:
-    server = DockerServer(repository, triton="24.12")
+    server = DockerServer(repository, triton="24.12", device="gpu")
     assert server.image in server.command()
-    assert server.image == "hfx-triton:24.12"
-    assert f"BASE={release('24.12').image}" in server.build_command()
+    assert server.image == "hfx-triton:24.12-gpu"
+    assert values(server.image_command(), "--build-arg") == [f"BASE={release('24.12').image}", "DEVICE=gpu"]
 
 
-def test_the_base_of_the_dockerfile_is_the_default_release() -> None:
-    dockerfile = ROOT / "docker" / "Dockerfile"
-    assert f"ARG BASE={release('24.10').image}\n" in dockerfile.read_text()
+def test_the_default_image_is_the_oldest_without_known_vulnerabilities(repository: Path) -> None:
+    image = release(MINIMUM_SECURE).image
+    assert f"ARG BASE={image}\nARG DEVICE=cpu\n" in DOCKERFILE
+    assert values(DockerServer(repository).image_command(), "--build-arg") == [f"BASE={image}", "DEVICE=cpu"]
 
 
 def test_the_build_is_run_in_the_root_and_given_no_more_than_the_image_holds(repository: Path) -> None:
-    line = DockerServer(repository).build_command()
+    line = DockerServer(repository).image_command()
     assert values(line, "--file") == ["docker/Dockerfile"]
     assert line[-1] == "."
-    copied = re.findall(r"^COPY (?:--\S+ )*(\S+) ", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    copied = [
+        path for line in re.findall(r"^COPY (?:--\S+ )*(.*) \S+$", DOCKERFILE, re.MULTILINE) for path in line.split()
+    ]
     sent = [entry for entry in (ROOT / ".dockerignore").read_text().splitlines() if not entry.startswith("#")]
     assert sent == ["*", *(f"!{path}" for path in copied)]
     assert all((ROOT / path).is_file() for path in copied)
 
 
 def test_the_health_check_is_the_canary_at_the_ports_that_triton_has_in_the_container() -> None:
-    dockerfile = (ROOT / "docker" / "Dockerfile").read_text().replace("\\\n", "")
-    check = json.loads(re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", dockerfile, re.MULTILINE)[0])
-    assert re.search(rf"^COPY \S+ \S+/canary.py {check[2]}$", dockerfile, re.MULTILINE)
+    check = json.loads(re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", DOCKERFILE.replace("\\\n", ""), re.MULTILINE)[0])
+    assert check[2] == copied_to("canary.py")
     assert check[3:] == ["http://127.0.0.1:8000", "http://127.0.0.1:8002/metrics"]
 
 
 def test_an_image_with_a_digest_is_used_as_it_is(repository: Path) -> None:
     image = "registry.example/hfx@sha256:" + "0" * 64
-    line = DockerServer(repository, image=image).command()
+    server = DockerServer(repository, image=image)
+    line = server.command()
     assert line[line.index("tritonserver") - 1] == image
+    assert server.image_command() == ["docker", "pull", image]
 
 
 def test_an_unknown_release_is_refused(repository: Path) -> None:
@@ -150,3 +165,43 @@ def test_without_an_engine_the_error_holds_the_line(repository: Path) -> None:
     line = caught.value.fix.splitlines()[-1]
     assert shlex.split(line)[:2] == ["docker", "run"]
     assert server.image in line
+
+
+def dry_run(repository: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["serve", str(repository), "--with", "docker", "--dry-run", *words])
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_dry_run_prints_two_lines_to_paste(repository: Path, capsys: pytest.CaptureFixture[str], device: str) -> None:
+    code, out, err = dry_run(repository, capsys, "--device", device)
+    build, run = map(shlex.split, out.splitlines())
+    assert (code, err) == (0, "")
+    assert build[:2] == ["docker", "build"]
+    assert f"DEVICE={device}" in values(build, "--build-arg")
+    assert run[:2] == ["docker", "run"]
+    assert values(build, "--tag")[0] == run[run.index("tritonserver") - 1] == f"hfx-triton:26.07-{device}"
+    assert ("--gpus" in run) is (device == "gpu")
+
+
+def test_a_release_with_known_vulnerabilities_is_warned_of(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = dry_run(repository, capsys, "--triton", "25.03")
+    assert code == 0
+    assert "hfx-triton:25.03-cpu" in out
+    assert "Triton 25.03 has vulnerabilities that 26.07 fixes" in err
+
+
+def test_a_model_that_needs_a_later_release_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, minimum in (("old", "24.10"), ("new", "24.12")):
+        manifest = replace(fill(tmp_path, name), triton=TritonTarget("24.10", minimum))
+        write_manifest(manifest, tmp_path / name / "hfx.json")
+    code, _, err = dry_run(tmp_path, capsys, "--triton", "24.10")
+    assert code == UsageError.exit_code
+    assert "The model 'new' needs Triton 24.12; 24.10 is older." in err
+    assert "Use --triton 26.07" in err
+    assert dry_run(tmp_path, capsys, "--triton", "24.10", "--models", "old")[0] == 0
+    assert dry_run(tmp_path, capsys)[0] == 0

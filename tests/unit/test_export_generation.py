@@ -109,6 +109,7 @@ def test_the_manifest_says_what_was_verified_and_decided(repository: Path, famil
     assert choices["verified_by"]["texts"] >= 100
     assert choices["peak_rss_mb"] > 0
     assert (manifest.opset, manifest.ir) > (10, 5)
+    assert (manifest.triton.built_for, manifest.triton.minimum) == ("24.10", "24.12")  # for onnxruntime 1.31
 
 
 def test_texts_equal_those_of_transformers(

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto
 
 from hfx.errors import RepositoryError, UsageError
-from hfx.manifest import Precision
+from hfx.manifest import Precision, TritonTarget, read_manifest, write_manifest
+from hfx.releases import MINIMUM_SECURE
 from hfx.repository import RULES, EnsembleStep, Finding, InstanceGroup, ModelConfig, TensorSpec, lint
 from tests.unit.repositories import (
     CORES,
@@ -151,6 +152,7 @@ class Mistake:
     plant: Callable[[Path], None]
     path: str
     line: str = ""  # a pattern of the line that the finding names; "" when none can be known
+    triton: str = MINIMUM_SECURE
     sealed: bool = True  # whether the manifest is written anew, so that only the mistake itself is found
 
 
@@ -294,8 +296,8 @@ MISTAKES = (
     Mistake("HFX506", lambda repository: cached(repository), "single/config.pbtxt", "response_cache"),
     Mistake("HFX601", write("m_net/1/model.fp16.onnx", "no graph"), "m_net/1/model.fp16.onnx"),
     Mistake("HFX601", write("m_net/1/model.fp16.onnx", ""), "m_net/1/model.fp16.onnx"),
-    Mistake("HFX602", lambda repository: save(repository, "model.onnx", opset=22), "m_net/1/model.onnx"),
-    Mistake("HFX603", lambda repository: save(repository, "model.onnx", ir=11), "m_net/1/model.onnx"),
+    Mistake("HFX602", lambda repository: save(repository, "model.onnx", opset=27), "m_net/1/model.onnx"),
+    Mistake("HFX603", lambda repository: save(repository, "model.onnx", ir=14), "m_net/1/model.onnx"),
     Mistake(
         "HFX604",
         lambda repository: save(repository, "model.fp16.onnx", operators=[("", "MatMulInteger")]),
@@ -354,15 +356,11 @@ MISTAKES = (
     Mistake("HFX613", external_data, "m_net/1/model.onnx"),
     Mistake("HFX701", remove("m_tokenize/1/model.py"), "m_tokenize/1/model.py"),
     Mistake("HFX702", write("m_tokenize/1/model.py", "def f(:\n"), "m_tokenize/1/model.py", "def f"),
-    Mistake(
-        "HFX702",
-        write("m_tokenize/1/model.py", "try:\n  pass\nexcept* ValueError:\n  pass\n"),
-        "m_tokenize/1/model.py",
-        "pass",
-    ),
     Mistake("HFX702", write("m_tokenize/1/model.py", "x = 1\0"), "m_tokenize/1/model.py"),
     Mistake("HFX703", lambda repository: runs_on(repository, "openvino"), "single/config.pbtxt", "openvino"),
     Mistake("HFX703", lambda repository: runs_on(repository, "tensorrt"), "single/config.pbtxt", "tensorrt"),
+    Mistake("HFX801", lambda repository: needs(repository, "26.10"), "m/hfx.json"),
+    Mistake("HFX802", lambda repository: None, ".", triton="26.06"),
 )
 
 
@@ -386,6 +384,11 @@ def runs_on(repository: Path, runtime: str, openvino: object = None) -> None:
     (repository / "single/1/cpu/engine.json").write_text(json.dumps({"format": 1, "openvino": openvino}))
 
 
+def needs(repository: Path, minimum: str) -> None:
+    path = repository / "m" / "hfx.json"
+    write_manifest(replace(read_manifest(path), triton=TritonTarget("24.10", minimum)), path)
+
+
 def unbatched(repository: Path) -> None:
     (repository / "single/1").mkdir(parents=True)
     put(repository, replace(TOKENIZE, name="single", max_batch_size=0))
@@ -397,7 +400,7 @@ def test_a_planted_mistake_makes_exactly_its_rule_speak(repository: Path, mistak
     mistake.plant(repository)
     if mistake.sealed:
         seal(repository)
-    findings = lint(repository, cores=CORES)
+    findings = lint(repository, mistake.triton, cores=CORES)
     assert {finding.rule for finding in findings} == {mistake.rule}, "\n".join(map(str, findings))
     assert mistake.path in {finding.path for finding in findings}
     found = next(finding for finding in findings if finding.path == mistake.path)
@@ -427,7 +430,7 @@ def test_rules_are_unique_ordered_and_documented() -> None:
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.rule)
 def test_every_finding_says_what_to_do(repository: Path, mistake: Mistake) -> None:
     mistake.plant(repository)
-    for finding in lint(repository, cores=CORES):
+    for finding in lint(repository, mistake.triton, cores=CORES):
         assert finding.fix.endswith(".")
         assert finding.message.endswith(".")
         assert finding.severity in ("error", "warning")
@@ -445,8 +448,19 @@ def test_a_model_for_gpus_only_may_need_a_gpu(repository: Path) -> None:
 def test_a_newer_release_runs_a_newer_opset(repository: Path) -> None:
     save(repository, "model.onnx", opset=23, ir=11)
     seal(repository)
-    assert {finding.rule for finding in lint(repository, "24.10", cores=CORES)} == {"HFX602", "HFX603"}
-    assert lint(repository, "25.11", cores=CORES) == []
+    assert errors(repository, "24.10") == {"HFX602", "HFX603"}
+    assert errors(repository, "25.11") == set()
+
+
+def test_python_files_are_read_as_the_python_of_the_release_reads_them(repository: Path) -> None:
+    write("m_tokenize/1/model.py", "try:\n  pass\nexcept* ValueError:\n  pass\n")(repository)
+    seal(repository)
+    assert errors(repository, "24.10") == {"HFX702"}
+    assert errors(repository, "24.12") == set()
+
+
+def errors(repository: Path, triton: str) -> set[str]:
+    return {finding.rule for finding in lint(repository, triton, cores=CORES) if finding.severity == "error"}
 
 
 def test_threads_are_counted_along_an_ensemble(repository: Path) -> None:

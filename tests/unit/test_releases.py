@@ -5,7 +5,7 @@ import re
 import pytest
 
 from hfx.errors import UsageError
-from hfx.releases import DEFAULT_TAG, RELEASES, release
+from hfx.releases import DEFAULT_TAG, MINIMUM_SECURE, RELEASES, for_generators, release, security_warning
 
 
 def test_a_known_tag_gives_its_facts() -> None:
@@ -24,6 +24,18 @@ def test_an_unknown_tag_is_refused_and_the_known_ones_are_named(tag: str) -> Non
 
 def test_the_default_is_in_the_table() -> None:
     assert release(DEFAULT_TAG).tag == DEFAULT_TAG
+    assert release(MINIMUM_SECURE).tag == MINIMUM_SECURE
+
+
+@pytest.mark.parametrize(("built_for", "minimum"), [("24.09", "24.12"), ("24.10", "24.12"), ("25.03", "25.03")])
+def test_generators_need_a_python_that_has_their_onnxruntime(built_for: str, minimum: str) -> None:
+    assert for_generators(release(built_for)).tag == minimum
+
+
+@pytest.mark.parametrize(("tag", "warned"), [("24.10", True), ("26.06", True), ("26.07", False), ("27.01", False)])
+def test_releases_with_known_vulnerabilities_are_warned_of_with_the_source(tag: str, warned: bool) -> None:
+    assert bool(security_warning(tag)) is warned
+    assert not warned or "bulletin 5875" in security_warning(tag)
 
 
 def test_tags_are_unique_ordered_and_well_formed() -> None:
