@@ -7,6 +7,9 @@ seen by a checkpoint:
 - mT5: version 4 scales the hidden state of a tied one before its head; version 5 never does.
 - A head that is stored beside a tied table: version 4 overwrites it, version 5 uses it where it differs.
 - BART and its kin, untied: version 4 has one table for encoder and decoder, version 5 three tables.
+- Ids that config.json leaves to its class: without a generation_config.json, version 5 generates as if there were none.
+- null in generation_config.json: version 4 does without the field, version 5 takes its default.
+- max_length 20, which is the default: version 4 takes it for new tokens, version 5 for all.
 - A bad word may begin with the first token of the prompt from version 5.18 on.
 - tokenizer.json: version 4 obeys it; version 5 takes the vocabulary of it and builds many tokenizers anew, with the
   normalizer, pre-tokenizer and template that their class usually has.
@@ -16,7 +19,8 @@ seen by a checkpoint:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from hfx.exporter.config_file import read_json
@@ -112,6 +116,28 @@ def keep_tokenizer_file(tokenizer: Any, checkpoint: Checkpoint) -> None:
     tokenizer._tokenizer = kept
     if hasattr(tokenizer, "set_src_lang_special_tokens"):  # version 4 sets them by tokenizer_config.json, too
         tokenizer.set_src_lang_special_tokens(tokenizer.src_lang)
+
+
+@cache
+def _class_config(model_type: str) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(model_type)
+
+
+def class_config(checkpoint: Checkpoint) -> Any:
+    """The config of `checkpoint`'s class, with nothing but its defaults."""
+    return _class_config(checkpoint.model_type)
+
+
+def fill_class_ids(model: Any, names: Iterable[str], checkpoint: Checkpoint) -> None:
+    """Give `model.generation_config` the ids of `names` that version 5 loses without a generation_config.json."""
+    if (checkpoint.view / "generation_config.json").is_file():
+        return
+    for name in names:
+        value = getattr(model.config, name, None)
+        if getattr(model.generation_config, name) is None and value is not None and value < model.config.vocab_size:
+            setattr(model.generation_config, name, value)
 
 
 def fill_unset(settings: Any) -> None:

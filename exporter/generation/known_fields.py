@@ -24,6 +24,8 @@ OFF: Mapping[str, Any] = {
 LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens")
 IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
 ID_LISTS = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
+# Ids that the classes of configs have values of their own for.
+CLASS_IDS = (*IDS, "forced_eos_token_id")
 OTHERS = ("stop_strings", "num_return_sequences")
 # Fields that hfx has not, and the values with which they do nothing (null always does).
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {

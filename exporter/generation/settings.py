@@ -1,7 +1,8 @@
 """How a checkpoint decodes unless a request says otherwise: generation_config.json in the public field names.
 
 Owns transformers' field names and which of them hfx has; the ranges are the engine's. A field that would change the
-answer and that hfx has not is refused by name; nothing is dropped silently. It must not know graphs or tokenizers.
+answer and that hfx has not is refused by name; one that transformers has not either is kept out and named. It must not
+know graphs or tokenizers.
 """
 
 from __future__ import annotations
@@ -12,23 +13,27 @@ from typing import Any, NoReturn
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import read_json
-from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, OFF, WITHOUT_EFFECT
+from hfx.exporter.generation.known_fields import CLASS_IDS, KNOWN, NEUTRAL, OFF, WITHOUT_EFFECT
 from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.transformers_versions import bad_words_at_start
+from hfx.exporter.transformers_versions import bad_words_at_start, class_config, written_by_4
 from hfx.names import Task
 
 FILE = "generation_config.json"
 DEFAULT_MAX_TOKENS = 256  # transformers' pipelines; its bare generate() stops after 20
-UNSET_LENGTH = 20  # transformers' default of max_length, which it takes for new tokens, wherever it comes from
+UNSET_LENGTH = 20  # transformers' default of max_length; version 4 takes it for new tokens wherever it comes from
 MOST_LISTED = 10_000
+STRAYS_SHOWN = 5
 LONGEST = 1_000_000
 REMOVE = "Correct or remove it there; every request can set its own."
 
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """What decoding needs of a checkpoint: token ids with a meaning, and `defaults` by public field name."""
+    """What decoding needs of a checkpoint: token ids with a meaning, and `defaults` by public field name.
+
+    `origins` are the files that it is from, `strays` fields of theirs that transformers does not know.
+    """
 
     defaults: Mapping[str, Any]
     eos_ids: tuple[int, ...]
@@ -43,6 +48,20 @@ class GenerationSettings:
     bad_words_at_start: bool = True
     prefix: str = ""
     origins: tuple[str, ...] = field(default=(), compare=False)
+    strays: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know of them before texts are asked for."""
+        found = []
+        if self.strays:
+            shown = ", ".join(map(_short, self.strays[:STRAYS_SHOWN]))
+            more = f" and {len(self.strays) - STRAYS_SHOWN} more" if len(self.strays) > STRAYS_SHOWN else ""
+            found.append(f"Fields that transformers doesn't know change no answer and are left out: {shown}{more}.")
+        if not self.eos_ids:
+            named = " and ".join(self.origins) or FILE
+            found.append(f"No token ends a text: {named} has no eos_token_id, so that every text is as long as it may.")
+        return tuple(found)
 
     def as_json(self) -> dict[str, Any]:
         """The part of generation.json that comes from here."""
@@ -65,12 +84,36 @@ class GenerationSettings:
 def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
     """transformers' generation fields of a checkpoint, and the name of the file that they are from.
 
-    Where there is no generation_config.json, old checkpoints keep them among the others of config.json.
+    Where there is no generation_config.json, they are among the others of config.json, and the token ids that it
+    leaves out are those of its class (transformers 4; version 5 has none then, and would never end a text).
     """
     file = checkpoint.folder / FILE
-    if file.is_file():
-        return {k: v for k, v in read_json(file).items() if k not in WITHOUT_EFFECT}, FILE
-    return {key: value for key, value in checkpoint.config.items() if key in KNOWN}, "config.json"
+    if not file.is_file():
+        stated = {key: value for key, value in checkpoint.config.items() if key in KNOWN}
+        return _without_nulls(_class_ids(checkpoint) | stated), "config.json"
+    fields = read_json(file)
+    writer = fields if "transformers_version" in fields else checkpoint.config
+    fields = {key: value for key, value in fields.items() if key not in WITHOUT_EFFECT}
+    # null turns a field off in version 4 and leaves it to its default in version 5.
+    return fields if written_by_4(writer) else _without_nulls(fields), FILE
+
+
+def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _class_ids(checkpoint: Checkpoint) -> dict[str, int]:
+    """The ids of the config's class, those beyond the vocabulary left out: no text has them."""
+    size = _vocabulary(checkpoint)
+    ids = {name: getattr(class_config(checkpoint), name, None) for name in CLASS_IDS}
+    return {name: value for name, value in ids.items() if isinstance(value, int) and value < size}
+
+
+def _vocabulary(checkpoint: Checkpoint) -> int:
+    """The number of tokens; 0 where the config states something else."""
+    size = checkpoint.config.get("vocab_size")
+    size = class_config(checkpoint).vocab_size if size is None else size
+    return size if isinstance(size, int) else 0
 
 
 def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) -> GenerationSettings:
@@ -82,10 +125,12 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
     fields, origin = read_fields(checkpoint)
     tasks, prefix = _task_fields(checkpoint, task)
     origins = dict.fromkeys(fields, origin) | dict.fromkeys(tasks, f"task_specific_params.{task.task} of config.json")
-    reader = _Reader(fields | tasks, origins, int(checkpoint.config.get("vocab_size") or 0))
-    reader.refuse_unknown()
+    strays = tuple(sorted((fields | tasks).keys() - KNOWN - set(WITHOUT_EFFECT)))
+    known = {name: value for name, value in (fields | tasks).items() if name in KNOWN}
+    reader = _Reader(known, origins, _vocabulary(checkpoint), written_by_4(checkpoint.config))
+    reader.refuse_what_hfx_has_not()
     settings = reader.settings(task, positions, prefix)
-    return replace(settings, bad_words_at_start=bad_words_at_start(checkpoint.config))
+    return replace(settings, bad_words_at_start=bad_words_at_start(checkpoint.config), strays=strays)
 
 
 def _task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str, Any], str]:
@@ -108,15 +153,13 @@ class _Reader:
     fields: Mapping[str, Any]
     origins: Mapping[str, str]
     vocabulary: int
+    written_by_4: bool
 
-    def refuse_unknown(self) -> None:
-        """Refuse what hfx has not, unless its value does nothing."""
+    def refuse_what_hfx_has_not(self) -> None:
+        """Refuse a field of transformers that hfx has not, unless its value does nothing."""
         for name, value in self.fields.items():
-            if name in NEUTRAL:
-                if value is not None and value not in NEUTRAL[name]:
-                    self._unsupported(name, "hfx does not decode with it")
-            elif name not in KNOWN:
-                self._unsupported(name, "hfx does not know the field")
+            if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
+                self._unsupported(name, "hfx does not decode with it")
 
     def settings(self, task: GenerationTask, positions: int, prefix: str) -> GenerationSettings:
         """Every field checked and translated."""
@@ -180,7 +223,7 @@ class _Reader:
         """
         wanted, length = self._length("max_new_tokens"), self._length("max_length")
         if wanted is None and length is not None:
-            wanted = length if length == UNSET_LENGTH else length - start
+            wanted = length if length == UNSET_LENGTH and self.written_by_4 else length - start
             if wanted < 1:
                 self._corrupt("max_length", f"above {start}, the tokens that the decoder starts with")
         return wanted or DEFAULT_MAX_TOKENS

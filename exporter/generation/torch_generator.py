@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hfx.exporter.generation.known_fields import CLASS_IDS
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.transformers_versions import cleans_up, fill_unset
+from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_unset
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,7 @@ class TorchGenerator:
         from hfx.exporter.load import load_model
 
         model: Any = load_model(plan.checkpoint, plan.task.auto_class, headless=False)
+        fill_class_ids(model, CLASS_IDS, plan.checkpoint)
         settings = copy.deepcopy(model.generation_config)
         if plan.task.kind == "encoder-decoder":
             settings.update(**_task_settings(plan.checkpoint, plan.task.task))

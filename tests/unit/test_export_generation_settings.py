@@ -138,7 +138,6 @@ UNSUPPORTED = {
     "prompt_lookup_num_tokens": 3,
     "assistant_early_exit": 2,
     "num_return_sequences": 3,
-    "a_field_of_tomorrow": 1,
     "decoder_start_token_id": [2, 3],
     "forced_bos_token_id": [2, 3],
     "forced_eos_token_id": [2, 3],
@@ -149,6 +148,19 @@ UNSUPPORTED = {
 def test_what_would_change_the_answer_is_refused_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointUnsupported, match=rf"{name} in generation_config\.json is "):
         settings(tmp_path, {name: UNSUPPORTED[name]})
+
+
+def test_strays_are_left_out_and_named_in_one_warning(tmp_path: Path) -> None:
+    strays: dict[str, Any] = {"a_field_of_tomorrow": 1, "no_repeat_ngram": [3], **{f"stray{i}": None for i in range(9)}}
+    params = {"summarization": {"lang": "en"}}
+    found = settings(tmp_path, strays | {"num_beams": 2}, "summarization", task_specific_params=params)
+    assert found == settings(tmp_path, {"num_beams": 2}, "summarization")
+    (warning,) = found.warnings
+    assert "a_field_of_tomorrow" in warning and "lang" in warning and "6 more" not in warning and "7 more" in warning
+
+
+def test_a_checkpoint_without_strays_warns_of_nothing(tmp_path: Path) -> None:
+    assert settings(tmp_path, {"transformers_version": "4.30.0", "use_cache": True}).warnings == ()
 
 
 def test_a_least_length_that_counts_the_prompt_is_refused(tmp_path: Path) -> None:
@@ -247,7 +259,6 @@ def test_a_file_that_is_no_object_is_corrupt(tmp_path: Path, text: str) -> None:
         {"summarization": {"num_beams": "four"}},
         {"summarization": {"max_length": -1}},
         {"summarization": {"prefix": 5}},
-        {"summarization": {"unknown": 1}},
     ],
     ids=str,
 )
