@@ -36,7 +36,12 @@ def find_family(checkpoint: Checkpoint) -> Family:
 
 
 def write_engine_folder(
-    checkpoint: Checkpoint, folder: Path, formats: Formats, levels: int, openvino: bool = False
+    checkpoint: Checkpoint,
+    folder: Path,
+    formats: Formats,
+    levels: int,
+    openvino: bool = False,
+    max_length: int | None = None,
 ) -> EngineFacts:
     """Write graphs, weights and engine.json of `checkpoint` into `folder`; see engine_folder.write_folder."""
-    return write_folder(find_family(checkpoint), checkpoint, folder, formats, levels, openvino)
+    return write_folder(find_family(checkpoint), checkpoint, folder, formats, levels, openvino, max_length)

@@ -79,15 +79,25 @@ class EngineFacts:
 
 
 def write_folder(
-    family: Family, checkpoint: Checkpoint, folder: Path, formats: Formats, levels: int, openvino: bool = False
+    family: Family,
+    checkpoint: Checkpoint,
+    folder: Path,
+    formats: Formats,
+    levels: int,
+    openvino: bool = False,
+    max_length: int | None = None,
 ) -> EngineFacts:
     """Write the engine folder of `checkpoint`, which is of `family`, and return what engine.json says.
 
     `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
-    With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves.
+    With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves. `max_length` takes the
+    place of the lengths that an unbounded family was trained with.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
-    net = balanced(family.read(resolve_config(checkpoint), CheckpointTensors(checkpoint)), formats, levels)
+    net = family.read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
+    if family.unbounded and max_length is not None:
+        net = replace(net, max_length=max_length, max_source=max_length)
+    net = balanced(net, formats, levels)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with WeightFile(folder / WEIGHTS) as weights:

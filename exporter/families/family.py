@@ -15,7 +15,8 @@ class Family:
     """One family; `architectures` are the classes of checkpoints with all that generation needs.
 
     `read(config, tensors)` describes a checkpoint by blocks. It reads no weight, and raises CheckpointUnsupported for a
-    switch of the config that the blocks don't have, CheckpointCorrupt for tensors that don't fit it.
+    switch of the config that the blocks don't have, CheckpointCorrupt for tensors that don't fit it. `unbounded`: it
+    has no table of positions, so that lengths of the config are those of its training, and no limits.
     """
 
     name: str
@@ -23,3 +24,4 @@ class Family:
     model_types: tuple[str, ...]
     architectures: tuple[str, ...]
     read: Callable[[Config, CheckpointTensors], Net]
+    unbounded: bool = False

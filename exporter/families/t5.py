@@ -170,5 +170,10 @@ def relative_buckets(
 
 
 FAMILY = Family(
-    "t5", "encoder-decoder", ("t5", "mt5"), ("T5ForConditionalGeneration", "MT5ForConditionalGeneration"), read
+    "t5",
+    "encoder-decoder",
+    ("t5", "mt5"),
+    ("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),  # the second is an old name
+    read,
+    unbounded=True,
 )

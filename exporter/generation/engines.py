@@ -46,6 +46,8 @@ def write(
     folder = version / device
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        return write_engine_folder(plan.checkpoint, folder, formats, weight_levels(), openvino="openvino" in runtimes)
+        return write_engine_folder(
+            plan.checkpoint, folder, formats, weight_levels(), "openvino" in runtimes, plan.max_length
+        )
     finally:
         let_go()

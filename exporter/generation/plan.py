@@ -32,6 +32,7 @@ DEFAULT_SLOTS = 32
 LARGEST_SLOTS = 1024
 QUEUED_A_SLOT = 16  # requests that may wait for each slot before the next is refused
 FALLBACK_LENGTH = 512  # what T5 and its kin were trained with; their positions have no end
+LONGEST_UNBOUNDED = 32_768  # tokens; memory and patience end before
 PRECISIONS: Mapping[str | None, tuple[Precision, Precision]] = {
     None: ("fp32", "fp16"),
     "fp32": ("fp32", "fp32"),
@@ -47,6 +48,7 @@ class GeneratorPlan:
 
     `max_length` bounds a decoder's prompt and output together, an encoder-decoder's output; `max_source` the text that
     an encoder reads (None where there is none). `slots` rows are decoded at a time, `max_queue` requests may wait.
+    `notes` are for the user, before any work.
     """
 
     name: str
@@ -67,6 +69,7 @@ class GeneratorPlan:
     max_drop: float | None
     force: bool
     command: str
+    notes: tuple[str, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -115,6 +118,11 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
     _refuse_half(checkpoint, task.kind)
     cpu, gpu = precisions(options, PRECISIONS, "generators", "fp32, fp16 (GPU), int8 or int4 (CPU)")
     positions, source = longest_texts(checkpoint, task.kind)
+    notes: tuple[str, ...] = ()
+    if family.unbounded and options.max_length is None:
+        notes = (f"Texts have at most {positions} tokens, this model's default; --max-length takes more.",)
+    elif family.unbounded:
+        positions = source = LONGEST_UNBOUNDED
     length = checked_max_length(options.max_length, max(positions, source or 0))
     settings = read_settings(checkpoint, task, min(length, positions))
     beams = int(settings.defaults.get("num_beams", 1))
@@ -131,6 +139,7 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
         max_source=None if source is None else min(length, source),
         slots=slots,
         max_queue=QUEUED_A_SLOT * slots,
+        notes=notes,
     )
 
 

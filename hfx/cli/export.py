@@ -77,7 +77,9 @@ def command(
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Tokens of a text (GPT-2: and its output) at most; what the checkpoint has without it."),
+        typer.Option(
+            help="Tokens of a text (GPT-2: and its output) at most; without it, the checkpoint's. T5 has no end."
+        ),
     ] = None,
     aggregation: Annotated[
         str | None, typer.Option(help="Token classification: none, simple (the default), first, average or max.")
@@ -94,6 +96,7 @@ def command(
     """Export a Hugging Face checkpoint, verify it, and publish it for Triton."""
     if quantize and precision not in (None, Precision.INT8):
         raise UsageError("--quantize and --precision exclude each other.", "Leave one of them out.")
+    from hfx.exporter.generation.plan import GeneratorPlan
     from hfx.exporter.options import ExportOptions
     from hfx.exporter.plan import make_plan
     from hfx.exporter.source import open_checkpoint, open_config
@@ -117,11 +120,15 @@ def command(
         force=force,
         command=_made_by(model),
     )
+    plan = make_plan((open_config if dry_run else open_checkpoint)(model, revision), options)
+    if isinstance(plan, GeneratorPlan):
+        for warning in plan.settings.warnings:
+            report.warn(warning)
+        for note in plan.notes:
+            report.note(note)
     if dry_run:
-        plan = make_plan(open_config(model, revision), options)
         report.result(plan.describe(), [f"{key:15} {_words(value)}" for key, value in plan.describe().items()])
         return
-    plan = make_plan(open_checkpoint(model, revision), options)
     from hfx.exporter.pipeline import export
 
     manifest = export(plan, report.progress)

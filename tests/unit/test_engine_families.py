@@ -6,6 +6,7 @@ transformers gives to the request alone.
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 from functools import cache
@@ -154,6 +155,31 @@ def test_all_requests_together_answer_as_transformers_does_one_by_one(family: st
         handles = [engine.submit(request_of(family, question)) for question in asked]
         answers = [[each.ids for each in handle.result(120)] for handle in handles]
     assert answers == [reference(family, question) for question in asked]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_t5_by_its_old_name_reads_more_than_it_was_trained_with(runtime: str, tmp_path: Path) -> None:
+    import torch
+
+    asked, longest = model("t5"), 100
+    asked.save_pretrained(tmp_path / "checkpoint")
+    file = tmp_path / "checkpoint" / "config.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"architectures": ["T5WithLMHeadModel"], "n_positions": 16})
+    )
+    checkpoint = Checkpoint("x", file.parent, None, read_config(file.parent), find_weights(file.parent))
+    facts = write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["fp32"], 63, True, longest)
+    assert (facts.max_length, facts.max_source) == (longest, longest)
+    prompt = tuple((7 * at + 3) % VOCABULARY for at in range(longest))
+    request = Request(prompt, Settings(max_tokens=90, min_tokens=90, eos_ids=(1,), decoder_prompt=(0,)))
+    with open_engine(tmp_path / "engine", slots=2, limits=LIMITS, runtime=runtime) as engine:
+        (answer,) = engine.submit(request).result(120)
+    ids = torch.tensor([[0, *answer.ids]])
+    with torch.no_grad():
+        logits = asked(input_ids=torch.tensor([prompt]), decoder_input_ids=ids).logits[0, :-1]
+    logits[:, 1] = -torch.inf  # min_tokens
+    chosen = logits[torch.arange(90), ids[0, 1:]]
+    assert (logits.max(-1).values - chosen).max() < 1e-3  # a tie may go either way
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 18, 32, 33, 49, 65])

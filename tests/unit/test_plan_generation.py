@@ -241,7 +241,7 @@ def test_positions_and_the_tokenizer_s_limit_are_the_lengths(
 
 def test_a_shorter_length_is_both_sides(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 64}')
-    made = plan(tmp_path, T5, ExportOptions(max_length=100))
+    made = plan(tmp_path, BART, ExportOptions(max_length=100))
     assert (made.max_length, made.max_source) == (100, 64)
     assert made.settings.defaults["max_tokens"] == 99
     short = plan(tmp_path, BART, ExportOptions(max_length=32), **SUMMARIES)
@@ -258,4 +258,19 @@ def test_a_description_is_json_and_says_what_a_request_gets(tmp_path: Path) -> N
 
 def test_a_checkpoint_without_a_start_is_corrupt(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match="decoder_start_token_id"):
-        plan(tmp_path, BART, decoder_start_token_id=None)
+        plan(tmp_path, BART, decoder_start_token_id=None, bos_token_id=None)
+
+
+@pytest.mark.parametrize("architecture", ["T5ForConditionalGeneration", "T5WithLMHeadModel"])
+def test_a_t5_reads_what_max_length_says(tmp_path: Path, architecture: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+    config = T5 | {"architectures": [architecture], "n_positions": 512}
+    without = plan(tmp_path, config)
+    assert (without.max_length, without.max_source) == (512, 512)
+    assert any("--max-length" in note for note in without.notes)
+    made = plan(tmp_path, config, ExportOptions(max_length=3000))
+    assert (made.max_length, made.max_source, made.notes) == (3000, 3000, ())
+    with pytest.raises(UsageError, match="max-length"):
+        plan(tmp_path, config, ExportOptions(max_length=10**6))
+    with pytest.raises(UsageError, match="max-length"):
+        plan(tmp_path, BART, ExportOptions(max_length=3000))
