@@ -63,7 +63,8 @@ class BeamSearch:
         self._processors = Processors(settings, len(start))
         # So many that, whatever ends, as many go on as there are beams.
         self._width = max(2, 1 + len(settings.eos_ids)) * self.rows
-        first = self._endings.fed_first()
+        # The model's own log-probability of a forced token takes a run of its own.
+        first = () if self.wants_log_probs else self._endings.fed_first()
         self.prompt = (*start, *first)
         self._length = len(self.prompt)
         self._ids = np.empty((self.rows, len(start) + settings.max_tokens), np.int64)
@@ -78,7 +79,12 @@ class BeamSearch:
     @property
     def candidates(self) -> int:
         """As many a row as are kept of all rows together; 0 where the next token is forced."""
-        return self._width if self._forced() is None else 0
+        return self._width if self.forced is None else 0
+
+    @property
+    def forced(self) -> int | None:
+        """The token that this step must choose, if it must."""
+        return self._endings.forced(self._length - self._start)
 
     def feed(self) -> Sequence[int]:
         """The newest token of each beam."""
@@ -91,13 +97,13 @@ class BeamSearch:
 
     def choose(self, values: Floats | None, ids: Array | None, log_probs: Floats | None = None) -> Step:
         """Continue the best beams; nothing is told before all is over."""
-        forced = self._forced()
+        forced = self.forced
         if forced is None:
             assert values is not None and ids is not None
             parents, over = self._advance(self._best(values, ids, log_probs))
         else:
-            parents, over = self._advance(self._all_forced(forced))
-        if not over and (forced := self._forced()) is not None:
+            parents, over = self._advance(self._all_forced(forced, log_probs))
+        if not over and not self.wants_log_probs and (forced := self.forced) is not None:
             _, over = self._advance(self._all_forced(forced))
         return Step(parents, (), self._completions() if over else ())
 
@@ -108,9 +114,6 @@ class BeamSearch:
         best = [*finished, *running][: self._settings.num_return_sequences]
         return tuple(Completion(i, each.ids, "cancelled", None, each.log_probs) for i, each in enumerate(best))
 
-    def _forced(self) -> int | None:
-        return self._endings.forced(self._length - self._start)
-
     def _best(self, values: Floats, ids: Array, log_probs: Floats | None) -> Continuations:
         scores = values[:, : self._width] + self._scores[:, None]
         check_best(float(scores.max()))
@@ -119,13 +122,14 @@ class BeamSearch:
         raw = scores if log_probs is None else log_probs
         return Continuations(beams, ids[beams, columns], scores[beams, columns], raw[beams, columns])
 
-    def _all_forced(self, token: int) -> Continuations:
-        """A forced token has probability 1: each beam goes on with it, and there is nothing else."""
+    def _all_forced(self, token: int, log_probs: Floats | None = None) -> Continuations:
+        """To the scores, a forced token has probability 1: each beam goes on with it, and there is nothing else."""
         order = np.argsort(-self._scores, kind="stable")
         beams = np.resize(order, self._width)
         scores = np.full(self._width, -np.inf, np.float32)
         scores[: self.rows] = self._scores[order]
-        return Continuations(beams, np.full(self._width, token), scores, np.zeros(self._width, np.float32))
+        raw = np.zeros(self._width, np.float32) if log_probs is None else log_probs[beams, 0]
+        return Continuations(beams, np.full(self._width, token), scores, raw)
 
     def _advance(self, best: Continuations) -> tuple[tuple[int, ...], bool]:
         """Make the best that don't end the new beams; the parents of the rows, and whether all is over."""

@@ -26,7 +26,12 @@ class GreedySearch:
     @property
     def candidates(self) -> int:
         """1 where a processor changes this step's scores, else 0."""
-        return 1 if self._sequence.forced is None and self._sequence.edits else 0
+        return 1 if self.forced is None and self._sequence.edits else 0
+
+    @property
+    def forced(self) -> int | None:
+        """The token that this step must choose, if it must."""
+        return self._sequence.forced
 
     def feed(self) -> Sequence[int]:
         """The newest token."""

@@ -41,9 +41,11 @@ class Picker:
         """What each pick's search chooses from its rows of `outputs`, in order. A search that fails gives its error."""
         scored = [pick for pick in picks if pick.sequence.search.candidates != 0]
         if not scored:
-            return [_argmax(outputs, pick) for pick in picks]
+            return [_without_scores(outputs, pick) for pick in picks]
         results = self._choose(outputs, scored)
-        return [results[pick.sequence] if pick.sequence in results else _argmax(outputs, pick) for pick in picks]
+        return [
+            results[pick.sequence] if pick.sequence in results else _without_scores(outputs, pick) for pick in picks
+        ]
 
     def _choose(self, outputs: Outputs, picks: list[Pick]) -> dict[object, Outcome]:
         # Rows that are log-softmaxed come first, rows of which no best are taken last.
@@ -107,13 +109,12 @@ def _edit(pick: Pick, scores: Floats) -> EngineError | None:
     return None
 
 
-def _argmax(outputs: Outputs, pick: Pick) -> Outcome:
-    if len(pick.rows) > 1:
-        return _choose(outputs, pick, None, outputs.next_ids[list(pick.rows)])
-    row = pick.rows[0]
-    ids = outputs.next_ids[row : row + 1]
-    argmax = int(ids[0, 0])
-    outcome = _choose(outputs, pick, None, ids)
+def _without_scores(outputs: Outputs, pick: Pick) -> Outcome:
+    """The argmax of each row, or the token that is forced."""
+    ids = outputs.next_ids[list(pick.rows)]
+    argmax = int(ids[0, 0]) if len(pick.rows) == 1 else None
+    forced = pick.sequence.search.forced
+    outcome = _choose(outputs, pick, None, ids if forced is None else np.full_like(ids, forced))
     return Outcome(outcome.sequence, outcome.result, argmax)
 
 

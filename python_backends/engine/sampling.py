@@ -40,10 +40,15 @@ class SamplingSearch:
     @property
     def candidates(self) -> int:
         """top_k, or the whole row where top_k is off or large; 0 where the next token is forced."""
-        if self._sequence.forced is not None:
+        if self.forced is not None:
             return 0
         top_k = self._settings.top_k
         return top_k if 0 < top_k <= MOST_CANDIDATES else WHOLE_ROW
+
+    @property
+    def forced(self) -> int | None:
+        """The token that this step must choose, if it must."""
+        return self._sequence.forced
 
     def feed(self) -> Sequence[int]:
         """The newest token."""
@@ -55,7 +60,7 @@ class SamplingSearch:
 
     def choose(self, values: Floats | None, ids: NDArray[np.int64] | None, log_probs: Floats | None = None) -> Step:
         """Draw one of `ids`, or of the whole row; a forced token needs no draw."""
-        column = 0 if self._sequence.forced is not None or values is None else self._draw(values[0], ids is None)
+        column = 0 if values is None else self._draw(values[0], ids is None)
         token = column if ids is None else int(ids[0, column])
         return self._sequence.take(token, None if log_probs is None else float(log_probs[0, column]))
 

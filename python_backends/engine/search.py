@@ -26,7 +26,7 @@ class Search(Protocol):
 
     A step of the engine: run the model; where `candidates` is not 0, copy the rows' logits (log-softmaxed where
     `uses_log_probs`) to a scratch, call `edit` on it, and take the best of it; then call `choose`. `rows`,
-    `uses_log_probs`, `wants_log_probs` and `prompt` never change; `candidates` is asked anew at each step.
+    `uses_log_probs`, `wants_log_probs` and `prompt` never change; `candidates` and `forced` are read at each step.
     """
 
     @property
@@ -35,7 +35,10 @@ class Search(Protocol):
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        """What the decoder is fed with, in every row, before the first choice (a forced first token included)."""
+        """What the decoder is fed with, in every row, before the first choice.
+
+        A forced first token is part of it unless its log-probability is wanted, which takes a run.
+        """
 
     @property
     def uses_log_probs(self) -> bool:
@@ -53,6 +56,10 @@ class Search(Protocol):
         vocabulary: then the vocabulary is enough.
         """
 
+    @property
+    def forced(self) -> int | None:
+        """The token that this step must choose, if it must; `candidates` is 0 then."""
+
     def feed(self) -> Sequence[int]:
         """The token that each row is fed with at the next step."""
 
@@ -65,12 +72,13 @@ class Search(Protocol):
         ids: NDArray[np.int64] | None,
         log_probs: NDArray[np.float32] | None = None,
     ) -> Step:
-        """Choose the next token of each row, and every token after it that is forced.
+        """Choose the next token of each row, and every token after it that is forced and whose log-prob none wants.
 
         `values`, `ids`: [rows, k], best first, lowest id first where scores are equal; k is `candidates` or more.
-        With 0 candidates `values` is None and `ids` the argmax [rows, 1]; with WHOLE_ROW `values` is the edited row
-        [rows, vocabulary] in the vocabulary's order and `ids` None. `log_probs`: where wanted, log-softmax of the
-        *unedited* logits at `ids` (with WHOLE_ROW: at every id), of the same shape. Nothing of them is kept.
+        With 0 candidates `values` is None and `ids` [rows, 1] the argmax, or `forced` where that is one; with
+        WHOLE_ROW `values` is the edited row [rows, vocabulary] in the vocabulary's order and `ids` None. `log_probs`:
+        where wanted, log-softmax of the *unedited* logits at `ids` (with WHOLE_ROW: at every id), of the same shape.
+        Nothing of them is kept.
         Raises StepFailed if no token is left to choose; only this search is concerned then.
         """
 

@@ -32,8 +32,10 @@ class SingleSequence:
         self._length = len(start)
         self._log_probs: list[float] = []
         self._reason: FinishReason | None = None
-        # A forced first token is fed with the prompt and told of with the first token that is chosen.
-        self._untold = [self._append(first, 0.0) for first in self._endings.fed_first()]
+        # A forced first token is fed with the prompt and emitted with the first token that is chosen. The model's own
+        # log-probability of a forced token takes a run of its own.
+        first = () if self.wants_log_probs else self._endings.fed_first()
+        self._untold = [self._append(token, None) for token in first]
         self.prompt: tuple[int, ...] = tuple(self._ids[0, : self._length].tolist())
         self._look_ahead()
 
@@ -52,14 +54,12 @@ class SingleSequence:
         self.edits.apply(scores)
 
     def take(self, token: int, log_prob: float | None) -> Step:
-        """Append `token`, and what is forced after it. Where a token is forced now, it takes `token`'s place."""
-        emitted = [*self._untold]
+        """Append `token`, and what is forced after it unless its log-probability is wanted."""
+        emitted = [*self._untold, self._append(token, log_prob)]
         self._untold = []
-        if self.forced is None:
-            emitted.append(self._append(token, log_prob))
-            self._look_ahead()
-        while self.forced is not None and self._reason is None:
-            emitted.append(self._append(self.forced, 0.0))
+        self._look_ahead()
+        while self.forced is not None and self._reason is None and not self.wants_log_probs:
+            emitted.append(self._append(self.forced, None))
             self._look_ahead()
         return Step(IN_PLACE, tuple(emitted), () if self._reason is None else (self._completion(self._reason),))
 
@@ -73,9 +73,8 @@ class SingleSequence:
             self._reason = self._endings.reason(before, token)
         self._ids[0, self._length] = token
         self._length += 1
-        if not self.wants_log_probs:
-            return Token(self._index, token)
-        self._log_probs.append(log_prob or 0.0)
+        if log_prob is not None:
+            self._log_probs.append(log_prob)
         return Token(self._index, token, log_prob)
 
     def _look_ahead(self) -> None:

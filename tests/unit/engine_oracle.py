@@ -38,6 +38,7 @@ def _decode(search: Search, source: Sequence[int], model: Model) -> tuple[Comple
 def _choose(search: Search, logits: np.ndarray):
     if search.candidates == 0:
         ids = logits.argmax(axis=1)[:, None]
+        ids = ids if search.forced is None else np.full_like(ids, search.forced)
         return search.choose(None, ids, log_probs_at(logits, ids) if search.wants_log_probs else None)
     scores = log_probs_at(logits, None) if search.uses_log_probs else logits.copy()
     search.edit(scores)

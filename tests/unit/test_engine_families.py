@@ -182,6 +182,36 @@ def test_a_t5_by_its_old_name_reads_more_than_it_was_trained_with(runtime: str, 
     assert (logits.max(-1).values - chosen).max() < 1e-3  # a tie may go either way
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "seed": 5, "num_return_sequences": 2},
+    "beams": {"num_beams": 4, "num_return_sequences": 3},
+}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probs_are_the_model_s_own_those_of_forced_tokens_too(
+    family: str, way: str, runtime: str, folder: Any
+) -> None:
+    import torch
+
+    prompt, start = ((5,), ()) if family == "gpt2" else ((5, 9, 30), (2,))
+    options = {"max_tokens": 7, "decoder_prompt": start, "forced_bos_id": 13, "forced_eos_id": 1, **WAYS[way]}
+    with open_engine(folder(family, "fp32"), slots=8, limits=LIMITS, runtime=runtime) as engine:
+        answers = engine.submit(Request(prompt, Settings(**options, log_probs=True))).result(60)
+        without = engine.submit(Request(prompt, Settings(**options))).result(60)
+    assert [each.ids for each in answers] == [each.ids for each in without]
+    for answer in answers:
+        assert (len(answer.ids), answer.ids[0], answer.ids[-1]) == (7, 13, 1)
+        ids = torch.tensor([[*(start or prompt), *answer.ids]])
+        inputs = {"input_ids": torch.tensor([prompt]), "decoder_input_ids": ids} if start else {"input_ids": ids}
+        with torch.no_grad():
+            expected = model(family)(**inputs).logits[0, -8:-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        assert answer.log_probs == pytest.approx(expected.tolist(), abs=1e-3)
+
+
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 18, 32, 33, 49, 65])
 def test_a_prompts_logits_are_the_same_bits_beside_a_longer_one(length: int, folder: Any) -> None:
     runner = DecoderRunner(read_spec(folder("gpt2", "fp32")), 2, ONE_THREAD)

@@ -105,8 +105,7 @@ def test_greedy_log_probs_are_those_of_the_unprocessed_logits() -> None:
     logits = torch.stack(output.logits)[:, 0]
     expected = torch.log_softmax(logits, -1)[torch.arange(9), torch.tensor(output.new_ids[0])].tolist()
     assert completion.log_probs is not None
-    assert completion.log_probs[:-1] == pytest.approx(expected[:-1], abs=1e-5)
-    assert completion.log_probs[-1] == 0  # forced: the model was not asked
+    assert completion.log_probs == pytest.approx(expected, abs=1e-5)  # that of the forced end included
     assert tuple(token.log_prob for token in emitted) == completion.log_probs
 
 

@@ -157,6 +157,7 @@ def one_step(search: Search, logits: np.ndarray, extra: int = 0) -> Any:
     wanted = search.candidates
     if wanted == 0:
         values, ids = None, logits.argmax(axis=1)[:, None]
+        ids = ids if search.forced is None else np.full_like(ids, search.forced)
     else:
         scores = torch.log_softmax(torch.from_numpy(logits), -1).numpy() if search.uses_log_probs else logits.copy()
         search.edit(scores)
