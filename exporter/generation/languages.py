@@ -14,6 +14,7 @@ from typing import Any
 from hfx import names
 from hfx.exporter.generation.settings import GenerationSettings
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tokenizer import vocab_size
 
 MODEL_TYPES = ("mbart", "m2m_100")
 # M2M100's tokens (__fr__ for fr), mBART's (fr_XX) and NLLB's (fra_Latn).
@@ -51,8 +52,8 @@ class Languages:
 
 
 def read_languages(checkpoint: Checkpoint, tokenizer: Any, settings: GenerationSettings) -> Languages | None:
-    """The languages of `checkpoint`; None where its tokenizer has no tokens for them."""
-    ids = _ids(tokenizer) if checkpoint.model_type in MODEL_TYPES else {}
+    """The languages of `checkpoint`; None where its tokenizer has no tokens for them that have an embedding."""
+    ids = _ids(tokenizer, vocab_size(checkpoint)) if checkpoint.model_type in MODEL_TYPES else {}
     if not ids:
         return None
     codes = {token_id: code for code, token_id in ids.items()}
@@ -68,11 +69,12 @@ def read_languages(checkpoint: Checkpoint, tokenizer: Any, settings: GenerationS
     )
 
 
-def _ids(tokenizer: Any) -> dict[str, int]:
+def _ids(tokenizer: Any, embeddings: int) -> dict[str, int]:
+    """Token ids by code: transformers gives an mBART tokenizer all languages, even if the model has fewer."""
     found = {}
     for token_id, token in tokenizer.added_tokens_decoder.items():
         match = TOKEN.fullmatch(token.content) if token.special else None
-        if match:
+        if match and token_id < embeddings:
             found[match["bare"] or token.content] = int(token_id)
     return found
 

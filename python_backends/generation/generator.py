@@ -249,6 +249,9 @@ def _check_engine(configuration: Configuration, engine: Engine, folder: Path) ->
         promised, has = getattr(configuration, name) or 0, getattr(spec, name)
         if promised > has:
             raise ModelDamaged(f"{folder}: {name} is {promised}, but its engine's {has}", "Export it again")
+    ids = configuration.languages.ids.values() if configuration.languages else ()
+    if max(ids, default=0) >= spec.vocab_size:
+        raise ModelDamaged(f"{folder}: languages has ids beyond the engine's {spec.vocab_size}", "Export it again")
 
 
 def _check_runtime(runtime: str | None, engine: Engine, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ import pytest
 from hfx.cli import main
 from hfx.exporter.families import FORMATS, write_engine_folder
 from hfx.exporter.generation.folders import write_text_files
+from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.generation.settings import GenerationSettings
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
-from hfx.python_backends.engine.errors import InvalidRequest
+from hfx.python_backends.engine.errors import InvalidRequest, ModelDamaged
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.settings import choose
 from tests.unit.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
@@ -213,6 +216,32 @@ def test_a_tokenizer_of_transformers_4_has_the_language_of_its_config(tmp_path: 
     tokenizer = load_tokenizer(open_checkpoint(str(folder)))
     ids = tokenizer("a")["input_ids"]
     assert tokenizer.convert_ids_to_tokens([ids[0], ids[-1]]) == ["deu_Latn", "</s>"]
+
+
+def test_languages_without_an_embedding_are_not_offered(tmp_path: Path) -> None:
+    """transformers gives every mBART tokenizer the tokens of all of its languages."""
+    folder = save(tmp_path, "mbart50")
+    found, tokenizer = open_checkpoint(str(folder)), TRANSLATORS["mbart50"].tokenizer()
+    cut = token_of(tokenizer, "zh_CN")
+    settings = GenerationSettings({}, eos_ids=(END,), pad_id=1, bos_id=None, decoder_start_ids=(END,))
+    whole, fewer = (
+        read_languages(replace(found, config=found.config | {"vocab_size": size}), tokenizer, settings)
+        for size in (len(tokenizer), cut)
+    )
+    assert whole is not None
+    assert fewer is not None
+    assert fewer.ids == {code: token_id for code, token_id in whole.ids.items() if token_id < cut}
+    assert 0 < len(fewer.ids) < len(whole.ids) == 52
+
+
+def test_a_folder_with_languages_beyond_the_embeddings_is_refused(tmp_path: Path, checkpoint: Any) -> None:
+    write(checkpoint("m2m"), tmp_path)
+    file = tmp_path / "generation.json"
+    facts = json.loads(file.read_text())
+    facts["languages"]["ids"]["fr"] = 2**70
+    file.write_text(json.dumps(facts))
+    with pytest.raises(ModelDamaged, match="languages"):
+        TextGenerator.open(tmp_path)
 
 
 # The whole way: export with its gate, and the command line
