@@ -124,7 +124,7 @@ def compare(standard: Standard, device: Device, runtimes: tuple[Runtime, ...]) -
     Raises VerificationFailed where there are no formats in which all `runtimes` are within the limits.
     """
     plan = standard.plan
-    precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop)
+    precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, device)
     tried: list[Mapping[str, Any]] = []
     for formats in FORMATS_TRIED[precision]:
         if tried:

@@ -42,7 +42,7 @@ class Whole:
     """Whole continuations through the engine, all requests together.
 
     The share of `texts` with the checkpoint's tokens, the share of those that part from it at a tie, and how many of
-    the `alone` texts that were run again without company had other tokens then.
+    the `alone` texts that were run again, alone and in smaller company, had other tokens or log-probabilities then.
     """
 
     texts: int
@@ -102,7 +102,7 @@ def failures(figures: Figures, limits: Limits) -> list[str]:
             text = f"{name}: {whole.same:.4f} of {whole.texts} texts and {whole.ties:.4f} ties, at least {least:.4f}"
             checks[text] = round(whole.same + whole.ties, 9) >= least
         if limits.company is not None:
-            text = f"{name}: {whole.company} of {whole.alone} texts have other tokens alone than in a batch"
+            text = f"{name}: {whole.company} of {whole.alone} texts have other log-probabilities in another batch"
             checks[text] = whole.company <= limits.company
     return [text for text, passed in checks.items() if not passed]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hfx.exporter.options import Precision
+from hfx.local import Device
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Limits:
     `agreement`: least share of positions of the checkpoint's continuations where the likeliest token is the
     checkpoint's, positions that are a tie left out. `greedy`, `beams`: least share of whole texts with the checkpoint's
     tokens, ties counted as equal. `delta`: largest difference of any logit, as a share of the largest logit. `company`:
-    most texts that have other tokens alone than in a batch.
+    most texts that have other tokens or log-probabilities, to the bit, in another batch.
     """
 
     agreement: float
@@ -30,8 +31,7 @@ LIMITS: Mapping[Precision, Limits] = {
     # token. One text of a hundred may differ with beams: two of their hypotheses can have equal scores at any step, and
     # that can't be told from the last scores as it can be told from a greedy text's logits.
     "fp32": Limits(agreement=0.999, greedy=1.0, beams=0.99, delta=1e-3),
-    # GPU libraries choose kernels by batch size, so that the last bits depend on it by nature.
-    "fp16": Limits(agreement=0.99, company=None),
+    "fp16": Limits(agreement=0.99),
     "int8": Limits(agreement=0.99),
     "int4": Limits(agreement=0.99),
 }
@@ -39,9 +39,12 @@ LIMITS: Mapping[Precision, Limits] = {
 DEFAULT_MAX_DROP = 0.01
 
 
-def limits(precision: Precision, max_drop: float | None) -> Limits:
-    """The limits of a precision; `max_drop` is the share of tokens that the user lets change."""
-    chosen = LIMITS[precision]
+def limits(precision: Precision, max_drop: float | None, device: Device = "cpu") -> Limits:
+    """The limits of a precision; `max_drop` is the share of tokens that the user lets change.
+
+    GPU libraries choose kernels by batch size, so that the last bits depend on it by nature.
+    """
+    chosen = replace(LIMITS[precision], company=0 if device == "cpu" else None)
     if max_drop is None:
         return chosen
     share = 1.0 - max_drop

@@ -24,6 +24,8 @@ from hfx.exporter.verify import DataOptions
 from hfx.manifest import Manifest
 from hfx.repository.catalog import model as read_model
 
+ALONE = 8  # requests that are also asked one by one
+
 Ask = Callable[[Sequence[Request]], list[Answer]]
 
 
@@ -45,12 +47,23 @@ def open_published(repository: Path, name: str) -> PublishedGenerator:
 def against_checkpoint(published: PublishedGenerator, ask: Ask, device: str, max_drop: float | None) -> dict[str, Any]:
     """The share of the checkpoint's texts; VerificationFailed where it has fallen since the export.
 
-    What the export measured is the measure: a quantized model parts from some of the checkpoint's texts by nature.
+    What the export measured is the measure: a quantized model parts from some of the checkpoint's texts by nature. On
+    CPU, answers must also be the same to the last bit of their log-probabilities, alone and all together.
     """
     measured: Any = published.manifest.parity.get(device)
     if measured is None:
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
-    figures = same_texts(ask(published.recorded.requests), published.recorded)
+    requests = [{**request, names.RETURN_LOG_PROBS: True} for request in published.recorded.requests]
+    answers = ask(requests)
+    alone = range(0, len(requests), -(-len(requests) // ALONE))
+    other = sum(ask([requests[i]])[0] != answers[i] for i in alone)
+    if device == "cpu" and other:
+        raise VerificationFailed(
+            f"{other} of {len(alone)} answers of {published.manifest.name} have other log-probabilities alone than "
+            "together with others.",
+            "Serve it by the runtime onnxruntime (docs/generation-serving.md), or export it again on this processor.",
+        )
+    figures = {**same_texts(answers, published.recorded), "alone": len(alone), "other_alone": other}
     then = _at_export(measured)
     drop = DEFAULT_MAX_DROP if max_drop is None else max_drop
     if then is not None and not figures["same"] >= then - drop:

@@ -1,4 +1,4 @@
-"""Whole continuations through the engine: against the checkpoint's tokens, and against the same requests alone.
+"""Whole continuations through the engine: against the checkpoint's tokens, and the same in any company.
 
 Owns the comparison of texts, in tokens; how a request is decoded is its settings'.
 """
@@ -6,6 +6,7 @@ Owns the comparison of texts, in tokens; how a request is decoded is its setting
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from hfx.python_backends.engine.request import Completion, Request, Settings
 from hfx.python_backends.engine.sessions import SessionSettings
 
 SLOTS = 32  # whatever the model is served with: requests must have company
+COMPANIES = (1, 2, 5)  # how many requests run at a time when some are run again
 
 
 def measure_greedy(
@@ -57,7 +59,10 @@ def measure_beams(
 def _run(
     folder: Path, prompts: Sequence[Ids], settings: Settings, alone: int, session: SessionSettings
 ) -> tuple[list[Completion], int, int]:
-    """The completion of each prompt, all submitted at once; how many of some run alone had other ids; how many ran."""
+    """The completion of each prompt, all submitted at once; how many of some run again had others; how many ran.
+
+    Those are run alone and in smaller COMPANIES, and must have the same ids and log-probabilities, to the bit.
+    """
     with Engine.open(
         folder,
         slots=SLOTS,
@@ -66,11 +71,20 @@ def _run(
         provider=session.provider,
         runtime=session.runtime,
     ) as engine:
-        handles = [engine.submit(Request(ids, settings)) for ids in prompts]
-        together = [handle.result()[0] for handle in handles]
+        requests = [Request(ids, replace(settings, log_probs=True)) for ids in prompts]
+        together = _completions(engine, requests)
         chosen = sorted(set(np.linspace(0, len(prompts) - 1, min(alone, len(prompts))).astype(int).tolist()))
-        company = sum(engine.submit(Request(prompts[i], settings)).result()[0].ids != together[i].ids for i in chosen)
-    return together, company, len(chosen)
+        differ = set[int]()
+        for size in COMPANIES:
+            for group in (chosen[at : at + size] for at in range(0, len(chosen), size)):
+                again = _completions(engine, [requests[i] for i in group])
+                differ |= {i for i, found in zip(group, again, strict=True) if found != together[i]}
+    return together, len(differ), len(chosen)
+
+
+def _completions(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
+    """The best completion of each request; all are submitted at once."""
+    return [handle.result()[0] for handle in [engine.submit(request) for request in requests]]
 
 
 def _parting(expected: Ids, found: Ids) -> int | None:

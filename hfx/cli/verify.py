@@ -114,6 +114,8 @@ def _lines(figures: dict[str, Any]) -> list[str]:
         f"{'through ' + figures['url'] if figures['url'] else 'in this process'}).",
         f"  {parity['requests']} requests: {_agreement(parity)}",
     ]
+    if "alone" in parity:
+        lines.append(f"  {parity['alone']} of them asked alone: {parity['other_alone']} have other log-probabilities")
     if data := figures.get("data"):
         lines.append(f"  {data['metric']} on {data['file']} ({data['rows']} rows): {data['value']:.4f}")
     return lines

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .batch_probe import first_row, least_sequences, rows_for
 from .bindings import Bindables, Binding
 from .cache import CacheMaker
 from .cross_cache import CrossCache, Encoded
 from .lane_memory import LaneMemory, bind_cache
+from .memory import Reserved
 from .runner import Outputs
 from .spec import EngineSpec
 
@@ -23,11 +25,15 @@ Floats = NDArray[np.float32]
 
 
 class DecoderLane:
-    """`units` units of `width` rows. `touched` units have memory; `logits` is where runs leave them if asked to."""
+    """`units` units of `width` rows. `touched` units have memory.
+
+    With `probed`, steps run as many units as make answers independent of their number; see batch_probe.
+    """
 
     def __init__(
-        self, spec: EngineSpec, width: int, units: int, session: Any, logits: Floats, make_cache: CacheMaker
+        self, spec: EngineSpec, width: int, units: int, session: Any, make_cache: CacheMaker, probed: bool
     ) -> None:
+        slots, units = units, rows_for(units) if probed else units
         rows = units * width
         own = make_cache(spec.layers, rows, spec.heads, spec.max_length, spec.head_dim, spec.kv_type)
         self.width = width
@@ -35,8 +41,12 @@ class DecoderLane:
         self.cross = CrossCache(spec, units, make_cache)
         self.touched = 0
         self._session = session
-        self._logits = logits
+        self._logits: Floats = Reserved((rows, spec.vocab_size), np.float32).array
         self._steps: dict[tuple[int, bool], Binding] = {}
+        self._least = 1
+        if probed:
+            self._least = self._least_units(slots)
+            self.give_back(0)
 
     def start(self, unit: int, encoded: Encoded) -> None:
         """Empty rows, and the cross K/V of one source."""
@@ -52,21 +62,36 @@ class DecoderLane:
 
     def step(self, units: int, logits: bool) -> Outputs:
         """Run one token in all rows of the first `units` units, on memory that was bound once for as many."""
-        rows = units * self.width
-        binding = self._steps.get((units, logits))
+        rows, run = units * self.width, max(units, self._least)
+        self._reset(units, run)
+        binding = self._steps.get((run, logits))
         if binding is None:
-            binding = self._steps[units, logits] = self._bind(units, rows, logits)
-        self.memory.prepare(rows)
-        self.cross.prepare(units)
+            binding = self._steps[run, logits] = self._bind(run, run * self.width, logits)
+        self.memory.prepare(run * self.width)
+        self.cross.prepare(run)
         binding.run()
         self.memory.advance(rows)
-        return Outputs(self.memory.ids[:rows], self._logits[:rows] if logits else None)
+        return Outputs(self.memory.ids, self._logits if logits else None).first(rows)
 
     def give_back(self, first: int) -> None:
         """Free the memory of units from `first` on."""
         self.memory.cache.give_back(first * self.width)
         self.cross.give_back(first)
         self.touched = first
+
+    def _least_units(self, slots: int) -> int:
+        def logits_of(units: int) -> bytes:
+            self._reset(0, units)
+            return first_row(self.step(units, logits=True).logits)
+
+        return least_sequences(logits_of, slots)
+
+    def _reset(self, first: int, end: int) -> None:
+        """Make units from `first` to `end`, which are not in use, the same: one token, after a source of one."""
+        self.cross.lengths[first:end] = 1
+        for row in range(first * self.width, end * self.width):
+            self.memory.start(row, 0)
+            self.memory.ids[row] = 0
 
     def _bind(self, units: int, rows: int, logits: bool) -> Binding:
         past, present = bind_cache(self.memory.cache, 0, rows, PREFIXES)

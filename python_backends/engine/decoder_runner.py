@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .batch_probe import MOST_LEAST, first_row, least_sequences
 from .bindings import Arrays, Bindable, Binding
 from .cache import CacheMaker
 from .kv_cache import KvCache
@@ -35,26 +36,36 @@ class DecoderRunner:
         self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
     ) -> None:
         self._session = open_session(spec.files.decoder[WIDTH], settings)
-        cache = make_cache(spec.layers, slots + 1, spec.heads, spec.max_length, spec.head_dim, spec.kv_type)
-        self.lane = LaneMemory(slots, cache)
-        self._staging = slots
+        probed = settings.provider == "CPU"
+        rows = slots + MOST_LEAST if probed else slots
+        cache = make_cache(spec.layers, rows + 1, spec.heads, spec.max_length, spec.head_dim, spec.kv_type)
+        self.lane = LaneMemory(rows, cache)
+        self._spare, self._staging = slots, rows
         self._staged = 0
         self._max_length = spec.max_length
-        self._last = np.zeros((slots, 1), np.int64)
-        self._first_ids = np.zeros((slots, 1), np.int64)
-        self._logits = Reserved((slots, spec.vocab_size), np.float32).array
+        self._last = np.zeros((rows, 1), np.int64)
+        self._first_ids = np.zeros((rows, 1), np.int64)
+        self._logits = Reserved((rows, spec.vocab_size), np.float32).array
         self._steps: dict[tuple[int, bool], Binding] = {}
+        self._least = 1  # rows of a run
+        if probed:
+            self._least = self._least_rows(slots)
+            self.give_back()
 
     def open_lane(self, width: int) -> None:
         """Nothing: the one lane is open."""
 
     def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
         """One ragged batch, padded at the right. Pads fill the cache beyond a row's length, where nothing reads."""
-        ids, lengths = pad(prompts, self._max_length)
-        outputs = self._prompt(first, ids, 0, lengths, logits)
+        few = len(prompts) < self._least
+        begin = self._spare if few else first  # what is beside a lone prompt may be in use
+        ids, lengths = pad([*prompts, *[prompts[0]] * (self._least - len(prompts))], self._max_length)
+        outputs = self._prompt(begin, ids, 0, lengths, logits)
         for row, prompt in enumerate(prompts):
+            if few:
+                self.lane.cache.copy(begin + row, first + row, len(prompt))
             self.lane.start(first + row, len(prompt))
-        return outputs
+        return outputs.first(len(prompts))
 
     def copy_row(self, source: int, target: int) -> None:
         """Cache and length."""
@@ -97,16 +108,18 @@ class DecoderRunner:
 
     def step(self, width: int, units: int, logits: bool) -> Outputs:
         """One run on memory that was bound when there were as many rows the first time."""
-        binding = self._steps.get((units, logits))
+        run = max(units, self._least)
+        self._reset(units, run)
+        binding = self._steps.get((run, logits))
         if binding is None:
-            inputs = {**self.lane.inputs(units), "last_index": self._last[:units]}
+            inputs = {**self.lane.inputs(run), "last_index": self._last[:run]}
             # next_ids is written when input_ids has been read: the next input is in place without a copy.
-            binding = self._bind(0, inputs, self.lane.ids[:units], logits)
-            self._steps[units, logits] = binding
-        self.lane.prepare(units)
+            binding = self._bind(0, inputs, self.lane.ids[:run], logits)
+            self._steps[run, logits] = binding
+        self.lane.prepare(run)
         binding.run()
         self.lane.advance(units)
-        return Outputs(self.lane.ids[:units], self._logits[:units] if logits else None)
+        return Outputs(self.lane.ids, self._logits if logits else None).first(units)
 
     def occupy(self, units: Pairs) -> None:
         """Nothing: one lane touches no more than its slots."""
@@ -119,6 +132,21 @@ class DecoderRunner:
         """Drop bindings and session."""
         self._steps.clear()
         self._session = None
+
+    def _least_rows(self, slots: int) -> int:
+        """See batch_probe."""
+
+        def logits_of(rows: int) -> bytes:
+            self._reset(0, rows)
+            return first_row(self.step(1, rows, logits=True).logits)
+
+        return least_sequences(logits_of, slots)
+
+    def _reset(self, first: int, end: int) -> None:
+        """Make rows from `first` to `end`, which are not in use, the same: empty."""
+        for row in range(first, end):
+            self.lane.start(row, 0)
+            self.lane.ids[row] = 0
 
     def _prompt(
         self, first: int, ids: NDArray[np.int64], start: int, lengths: NDArray[np.int32], logits: bool

@@ -50,7 +50,6 @@ class EncoderDecoderRunner(EncodedPrompts):
         tokens = max(2 * encode_tokens, spec.max_source)
         dtype = np.int8 if spec.cross_type == "int8" else np.float32
         self._encoded = Reserved((spec.layers, tokens * 2 * spec.heads * spec.head_dim), dtype)
-        self._logits: Floats = Reserved((slots, spec.vocab_size), np.float32).array
         self._opening = threading.Lock()
         self.lanes: dict[int, DecoderLane] = {}
 
@@ -62,8 +61,8 @@ class EncoderDecoderRunner(EncodedPrompts):
             if width not in self.lanes:
                 session = open_session(self._spec.files.decoder[width], self._settings)
                 units = self._slots // width
-                lane = DecoderLane(self._spec, width, units, session, self._logits, self._make_cache)
-                self.lanes[width] = lane
+                probed = self._settings.provider == "CPU"
+                self.lanes[width] = DecoderLane(self._spec, width, units, session, self._make_cache, probed)
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
         """One ragged batch, padded at the right; then each source's K/V to its units."""

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .batch_probe import CONTEXT, LONG, SHORT, first_row, least_sequences, rows_for, tokens
 from .block_tables import blocks_for
 from .logits import LogitsReader
 from .openvino_model import OpenVinoModel
 from .paged_cache import PagedCache
-from .paged_rows import LEAST_SEQUENCES, PagedRows
+from .paged_rows import PagedRows
 from .plan import Ids
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings
@@ -25,15 +26,17 @@ WHOLE = 16
 
 
 class PagedDecoderRunner:
-    """A `Runner` with `slots` rows, all in the lane of width 1, and one beside them for prompts that come in chunks."""
+    """A `Runner` with `slots` rows, all in the lane of width 1, and one beside them for prompts that come in chunks.
+
+    It mixes steps and prompts in one run, unless answers depend on that: then each prompt has a run of its own.
+    """
 
     runtime = OPENVINO
-    mixes = True
 
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         assert spec.openvino is not None
         model = OpenVinoModel(spec.openvino.decoder, spec, settings)
-        rows = max(slots, LEAST_SEQUENCES)
+        rows = rows_for(slots)
         self.cache = PagedCache(
             model.inputs, "", spec.layers, (rows + 1) * blocks_for(spec.max_length) + blocks_for(WHOLE)
         )
@@ -41,19 +44,32 @@ class PagedDecoderRunner:
         self.positions = np.zeros(rows, np.int64)
         self._last = np.arange(rows, dtype=np.int64)
         self._logits = LogitsReader(rows, spec.vocab_size)
+        self._spec = spec
         self._staging, self._pads = rows, rows + 1
         # Steps keep what is bound to theirs while prompts come and go.
         self._prompts, self._steps = model.request(), model.request()
         self._prompts.bind(self.cache.inputs())
         self.rows = PagedRows(self.cache, rows + 2, spec.max_length, self._steps)
         self._bound = 0
+        self._least = 1  # sequences of a step
+        self.mixes = True
+        self._least, self.mixes = self._least_sequences(slots), self._is_same_beside()
+        self.give_back()
 
     def open_lane(self, width: int) -> None:
         """Nothing: the one lane is open."""
 
     def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """One run of all tokens, one prompt behind the other."""
-        return self.prefill_beside(0, first, prompts, logits)
+        """One run of all tokens, one prompt behind the other, where the runner mixes."""
+        if self.mixes:
+            return self.prefill_beside(0, first, prompts, logits)
+        ids, rows = [], []
+        for row, prompt in enumerate(prompts, first):
+            outputs = self.prefill_beside(0, row, [prompt], logits)
+            ids.append(outputs.next_ids.copy())
+            if outputs.logits is not None:
+                rows.append(outputs.logits.copy())
+        return Outputs(np.concatenate(ids), np.concatenate(rows) if rows else None)
 
     def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
         """Prompts behind the tokens of a step."""
@@ -110,7 +126,7 @@ class PagedDecoderRunner:
 
     def step(self, width: int, units: int, logits: bool) -> Outputs:
         """One run of a token for each row."""
-        request, run = self._steps, max(units, LEAST_SEQUENCES)
+        request, run = self._steps, max(units, self._least)
         for row in range(units, run):
             self.rows.clear(row)
             self.positions[row] = 0
@@ -122,7 +138,7 @@ class PagedDecoderRunner:
         self.rows.prepare(run)
         request.run()
         self._advance(units, request.output("next_ids"))
-        return Outputs(self.ids[:units, None], self._logits.read(request)[:units] if logits else None)
+        return Outputs(self.ids[:, None], self._logits.read(request) if logits else None).first(units)
 
     def occupy(self, units: Pairs) -> None:
         """Nothing: one lane touches no more than its slots."""
@@ -137,6 +153,28 @@ class PagedDecoderRunner:
     def close(self) -> None:
         """Drop the model with its requests, and the memory."""
         del self._prompts, self._steps, self.cache, self.rows
+
+    def _least_sequences(self, slots: int) -> int:
+        """See batch_probe: rows of the same tokens, which all take the same step."""
+        length = min(CONTEXT, self._spec.max_length - 1)
+        next_id = int(self.chunk(self._tokens(length), 0, logits=False).next_ids[0, 0])
+
+        def logits_of(rows: int) -> bytes:
+            for row in range(rows):
+                self.land(row)
+            self.ids[:rows] = next_id
+            return first_row(self.step(1, rows, logits=True).logits)
+
+        return least_sequences(logits_of, slots)
+
+    def _is_same_beside(self) -> bool:
+        """Whether a prompt has the same answer alone and beside a longer one."""
+        short, long = self._tokens(SHORT), self._tokens(LONG)
+        alone = first_row(self.prefill(0, [short], logits=True).logits)
+        return alone == first_row(self.prefill(0, [short, long], logits=True).logits)
+
+    def _tokens(self, length: int) -> Ids:
+        return tokens(min(length, self._spec.max_length), self._spec.vocab_size)
 
     def _start(self, row: int, length: int) -> None:
         self.rows.set_past(row, length)
@@ -162,7 +200,7 @@ class PagedDecoderRunner:
             {
                 "input_ids": np.concatenate([self.ids[:units], *(np.array(prompt, np.int64) for prompt in joined)]),
                 "position_ids": np.concatenate([self.positions[:units], *places]),
-                "last": np.resize(last, max(len(last), LEAST_SEQUENCES)),
+                "last": np.resize(last, max(len(last), self._least)),
                 "past_lens": past,
                 "subsequence_begins": ends,
                 "block_indices": indices,
@@ -171,8 +209,8 @@ class PagedDecoderRunner:
             }
         )
         self._prompts.run()
-        next_ids: NDArray[np.int64] = self._prompts.output("next_ids")[: len(last)]
-        outputs = Outputs(next_ids, self._logits.read(self._prompts)[: len(last)] if logits else None)
+        next_ids: NDArray[np.int64] = self._prompts.output("next_ids")
+        outputs = Outputs(next_ids, self._logits.read(self._prompts) if logits else None).first(len(last))
         self._advance(units, next_ids)  # last: until here a failure has changed nothing
         return outputs
 

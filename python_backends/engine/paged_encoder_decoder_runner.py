@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .batch_probe import CONTEXT, SOURCE, SOURCES, first_row, least_sequences, rows_for, tokens
 from .block_tables import blocks_for
 from .encoded_prompts import EncodedPrompts
 from .grown_rows import NEW, GrownRows
@@ -19,7 +20,7 @@ from .logits import LogitsReader
 from .openvino_model import InferRequest, OpenVinoModel
 from .paged_cache import PagedCache
 from .paged_lane import OwnRows, PagedLane
-from .paged_rows import LEAST_SEQUENCES, PagedRows
+from .paged_rows import PagedRows
 from .paged_sources import PREFIX, PagedSources
 from .plan import Ids
 from .runner import Outputs, Pairs
@@ -39,7 +40,7 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
         self._encoder = OpenVinoModel(spec.openvino.encoder, spec, settings).request()
         self._decoder = OpenVinoModel(spec.openvino.decoder, spec, settings)
         # Blocks for all that all lanes can hold: what rows that have ended still have is never missed.
-        units = {width: max(slots // width, LEAST_SEQUENCES) for width in spec.beams}
+        units = {width: rows_for(slots // width) for width in spec.beams}
         self._units = units
         self._logits = LogitsReader(max(width * count for width, count in units.items()), spec.vocab_size)
         ports = self._decoder.inputs
@@ -51,6 +52,9 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
             self.own = PagedCache(ports, "", spec.layers, rows * blocks_for(spec.max_length))
         self._opening = threading.Lock()
         self.lanes: dict[int, PagedLane] = {}
+        self._together = self._is_same_together()
+        self._least = 1  # units of a step
+        self._least = self._least_units(slots)
 
     def open_lane(self, width: int) -> None:
         """Reserve the lane's memory."""
@@ -62,16 +66,12 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
         """Sources of about one length together, padded at the right; then each source's K/V to its units."""
-        for width, alike in batches([len(source) for source in sources], self._spec.max_source):
-            ids = np.zeros((len(alike), width), np.int64)
+        most = len(sources) if self._together else 1
+        for width, alike in batches([len(source) for source in sources], self._spec.max_source, most):
+            encoded = self._encode(width, [sources[at] for at in alike])
             for row, at in enumerate(alike):
-                ids[row, : len(sources[at])] = sources[at]
-            lengths = np.array([len(sources[at]) for at in alike], np.int64)
-            self._encoder.bind({"input_ids": ids, "lengths": lengths})
-            self._encoder.run()
-            encoded = [self._encoder.output(f"cross_{layer}") for layer in range(self._spec.layers)]
-            for row, at in enumerate(alike):
-                self._place([part[:, : lengths[row]] for layer in encoded for part in layer[row]], places[at])
+                length = len(sources[at])
+                self._place([part[:, :length] for layer in encoded for part in layer[row]], places[at])
 
     def move(self, width: int, source: int, target: int) -> None:
         """Own and cross K/V, lengths and next inputs."""
@@ -107,6 +107,43 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
         self.lanes.clear()
         del self._encoder, self._decoder, self.sources, self.own
 
+    def _encode(self, width: int, sources: Sequence[Ids]) -> list[NDArray[Any]]:
+        """[sources, 2, heads, width, head_dim] of each layer, valid until the next run."""
+        ids = np.zeros((len(sources), width), np.int64)
+        for row, source in enumerate(sources):
+            ids[row, : len(source)] = source
+        self._encoder.bind({"input_ids": ids, "lengths": np.array([len(source) for source in sources], np.int64)})
+        self._encoder.run()
+        return [self._encoder.output(f"cross_{layer}") for layer in range(self._spec.layers)]
+
+    def _is_same_together(self) -> bool:
+        """See batch_probe: whether a source is encoded to the same numbers alone and with others."""
+        length = min(SOURCE, self._spec.max_source)
+        alone = [layer[0].tobytes() for layer in self._encode(length, [self._source(length)])]
+        return alone == [layer[0].tobytes() for layer in self._encode(length, [self._source(length)] * SOURCES)]
+
+    def _least_units(self, slots: int) -> int:
+        """See batch_probe: units that share a source, the first of which takes its first step again and again."""
+        width = self._spec.beams[0]
+        self.open_lane(width)
+        lane = self.lanes[width]
+        self.encode([self._source(min(CONTEXT, self._spec.max_source))], [((width, 0),)])
+
+        def logits_of(units: int) -> bytes:
+            lane.clear(0)
+            for unit in range(1, units):
+                lane.share(0, unit)
+            lane.ids[: units * width] = 0
+            return first_row(lane.step(units, logits=True).logits)
+
+        least = least_sequences(logits_of, slots // width)
+        self.give_back()
+        del self.lanes[width]
+        return least
+
+    def _source(self, length: int) -> Ids:
+        return tokens(length, self._spec.vocab_size)
+
     def _place(self, values: Sequence[NDArray[Any]], places: Pairs) -> None:
         """One source to its units; those of one lane share it."""
         filled: dict[int, int] = {}
@@ -121,7 +158,9 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
         spec, units = self._spec, self._units[width]
         request = self._decoder.request()
         sources = PagedSources(self.sources, units, spec.max_source, spec.heads * spec.head_dim, request)
-        return PagedLane(width, units, request, self._own_rows(units * width, request), sources, self._logits)
+        return PagedLane(
+            width, units, request, self._own_rows(units * width, request), sources, self._logits, self._least
+        )
 
     def _own_rows(self, rows: int, request: InferRequest) -> OwnRows:
         if self.own is not None:

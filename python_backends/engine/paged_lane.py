@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from .logits import LogitsReader
 from .openvino_model import InferRequest
-from .paged_rows import LEAST_SEQUENCES
 from .paged_sources import PagedSources
 from .runner import Outputs, Pairs
 
@@ -44,10 +43,17 @@ class OwnRows(Protocol):
 
 
 class PagedLane:
-    """Units of `width` rows each, which `own` and `sources` have memory for: `units`, and LEAST_SEQUENCES at least."""
+    """`units` units of `width` rows each, for which `own` and `sources` have memory; a step runs `least` at least."""
 
     def __init__(
-        self, width: int, units: int, request: InferRequest, own: OwnRows, sources: PagedSources, logits: LogitsReader
+        self,
+        width: int,
+        units: int,
+        request: InferRequest,
+        own: OwnRows,
+        sources: PagedSources,
+        logits: LogitsReader,
+        least: int,
     ) -> None:
         self.width = width
         self.ids = np.zeros(units * width, np.int64)
@@ -56,17 +62,18 @@ class PagedLane:
         self.sources = sources
         self._request = request
         self._logits = logits
+        self._least = least
         self._bound = 0
 
     def start(self, unit: int, values: Sequence[NDArray[Any]]) -> None:
         """Empty rows, and the cross K/V of one source."""
         self.sources.put(unit, values)
-        self._clear(unit)
+        self.clear(unit)
 
     def share(self, source: int, target: int) -> None:
         """Empty rows, and the cross K/V of unit `source`."""
         self.sources.share(source, target)
-        self._clear(target)
+        self.clear(target)
 
     def move(self, source: int, target: int) -> None:
         """All of unit `source` to unit `target`."""
@@ -84,7 +91,7 @@ class PagedLane:
 
     def step(self, units: int, logits: bool) -> Outputs:
         """Run one token in all rows of the first `units` units."""
-        run = max(units, LEAST_SEQUENCES)
+        run = max(units, self._least)
         for unit in range(units, run):
             self.share(0, unit)
         if run != self._bound:
@@ -100,14 +107,15 @@ class PagedLane:
         self.ids[:rows] = self._request.output("next_ids")[:rows, 0]
         self.own.advance(rows)
         self.positions[:rows] += 1
-        return Outputs(self.ids[:rows, None], self._logits.read(self._request)[:rows] if logits else None)
+        return Outputs(self.ids[:, None], self._logits.read(self._request) if logits else None).first(rows)
 
     def let_go(self, first: int) -> None:
         """Units from `first` on are not in use."""
         self.own.let_go(first * self.width)
         self.sources.let_go(first)
 
-    def _clear(self, unit: int) -> None:
+    def clear(self, unit: int) -> None:
+        """Empty rows, with the source that the unit has."""
         for row in range(unit * self.width, (unit + 1) * self.width):
             self.own.clear(row)
             self.positions[row] = 0

@@ -13,10 +13,6 @@ from .block_tables import BLOCK, BlockTables
 from .openvino_model import InferRequest
 from .paged_cache import PagedCache
 
-# A run of one sequence takes other kernels than a run of several, whose sums differ in the last bits (OpenVINO 2026.4,
-# processors without AMX): steps have at least so many, so that an answer does not depend on what runs beside it.
-LEAST_SEQUENCES = 2
-
 
 class PagedRows:
     """`rows` rows of at most `length` positions, as inputs of `request`.

@@ -24,6 +24,10 @@ class Outputs:
     next_ids: NDArray[np.int64]
     logits: NDArray[np.float32] | None = None
 
+    def first(self, rows: int) -> Outputs:
+        """Those of the first rows."""
+        return Outputs(self.next_ids[:rows], None if self.logits is None else self.logits[:rows])
+
 
 NOTHING = Outputs(np.empty((0, 1), np.int64))
 

@@ -6,12 +6,13 @@ Owns the choice, and what is said where it can't be had; knows nothing of reques
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from .cache import CacheMaker
 from .decoder_runner import DecoderRunner
 from .device_cache import DeviceCaches
 from .encoder_decoder_runner import EncoderDecoderRunner
-from .errors import ProviderMissing
+from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
 from .kv_cache import KvCache
 from .openvino_package import refusal
 from .paged_decoder_runner import PagedDecoderRunner
@@ -22,21 +23,46 @@ from .sessions import SessionSettings, check_machine
 from .spec import ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
 
 LOG = logging.getLogger(__name__)
+RESERVE = "ONNX Runtime serves in the place of OpenVINO: %s. Fix: %s"
 
 
 def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
     """The runner that `settings` ask for, else the model's own choice. Raises ModelRefused in its kinds."""
     check_machine(spec, settings)
     if chosen_runtime(spec, settings) == OPENVINO:
-        if spec.has_encoder:
-            return PagedEncoderDecoderRunner(spec, slots, settings)
-        return PagedDecoderRunner(spec, slots, settings)
+        try:
+            return _first_run(spec, lambda: _openvino_runner(spec, slots, settings))
+        except ProcessorUnsuited as refused:
+            if settings.runtime is not None:
+                raise
+            LOG.warning(RESERVE, refused.message, refused.fix)
+    return _first_run(spec, lambda: _onnxruntime_runner(spec, slots, settings, limits))
+
+
+def _openvino_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:
+    return (PagedEncoderDecoderRunner if spec.has_encoder else PagedDecoderRunner)(spec, slots, settings)
+
+
+def _onnxruntime_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
     make_cache: CacheMaker = (
         KvCache if settings.provider == "CPU" else DeviceCaches(settings, settings.provider.lower())
     )
     if spec.has_encoder:
         return EncoderDecoderRunner(spec, slots, settings, limits.encode, make_cache)
     return DecoderRunner(spec, slots, settings, make_cache)
+
+
+def _first_run(spec: EngineSpec, open_it: Callable[[], Runner]) -> Runner:
+    """A runner probes its model, and libraries have no common exception for one that can't run."""
+    try:
+        return open_it()
+    except EngineError:
+        raise
+    except Exception as error:
+        raise ModelDamaged(
+            f"{next(iter(spec.files.decoder.values())).parent} fails in its first run: {error}",
+            "Export the model again",
+        ) from error
 
 
 def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
@@ -55,5 +81,5 @@ def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
     reason, fix = refused
     if settings.runtime is not None:
         raise ProviderMissing(reason, fix)
-    LOG.warning("ONNX Runtime serves in the place of OpenVINO: %s. Fix: %s", reason, fix)
+    LOG.warning(RESERVE, reason, fix)
     return ONNXRUNTIME

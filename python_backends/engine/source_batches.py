@@ -18,14 +18,17 @@ def padded_length(length: int, most: int) -> int:
     return min(-(-length // step) * step, most)
 
 
-def batches(lengths: Sequence[int], most: int) -> Iterator[tuple[int, list[int]]]:
-    """(padded length, places in `lengths`) of each run; 1, 2, 4, 8... sources go into one."""
+def batches(lengths: Sequence[int], most: int, together: int) -> Iterator[tuple[int, list[int]]]:
+    """(padded length, places in `lengths`) of each run; 1, 2, 4, 8... sources go into one, `together` at most.
+
+    `most` is the largest length.
+    """
     alike: dict[int, list[int]] = {}
     for at, length in enumerate(lengths):
         alike.setdefault(padded_length(length, most), []).append(at)
     for width, places in alike.items():
         start = 0
         while start < len(places):
-            count = 1 << ((len(places) - start).bit_length() - 1)
+            count = 1 << (min(len(places) - start, together).bit_length() - 1)
             yield width, places[start : start + count]
             start += count

@@ -1,11 +1,9 @@
-"""Trained models on OpenVINO, in every precision: a request has the tokens that it has alone, whoever is beside it.
-
-Trained ones, as random nets' best tokens lie far apart and hide what neighbours change.
-"""
+"""Both runtimes, in every precision: an answer is the same to the last bit of its log-probabilities in any batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,13 @@ from typing import Any
 import pytest
 
 from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.runtime import weight_levels
 from hfx.exporter.source import open_checkpoint
+from hfx.python_backends.engine.batch_probe import least_sequences
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.errors import ProcessorUnsuited
+from hfx.python_backends.engine.request import Completion, Request, Settings
+from hfx.python_backends.engine.spec import RUNTIMES
 from tests import zoo
 from tests.unit import tiny_generators
 from tests.unit.shared_data import DATA
@@ -23,20 +25,71 @@ from tests.unit.test_families_quality import sources
 
 TOKENS = 24
 WORDS = DATA / "models" / "g2p-bart-us"
+PRECISIONS = ["fp32", "int8", "int4"]
+WAYS: tuple[dict[str, Any], ...] = ({}, {"do_sample": True, "seed": 5}, {"num_beams": 3}, {})
+# Wide enough for kernels that tiny models never reach; sources and prompts of many lengths.
+POSITIONS = 256
+WIDE: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 128, "n_head": 4, "n_positions": POSITIONS},
+    "bart": {
+        "d_model": 128, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 512,
+        "decoder_ffn_dim": 512, "max_position_embeddings": POSITIONS,
+    },
+    "t5": {"d_model": 128, "d_kv": 32, "num_heads": 4, "d_ff": 512},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def stories(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Precision -> engine folder of a trained GPT-2."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """(family, precision) -> engine folder of a random model, or of a trained GPT-2 that tells stories."""
 
     @cache
-    def write(precision: str) -> Path:
-        folder = tmp_path_factory.mktemp("stories")
-        checkpoint = open_checkpoint(str(zoo.checkpoint("stories-gpt2")))
-        write_engine_folder(checkpoint, folder, FORMATS[precision], levels=127, openvino=True)
-        return folder
+    def write(family: str, precision: str) -> Path:
+        made = tmp_path_factory.mktemp(family)
+        if family == "stories":
+            checkpoint = open_checkpoint(str(zoo.checkpoint("stories-gpt2")))
+        else:
+            model = tiny_generators.build(family, **WIDE[family])
+            checkpoint = tiny_generators.save(made / "checkpoint", model)
+        write_engine_folder(checkpoint, made / "engine", FORMATS[precision], weight_levels(), openvino=True)
+        return made / "engine"
 
     return write
+
+
+def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tuple[Completion, ...]]:
+    """So many requests at a time."""
+    found: list[tuple[Completion, ...]] = []
+    for at in range(0, len(requests), size):
+        found += [handle.result(120) for handle in [engine.submit(each) for each in requests[at : at + size]]]
+    return found
+
+
+def check_in_any_company(folder: Path, requests: list[Request], runtime: str, slots: int = 24) -> None:
+    with Engine.open(folder, slots=slots, max_queue=len(requests), threads=2, runtime=runtime) as engine:
+        assert engine.runtime == runtime
+        together = answers(engine, requests, len(requests))
+        assert answers(engine, requests[::-1], len(requests))[::-1] == together
+        for size in (1, 2, 3):
+            assert answers(engine, requests, size) == together
+    assert all(each.log_probs for one in together for each in one)
+    assert len({each.ids for one in together for each in one}) > len(requests) // 4
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("family", WIDE)
+def test_random_models(folder: Callable[[str, str], Path], family: str, precision: str, runtime: str) -> None:
+    rng = random.Random(11)
+    start = () if family == "gpt2" else (0,)
+    requests = [
+        Request(
+            tuple(rng.randrange(tiny_generators.VOCABULARY) for _ in range(length)),
+            Settings(max_tokens=rng.choice((3, 9)), log_probs=True, decoder_prompt=start, **WAYS[at % len(WAYS)]),
+        )
+        for at, length in enumerate((1, 2, 5, 16, 17, 31, 64, 65, 130, 200, 40, 3, 2))
+    ]
+    check_in_any_company(folder(family, precision), requests, runtime, slots=8)
 
 
 def prompts() -> list[tuple[int, ...]]:
@@ -46,41 +99,40 @@ def prompts() -> list[tuple[int, ...]]:
     return [tuple(tokenizer.encode(example.prompt).ids) for example in zoo.heldout("stories", 24)]
 
 
-def apart_and_together(folder: Path, requests: list[Request], threads: int) -> tuple[list[Any], list[Any]]:
-    with Engine.open(folder, slots=24, threads=threads, runtime="openvino") as engine:
-        assert engine.runtime == "openvino"
-        together = [handle.result(120) for handle in [engine.submit(request) for request in requests]]
-        alone = [engine.submit(request).result(120) for request in requests]
-    return [[each.ids for each in one] for one in alone], [[each.ids for each in one] for one in together]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-def test_stories_are_the_same_alone_and_in_a_full_batch(
-    stories: Callable[[str], Path], precision: str, threads: int
-) -> None:
-    ways: tuple[dict[str, Any], ...] = ({}, {"do_sample": True, "seed": 5}, {"num_beams": 3})
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_stories(folder: Callable[[str, str], Path], precision: str, runtime: str) -> None:
     requests = [
-        Request(prompt, Settings(max_tokens=TOKENS, **ways[at % len(ways)])) for at, prompt in enumerate(prompts())
+        Request(prompt, Settings(max_tokens=TOKENS, log_probs=True, **WAYS[at % len(WAYS)]))
+        for at, prompt in enumerate(prompts())
     ]
-    alone, together = apart_and_together(stories(precision), requests, threads)
-    assert together == alone
-    assert len({ids for one in alone for ids in one}) > len(requests) // 2
+    check_in_any_company(folder("stories", precision), requests, runtime)
 
 
 @pytest.mark.skipif(not WORDS.is_dir(), reason="no shared data")
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-def test_words_are_spoken_the_same_alone_and_in_a_full_batch(tmp_path: Path, precision: str, threads: int) -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_words(tmp_path: Path, precision: str, runtime: str) -> None:
     checkpoint = tiny_generators.checkpoint(WORDS)
-    write_engine_folder(checkpoint, tmp_path, FORMATS[precision], levels=127, openvino=True)
+    write_engine_folder(checkpoint, tmp_path, FORMATS[precision], weight_levels(), openvino=True)
     start, end = checkpoint.config["decoder_start_token_id"], checkpoint.config["eos_token_id"]
-    settings = {"max_tokens": TOKENS, "eos_ids": (end,), "decoder_prompt": (start,)}
+    settings: dict[str, Any] = {"max_tokens": TOKENS, "eos_ids": (end,), "decoder_prompt": (start,), "log_probs": True}
     requests = [
         Request(tuple(source), Settings(num_beams=1 + 2 * (at % 2), **settings))
         for at, source in enumerate(sources(WORDS)[:48])
     ]
-    alone, together = apart_and_together(tmp_path, requests, threads)
-    assert together == alone
-    assert len({ids for one in alone for ids in one}) > len(requests) // 2
+    check_in_any_company(tmp_path, requests, runtime)
+
+
+@pytest.mark.parametrize(
+    ("other", "least"),
+    [({}, 1), ({1: b"x"}, 2), ({1: b"x", 2: b"y", 3: b"y"}, 4), ({8: b"x"}, 16), ({1: b"x", 8: b"x"}, 16)],
+)
+def test_steps_have_as_many_sequences_as_give_the_same_answer(other: dict[int, bytes], least: int) -> None:
+    assert least_sequences(lambda count: other.get(count, b"same"), 32) == least
+
+
+def test_a_processor_on_which_large_batches_answer_otherwise_is_refused() -> None:
+    with pytest.raises(ProcessorUnsuited, match="up to 64 sequences"):
+        least_sequences(lambda count: b"many" if count == 64 else b"few", 64)

@@ -19,15 +19,15 @@ def test_every_source_is_in_one_run_with_others_of_its_padded_length() -> None:
     rng = random.Random(1)
     for _ in range(200):
         lengths = [rng.randint(1, 300) for _ in range(rng.randint(1, 40))]
-        runs = list(batches(lengths, 300))
+        runs = list(batches(lengths, 300, 64))
         assert sorted(at for _, places in runs for at in places) == list(range(len(lengths)))
         assert all(padded_length(lengths[at], 300) == width for width, places in runs for at in places)
 
 
 def test_runs_have_one_two_four_sources_and_so_on() -> None:
-    assert [len(places) for _, places in batches([10] * 13, 100)] == [8, 4, 1]
+    assert [len(places) for _, places in batches([10] * 13, 100, 64)] == [8, 4, 1]
 
 
 def test_company_does_not_change_what_a_source_is_padded_to() -> None:
-    (alone, _), *_ = batches([33], 512)
-    assert {width for width, places in batches([33, 300, 7, 33], 512) if 0 in places} == {alone}
+    (alone, _), *_ = batches([33], 512, 1)
+    assert {width for width, places in batches([33, 300, 7, 33], 512, 64) if 0 in places} == {alone}

@@ -1,0 +1,61 @@
+"""What keeps an answer from depending on its batch on this processor, found by running a model as it is opened.
+
+A library chooses its kernels by the number of rows, and another kernel adds up in another order: the last bits change,
+and with int8 or int4 a last bit can become another token. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import ProcessorUnsuited
+from .plan import Ids
+
+CONTEXT = 80  # tokens before a probed step: more than a block, so that attention may be split among threads
+SOME = 16  # different tokens of the probe
+SHORT, LONG = 8, 248  # tokens of a prompt, and of one beside it
+SOURCE, SOURCES = 16, 16  # tokens of a source, and how many are encoded together
+
+COUNTS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
+MOST_LEAST = 16  # sequences; where more were needed, a runtime that needs none is faster
+
+LogitsOf = Callable[[int], bytes]
+
+
+def tokens(length: int, vocabulary: int) -> Ids:
+    """Some tokens for a run whose answer nobody reads."""
+    return tuple(at % min(vocabulary, SOME) for at in range(length))
+
+
+def rows_for(slots: int) -> int:
+    """For how many rows a model of `slots` needs memory: at least for those that are always probed."""
+    return max(slots, MOST_LEAST)
+
+
+def least_sequences(logits_of: LogitsOf, slots: int) -> int:
+    """The least number of sequences from which on a step gives each the same answer, to the bit.
+
+    `logits_of(count)` are the bytes of the first sequence's logits in a step of `count`, at most rows_for(slots); it is
+    called for falling counts. Raises ProcessorUnsuited where the number is larger than MOST_LEAST.
+    """
+    most = rows_for(slots)
+    least, wanted = most, logits_of(most)
+    for count in (count for count in reversed(COUNTS) if count < most):
+        if logits_of(count) != wanted:
+            break
+        least = count
+    if least > MOST_LEAST:
+        raise ProcessorUnsuited(
+            f"on this processor, answers depend on the batch up to {least} sequences", "Use fewer slots"
+        )
+    return least
+
+
+def first_row(logits: Optional[NDArray[np.float32]]) -> bytes:
+    """The bytes of the first row of logits that were asked for."""
+    assert logits is not None
+    return bytes(logits[0].data)
