@@ -14,11 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
-from hfx.exporter.config_file import read_config
-from hfx.exporter.view import CONFIGS, TOKENIZERS, make_view
+from hfx.exporter.config_file import read_config, read_json
+from hfx.exporter.view import CONFIGS, TOKENIZER_CONFIG, TOKENIZERS, make_view
 from hfx.exporter.weight_files import find_weights
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+    "spiece.model",
+    "spm.model",
+    "source.spm",
+)
+WITHOUT_FILES = "ByT5Tokenizer"  # its tokens are bytes
 ADAPTER = "adapter_config.json"  # these weights are to be added to those of another model
 HUB_CONFIG_PATTERNS = [*CONFIGS, ADAPTER]
 HUB_PATTERNS = [*HUB_CONFIG_PATTERNS, *TOKENIZERS, "*.safetensors", "*.index.json"]
@@ -85,12 +95,19 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     """
     folder, commit, config = _look_at(model, revision, HUB_PATTERNS)
     weights = find_weights(folder)
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES) and not _spells_bytes(folder, config):
         raise CheckpointCorrupt(
             f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES)}).",
             "Save the tokenizer beside the weights: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
         )
     return Checkpoint(model, folder, commit, config, weights)
+
+
+def _spells_bytes(folder: Path, config: dict[str, Any]) -> bool:
+    """Whether the tokenizer is one that needs no files."""
+    file = folder / TOKENIZER_CONFIG
+    stated = read_json(file) if file.is_file() else config
+    return bool(stated.get("tokenizer_class") == WITHOUT_FILES)
 
 
 def open_config(model: str, revision: str | None = None) -> Checkpoint:

@@ -15,10 +15,11 @@ from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupporte
 from hfx.exporter.config_file import read_json
 from hfx.exporter.load import first_lines
 from hfx.exporter.quiet import quiet_libraries
+from hfx.exporter.slow_tokenizers import as_fast
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import keep_tokenizer_file
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILE, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 # The keys by which a tokenizer's config can name files of its own.
 TOKENIZER_FILE_KEYS = ("tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "added_tokens_file")
 PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
@@ -39,6 +40,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             tokenizer = loader.from_pretrained(
                 checkpoint.view, local_files_only=True, trust_remote_code=False, use_fast=True
             )
+            if not (checkpoint.view / TOKENIZER_FILE).is_file():
+                tokenizer = as_fast(tokenizer, checkpoint.view)
             if tokenizer.is_fast:
                 keep_tokenizer_file(tokenizer, checkpoint)
             tokenizer(PROBE, verbose=False)
