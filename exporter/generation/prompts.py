@@ -65,9 +65,9 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
     from hfx.python_backends.generation.settings import choose
 
     configuration = Configuration.read(version)
-    choices = choose({"long": "truncate", "do_sample": False}, configuration)
+    choices = choose({"long": "truncate", "do_sample": False, "max_tokens": 1}, configuration)
     encoder = open_encoder(version)
-    longest = configuration.max_source or configuration.max_length - choices.settings.max_tokens
+    longest = configuration.max_source or configuration.max_length - 1
     side = "right" if configuration.has_encoder else "left"
     compared = 0
     for text in texts:

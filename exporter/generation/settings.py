@@ -32,6 +32,7 @@ REMOVE = "Correct or remove it there; every request can set its own."
 class GenerationSettings:
     """What decoding needs of a checkpoint: token ids with a meaning, and `defaults` by public field name.
 
+    `max_length` is a decoder's default for prompt and output together, where max_new_tokens does not set one.
     `origins` are the files that it is from, `strays` fields of theirs that transformers does not know.
     """
 
@@ -46,6 +47,7 @@ class GenerationSettings:
     begin_suppress: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     bad_words_at_start: bool = True
+    max_length: int | None = None
     prefix: str = ""
     origins: tuple[str, ...] = field(default=(), compare=False)
     strays: tuple[str, ...] = field(default=(), compare=False)
@@ -66,6 +68,7 @@ class GenerationSettings:
     def as_json(self) -> dict[str, Any]:
         """The part of generation.json that comes from here."""
         return {
+            "default_max_length": self.max_length,
             "defaults": dict(self.defaults),
             "eos_token_ids": list(self.eos_ids),
             "pad_token_id": self.pad_id,
@@ -91,11 +94,16 @@ def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
     if not file.is_file():
         stated = {key: value for key, value in checkpoint.config.items() if key in KNOWN}
         return _without_nulls(_class_ids(checkpoint) | stated), "config.json"
-    fields = read_json(file)
-    writer = fields if "transformers_version" in fields else checkpoint.config
-    fields = {key: value for key, value in fields.items() if key not in WITHOUT_EFFECT}
+    fields = {key: value for key, value in read_json(file).items() if key not in WITHOUT_EFFECT}
     # null turns a field off in version 4 and leaves it to its default in version 5.
-    return fields if written_by_4(writer) else _without_nulls(fields), FILE
+    return fields if _settings_by_4(checkpoint) else _without_nulls(fields), FILE
+
+
+def _settings_by_4(checkpoint: Checkpoint) -> bool:
+    """Whether transformers 4 wrote the settings, by their own file or else by config.json."""
+    file = checkpoint.folder / FILE
+    stated = read_json(file) if file.is_file() else {}
+    return written_by_4(stated if "transformers_version" in stated else checkpoint.config)
 
 
 def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +135,7 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
     origins = dict.fromkeys(fields, origin) | dict.fromkeys(tasks, f"task_specific_params.{task.task} of config.json")
     strays = tuple(sorted((fields | tasks).keys() - KNOWN - set(WITHOUT_EFFECT)))
     known = {name: value for name, value in (fields | tasks).items() if name in KNOWN}
-    reader = _Reader(known, origins, _vocabulary(checkpoint), written_by_4(checkpoint.config))
+    reader = _Reader(known, origins, _vocabulary(checkpoint), _settings_by_4(checkpoint))
     reader.refuse_what_hfx_has_not()
     settings = reader.settings(task, positions, prefix)
     return replace(settings, bad_words_at_start=bad_words_at_start(checkpoint.config), strays=strays)
@@ -172,6 +180,7 @@ class _Reader:
             self._unsupported("forced_eos_token_id", "a text ends with one token")
         return GenerationSettings(
             defaults=self._defaults(positions, len(start), task.kind == "decoder"),
+            max_length=self._whole_length(positions) if task.kind == "decoder" else None,
             eos_ids=eos,
             pad_id=pad if pad is not None else next(iter(eos), 0),
             bos_id=bos,
@@ -187,7 +196,7 @@ class _Reader:
         )
 
     def _defaults(self, positions: int, start: int, decoder: bool) -> dict[str, Any]:
-        defaults: dict[str, Any] = {"max_tokens": self._max_tokens(start)}
+        defaults: dict[str, Any] = {"max_tokens": self._max_tokens(1 if decoder else start)}
         if least := self._min_tokens(start, decoder):
             defaults["min_tokens"] = least
         for name, off in OFF.items():
@@ -217,16 +226,20 @@ class _Reader:
             self._corrupt(named if named in self.fields else "min_length", refusal.allowed)
 
     def _max_tokens(self, start: int) -> int:
-        """New tokens at most. transformers' max_length counts the tokens that an encoder-decoder starts with.
-
-        It counts a decoder's prompt too, whose length no one knows yet: there it is taken for the new tokens alone.
-        """
+        """New tokens at most; transformers' max_length counts the tokens that the decoder starts with too."""
         wanted, length = self._length("max_new_tokens"), self._length("max_length")
         if wanted is None and length is not None:
             wanted = length if length == UNSET_LENGTH and self.written_by_4 else length - start
             if wanted < 1:
                 self._corrupt("max_length", f"above {start}, the tokens that the decoder starts with")
         return wanted or DEFAULT_MAX_TOKENS
+
+    def _whole_length(self, positions: int) -> int | None:
+        """Tokens of a decoder's prompt and output together, where the checkpoint counts them so."""
+        length = None if self._length("max_new_tokens") is not None else self._length("max_length")
+        if length is None or (length == UNSET_LENGTH and self.written_by_4):
+            return None
+        return min(length, positions)
 
     def _min_tokens(self, start: int, decoder: bool) -> int:
         least = self._length("min_new_tokens")

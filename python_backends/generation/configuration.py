@@ -44,14 +44,16 @@ class Configuration:
     """What generation.json says, under the names that it has there.
 
     `max_length` are the positions of the decoder (prompt and output together), `max_source` those of the encoder (None
-    without one). `defaults` are fields (fields.py), checked. `prefix` goes before every text. `languages` is None where
-    a request can't choose any.
+    without one). `default_max_length` bounds prompt and output together where a request sets no max_tokens (None: the
+    default of max_tokens does). `defaults` are fields (fields.py), checked. `prefix` goes before every text.
+    `languages` is None where a request can't choose any.
     """
 
     task: str
     kind: str
     max_length: int
     max_source: int | None
+    default_max_length: int | None
     defaults: Mapping[str, Any]
     eos_token_ids: Ids
     pad_token_id: int
@@ -113,6 +115,8 @@ def _refuse_contradictions(configuration: Configuration) -> None:
     if configuration.has_encoder != bool(configuration.decoder_start_token_ids):
         ids = list(configuration.decoder_start_token_ids)
         raise ValueError(f"decoder_start_token_ids is {ids}, but kind is {configuration.kind}")
+    if configuration.default_max_length is not None and configuration.has_encoder:
+        raise ValueError(f"default_max_length is {configuration.default_max_length}, but kind is {configuration.kind}")
     if configuration.languages and not configuration.has_encoder:
         raise ValueError(f"languages are set, but kind is {configuration.kind}")
     if configuration.most_tokens < 1:
@@ -195,6 +199,7 @@ _CHECKS: dict[str, _Check] = {
     "kind": _one_of(DECODER, ENCODER_DECODER),
     "max_length": _whole(1),
     "max_source": _optional(_whole(1)),
+    "default_max_length": _optional(_whole(2)),
     "defaults": _defaults,
     "eos_token_ids": _list_of(_ID),
     "pad_token_id": _ID,

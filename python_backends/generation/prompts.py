@@ -100,12 +100,16 @@ class PromptEncoder:
     def _beginning(self, raw: bytes, choices: Choices) -> Prompt:
         """A text to continue: it shares its positions with the new tokens."""
         length, settings = self._configuration.max_length, choices.settings
-        is_cut = choices.long == "truncate"
+        is_cut, by_default = choices.long == "truncate", self._configuration.default_max_length
         reserved = settings.max_tokens if is_cut or choices.asks_for_tokens else max(settings.min_tokens, 1)
+        if by_default is not None and not choices.asks_for_tokens:  # the answer gets what the text leaves of it
+            length = min(length, by_default)
+            reserved = max(settings.min_tokens, length // 2 if is_cut else 1)
         room = length - reserved - self._specials
         encoding, dropped = self._fitted(raw, max(room, 1), "left")
         if len(encoding) + dropped > room and (room < 1 or not is_cut):
             fix = f"The text may have {length - reserved} beside {reserved} new ones"
+            fix += "; with max_tokens set, more fit" if length < self._configuration.max_length else ""
             fix += "" if is_cut else "; with long set to truncate, the last of a longer text are used"
             needed = reserved + self._specials + len(encoding) + dropped
             raise DoesNotFit("tokens for its text and the new ones", needed, length, fix)

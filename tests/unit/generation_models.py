@@ -30,6 +30,7 @@ def facts(**changed: Any) -> dict[str, Any]:
         "kind": "encoder-decoder" if has_encoder else "decoder",
         "max_length": engine_toys.MAX_LENGTH,
         "max_source": None,
+        "default_max_length": None,
         "defaults": {},
         "eos_token_ids": [2],
         "pad_token_id": 0,

@@ -97,9 +97,23 @@ def test_new_tokens_are_what_max_length_leaves(tmp_path: Path, fields: dict[str,
     assert settings(tmp_path, fields).defaults["max_tokens"] == tokens
 
 
-@pytest.mark.parametrize(("fields", "tokens"), [({}, 63), ({"max_length": 20}, 20), ({"max_new_tokens": 30}, 30)])
-def test_a_decoder_s_max_length_is_taken_for_new_tokens(tmp_path: Path, fields: dict[str, Any], tokens: int) -> None:
-    assert settings(tmp_path, fields, "text-generation").defaults["max_tokens"] == tokens
+@pytest.mark.parametrize(
+    ("fields", "tokens", "length"),
+    [
+        ({}, 63, None),
+        ({"max_length": 20}, 20, None),  # its default, which it takes for new tokens
+        ({"max_length": 30}, 29, 30),
+        ({"max_length": 1000}, 63, 64),
+        ({"max_length": 20, "transformers_version": "5.23.0"}, 19, 20),
+        ({"max_new_tokens": 30}, 30, None),
+        ({"max_new_tokens": 30, "max_length": 40}, 30, None),
+    ],
+)
+def test_a_decoder_s_max_length_counts_the_prompt(
+    tmp_path: Path, fields: dict[str, Any], tokens: int, length: int | None
+) -> None:
+    found = settings(tmp_path, fields, "text-generation")
+    assert (found.defaults["max_tokens"], found.max_length) == (tokens, length)
 
 
 @pytest.mark.parametrize("name", sorted(NEUTRAL))

@@ -19,12 +19,15 @@ from hfx.exporter.generation.known_fields import CLASS_IDS
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import choose_task
 from hfx.exporter.source import Checkpoint
+from hfx.python_backends.engine.errors import DoesNotFit
 from hfx.python_backends.engine.request import Request
 from hfx.python_backends.engine.search import new_search
 from hfx.python_backends.generation.configuration import Configuration
+from hfx.python_backends.generation.prompts import PromptEncoder
 from hfx.python_backends.generation.settings import choose
 from tests.unit import tiny_generators
 from tests.unit.generation_models import facts
+from tests.unit.generation_tokenizers import LINES, byte_level
 from tests.unit.torch_decoding import TorchModel, drive
 
 POSITIONS, TOKENS = 40, 12
@@ -128,6 +131,28 @@ def test_a_class_s_id_beyond_the_vocabulary_is_none(tmp_path: Path) -> None:
     found = read_settings(checkpoint, choose_task(checkpoint, "decoder", None), POSITIONS)
     assert (found.eos_ids, found.bos_id) == ((), None)
     assert ["eos_token_id" in warning for warning in found.warnings] == [True]
+
+
+def test_max_length_of_a_decoder_counts_its_prompt_as_in_transformers(tmp_path: Path) -> None:
+    tokenizer, longest = byte_level(), 24
+    asked = tiny_generators.build("gpt2", vocab_size=len(tokenizer))
+    asked.generation_config = GenerationConfig(max_length=longest, eos_token_id=0, pad_token_id=0)
+    asked.save_pretrained(tmp_path)
+    checkpoint = Checkpoint("x", tmp_path, None, read_config(tmp_path), ())
+    found = read_settings(checkpoint, choose_task(checkpoint, "decoder", None), tiny_generators.POSITIONS)
+    configuration = Configuration.of(facts(max_length=tiny_generators.POSITIONS) | found.as_json())
+    encoder = PromptEncoder(tokenizer.backend_tokenizer, configuration)
+    for size in (1, 15, 30):
+        text = LINES[0][:size]
+        ids = tokenizer(text, return_tensors="pt")
+        prompt = encoder.encode(text, choose({}, configuration))
+        _, (answer,) = drive(new_search(Request(prompt.ids, prompt.settings), 0), TorchModel(asked, ()), prompt.ids)
+        assert [*prompt.ids, *answer.ids] == asked.generate(**ids)[0].tolist()
+    text = " ".join(LINES)
+    with pytest.raises(ValueError, match="max_length"):
+        asked.generate(**tokenizer(text, return_tensors="pt"))
+    with pytest.raises(DoesNotFit, match="max_tokens"):
+        encoder.encode(text, choose({}, configuration))
 
 
 @pytest.mark.parametrize(("version", "tokens"), [("4.57.6", 20), ("5.23.0", 19)])

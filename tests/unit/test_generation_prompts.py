@@ -140,6 +140,19 @@ def test_of_a_text_that_may_be_cut_the_last_tokens_are_kept() -> None:
     assert encode(tokenizer, LINES[0], {"long": "truncate", "max_tokens": 2}, max_length=64).truncated_tokens == 0
 
 
+def test_a_default_of_both_lengths_leaves_the_answer_what_the_text_does_not_take() -> None:
+    tokenizer = byte_level()
+    count = len(tokenizer(LINES[0])["input_ids"])
+    lengths = {"max_length": 1024, "default_max_length": count + 9, "defaults": {"max_tokens": count + 8}}
+    assert encode(tokenizer, LINES[0], **lengths).settings.max_tokens == 9
+    assert encode(tokenizer, LINES[0], {"max_tokens": 40}, **lengths).settings.max_tokens == 40
+    with pytest.raises(DoesNotFit) as caught:
+        encode(tokenizer, LINES[0] * 2, **lengths)
+    assert caught.value.available == count + 9
+    half = encode(tokenizer, LINES[0] * 2, {"long": "truncate"}, **lengths)
+    assert (len(half.ids), half.settings.max_tokens) == (count + 9 - (count + 9) // 2, (count + 9) // 2)
+
+
 def test_special_tokens_stay_where_a_text_to_continue_is_cut() -> None:
     tokenizer = byte_level("bart")
     tokenizer.truncation_side = "left"
