@@ -7,6 +7,7 @@ Owns the calls into transformers that load tokenizers; no remote code is run.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from hfx.exporter.load import first_lines
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.slow_tokenizers import as_fast
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tokenizer_trial import BYTES, SECONDS, TrialFailed, TrialStopped, try_tokenizer
 from hfx.exporter.transformers_versions import keep_tokenizer_file
 
 TOKENIZER_FILE, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 # The keys by which a tokenizer's config can name files of its own.
 TOKENIZER_FILE_KEYS = ("tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "added_tokens_file")
 PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
+TRIED_LENGTH = 512  # tokens of the longest text that a tokenizer is tried with
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -35,6 +38,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     loader: Any = AutoTokenizer
 
     _check_tokenizer_config(checkpoint.folder)
+    _try(checkpoint, checkpoint.view / TOKENIZER_FILE)
     try:
         with quiet_libraries():
             tokenizer = loader.from_pretrained(
@@ -42,9 +46,12 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             )
             if not (checkpoint.view / TOKENIZER_FILE).is_file():
                 tokenizer = as_fast(tokenizer, checkpoint.view)
+                _try_built(checkpoint, tokenizer)
             if tokenizer.is_fast:
                 keep_tokenizer_file(tokenizer, checkpoint)
             tokenizer(PROBE, verbose=False)
+    except SourceError:
+        raise
     except BaseException as error:  # plain Exceptions, and the PanicException of tokenizers' Rust, which is none
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
@@ -56,6 +63,35 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         )
     _check_ids(checkpoint, tokenizer)
     return tokenizer
+
+
+def _try(checkpoint: Checkpoint, file: Path) -> None:
+    """Refuse a tokenizer that takes too long or too much memory for the texts of the gate, or fails on one."""
+    from hfx.exporter.parity.texts import bundled_texts, edge_texts
+
+    if not file.is_file():
+        return
+    try:
+        try_tokenizer(file, [PROBE, *bundled_texts(), *edge_texts(TRIED_LENGTH)])
+    except TrialStopped:
+        raise CheckpointUnsafe(
+            f"The tokenizer of {checkpoint.folder} needs more than {SECONDS} s or {BYTES >> 30} GB for short texts.",
+            "A normalizer or a pattern in its tokenizer.json is hostile or broken; use a checkpoint that you trust.",
+        ) from None
+    except TrialFailed as error:
+        raise CheckpointCorrupt(
+            f"The tokenizer of {checkpoint.folder} fails on a text: {error}.",
+            "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
+        ) from None
+
+
+def _try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
+    """The same for a tokenizer that was built from other files."""
+    if tokenizer.is_fast:
+        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+            file.write(tokenizer.backend_tokenizer.to_str())
+            file.flush()
+            _try(checkpoint, Path(file.name))
 
 
 def _tokenizer_error(checkpoint: Checkpoint, error: BaseException) -> SourceError:

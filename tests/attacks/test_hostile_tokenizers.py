@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
+from hfx.exporter import tokenizer_trial
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from tests.attacks.damage import edit_json, load, plan, refused
@@ -143,3 +144,27 @@ def test_a_limit_that_is_none_leaves_the_model_s(folder: Path, stated: object) -
 def test_a_tokenizer_without_padding_loads(folder: Path) -> None:
     edit_json(folder / "tokenizer_config.json", pad_token=None)
     load(folder)
+
+
+def change_tokenizer(folder: Path, **parts: Any) -> None:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | parts))
+
+
+def test_a_pattern_that_backtracks_is_corrupt(folder: Path) -> None:
+    pattern = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    change_tokenizer(folder, pre_tokenizer=pattern)
+    assert "retry-limit" in refused(CheckpointCorrupt, folder, lambda: read(folder))
+
+
+def test_a_normalizer_that_grows_is_unsafe(folder: Path) -> None:
+    grow = {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": "x" * 1000}
+    change_tokenizer(folder, normalizer={"type": "Sequence", "normalizers": [grow] * 4})
+    refused(CheckpointUnsafe, folder, lambda: read(folder))
+
+
+def test_a_normalizer_that_takes_long_is_unsafe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_trial, "WALL_SECONDS", 2)
+    grow = {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": "xy"}
+    change_tokenizer(folder, normalizer={"type": "Sequence", "normalizers": [grow] * 19})
+    refused(CheckpointUnsafe, folder, lambda: read(folder))
