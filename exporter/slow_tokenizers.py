@@ -24,6 +24,7 @@ NEVER_IN_TEXT = -100.0  # ALBERT's own score for pieces that its Python tokenize
 # characters that no piece has.
 HIDDEN, UNKNOWN_CODE, UNKNOWN_RUN = "\ufdd0", "\ufdd1", "\ufdd2"
 FIRST_CODE = 0x10F000  # private characters, one for each language that a text can begin with
+LANGUAGES = ("src_lang", "tgt_lang")
 LONGEST = 1000  # spaces at the beginning of an answer
 USER_DEFINED = 4  # types of pieces
 UNIGRAM = 1  # type of model
@@ -172,6 +173,7 @@ def _wrapped(exact: Any, tokenizer: Any) -> Any:
         truncation_side=tokenizer.truncation_side,
         clean_up_tokenization_spaces=bool(tokenizer.clean_up_tokenization_spaces),
         **roles,
+        **{name: tokenizer.init_kwargs[name] for name in LANGUAGES if tokenizer.init_kwargs.get(name)},
     )
 
 
