@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import shutil
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 
 from hfx import names
+from hfx.errors import CheckpointCorrupt
+from hfx.exporter.generation.languages import read_languages
+from hfx.exporter.generation.settings import GenerationSettings
 from hfx.exporter.parity.texts import bundled_texts, edge_texts
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import ExportOptions, make_plan
@@ -183,6 +187,14 @@ def test_marian_is_its_python_tokenizer(marian_folder: Path) -> None:
     compare(MarianTokenizer.from_pretrained(marian_folder), loaded(marian_folder), 2000)
 
 
+def test_ids_with_a_gap_are_corrupt(marian_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(marian_folder, tmp_path / "checkpoint"))
+    ids = json.loads((folder / "vocab.json").read_text())
+    (folder / "vocab.json").write_text(json.dumps(ids | {"<pad>": len(ids)}))
+    with pytest.raises(CheckpointCorrupt, match=r"vocab\.json"):
+        loaded(folder)
+
+
 def test_bytes_are_their_python_tokenizer(byt5_folder: Path) -> None:
     from transformers import ByT5Tokenizer
 
@@ -196,6 +208,21 @@ def test_m2m100_is_its_python_tokenizer(m2m_folder: Path) -> None:
     compare(slow, fast, 1000, "__fr__")
     languages = {token: token_id for token, token_id in fast.get_vocab().items() if token in slow.lang_token_to_id}
     assert languages == slow.lang_token_to_id
+
+
+def test_m2m100_reads_a_text_in_each_of_its_languages(m2m_folder: Path) -> None:
+    from transformers import M2M100Tokenizer
+
+    slow, fast = M2M100Tokenizer.from_pretrained(m2m_folder), loaded(m2m_folder)
+    settings = GenerationSettings({}, eos_ids=(2,), pad_id=1, bos_id=0, decoder_start_ids=(2,))
+    checkpoint = Checkpoint("m2m", m2m_folder, None, {"model_type": "m2m_100", "vocab_size": len(fast)}, ())
+    languages = read_languages(checkpoint, fast, settings)
+    assert languages is not None
+    assert (languages.ids, languages.source, languages.source_index) == (slow.lang_code_to_id, "fr", 0)
+    ids = fast("a text")["input_ids"]
+    for code, token_id in languages.ids.items():
+        slow.src_lang = code
+        assert slow("a text")["input_ids"] == [token_id, *ids[1:]]
 
 
 @pytest.mark.parametrize("kind", ["marian", "byt5"])
