@@ -231,6 +231,8 @@ def _numbered(model: Any, ids: Mapping[str, int], codes: Mapping[str, str], toke
     spelled |= {code: character for character, code in codes.items()}
     best = dict.fromkeys(codes.values(), 0.0)
     tokens = sorted(ids, key=ids.__getitem__)
+    if [ids[token] for token in tokens] != list(range(len(tokens))):
+        raise ValueError("the ids in vocab.json are not 0, 1, 2 and so on")
     pieces = [(spelled.get(token, HIDDEN + token), best.get(token, scores.get(token, lowest))) for token in tokens]
     return models.Unigram(pieces, ids[str(tokenizer.unk_token)], byte_fallback=False)
 
