@@ -7,13 +7,11 @@ and with int8 or int4 a last bit can become another token. Knows nothing of mode
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Optional
-
-import numpy as np
-from numpy.typing import NDArray
 
 from .errors import ProcessorUnsuited
 from .plan import Ids
+from .runner import Outputs
+from .spec import EngineSpec
 
 CONTEXT = 80  # tokens before a probed step: more than a block, so that attention may be split among threads
 SOME = 16  # different tokens of the probe
@@ -22,6 +20,8 @@ SOURCE, SOURCES = 16, 16  # tokens of a source, and how many are encoded togethe
 
 COUNTS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 MOST_LEAST = 16  # sequences; where more were needed, a runtime that needs none is faster
+
+WIDE = 1024  # of a model's hidden size
 
 LogitsOf = Callable[[int], bytes]
 
@@ -39,7 +39,7 @@ def rows_for(slots: int) -> int:
 def least_sequences(logits_of: LogitsOf, slots: int) -> int:
     """The least number of sequences from which on a step gives each the same answer, to the bit.
 
-    `logits_of(count)` are the bytes of the first sequence's logits in a step of `count`, at most rows_for(slots); it is
+    `logits_of(count)` are the bytes of the first sequence's logits in steps of `count`, at most rows_for(slots); it is
     called for falling counts. Raises ProcessorUnsuited where the number is larger than MOST_LEAST.
     """
     most = rows_for(slots)
@@ -55,7 +55,16 @@ def least_sequences(logits_of: LogitsOf, slots: int) -> int:
     return least
 
 
-def first_row(logits: Optional[NDArray[np.float32]]) -> bytes:
-    """The bytes of the first row of logits that were asked for."""
-    assert logits is not None
-    return bytes(logits[0].data)
+def answers(spec: EngineSpec, run: Callable[[int], Outputs], length: int = 0) -> bytes:
+    """The bytes of the first row's logits in steps after `length` positions: `run(token)` is a step of it in all rows.
+
+    In a narrow model, two ways of adding up often have the same sum, so that it takes more steps.
+    """
+    steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length - length)
+    return b"".join(first_row(run(token)) for token in tokens(steps, spec.vocab_size))
+
+
+def first_row(outputs: Outputs) -> bytes:
+    """The bytes of the first row of logits, which must have been asked for."""
+    assert outputs.logits is not None
+    return bytes(outputs.logits[0].data)

@@ -72,6 +72,11 @@ class CrossCache:
         self.lengths[target] = self.lengths[source]
         self._last_positions[target] = self._last_positions[source]
 
+    def empty(self, first: int, end: int) -> None:
+        """Make units from `first` to `end` sources of one position."""
+        self.lengths[first:end] = 1
+        self._last_positions[first:end] = 0
+
     def bound(self, units: int) -> tuple[Bindables, Bindables]:
         """Inputs and outputs of a decoder run of the first `units` units."""
         past, present = bind_cache(self._cache, 0, units, PREFIXES)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import first_row, least_sequences, rows_for
+from .batch_probe import SOURCE, answers, least_sequences, rows_for
 from .bindings import Bindables, Binding
 from .cache import CacheMaker
 from .cross_cache import CrossCache, Encoded
@@ -45,7 +45,7 @@ class DecoderLane:
         self._steps: dict[tuple[int, bool], Binding] = {}
         self._least = 1
         if probed:
-            self._least = self._least_units(slots)
+            self._least = self._least_units(spec, slots)
             self.give_back(0)
 
     def start(self, unit: int, encoded: Encoded) -> None:
@@ -63,7 +63,7 @@ class DecoderLane:
     def step(self, units: int, logits: bool) -> Outputs:
         """Run one token in all rows of the first `units` units, on memory that was bound once for as many."""
         rows, run = units * self.width, max(units, self._least)
-        self._reset(units, run)
+        self._pad(units, run)
         binding = self._steps.get((run, logits))
         if binding is None:
             binding = self._steps[run, logits] = self._bind(run, run * self.width, logits)
@@ -79,19 +79,30 @@ class DecoderLane:
         self.cross.give_back(first)
         self.touched = first
 
-    def _least_units(self, slots: int) -> int:
+    def _least_units(self, spec: EngineSpec, slots: int) -> int:
+        """See batch_probe: units of one source, whose numbers are any."""
+        rng = np.random.default_rng(0)
+        shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
+        encoded = Encoded(rng.standard_normal(shape, np.float32), None)
+        if spec.cross_type == "int8":
+            encoded = Encoded(rng.integers(-127, 128, shape, np.int8), np.full(shape[::2], 0.01, np.float32))
+
+        def step(token: int, units: int) -> Outputs:
+            self.memory.ids[: units * self.width] = token
+            return self.step(units, logits=True)
+
         def logits_of(units: int) -> bytes:
-            self._reset(0, units)
-            return first_row(self.step(units, logits=True).logits)
+            for unit in range(units):
+                self.start(unit, encoded)
+            return answers(spec, lambda token: step(token, units))
 
         return least_sequences(logits_of, slots)
 
-    def _reset(self, first: int, end: int) -> None:
-        """Make units from `first` to `end`, which are not in use, the same: one token, after a source of one."""
-        self.cross.lengths[first:end] = 1
+    def _pad(self, first: int, end: int) -> None:
+        """Make units from `first` to `end`, which are not in use, such that they cost little."""
+        self.cross.empty(first, end)
         for row in range(first * self.width, end * self.width):
             self.memory.start(row, 0)
-            self.memory.ids[row] = 0
 
     def _bind(self, units: int, rows: int, logits: bool) -> Binding:
         past, present = bind_cache(self.memory.cache, 0, rows, PREFIXES)

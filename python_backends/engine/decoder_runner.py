@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import MOST_LEAST, first_row, least_sequences
+from .batch_probe import MOST_LEAST, answers, least_sequences
 from .bindings import Arrays, Bindable, Binding
 from .cache import CacheMaker
 from .kv_cache import KvCache
@@ -49,7 +49,7 @@ class DecoderRunner:
         self._steps: dict[tuple[int, bool], Binding] = {}
         self._least = 1  # rows of a run
         if probed:
-            self._least = self._least_rows(slots)
+            self._least = self._least_rows(spec, slots)
             self.give_back()
 
     def open_lane(self, width: int) -> None:
@@ -133,20 +133,23 @@ class DecoderRunner:
         self._steps.clear()
         self._session = None
 
-    def _least_rows(self, slots: int) -> int:
+    def _least_rows(self, spec: EngineSpec, slots: int) -> int:
         """See batch_probe."""
+
+        def step(token: int, rows: int) -> Outputs:
+            self.lane.ids[:rows] = token
+            return self.step(1, rows, logits=True)
 
         def logits_of(rows: int) -> bytes:
             self._reset(0, rows)
-            return first_row(self.step(1, rows, logits=True).logits)
+            return answers(spec, lambda token: step(token, rows))
 
         return least_sequences(logits_of, slots)
 
     def _reset(self, first: int, end: int) -> None:
-        """Make rows from `first` to `end`, which are not in use, the same: empty."""
+        """Empty the rows from `first` to `end`, which are not in use."""
         for row in range(first, end):
             self.lane.start(row, 0)
-            self.lane.ids[row] = 0
 
     def _prompt(
         self, first: int, ids: NDArray[np.int64], start: int, lengths: NDArray[np.int32], logits: bool

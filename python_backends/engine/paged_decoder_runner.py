@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import CONTEXT, LONG, SHORT, first_row, least_sequences, rows_for, tokens
+from .batch_probe import CONTEXT, LONG, SHORT, answers, first_row, least_sequences, rows_for, tokens
 from .block_tables import blocks_for
 from .logits import LogitsReader
 from .openvino_model import OpenVinoModel
@@ -55,6 +55,8 @@ class PagedDecoderRunner:
         self.mixes = True
         self._least, self.mixes = self._least_sequences(slots), self._is_same_beside()
         self.give_back()
+        for row in range(rows):
+            self._start(row, 0)
 
     def open_lane(self, width: int) -> None:
         """Nothing: the one lane is open."""
@@ -156,22 +158,25 @@ class PagedDecoderRunner:
 
     def _least_sequences(self, slots: int) -> int:
         """See batch_probe: rows of the same tokens, which all take the same step."""
-        length = min(CONTEXT, self._spec.max_length - 1)
-        next_id = int(self.chunk(self._tokens(length), 0, logits=False).next_ids[0, 0])
+        length = min(CONTEXT, self._spec.max_length // 2)
+        self.chunk(self._tokens(length), 0, logits=False)
 
         def logits_of(rows: int) -> bytes:
             for row in range(rows):
                 self.land(row)
-            self.ids[:rows] = next_id
-            return first_row(self.step(1, rows, logits=True).logits)
+            return answers(self._spec, lambda token: self._step_of(token, rows), length)
 
         return least_sequences(logits_of, slots)
+
+    def _step_of(self, token: int, rows: int) -> Outputs:
+        self.ids[:rows] = token
+        return self.step(1, rows, logits=True)
 
     def _is_same_beside(self) -> bool:
         """Whether a prompt has the same answer alone and beside a longer one."""
         short, long = self._tokens(SHORT), self._tokens(LONG)
-        alone = first_row(self.prefill(0, [short], logits=True).logits)
-        return alone == first_row(self.prefill(0, [short, long], logits=True).logits)
+        alone = first_row(self.prefill(0, [short], logits=True))
+        return alone == first_row(self.prefill(0, [short, long], logits=True))
 
     def _tokens(self, length: int) -> Ids:
         return tokens(min(length, self._spec.max_length), self._spec.vocab_size)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import CONTEXT, SOURCE, SOURCES, first_row, least_sequences, rows_for, tokens
+from .batch_probe import CONTEXT, SOURCE, SOURCES, answers, least_sequences, rows_for, tokens
 from .block_tables import blocks_for
 from .encoded_prompts import EncodedPrompts
 from .grown_rows import NEW, GrownRows
@@ -129,12 +129,15 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
         lane = self.lanes[width]
         self.encode([self._source(min(CONTEXT, self._spec.max_source))], [((width, 0),)])
 
+        def step(token: int, units: int) -> Outputs:
+            lane.ids[: units * width] = token
+            return lane.step(units, logits=True)
+
         def logits_of(units: int) -> bytes:
             lane.clear(0)
             for unit in range(1, units):
                 lane.share(0, unit)
-            lane.ids[: units * width] = 0
-            return first_row(lane.step(units, logits=True).logits)
+            return answers(self._spec, lambda token: step(token, units))
 
         least = least_sequences(logits_of, slots // width)
         self.give_back()
