@@ -18,7 +18,7 @@ from hfx.exporter.generation.limits import LIMITS
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Ids
 from hfx.exporter.generation.reference import BeamWork, Reference
-from hfx.exporter.generation.whole import measure_beams, measure_greedy
+from hfx.exporter.generation.whole import measure_beams, measure_greedy, open_engine
 from hfx.exporter.parity.recorded import Recorded
 from hfx.local import Answer
 from hfx.python_backends.engine.request import Settings
@@ -78,8 +78,9 @@ def measure(folder: Path, plan: GeneratorPlan, reference: Reference, work: Work,
     trusted = (LIMITS["fp32"].delta or 0.0) * reference.largest
     margin = 2 * max(reference.noise, forced.delta if forced.delta <= trusted else 0.0)
     alone = work.effort.alone
-    greedy = measure_greedy(folder, reference, work.greedy, alone, session, margin)
-    beams = measure_beams(folder, reference, work.beams, alone, session, margin) if reference.beams else None
+    with open_engine(folder, reference, session) as engine:
+        greedy = measure_greedy(engine, reference, work.greedy, alone, margin)
+        beams = measure_beams(engine, reference, work.beams, alone, margin) if reference.beams else None
     return Figures(forced, greedy, beams, reference.num_beams, reference.noise)
 
 

@@ -25,9 +25,9 @@ from hfx.python_backends.engine.request import Request, Settings
 # Rows at a time: one caller, some, and as many as a server has slots by default.
 ROWS = (1, 8, 32)
 PROMPT, SOURCE, TOKENS = 16, 128, 16  # tokens of a prompt, of an encoder's source, and new ones
-SECONDS_A_CASE = 2.0
+SECONDS_A_CASE = 1.0
 # Of a model so large that more rows would take longer than this in all, the first cases must do.
-SECONDS = 15.0
+SECONDS = 8.0
 
 
 def write_first(plan: GeneratorPlan, version: Path) -> tuple[EngineFacts, dict[str, str]]:

@@ -17,7 +17,7 @@ from hfx.exporter.generation.limits import LIMITS, limits
 from hfx.exporter.generation.prompts import Prompt, Reader, choose_prompts
 from hfx.exporter.generation.reference import BeamWork, Positions, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
-from hfx.exporter.generation.whole import measure_beams, measure_greedy
+from hfx.exporter.generation.whole import measure_beams, measure_greedy, open_engine
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
@@ -209,18 +209,19 @@ def test_another_expectation_is_a_disagreement(torch_side: Any) -> None:
 
 
 def test_whole_texts_are_those_of_torch_alone_and_together(torch_side: Any) -> None:
-    plan, engine, reference = torch_side
-    greedy = measure_greedy(engine, reference, settings(plan), 3, SESSION, 1e-4)
-    assert greedy == Whole(6, 1.0, 0.0, 3, 0)
+    plan, folder, reference = torch_side
     beams = settings(plan, num_beams=3, max_tokens=7, min_tokens=2)
-    assert measure_beams(engine, reference, beams, 4, SESSION, 1e-4) == Whole(4, 1.0, 0.0, 4, 0)
+    with open_engine(folder, reference, SESSION) as engine:
+        assert measure_greedy(engine, reference, settings(plan), 3, 1e-4) == Whole(6, 1.0, 0.0, 3, 0)
+        assert measure_beams(engine, reference, beams, 4, 1e-4) == Whole(4, 1.0, 0.0, 4, 0)
 
 
 def test_texts_that_part_are_counted(torch_side: Any) -> None:
-    plan, engine, reference = torch_side
+    plan, folder, reference = torch_side
     other = (reference.greedy[0][0] + 1) % 29
     changed = replace(reference, greedy=((other, *reference.greedy[0][1:]), *reference.greedy[1:]))
-    greedy = measure_greedy(engine, changed, settings(plan), 0, SESSION, 1e-4)
+    with open_engine(folder, reference, SESSION) as engine:
+        greedy = measure_greedy(engine, changed, settings(plan), 0, 1e-4)
     assert (greedy.same, greedy.alone) == (pytest.approx(5 / 6), 0)
 
 
