@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hfx.exporter.families import FORMATS, write_engine_folder
 from tests.unit import graph_driver, openvino_driver, tiny_generators
+from tests.unit.processors import LEVELS
 from tests.unit.shared_data import DATA
 
 WORDS = 300
@@ -22,11 +23,11 @@ AGREEMENT = {
     ("g2p-bart-us", "fp16", 127): 0.999,
     ("g2p-bart-us", "int8", 127): 0.995,
     ("g2p-bart-us", "int8", 63): 0.995,
-    ("g2p-bart-us", "int4", 127): 0.99,
+    ("g2p-bart-us", "int4", LEVELS): 0.99,
     ("g2p-t5-us", "fp16", 127): 0.998,
     ("g2p-t5-us", "int8", 127): 0.99,
     ("g2p-t5-us", "int8", 63): 0.985,
-    ("g2p-t5-us", "int4", 127): 0.96,
+    ("g2p-t5-us", "int4", LEVELS): 0.96,
 }
 
 
@@ -56,6 +57,8 @@ def test_quantized_tokens_agree(tmp_path: Path, name: str, precision: str, level
     model = DATA / "models" / name
     if not model.is_dir():
         pytest.skip("no shared data")
+    if precision == "int8" and levels > LEVELS:
+        pytest.skip("a processor without VNNI doesn't multiply such weights rightly, and the engine refuses them")
     checkpoint, inputs = tiny_generators.checkpoint(model), sources(model)
     start, end = checkpoint.config["decoder_start_token_id"], checkpoint.config["eos_token_id"]
     openvino = precision in ("int8", "int4")

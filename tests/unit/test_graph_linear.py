@@ -17,6 +17,7 @@ from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.weight_file import WeightFile
 from hfx.exporter.graph.writer import GraphWriter
 from tests.unit.graph_driver import open_session
+from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
 
 INPUTS, OUTPUTS = 200, 96  # 200 is no multiple of a block
 GENERATOR = np.random.default_rng(0)
@@ -27,7 +28,7 @@ ROWS[1, 5] = 60  # an outlier
 ROWS[2] = 0
 ROWS[3] *= 1e-30
 # Relative error of a normal row.
-ERRORS: dict[WeightFormat, float] = {"fp32": 1e-6, "int8": 0.015, "int4": 0.12}
+ERRORS: dict[WeightFormat, float] = {"fp32": 1e-6, "int8": int8_error(0.015), "int4": 0.12}
 
 
 def session(folder: Path, weight_format: WeightFormat, biased: bool) -> Any:
@@ -35,7 +36,7 @@ def session(folder: Path, weight_format: WeightFormat, biased: bool) -> Any:
     with WeightFile(folder / "weights.bin") as weights:
         writer = GraphWriter("linear", weights)
         x = writer.input("x", np.float32, ["rows", INPUTS])
-        linear = LinearWriter(writer, weight_format, 127, 32)
+        linear = LinearWriter(writer, weight_format, LEVELS, 32)
         block = Linear("l", constant("l.weight", WEIGHT), constant("l.bias", BIAS) if biased else None)
         writer.output("y", np.float32, ["rows", OUTPUTS], linear(x, block))
         writer.save(folder / "linear.onnx")
@@ -60,7 +61,7 @@ def test_a_linear_multiplies_and_adds(tmp_path: Path, weight_format: WeightForma
 def test_an_outlier_in_one_row_costs_the_others_nothing(tmp_path: Path, weight_format: WeightFormat) -> None:
     opened = session(tmp_path, weight_format, True)
     (together,) = opened.run(None, {"x": ROWS})
-    alone = [opened.run(None, {"x": row[None]})[0][0] for row in ROWS]
+    alone = [opened.run(None, {"x": np.repeat(row[None], FEWEST_ROWS, axis=0)})[0][0] for row in ROWS]
     assert np.array_equal(np.stack(alone), together)
 
 
@@ -73,7 +74,7 @@ def test_linears_of_one_input_quantize_it_once(tmp_path: Path) -> None:
     with WeightFile(tmp_path / "weights.bin") as weights:
         writer = GraphWriter("linears", weights)
         x = writer.input("x", np.float32, ["rows", INPUTS])
-        linear = LinearWriter(writer, "int8", 127, 32)
+        linear = LinearWriter(writer, "int8", LEVELS, 32)
         for name in ("a", "b"):
             y = linear(x, Linear(name, constant(name + ".weight", WEIGHT)))
             writer.output(name, np.float32, ["rows", OUTPUTS], y)
@@ -84,13 +85,13 @@ def test_linears_of_one_input_quantize_it_once(tmp_path: Path) -> None:
     assert ops.count("QuantizeLinear") == 1 and ops.count("MatMulIntegerToFloat") == 2
 
 
-@pytest.mark.parametrize(("weight_format", "largest"), [("fp32", 1e-6), ("int8", 0.015), ("int4", 0.12)])
+@pytest.mark.parametrize(("weight_format", "largest"), ERRORS.items())
 def test_one_table_is_embedding_and_head(tmp_path: Path, weight_format: WeightFormat, largest: float) -> None:
     table = Embedding("tokens", constant("tokens", WEIGHT), 3.0)
     with WeightFile(tmp_path / "weights.bin") as weights:
         writer = GraphWriter("embedding", weights)
         ids = writer.input("ids", np.int64, ["rows"])
-        embed = EmbeddingWriter(writer, weight_format, 127, 32)
+        embed = EmbeddingWriter(writer, weight_format, LEVELS, 32)
         rows = embed(ids, table)
         writer.output("scores", np.float32, ["rows", OUTPUTS], embed.head(rows, table))
         writer.output("embedded", np.float32, ["rows", INPUTS], rows)
@@ -103,7 +104,7 @@ def test_one_table_is_embedding_and_head(tmp_path: Path, weight_format: WeightFo
 
 
 def test_a_folded_head_is_not_transposed_at_run_time(tmp_path: Path) -> None:
-    test_one_table_is_embedding_and_head(tmp_path, "int8", 0.015)
+    test_one_table_is_embedding_and_head(tmp_path, "int8", ERRORS["int8"])
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3

@@ -25,6 +25,7 @@ from hfx.exporter.openvino.linear import Activations
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.python_backends.engine.openvino_package import import_openvino
 from tests.unit import openvino_driver, tiny_generators
+from tests.unit.processors import LEVELS, int8_error
 
 Written = Callable[[str, Formats, Activations], Path]
 CAPACITY = 64
@@ -41,7 +42,7 @@ WAYS: dict[str, tuple[Formats, Activations]] = {
     "int4 head": (INT4_HEAD, "group"),
 }
 # Root-mean-square error of the logits, of their standard deviation; the nets are random, small and two layers deep.
-ERRORS = {"fp32": 1e-6, "int8": 0.05, "int4": 0.45}
+ERRORS = {"fp32": 1e-6, "int8": int8_error(0.05), "int4": 0.45}
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +53,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     def make(name: str, formats: Formats, activations: Activations) -> Path:
         folder = tmp_path_factory.mktemp(name)
         checkpoint = tiny_generators.save(folder, tiny_generators.build(name))
-        write_engine_folder(checkpoint, folder / "engine", formats, 127, openvino=True)
+        write_engine_folder(checkpoint, folder / "engine", formats, LEVELS, openvino=True)
         read = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
-        net = balanced(read, formats, 127)
-        writer = GeneratorWriter(net, formats, 127, activations)
+        net = balanced(read, formats, LEVELS)
+        writer = GeneratorWriter(net, formats, LEVELS, activations)
         if net.encoder is None:
             writer.decoder(folder / "engine" / "openvino_decoder.xml")
         else:

@@ -10,11 +10,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hfx.exporter.quantize import Quantized, half, row_wise, weight_only
+from hfx.exporter import quantize
+from hfx.exporter.quantize import Quantized, half, weight_only
 from tests import tiny_checkpoints
 from tests.unit import onnx_toys
+from tests.unit.processors import LEVELS
 
 HIDDEN, OUTER, TOKENS = 64, 48, 16
+
+
+def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
+    """Weights of as many levels as hfx writes here."""
+    return quantize.row_wise(source, levels)
+
+
 FORMS = [weight_only, row_wise]
 Form = Callable[[onnx.ModelProto], Quantized]
 
@@ -55,7 +64,7 @@ def layer(constant: np.ndarray, bias: np.ndarray | None = None, **attributes: ob
 
 def bound(form: Form, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """The largest error of x @ w when each weight, and for `row_wise` each input, is off by half a step."""
-    half_step = np.abs(w).max(0) / 127 / 2
+    half_step = np.abs(w).max(0) / (LEVELS if form is row_wise else 127) / 2
     error = np.abs(x).sum(-1, keepdims=True) * half_step
     if form is row_wise:
         half_input = np.abs(x).max(-1, keepdims=True) / 127 / 2

@@ -1,0 +1,24 @@
+"""What tests may expect of the processor that they run on.
+
+An x86 processor without VNNI adds u8 x s8 products in pairs, in 16 bits, which saturate where weights have more than 63
+levels: there hfx writes no others. It also has kernels of its own for a single row in ONNX Runtime's MatMulNBits and in
+OpenVINO's linears by group: they add up in another order, so that the last bits are not those of two or more rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hfx.exporter.runtime import weight_levels
+
+LEVELS = weight_levels()  # of the weights that hfx writes here
+FEWEST_ROWS = 1 if LEVELS == 127 else 2  # from which on more rows change no bit of a row; the engine's probe finds it
+
+
+def int8_error(at_127: float) -> float:
+    """The limit of a relative error with weights of LEVELS, where it is `at_127` with 127.
+
+    Rounding weights and rounding activations cost about the same at 127 levels, and their squares add up. Activations
+    always have 127, so that 63 levels of weights make the limit 1.6 times as large.
+    """
+    return at_127 * math.sqrt((1 + (127 / LEVELS) ** 2) / 2)
