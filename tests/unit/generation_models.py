@@ -88,9 +88,9 @@ def text_of(ids: Sequence[int]) -> str:
     return "".join(TEXT[token_id] for token_id in ids if token_id)
 
 
-def continued(text: str, count: int) -> str:
+def continued(text: str, count: int, eos: Sequence[int] = (0,)) -> str:
     """What the decoder toy writes after `text`: at most `count` letters."""
-    return text_of(engine_toys.greedy(ids_of(text), count, eos=[0]))
+    return text_of(engine_toys.greedy(ids_of(text), count, eos=eos))
 
 
 def answered(text: str, count: int) -> str:

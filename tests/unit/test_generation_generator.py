@@ -261,7 +261,7 @@ def test_a_stream_can_be_cancelled_from_another_thread(endless: TextGenerator) -
     found = joined(stream)
     thread.join()
     assert found[0].finish_reason == "cancelled"
-    assert found[0].text == continued("cat", found[0].output_tokens)
+    assert found[0].text == continued("cat", found[0].output_tokens, eos=())
 
 
 def test_a_cancelled_task_cancels_its_request(endless: TextGenerator) -> None:
