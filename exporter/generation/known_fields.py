@@ -26,7 +26,7 @@ IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id",
 ID_LISTS = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
 # Ids that the classes of configs have values of their own for.
 CLASS_IDS = (*IDS, "forced_eos_token_id")
-OTHERS = ("stop_strings", "num_return_sequences")
+OTHERS = ("stop_strings", "num_return_sequences", "renormalize_logits")
 # Fields that hfx has not, and the values with which they do nothing (null always does).
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "assistant_early_exit": (),
@@ -46,7 +46,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "num_beam_groups": (1,),
     "penalty_alpha": (0,),
     "prompt_lookup_num_tokens": (),
-    "renormalize_logits": (False,),
     "sequence_bias": (),
     "speculation_type": (),
     "token_healing": (False,),

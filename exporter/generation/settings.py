@@ -47,6 +47,7 @@ class GenerationSettings:
     begin_suppress: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     bad_words_at_start: bool = True
+    renormalize_logits: bool = False
     max_length: int | None = None
     prefix: str = ""
     origins: tuple[str, ...] = field(default=(), compare=False)
@@ -80,6 +81,7 @@ class GenerationSettings:
             "begin_suppress_tokens": list(self.begin_suppress),
             "bad_words_ids": [list(words) for words in self.bad_words],
             "bad_words_at_start": self.bad_words_at_start,
+            "renormalize_logits": self.renormalize_logits,
             "prefix": self.prefix,
         }
 
@@ -191,6 +193,7 @@ class _Reader:
             begin_suppress=self._ids("begin_suppress_tokens"),
             # As transformers: the end alone is no bad word.
             bad_words=tuple(words for words in self._bad_words() if words not in {(each,) for each in eos}),
+            renormalize_logits=self.fields.get("renormalize_logits") is True,  # as transformers reads it
             prefix=prefix,
             origins=tuple(sorted(set(self.origins.values()))),
         )

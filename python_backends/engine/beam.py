@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .endings import Endings
-from .processors import Processors
+from .processors import Processors, renormalize
 from .request import Completion, FinishReason, Request
 from .step import Step, check_best
 
@@ -94,6 +94,8 @@ class BeamSearch:
     def edit(self, scores: Floats) -> None:
         """Apply the processors, which act on log-probs here."""
         self._processors.edits(self._ids[:, : self._length]).apply(scores)
+        if self._settings.renormalize_logits:
+            renormalize(scores)
 
     def choose(self, values: Floats | None, ids: Array | None, log_probs: Floats | None = None) -> Step:
         """Continue the best beams; nothing is told before all is over."""

@@ -105,6 +105,14 @@ def repeats(histories: Array, size: int) -> tuple[Array, Array]:
     return row, histories[row, start + size - 1]
 
 
+def renormalize(scores: NDArray[np.float32]) -> None:
+    """Make log-probabilities of `scores` [rows, vocabulary] again, in place; a row without a finite one stays."""
+    highest = scores.max(axis=1, keepdims=True)
+    rows = np.isfinite(highest[:, 0])
+    shifted = scores[rows] - highest[rows]
+    scores[rows] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
 class _BadWords:
     """Token sequences that must not be completed; those of one token are `single`, an end token alone is allowed."""
 

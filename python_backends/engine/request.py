@@ -23,9 +23,9 @@ class Settings:
     `max_tokens` and `min_tokens` count new tokens (`max_new_tokens`, `min_new_tokens`). `decoder_prompt` is what an
     encoder-decoder's decoder starts with, and empty for a decoder-only model. `stop_sequences` end a sequence whose
     new tokens end with one of them. `bad_words_at_start`: whether a bad word may begin with the first token of the
-    prompt, as in transformers 5, and not in 4.57. Values that a way of decoding does not read (`temperature` without
-    `do_sample`, `length_penalty` without beams) must be in range and are otherwise ignored: they may be a checkpoint's
-    defaults. Lists are taken for tuples. Raises InvalidRequest.
+    prompt, as in transformers 5, and not in 4.57. `renormalize_logits` changes the scores of beams alone. Values that
+    a way of decoding does not read (`temperature` without `do_sample`, `length_penalty` without beams) must be in range
+    and are otherwise ignored: they may be a checkpoint's defaults. Lists are taken for tuples. Raises InvalidRequest.
     """
 
     max_tokens: int = 64
@@ -51,6 +51,7 @@ class Settings:
     begin_suppress_ids: Ids = ()
     bad_words_ids: tuple[Ids, ...] = ()
     bad_words_at_start: bool = True
+    renormalize_logits: bool = False
     stop_sequences: tuple[Ids, ...] = ()
     log_probs: bool = False
 
@@ -241,6 +242,7 @@ _CHECKS: dict[str, _Check] = {
     "begin_suppress_ids": _ids,
     "bad_words_ids": _sequences,
     "bad_words_at_start": _flag,
+    "renormalize_logits": _flag,
     "stop_sequences": _sequences,
     "log_probs": _flag,
 }

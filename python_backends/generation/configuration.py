@@ -65,6 +65,7 @@ class Configuration:
     begin_suppress_tokens: Ids
     bad_words_ids: tuple[Ids, ...]
     bad_words_at_start: bool
+    renormalize_logits: bool
     prefix: str
     languages: Languages | None
     clean_up_tokenization_spaces: bool
@@ -211,6 +212,7 @@ _CHECKS: dict[str, _Check] = {
     "begin_suppress_tokens": _list_of(_ID),
     "bad_words_ids": _list_of(_list_of(_ID)),
     "bad_words_at_start": _of(bool, "true or false"),
+    "renormalize_logits": _of(bool, "true or false"),
     "prefix": _of(str, "a text"),
     "languages": _optional(_languages),
     "clean_up_tokenization_spaces": _of(bool, "true or false"),

@@ -159,4 +159,5 @@ def _engine_settings(values: Mapping[str, Any], configuration: Configuration) ->
         begin_suppress_ids=configuration.begin_suppress_tokens,
         bad_words_ids=configuration.bad_words_ids,
         bad_words_at_start=configuration.bad_words_at_start,
+        renormalize_logits=configuration.renormalize_logits,
     )

@@ -42,6 +42,7 @@ def facts(**changed: Any) -> dict[str, Any]:
         "begin_suppress_tokens": [],
         "bad_words_ids": [],
         "bad_words_at_start": True,
+        "renormalize_logits": False,
         "prefix": "",
         "languages": None,
         "clean_up_tokenization_spaces": False,

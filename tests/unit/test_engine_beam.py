@@ -36,14 +36,15 @@ def answer(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> tu
     return drive(new_search(request(prompt, settings), 0), model, prompt)[1]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_ids_and_scores_equal_transformers_for_random_settings(family: str) -> None:
+@pytest.mark.parametrize(("family", "renormalize"), [*((family, False) for family in FAMILIES), ("bart", True)])
+def test_ids_and_scores_equal_transformers_for_random_settings(family: str, renormalize: bool) -> None:
     model, random = torch_model(family), np.random.default_rng(1)
     seen: Counter[str] = Counter()
     for case in range(CASES):
         beams = int(random.integers(2, 6))
         returned = int(random.integers(1, beams + 1))
-        settings = random_settings(model, random, num_beams=beams, num_return_sequences=returned)
+        fixed = {"num_beams": beams, "num_return_sequences": returned, "renormalize_logits": renormalize}
+        settings = random_settings(model, random, **fixed)
         prompt = model.prompt(case)
         expected = model.generate(prompt, settings)
         completions = answer(model, prompt, settings)

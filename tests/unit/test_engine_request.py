@@ -62,6 +62,7 @@ BAD: tuple[tuple[str, Any, str], ...] = (
     ("bad_words_ids", (1, 2), "lists of token ids"),
     ("bad_words_ids", ((),), "none of them empty"),
     ("bad_words_at_start", 1, "true or false"),
+    ("renormalize_logits", 1, "true or false"),
     ("stop_sequences", "stop", "lists of token ids"),
     ("stop_sequences", (("a",),), "token ids"),
     ("log_probs", 3, "true or false"),

@@ -122,6 +122,13 @@ def test_a_field_that_hfx_has_not_may_be_there_if_it_does_nothing(tmp_path: Path
         assert settings(tmp_path, {name: value}) == settings(tmp_path, {})
 
 
+@pytest.mark.parametrize(("stated", "meant"), [(True, True), (False, False), (None, False)])
+def test_scores_are_renormalized_where_the_checkpoint_says_so(tmp_path: Path, stated: bool | None, meant: bool) -> None:
+    """As generation_config.json of opus-mt does."""
+    found = settings(tmp_path, {"renormalize_logits": stated})
+    assert (found.renormalize_logits, found.as_json()["renormalize_logits"]) == (meant, meant)
+
+
 def test_every_field_of_transformers_is_known() -> None:
     from transformers import GenerationConfig
 
@@ -138,7 +145,6 @@ UNSUPPORTED = {
     "eta_cutoff": 0.01,
     "encoder_repetition_penalty": 1.5,
     "encoder_no_repeat_ngram_size": 3,
-    "renormalize_logits": True,
     "exponential_decay_length_penalty": [10, 1.1],
     "sequence_bias": [[[5], 1.0]],
     "guidance_scale": 1.5,

@@ -103,6 +103,7 @@ def generation_config(settings: Settings) -> GenerationConfig:
         suppress_tokens=list(settings.suppress_ids) or None,
         begin_suppress_tokens=list(settings.begin_suppress_ids) or None,
         bad_words_ids=[list(word) for word in settings.bad_words_ids] or None,
+        renormalize_logits=settings.renormalize_logits,
         use_cache=False,
         return_dict_in_generate=True,
         output_scores=True,
