@@ -14,23 +14,28 @@ import pytest
 from hfx.client import Client
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import ExportOptions, make_plan
+from hfx.exporter.runtime import weight_levels
 from hfx.exporter.source import open_checkpoint
 from hfx.manifest import Manifest
 from hfx.triton import EmbeddedServer
 from tests import zoo
 
-# Published name -> (checkpoint, precision, runtime). Both precisions of every task, and both runtimes of one.
+VNNI = weight_levels() == 127
+
+# Published name -> (checkpoint, precision, runtime). Both precisions of every task, and both runtimes of one. Without
+# VNNI the last bits of OpenVINO's int8 encoders often depend on the batch, and an export that asks for them is refused;
+# where they don't, OpenVINO has 8-bit weights all the same, and `entities` and `answers` lose too much with 7 bits.
 PUBLISHED = {
     "sentiment-fp32": ("sentiment-distilbert", "fp32", "onnxruntime"),
     "sentiment-fp32-openvino": ("sentiment-distilbert", "fp32", "openvino"),
-    "sentiment-int8": ("sentiment-distilbert", "int8", "openvino"),
+    "sentiment-int8": ("sentiment-distilbert", "int8", "openvino" if VNNI else "auto"),
     "sentiment-int8-rows": ("sentiment-distilbert", "int8", "onnxruntime"),
     "topics-fp32": ("topics-roberta", "fp32", "auto"),
     "topics-int8": ("topics-roberta", "int8", "auto"),
     "entities-fp32": ("entities-bert", "fp32", "auto"),
-    "entities-int8": ("entities-bert", "int8", "auto"),
+    "entities-int8": ("entities-bert", "int8", "auto" if VNNI else "openvino"),
     "answers-fp32": ("answers-bert", "fp32", "auto"),
-    "answers-int8": ("answers-bert", "int8", "auto"),
+    "answers-int8": ("answers-bert", "int8", "auto" if VNNI else "openvino"),
     "nli-fp32": ("nli-bart", "fp32", "auto"),
     "nli-int8": ("nli-bart", "int8", "auto"),
     "similar-fp32": ("similar-mpnet", "fp32", "auto"),
@@ -53,7 +58,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def export_zoo(
     checkpoint: str, repository: Path, name: str, precision: str, runtime: str = "auto", **options: object
 ) -> Manifest:
-    """Export a zoo checkpoint for CPU into `repository`."""
+    """Export a zoo checkpoint for CPU into `repository`.
+
+    7-bit weights, as a processor without VNNI takes them, cost stories-gpt2 1.1 % of its tokens: there 2 % may change.
+    """
+    if checkpoint == "stories-gpt2" and precision == "int8" and not VNNI:
+        options = {"max_drop": 0.02, **options}
     chosen = ExportOptions(
         name=name,
         precision=precision,
