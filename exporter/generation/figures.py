@@ -79,7 +79,7 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
         raise VerificationFailed(
             f"{what} does not continue texts like the checkpoint: {'; '.join(failed)}.",
             f"Nothing was published. {OWN_TEXTS if figures.forced.texts == 'bundled' else ''}"
-            "Use another --precision, or accept more with --max-drop.",
+            "Use another --precision or --cpu-runtime, or accept more with --max-drop.",
         )
 
 

@@ -139,7 +139,7 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
     if failed := [text for text, passed in checks.items() if not passed]:
         raise VerificationFailed(
             f"{what} does not answer like the checkpoint on {figures.requests} requests: {'; '.join(failed)}.",
-            "Nothing was published. Use another --precision, or accept more with --max-drop.",
+            "Nothing was published. Use another --precision or --cpu-runtime, or accept more with --max-drop.",
         )
 
 
