@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.unit.tiny_translators import TRANSLATORS
 pytestmark = pytest.mark.triton
 
 TEXT = "the cat sat on the mat."
+MASK = "<mask>"
 PAIRS = TRANSLATORS["mbart"].pairs
 
 
@@ -38,6 +40,20 @@ def test_the_client_takes_languages(writing_server: EmbeddedServer, writers: Pat
             for index, (source, target) in enumerate(PAIRS):
                 found = client.generate(TRANSLATOR, TEXT, source_lang=source, target_lang=target)
                 assert found.text == wanted[index].text
+
+
+def test_a_text_with_a_token_without_embedding_is_refused_alone(writing_server: EmbeddedServer, writers: Path) -> None:
+    good, bad = asks()[0], Ask(TRANSLATOR, f"the {MASK} sat.")
+    wanted = in_process(writers, [good])[0]
+    for name, door in DOORS.items():
+        with ThreadPoolExecutor() as pool:
+            refused, *answers = [pool.submit(door, writing_server, ask) for ask in (bad, good, good)]
+            with pytest.raises(AskFailed, match=f"text_input is '{MASK}'.*no embedding"):
+                refused.result()
+            assert [answer.result() for answer in answers] == [wanted] * 2, name
+    for url in (writing_server.grpc_url, writing_server.http_url):
+        with Client(url) as client, pytest.raises(HfxError, match=MASK):
+            client.generate(TRANSLATOR, bad.text)
 
 
 @pytest.mark.parametrize("field", ["source_lang", "target_lang"])

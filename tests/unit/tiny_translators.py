@@ -126,7 +126,7 @@ def save(folder: Path, name: str) -> Path:
     """The checkpoint of one of TRANSLATORS in `folder`."""
     translator = TRANSLATORS[name]
     tokenizer = translator.tokenizer()
-    size = len(tokenizer)
+    size = len(tokenizer) - (name == "mbart")  # whose <mask> has no embedding, as in BART-large-CNN
     decoder = {"decoder_vocab_size": size, "decoder_start_token_id": 1} if name == "marian" else {}
     generation: dict[str, Any] = {"max_new_tokens": 12, "no_repeat_ngram_size": 2}
     if name == "marian":
