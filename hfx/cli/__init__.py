@@ -25,7 +25,9 @@ INTERRUPTED = 130  # 128 + SIGINT
 READER_GONE = 141  # 128 + SIGPIPE
 # Modules of the extras (pyproject.toml), for those who installed less.
 EXTRAS = {
-    "export": "scipy tokenizers torch transformers onnx onnx_ir onnxruntime openvino safetensors huggingface_hub",
+    "export": (
+        "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors huggingface_hub"
+    ),
     "perf": "pydantic hdrh psutil pyarrow locust optuna altair vl_convert jinja2",
 }
 # typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
