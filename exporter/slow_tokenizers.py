@@ -18,6 +18,7 @@ from hfx.exporter.config_file import read_json
 
 SPACE = "▁"  # SentencePiece's space
 MODELS = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "sentencepiece.model")
+MARIAN_MODELS = ("source.spm", "target.spm")
 NUMBER_COMMA = re.compile("[0-9],$")
 NEVER_IN_TEXT = -100.0  # ALBERT's own score for pieces that its Python tokenizer splits again
 # Non-characters, which no text has: before a token that no text may become; for an unknown language; for several
@@ -53,6 +54,19 @@ def read_model(file: Path) -> Any:
     model = import_protobuf().ModelProto()
     model.ParseFromString(file.read_bytes())
     return model
+
+
+def damaged_model(folder: Path) -> str | None:
+    """The name of a file in `folder` that should be a SentencePiece model and is none, as a pointer of git-lfs."""
+    from google.protobuf.message import DecodeError
+
+    for name in (*MODELS, *MARIAN_MODELS):
+        try:
+            if (folder / name).is_file() and not read_model(folder / name).pieces:
+                return name
+        except DecodeError:
+            return name
+    return None
 
 
 def _sentencepiece(tokenizer: Any, model: Any) -> Any:

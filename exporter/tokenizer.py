@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError, UsageError
-from hfx.exporter.config_file import read_json
+from hfx.exporter.config_file import AGAIN, read_json
 from hfx.exporter.load import first_lines
 from hfx.exporter.quiet import quiet_libraries
-from hfx.exporter.slow_tokenizers import as_fast
+from hfx.exporter.slow_tokenizers import as_fast, damaged_model
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer_trial import BYTES, SECONDS, TrialFailed, TrialStopped, try_tokenizer
 from hfx.exporter.transformers_versions import keep_tokenizer_file
@@ -38,6 +38,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     loader: Any = AutoTokenizer
 
     _check_tokenizer_config(checkpoint.folder)
+    if not (checkpoint.view / TOKENIZER_FILE).is_file() and (name := damaged_model(checkpoint.view)):
+        raise CheckpointCorrupt(f"{checkpoint.folder / name} is no SentencePiece model.", AGAIN)
     _try(checkpoint, checkpoint.view / TOKENIZER_FILE)
     try:
         with quiet_libraries():

@@ -195,6 +195,15 @@ def test_ids_with_a_gap_are_corrupt(marian_folder: Path, tmp_path: Path) -> None
         loaded(folder)
 
 
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"\x0a\xff\xff\xff\xff\x7f"])
+def test_a_file_that_is_no_sentencepiece_model_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "xlm-roberta"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(content)
+    with pytest.raises(CheckpointCorrupt, match=r"sentencepiece\.bpe\.model is no SentencePiece model"):
+        loaded(tmp_path)
+
+
 def test_bytes_are_their_python_tokenizer(byt5_folder: Path) -> None:
     from transformers import ByT5Tokenizer
 
