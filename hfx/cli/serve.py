@@ -148,4 +148,6 @@ def _announce(server: Server, report: Reporter) -> None:
 
 def _print_lines(server: DockerServer, report: Reporter) -> None:
     image, run = server.image_command(), server.command()
+    if image[-1] == "." and not Path("docker", "Dockerfile").is_file():
+        report.warn("Run docker build in the root of a checkout of hfx, where docker/Dockerfile is.")
     report.result({"command": run, "image": image}, [shlex.join(image), shlex.join(run)])
