@@ -26,7 +26,8 @@ READER_GONE = 141  # 128 + SIGPIPE
 # Modules of the extras (pyproject.toml), for those who installed less.
 EXTRAS = {
     "export": (
-        "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors huggingface_hub"
+        "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
+        "huggingface_hub"
     ),
     "perf": "pydantic hdrh psutil pyarrow locust optuna altair vl_convert jinja2",
 }
