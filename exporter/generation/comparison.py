@@ -23,7 +23,7 @@ from hfx.exporter.generation.reference import Reference
 from hfx.exporter.options import Precision
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
-from hfx.python_backends.engine.errors import ModelRefused, ProviderMissing
+from hfx.python_backends.engine.errors import ModelRefused, ProviderMissing, StepFailed
 from hfx.python_backends.engine.sessions import SessionSettings
 
 # What a device's files run on here, the best first: those for GPUs on the CPU where there is no GPU.
@@ -166,7 +166,14 @@ def _figures(
     for runtime in runtimes:
         session = SessionSettings(plan.threads, provider, runtime=runtime)
         folder = standard.version / device
-        figures[runtime] = gate.measure(folder, plan, standard.reference, standard.work, session)
+        try:
+            figures[runtime] = gate.measure(folder, plan, standard.reference, standard.work, session)
+        except StepFailed as error:
+            raise VerificationFailed(
+                f"The {plan.built[device]} engine for {device.upper()} ({runtime}) does not continue texts like the "
+                f"checkpoint: {error.message}.",
+                "Nothing was published. Use another --precision or --cpu-runtime.",
+            ) from error
         let_go()
         if failures(figures[runtime], allowed):
             break
