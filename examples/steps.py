@@ -25,12 +25,16 @@ FREE = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 
 @dataclass(frozen=True)
 class Part:
-    """A published model, the trained checkpoint that it is made of, and what a demo of it does with a server's URL."""
+    """A published model, the trained checkpoint that it is made of, and what a demo of it does with a server's URL.
+
+    `options` are more words of its `hfx export`.
+    """
 
     title: str
     name: str
     checkpoint: str
     show: Callable[[str], None]
+    options: tuple[str, ...] = ()
 
 
 def demonstrate(parts: Sequence[Part]) -> None:
@@ -45,7 +49,7 @@ def demonstrate(parts: Sequence[Part]) -> None:
         say("From checkpoint to model repository")
         for part, checkpoint in zip(parts, checkpoints, strict=True):
             words = ["--name", part.name, "--quantize", "--device", "cpu", "--repository", str(repository)]
-            hfx("export", str(checkpoint), *words)
+            hfx("export", str(checkpoint), *words, *part.options)
         hfx("list", str(repository))
         say("A real Triton")
         with _served(repository) as url:
