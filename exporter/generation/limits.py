@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hfx.exporter.options import Precision
-from hfx.local import Device
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ LIMITS: Mapping[Precision, Limits] = {
 DEFAULT_MAX_DROP = 0.01
 
 
-def limits(precision: Precision, max_drop: float | None, device: Device = "cpu") -> Limits:
+def limits(precision: Precision, max_drop: float | None, same_in_any_batch: bool = True) -> Limits:
     """The limits of a precision; `max_drop` is the share of tokens that the user lets change.
 
-    GPU libraries choose kernels by batch size, so that the last bits depend on it by nature.
+    Without `same_in_any_batch`, other log-probabilities in another batch are recorded, and allowed.
     """
-    chosen = replace(LIMITS[precision], company=0 if device == "cpu" else None)
+    chosen = replace(LIMITS[precision], company=0 if same_in_any_batch else None)
     if max_drop is None:
         return chosen
     share = 1.0 - max_drop

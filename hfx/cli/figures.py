@@ -39,5 +39,9 @@ def _generator_line(figures: Mapping[str, Any]) -> str:
         f"{100 * figures['agreement']:.2f} %"
         + (f" (beside {100 * forced['ties']:.2f} % ties)" if forced["ties"] else "")
         + f", largest difference of a logit {forced['delta']:.1e}, same texts: {same}, "
-        + ("alone and in a batch the same tokens" if other == 0 else f"{other} texts with other tokens alone")
+        + (
+            "alone and in a batch equal to the bit"
+            if other == 0
+            else f"{other} texts whose last bits depend on the batch"
+        )
     )

@@ -6,12 +6,15 @@ and with int8 or int4 a last bit can become another token. Knows nothing of mode
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from .errors import ProcessorUnsuited
 from .plan import Ids
 from .runner import Outputs
 from .spec import EngineSpec
+
+LOG = logging.getLogger(__name__)
 
 CONTEXT = 80  # tokens before a probed step: more than a block, so that attention may be split among threads
 SOME = 16  # different tokens of the probe
@@ -20,6 +23,7 @@ SOURCE, SOURCES = 16, 16  # tokens of a source, and how many are encoded togethe
 
 COUNTS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 MOST_LEAST = 16  # sequences; where more were needed, a runtime that needs none is faster
+USUAL = 2  # what most processors need
 
 WIDE = 1024  # of a model's hidden size
 
@@ -36,11 +40,12 @@ def rows_for(slots: int) -> int:
     return max(slots, MOST_LEAST)
 
 
-def least_sequences(logits_of: LogitsOf, slots: int) -> int:
+def least_sequences(logits_of: LogitsOf, slots: int, required: bool = False) -> int:
     """The least number of sequences from which on a step gives each the same answer, to the bit.
 
     `logits_of(count)` are the bytes of the first sequence's logits in steps of `count`, at most rows_for(slots); it is
-    called for falling counts. Raises ProcessorUnsuited where the number is larger than MOST_LEAST.
+    called for falling counts. Where the number is larger than MOST_LEAST, it is USUAL with a line in the log, or where
+    the promise is `required`, ProcessorUnsuited is raised.
     """
     most = rows_for(slots)
     least, wanted = most, logits_of(most)
@@ -48,11 +53,13 @@ def least_sequences(logits_of: LogitsOf, slots: int) -> int:
         if logits_of(count) != wanted:
             break
         least = count
-    if least > MOST_LEAST:
-        raise ProcessorUnsuited(
-            f"on this processor, answers depend on the batch up to {least} sequences", "Use fewer slots"
-        )
-    return least
+    if least <= MOST_LEAST:
+        return least
+    reason = f"on this processor, answers depend on the batch up to {least} sequences"
+    if required:
+        raise ProcessorUnsuited(reason, "Use fewer slots")
+    LOG.warning("%s: their last bits may differ", reason)
+    return USUAL
 
 
 def answers(spec: EngineSpec, run: Callable[[int], Outputs], length: int = 0) -> bytes:

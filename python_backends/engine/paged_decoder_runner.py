@@ -51,6 +51,7 @@ class PagedDecoderRunner:
         self._prompts.bind(self.cache.inputs())
         self.rows = PagedRows(self.cache, rows + 2, spec.max_length, self._steps)
         self._bound = 0
+        self._required = settings.runtime is None  # where the caller left the choice, there is another runtime
         self._least = 1  # sequences of a step
         self.mixes = True
         self._least, self.mixes = self._least_sequences(slots), self._is_same_beside()
@@ -166,7 +167,7 @@ class PagedDecoderRunner:
                 self.land(row)
             return answers(self._spec, lambda token: self._step_of(token, rows), length)
 
-        return least_sequences(logits_of, slots)
+        return least_sequences(logits_of, slots, self._required)
 
     def _step_of(self, token: int, rows: int) -> Outputs:
         self.ids[:rows] = token

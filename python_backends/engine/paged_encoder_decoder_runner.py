@@ -53,6 +53,7 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
         self._opening = threading.Lock()
         self.lanes: dict[int, PagedLane] = {}
         self._together = self._is_same_together()
+        self._required = settings.runtime is None  # where the caller left the choice, there is another runtime
         self._least = 1  # units of a step
         self._least = self._least_units(slots)
 
@@ -139,7 +140,7 @@ class PagedEncoderDecoderRunner(EncodedPrompts):
                 lane.share(0, unit)
             return answers(self._spec, lambda token: step(token, units))
 
-        least = least_sequences(logits_of, slots // width)
+        least = least_sequences(logits_of, slots // width, self._required)
         self.give_back()
         del self.lanes[width]
         return least

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.openvino.formats import activations_for
 from hfx.exporter.runtime import weight_levels
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.batch_probe import least_sequences
@@ -66,6 +67,8 @@ def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tupl
 
 
 def check_in_any_company(folder: Path, requests: list[Request], runtime: str, slots: int = 24) -> None:
+    if runtime == "openvino" and activations_for() == "row":
+        pytest.skip("its kernels for AMX are not known: the gate decides there")
     with Engine.open(folder, slots=slots, max_queue=len(requests), threads=2, runtime=runtime) as engine:
         assert engine.runtime == runtime
         together = answers(engine, requests, len(requests))
@@ -134,5 +137,9 @@ def test_steps_have_as_many_sequences_as_give_the_same_answer(other: dict[int, b
 
 
 def test_a_processor_on_which_large_batches_answer_otherwise_is_refused() -> None:
+    def logits_of(count: int) -> bytes:
+        return b"many" if count == 64 else b"few"
+
     with pytest.raises(ProcessorUnsuited, match="up to 64 sequences"):
-        least_sequences(lambda count: b"many" if count == 64 else b"few", 64)
+        least_sequences(logits_of, 64, required=True)
+    assert least_sequences(logits_of, 64) == 2  # with a line in the log, where there is no choice
