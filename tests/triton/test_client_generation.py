@@ -242,9 +242,10 @@ def test_a_dead_engine_does_not_hang_its_readers(protocol: str, generators: Path
     with EmbeddedServer(generators) as server:
         url = server.grpc_url if protocol == "grpc" else server.http_url
         with Client(url, idle_timeout=1.0, timeout=30, retries=0) as client:
+            pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end
             stream = client.stream(MODEL, TEXT, LONG)
             next(stream)
-            for pid in server.stubs()[f"{MODEL}_stream_0_0"]:
+            for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             began = time.monotonic()
             with pytest.raises(ServerError):
