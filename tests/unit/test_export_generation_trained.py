@@ -87,6 +87,14 @@ def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
         assert figures["value"] == manifest_of(tmp_path / "r", "m").parity["data"][data.name]["torch"]
         again = verify.against_checkpoint(opened, generator.infer_all, "cpu", None)
         assert again["same"] == again["at_export"] == 1.0
+        assert (again["alone"], again["other_alone"]) == (8, 0)
+
+        def other_alone(requests: Any) -> Any:
+            answers = generator.infer_all(requests)
+            return answers if len(requests) > 1 else [{**answers[0], "output_log_probs": [[0.0]]}]
+
+        with pytest.raises(VerificationFailed, match="other log-probabilities alone"):
+            verify.against_checkpoint(opened, other_alone, "cpu", None)
         with pytest.raises(VerificationFailed, match="--min"):
             verify.on_data(opened, generator.infer_all, DataOptions(data, minimum=1.01))
 
