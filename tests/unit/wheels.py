@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("hfx", "exporter", "client", "python_backends", "pyproject.toml", "README.md")  # the links, and what they mean
+PARTS = ("hfx", "pyproject.toml", "README.md")
 
 
 def build_wheel(folder: Path) -> Path:
@@ -18,7 +18,7 @@ def build_wheel(folder: Path) -> Path:
     for part in PARTS:
         source, target = ROOT / part, checkout / part
         if source.is_dir():
-            shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, target)
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(checkout)]
