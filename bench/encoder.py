@@ -25,7 +25,7 @@ from bench.repositories import chosen_runtime, export
 from bench.serving import Servers, asks_of
 from bench.texts import of_length
 from hfx.errors import FetchFailed, OpenFailed
-from hfx.perf.load import Asks
+from hfx.perf.load import RequestSet
 from hfx.perf.peers.resident import Resident
 
 
@@ -111,7 +111,7 @@ class _Bench:
                 self.figures[*key, "ms"].append(1e3 * statistics.median(sample.seconds))
                 self.figures[*key, "processor ms"].append(1e3 * sample.cpu_seconds)
 
-    def _load(self, servers: Servers, precision: str, width: int, asks: Asks) -> None:
+    def _load(self, servers: Servers, precision: str, width: int, asks: RequestSet) -> None:
         for concurrency in self.settings.concurrencies:
             batch = min(concurrency, max(self.settings.batches))
             known = self.figures["hfx", "net", precision, width, _nearest(batch, self.settings.batches), "ms"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfx import names
-from hfx.perf.builtin import Generated, Limits
-from hfx.perf.load import Ask, Asks, Closed
-from hfx.perf.measuring import Order, server_target
+from hfx.perf.builtin import Generated
+from hfx.perf.load import Closed, Limits, Request, RequestSet
+from hfx.perf.measuring import MeasureSpec, server_target
 from hfx.perf.tools.install import fetch
 from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 from hfx.triton import EmbeddedServer
@@ -53,7 +53,7 @@ class Servers:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def measure(self, model: str, asks: Asks, concurrency: int, requests: int) -> Served:
+    def measure(self, model: str, asks: RequestSet, concurrency: int, requests: int) -> Served:
         """At least `requests` of ASKS, `concurrency` at a time, by perf_analyzer: a Python client would be measured."""
         server = self._servers[model]
         before = server.statistics()[model + names.NET_SUFFIX]
@@ -63,16 +63,16 @@ class Servers:
         assert load.latency is not None
         return Served(load.throughput, load.latency.p50, load.latency.p99, rows / max(runs, 1))
 
-    def warm(self, model: str, asks: Asks, concurrency: int) -> None:
+    def warm(self, model: str, asks: RequestSet, concurrency: int) -> None:
         """Requests that nobody counts: every shape of ASKS is met, memory pools have grown."""
         self._load(model, asks, concurrency, WARM_REQUESTS)
 
-    def _load(self, model: str, asks: Asks, concurrency: int, requests: int) -> Generated:
+    def _load(self, model: str, asks: RequestSet, concurrency: int, requests: int) -> Generated:
         limits = Limits(requests=max(requests, FEWEST_ROUNDS * concurrency), warmup_requests=concurrency)
-        order = Order(asks, limits, tool="perf_analyzer", stream=False)
+        order = MeasureSpec(asks, limits, tool="perf_analyzer", stream=False)
         return run_perf_analyzer(server_target(self._servers[model], model), Closed(concurrency), order)
 
 
-def asks_of(texts: Iterable[str]) -> Asks:
+def asks_of(texts: Iterable[str]) -> RequestSet:
     """Requests for a classifier, sent in turn."""
-    return Asks(tuple(Ask({names.TEXT_INPUT: (text,)}) for text in texts), "texts of the benchmark")
+    return RequestSet(tuple(Request({names.TEXT_INPUT: (text,)}) for text in texts), "texts of the benchmark")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from hfx.errors import UsageError
 from hfx.names import BEAM_WIDTH, NET_SUFFIX, NUM_BEAMS, STREAM_SUFFIX, TOKENIZE_SUFFIX
-from hfx.perf.load import Asks
+from hfx.perf.load import RequestSet
 from hfx.perf.machine import roofline, tokens_read
 from hfx.perf.results.schema import Rates, Run
 from hfx.perf.server.engine import engine_step
 
 
-def against_limit(run: Run, repository: Path, rates: Rates, asks: Asks | None = None) -> Run:
+def against_limit(run: Run, repository: Path, rates: Rates, asks: RequestSet | None = None) -> Run:
     """RUN with the limit of a machine of these RATES, where it can be known of the model in REPOSITORY.
 
     A model that writes nothing does not tell how much it read: its limit needs the ASKS. With beams it is not known, as
@@ -37,7 +37,7 @@ def against_limit(run: Run, repository: Path, rates: Rates, asks: Asks | None = 
     return replace(run, roofline=found)
 
 
-def _searches(repository: Path, model: str, asks: Asks | None) -> bool:
+def _searches(repository: Path, model: str, asks: RequestSet | None) -> bool:
     """Whether a request has beams, by its own word or by the model's."""
     settings = repository / (model + STREAM_SUFFIX) / "1" / "generation.json"
     if not settings.is_file():  # an encoder
@@ -47,7 +47,7 @@ def _searches(repository: Path, model: str, asks: Asks | None) -> bool:
     return any(inputs.get(NUM_BEAMS, inputs.get(BEAM_WIDTH, (usual,))) != (1,) for inputs in given)
 
 
-def _read(repository: Path, model: str, asks: Asks | None) -> float | None:
+def _read(repository: Path, model: str, asks: RequestSet | None) -> float | None:
     """The tokens of an average request; None where there is no tokenizer, or one of ASKS is refused by it."""
     if asks is None or not (repository / (model + TOKENIZE_SUFFIX)).is_dir():
         return None

@@ -29,7 +29,7 @@ from locust.stats import CSV_STATS_INTERVAL_SEC
 from hfx import names
 from hfx.client import Client
 from hfx.errors import HfxError, UsageError
-from hfx.perf.load import Ask, Asks, from_file, parse_columns, parse_lengths, synthetic, text_tensors
+from hfx.perf.load import Request, RequestSet, from_file, parse_columns, parse_lengths, synthetic, text_tensors
 
 grpc_gevent.init_gevent()
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells every request
@@ -46,7 +46,7 @@ def now() -> float:
 class Turns:
     """Which request is next, and when it is due; shared by all users."""
 
-    def __init__(self, asks: Asks, times: tuple[float, ...], records: TextIO | None) -> None:
+    def __init__(self, asks: RequestSet, times: tuple[float, ...], records: TextIO | None) -> None:
         self.asks = asks
         self.spawned = Event()
         self._numbers = itertools.count()
@@ -54,7 +54,7 @@ class Turns:
         self._records = records
         self._start = 0.0
 
-    def next(self) -> tuple[Ask, float]:
+    def next(self) -> tuple[Request, float]:
         """The next request and when it is due. Raises StopUser after the last one."""
         number = next(self._numbers)
         if not self._times:
@@ -129,12 +129,12 @@ def _turns(environment: Any) -> Turns:
     return Turns(read_asks(chosen, host), times, records)
 
 
-def read_asks(chosen: Any, host: str) -> Asks:
+def read_asks(chosen: Any, host: str) -> RequestSet:
     """The requests: as hfx perf run wrote them, of a data file, or synthetic."""
     if chosen.requests_file:
         lines = Path(chosen.requests_file).read_text(encoding="utf-8").splitlines()
         asks = (json.loads(line) for line in lines)
-        return Asks(tuple(Ask({name: tuple(values) for name, values in ask.items()}) for ask in asks), "")
+        return RequestSet(tuple(Request({name: tuple(values) for name, values in ask.items()}) for ask in asks), "")
     if not chosen.model:
         raise UsageError("No model is named.", "Give --model NAME, or set HFX_MODEL.")
     with Client(host, timeout=chosen.request_timeout, retries=0) as client:
@@ -191,7 +191,7 @@ class AskingUser(User):
             }
         )  # fmt: skip
 
-    def answers(self, ask: Ask) -> Iterator[tuple[float, tuple[int, int, int, str]]]:
+    def answers(self, ask: Request) -> Iterator[tuple[float, tuple[int, int, int, str]]]:
         """When each part of the answer came, and its tokens read, written and left out, and why it ended."""
         outputs = self.client.infer(self.model, {name: list(values) for name, values in ask.inputs.items()})
         read, written, cut = (_number(outputs, name) for name in COUNTS)
@@ -227,7 +227,7 @@ class StreamingUser(AskingUser):
     host = "grpc://127.0.0.1:8001"
     protocol = "stream"
 
-    def answers(self, ask: Ask) -> Iterator[tuple[float, tuple[int, int, int, str]]]:
+    def answers(self, ask: Request) -> Iterator[tuple[float, tuple[int, int, int, str]]]:
         """See AskingUser."""
         begin = now()
         text, settings = _as_keywords(ask)
@@ -242,7 +242,7 @@ class StreamingUser(AskingUser):
 COUNTS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)
 
 
-def _as_keywords(ask: Ask) -> tuple[str, dict[str, Any]]:
+def _as_keywords(ask: Request) -> tuple[str, dict[str, Any]]:
     """The text, and the settings as `client.stream` takes them."""
     given = {name: values for name, values in ask.inputs.items() if name not in (names.TIMEOUT_MS, names.STREAM)}
     settings = {name: list(values) if name == names.STOP_WORDS else values[0] for name, values in given.items()}

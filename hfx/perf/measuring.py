@@ -16,8 +16,8 @@ from hfx.client import Client, ModelMetadata
 from hfx.client.tasks import task_of
 from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
-from hfx.perf.builtin import Generated, Limits, Progress
-from hfx.perf.load import Asks, Plan, Slo
+from hfx.perf.builtin import Generated, Progress
+from hfx.perf.load import Limits, Plan, RequestSet, Slo
 from hfx.perf.results.schema import Load, Requests, Run, Scalar, Subject
 from hfx.perf.server import ServerWatch, Sources, Statistics, place
 
@@ -47,13 +47,13 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Order:
+class MeasureSpec:
     """What is asked, how long and how, but not how many at a time. `stream` None: as the task is usually used.
 
     `arguments` are further flags of perf_analyzer's or locust's own.
     """
 
-    asks: Asks
+    asks: RequestSet
     limits: Limits
     slo: Slo | None = None
     tool: str = "builtin"
@@ -95,7 +95,7 @@ def placed(target: Target) -> Target:
 def measure(
     target: Target,
     plan: Plan,
-    order: Order,
+    spec: MeasureSpec,
     *,
     label: str = "",
     round: int = 0,
@@ -109,23 +109,23 @@ def measure(
     Raises UsageError for what the model or the tool can't take, ServerUnreachable, ModelUnknown, and LoadFailed when
     there was not one answer.
     """
-    target, order = _known(target, order)
+    target, spec = _known(target, spec)
     stop = stop or threading.Event()
-    door = target.model + STREAM_SUFFIX if order.stream else target.model
+    door = target.model + STREAM_SUFFIX if spec.stream else target.model
     sources = Sources(target.model, target.grpc_url, target.metrics_url, target.pid)
     with ServerWatch(sources) as server:
-        made = _generate(target, plan, order, _counting(server, order.limits, watch), stop)
+        made = _generate(target, plan, spec, _counting(server, spec.limits, watch), stop)
         side = server.end(door, made.requests.succeeded)
     if not made.requests.succeeded and not stop.is_set():
         raise nothing(target.model, made.requests)
     run = run_of(
         made,
-        _subject(target, order, label, settings),
-        plan.load(order.asks.words, order.limits.words, case),
+        _subject(target, spec, label, settings),
+        plan.load(spec.asks.words, spec.limits.words, case),
         round,
     )
     notes = (*made.notes, *server.failures, *_unknown(target))
-    return replace(run, slo=order.slo.text if order.slo else "", server=side, notes=notes)
+    return replace(run, slo=spec.slo.text if spec.slo else "", server=side, notes=notes)
 
 
 def run_of(made: Generated, subject: Subject, load: Load, round: int = 0) -> Run:
@@ -165,15 +165,15 @@ def nothing(model: str, requests: Requests) -> LoadFailed:
     )
 
 
-def _subject(target: Target, order: Order, label: str, settings: Mapping[str, Scalar]) -> Subject:
+def _subject(target: Target, spec: MeasureSpec, label: str, settings: Mapping[str, Scalar]) -> Subject:
     return Subject(
         label=label or target.model,
         model=target.model,
-        tool=order.tool,  # type: ignore[arg-type]
+        tool=spec.tool,  # type: ignore[arg-type]
         task=target.task,
         device=target.device,  # type: ignore[arg-type]
         precision=target.precision,
-        door="grpc-stream" if order.stream else "grpc",
+        protocol="grpc-stream" if spec.stream else "grpc",
         settings=dict(settings),
     )
 
@@ -185,18 +185,18 @@ def _unknown(target: Target) -> tuple[str, ...]:
     return ("The server's metrics were not found (--metrics-url): its decode steps are not known.",)
 
 
-def _known(target: Target, order: Order) -> tuple[Target, Order]:
+def _known(target: Target, spec: MeasureSpec) -> tuple[Target, MeasureSpec]:
     """Both with what only the server can tell: the task, the way of asking, the process."""
     found = metadata(target)
     task = target.task or _task(found)
-    if order.stream and task not in GENERATION_TASKS:
+    if spec.stream and task not in GENERATION_TASKS:
         raise UsageError(
             f"The answers of {target.model!r} can't be streamed: it is for {task or 'no task of hfx'}.",
             "Leave --stream out.",
         )
-    stream = task in GENERATION_TASKS if order.stream is None else order.stream
+    stream = task in GENERATION_TASKS if spec.stream is None else spec.stream
     known = replace(target, task=task, device=target.device or device_of(target))
-    return placed(known), replace(order, stream=stream)
+    return placed(known), replace(spec, stream=stream)
 
 
 def _task(found: ModelMetadata) -> str:
@@ -206,26 +206,26 @@ def _task(found: ModelMetadata) -> str:
         return ""
 
 
-def _generate(target: Target, plan: Plan, order: Order, watch: Watch, stop: threading.Event) -> Generated:
-    if order.tool == "perf_analyzer":
+def _generate(target: Target, plan: Plan, spec: MeasureSpec, watch: Watch, stop: threading.Event) -> Generated:
+    if spec.tool == "perf_analyzer":
         from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 
-        return run_perf_analyzer(target, plan, order, watch, stop)
-    if order.tool == "locust":
+        return run_perf_analyzer(target, plan, spec, watch, stop)
+    if spec.tool == "locust":
         from hfx.perf.tools.locust import run_locust
 
-        return run_locust(target, plan, order, watch, stop)
-    if order.tool != "builtin":
-        raise UsageError(f"There is no tool {order.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
-    if order.arguments:
+        return run_locust(target, plan, spec, watch, stop)
+    if spec.tool != "builtin":
+        raise UsageError(f"There is no tool {spec.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
+    if spec.arguments:
         raise UsageError(
-            f"The built-in generator has no flags of its own: {' '.join(order.arguments)}.",
+            f"The built-in generator has no flags of its own: {' '.join(spec.arguments)}.",
             "Leave out what follows `--`.",
         )
     from hfx.perf.builtin import generate
 
     return generate(
-        target.grpc_url, target.model, plan, order.asks, order.limits, order.slo, bool(order.stream), watch, stop
+        target.grpc_url, target.model, plan, spec.asks, spec.limits, spec.slo, bool(spec.stream), watch, stop
     )
 
 

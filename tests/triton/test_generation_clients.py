@@ -18,9 +18,8 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from hfx.errors import FetchFailed
-from hfx.perf.builtin import Limits
-from hfx.perf.load import Ask, Asks, Closed
-from hfx.perf.measuring import Order, server_target
+from hfx.perf.load import Closed, Limits, Request, RequestSet
+from hfx.perf.measuring import MeasureSpec, server_target
 from hfx.perf.tools.install import fetch
 from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 from hfx.triton import EmbeddedServer
@@ -186,8 +185,8 @@ def test_perf_analyzer_measures(writing_server: EmbeddedServer, stream: bool) ->
         fetch()
     except FetchFailed as failure:
         pytest.skip(f"perf_analyzer can't be fetched: {failure}")
-    ask = Ask({"text_input": (PROMPT,), "max_tokens": (MANY if stream else TOKENS,)})
-    order = Order(Asks((ask,), ""), Limits(requests=40), tool="perf_analyzer", stream=stream)
+    ask = Request({"text_input": (PROMPT,), "max_tokens": (MANY if stream else TOKENS,)})
+    order = MeasureSpec(RequestSet((ask,), ""), Limits(requests=40), tool="perf_analyzer", stream=stream)
     found = run_perf_analyzer(server_target(writing_server, RECITAL), Closed(4), order)
     assert found.requests.succeeded == 40 and found.tokens is not None
     assert set(found.tokens.each) == {MANY if stream else TOKENS}

@@ -13,14 +13,14 @@ from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
-from hfx.perf.builtin import Limits
 from hfx.perf.compare.comparison import compare
 from hfx.perf.compare.peers import peer_cases
 from hfx.perf.compare.request import Request, metadata, sides
 from hfx.perf.compare.side import Case, Session
 from hfx.perf.compare.variants import parse_variants, variant_sides
-from hfx.perf.load import Ask, Asks, Closed
-from hfx.perf.measuring import Order
+from hfx.perf.load import Closed, Limits, RequestSet
+from hfx.perf.load import Request as LoadRequest
+from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Run
 from hfx.perf.server import gpus
 from hfx.repository import lint
@@ -31,8 +31,10 @@ from tests import zoo
 
 pytestmark = pytest.mark.triton
 NAME = "sentiment"
-ASKS = Asks(tuple(Ask({"text_input": (text,)}) for text in ("A lovely garden!", "What a mess.", "Fine.")), "texts")
-CASES = [Case(Closed(callers), Order(ASKS, Limits(requests=30, warmup_requests=3))) for callers in (1, 3)]
+ASKS = RequestSet(
+    tuple(LoadRequest({"text_input": (text,)}) for text in ("A lovely garden!", "What a mess.", "Fine.")), "texts"
+)
+CASES = [Case(Closed(callers), MeasureSpec(ASKS, Limits(requests=30, warmup_requests=3))) for callers in (1, 3)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hfx.perf.limit import against_limit
-from hfx.perf.load import Ask, Asks, parse_lengths, synthetic
+from hfx.perf.load import Request, RequestSet, parse_lengths, synthetic
 from hfx.perf.machine import tokens_read
 from hfx.perf.measuring import device_of, server_target
 from hfx.perf.results import Rates, Result, Run, Step, read_result
@@ -104,7 +104,7 @@ def test_a_warm_up_does_not_count_here_and_hardly_at_the_server(perf: Perf) -> N
 def test_a_generator_s_stream_has_times_of_its_tokens(perf: Perf) -> None:
     words = ("--concurrency", "4", "--requests", "24", "--set", "max_tokens=16", "--slo", "ttft<60s,tpot<60s", "--json")
     [run] = result_of(perf(GENERATOR, *words)).runs
-    assert (run.subject.door, run.subject.task) == ("grpc-stream", "text-generation")
+    assert (run.subject.protocol, run.subject.task) == ("grpc-stream", "text-generation")
     assert run.tokens is not None and run.tokens_per_second is not None
     assert 24 <= run.tokens.written <= 24 * 16 and run.tokens.read > 0
     assert run.ttft is not None and run.tpot is not None and run.latency is not None
@@ -118,7 +118,7 @@ def test_a_generator_s_stream_has_times_of_its_tokens(perf: Perf) -> None:
 
 def test_a_generator_s_plain_calls_go_through_the_relay(perf: Perf) -> None:
     [run] = result_of(perf(GENERATOR, "--no-stream", "--requests", "10", "--set", "max_tokens=8", "--json")).runs
-    assert (run.subject.door, run.ttft) == ("grpc", None)
+    assert (run.subject.protocol, run.ttft) == ("grpc", None)
     assert run.tokens is not None and run.tokens.written > 0
     assert {name: step.requests for name, step in steps_of(run).items()} == {f"{GENERATOR}_stream": run.tokens.written}
     assert run.server and run.server.counters["nv_inference_request_success"] == 10
@@ -180,7 +180,7 @@ def check_no_limit_with_beams(run: Run, models: Path, copy: Path) -> None:
 
 
 def test_the_tokens_of_a_request_are_those_of_the_served_tokenizer(perf_models: Path) -> None:
-    asks = Asks((Ask({"text_input": ("a",)}), Ask({"text_input": ("a a a",)})), "two texts")
+    asks = RequestSet((Request({"text_input": ("a",)}), Request({"text_input": ("a a a",)})), "two texts")
     assert tokens_read(perf_models, CLASSIFIER, asks) == 4  # of 3 and 5, with the first and last token
 
 

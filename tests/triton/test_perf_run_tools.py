@@ -49,7 +49,7 @@ def _needs_perf_analyzer() -> None:
 @pytest.mark.parametrize("tool", TOOLS)
 def test_each_tool_puts_a_closed_load_to_a_classifier(tool: str, measured: Measure) -> None:
     run = measured(tool, CLASSIFIER, "--concurrency", "2", "--duration", "3s")
-    assert (run.subject.tool, run.subject.model, run.subject.door) == (tool, CLASSIFIER, "grpc")
+    assert (run.subject.tool, run.subject.model, run.subject.protocol) == (tool, CLASSIFIER, "grpc")
     assert (run.load.kind, run.load.concurrency) == ("closed", 2)
     assert run.requests.succeeded > 20 and not run.requests.failed
     assert run.latency is not None and 0 < run.latency.p50 <= run.latency.p99
@@ -72,7 +72,7 @@ def test_each_tool_keeps_an_open_load_s_rate(tool: str, measured: Measure) -> No
 @pytest.mark.parametrize("tool", TOOLS)
 def test_each_tool_streams_a_generator_s_tokens(tool: str, measured: Measure) -> None:
     run = measured(tool, GENERATOR, "--concurrency", "2", "--duration", "3s", "--set", "max_tokens=12")
-    assert (run.subject.tool, run.subject.door) == (tool, "grpc-stream")
+    assert (run.subject.tool, run.subject.protocol) == (tool, "grpc-stream")
     assert run.requests.succeeded > 10 and not run.requests.failed
     assert run.ttft is not None and run.latency is not None and 0 < run.ttft.p50 <= run.latency.p50
     assert run.tokens_per_second is not None and run.tokens_per_second > 0

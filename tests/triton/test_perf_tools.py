@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from hfx.errors import FetchFailed, LoadFailed, UsageError
-from hfx.perf.builtin import Generated, Limits, Progress
-from hfx.perf.load import Ask, Asks, Closed, Open, Plan
-from hfx.perf.measuring import Order, server_target
+from hfx.perf.builtin import Generated, Progress
+from hfx.perf.load import Closed, Limits, Open, Plan, Request, RequestSet
+from hfx.perf.measuring import MeasureSpec, server_target
 from hfx.perf.tools.install import fetch
 from hfx.perf.tools.locust import LOCUSTFILE, run_locust
 from hfx.perf.tools.perf_analyzer import run_perf_analyzer
@@ -28,11 +28,13 @@ from tests.triton.perf_rig import CLASSIFIER, GENERATOR
 
 pytestmark = pytest.mark.triton
 
-TEXTS = Asks((Ask({"text_input": ("A lovely garden",), "top_k": (2,)}), Ask({"text_input": ("Awful",)})), "two texts")
-STORIES = Asks(
+TEXTS = RequestSet(
+    (Request({"text_input": ("A lovely garden",), "top_k": (2,)}), Request({"text_input": ("Awful",)})), "two texts"
+)
+STORIES = RequestSet(
     (
-        Ask({"text_input": ("Anna was",), "max_tokens": (8,)}),
-        Ask(
+        Request({"text_input": ("Anna was",), "max_tokens": (8,)}),
+        Request(
             {"text_input": ("Once",), "max_tokens": (4,), "do_sample": (True,), "seed": (1,), "stop_words": ("x", "y")}
         ),
     ),
@@ -57,9 +59,9 @@ def measure(
         except FetchFailed as failure:
             pytest.skip(f"perf_analyzer can't be fetched: {failure}")
 
-    def run(model: str, plan: Plan, asks: Asks, limits: Limits, **more: object) -> Generated:
+    def run(model: str, plan: Plan, asks: RequestSet, limits: Limits, **more: object) -> Generated:
         stream, arguments = bool(more.pop("stream", False)), more.pop("arguments", ())
-        order = Order(asks, limits, tool=request.param, stream=stream, arguments=arguments)  # type: ignore[arg-type]
+        order = MeasureSpec(asks, limits, tool=request.param, stream=stream, arguments=arguments)  # type: ignore[arg-type]
         found: Generated = RUNS[request.param](server_target(perf_server, model), plan, order, **more)  # type: ignore[operator]
         return found
 
@@ -116,11 +118,11 @@ def test_stopped_early_it_gives_what_it_has(measure: Measure) -> None:
 
 def test_a_request_that_the_model_can_t_take_is_refused_before_anything_is_sent(measure: Measure) -> None:
     with pytest.raises(UsageError, match="nonsense"):
-        measure(CLASSIFIER, Closed(1), Asks((Ask({"nonsense": (1,)}),), ""), Limits(requests=5))
+        measure(CLASSIFIER, Closed(1), RequestSet((Request({"nonsense": (1,)}),), ""), Limits(requests=5))
 
 
 def test_what_the_server_refuses_is_told_in_its_own_words(measure: Measure) -> None:
-    wrong = Asks((Ask({"text_input": ("Anna",), "max_tokens": (-5,)}),), "")
+    wrong = RequestSet((Request({"text_input": ("Anna",), "max_tokens": (-5,)}),), "")
     try:
         found = measure(GENERATOR, Closed(1), wrong, Limits(requests=5))
     except LoadFailed as failure:  # perf_analyzer ends with the first one
@@ -137,7 +139,7 @@ def test_a_flag_that_the_tool_does_not_know_is_the_caller_s_mistake(measure: Mea
 
 
 def test_perf_analyzer_says_whether_it_became_stable(perf_server: EmbeddedServer) -> None:
-    order = Order(TEXTS, Limits(stable=200.0, window=0.5), tool="perf_analyzer", stream=False)
+    order = MeasureSpec(TEXTS, Limits(stable=200.0, window=0.5), tool="perf_analyzer", stream=False)
     assert run_perf_analyzer(server_target(perf_server, CLASSIFIER), Closed(2), order).stable is True
 
 
@@ -145,7 +147,7 @@ def test_reports_of_locust_are_kept(
     perf_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    order = Order(TEXTS, Limits(requests=30), tool="locust", stream=False)
+    order = MeasureSpec(TEXTS, Limits(requests=30), tool="locust", stream=False)
     found = run_locust(server_target(perf_server, CLASSIFIER), Closed(2), order)
     [note] = [note for note in found.notes if "reports" in note]
     folder = Path(note.rpartition(" ")[2])

@@ -127,7 +127,7 @@ def streaming(label: str, callers: int, seed: int, *, device: str = "cpu", speed
     step = Step("stories_stream", 120, 120, 1.0, queue=0.1 * callers, input=0.1, infer=latency - 1, output=0.2)
     gpus = (Gpu("Example GPU 80 GiB", busy=0.3 + 0.01 * callers, memory=9 << 30),) if device == "gpu" else ()
     return Run(
-        subject=Subject(label, "stories", "builtin", "text-generation", device, "fp32", door="grpc-stream"),  # type: ignore[arg-type]
+        subject=Subject(label, "stories", "builtin", "text-generation", device, "fp32", protocol="grpc-stream"),  # type: ignore[arg-type]
         load=Load("closed", concurrency=callers, data="128 prompts of 12 words, 50 tokens each", limit="120 requests"),
         began=BEGAN,
         seconds=120 / rate,
@@ -203,7 +203,7 @@ def peers() -> Result:
                 rate = 4000 / words * speed * chance.uniform(0.95, 1.05)
                 subject = Subject(
                     name, "sentiment", "peer", "text-classification", "cpu", "fp32", "" if name == "hfx" else name,
-                    door="process",
+                    protocol="process",
                 )  # fmt: skip
                 load = Load("batch", concurrency=8, data=f"8 texts of {words} words", case=f"{words} words")
                 latency = times(8e3 / rate, words + turn, 10, 0.03)

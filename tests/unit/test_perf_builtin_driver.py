@@ -10,9 +10,8 @@ import pytest
 
 from hfx.client.address import Access, parse_address
 from hfx.perf.builtin.driver import Driver, Job, News, Outcome
-from hfx.perf.builtin.limits import Limits
 from hfx.perf.builtin.records import Record, Recorder
-from hfx.perf.load import Closed, Open, Plan
+from hfx.perf.load import Closed, Limits, Open, Plan
 
 MESSAGES = (b"a", b"b", b"c")
 

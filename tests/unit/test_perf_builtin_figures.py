@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.builtin import Generated, Limits, check
+from hfx.perf.builtin import Generated, check
 from hfx.perf.builtin.driver import Outcome
 from hfx.perf.builtin.figures import figures
 from hfx.perf.builtin.messages import Piece
 from hfx.perf.builtin.records import Record, Recorder, Tape
 from hfx.perf.builtin.strain import Strain, percentile, saturation
 from hfx.perf.builtin.windows import Windows
-from hfx.perf.load import Closed, Open, Plan, Slo
+from hfx.perf.load import Closed, Limits, Open, Plan, Slo
 
 DIGITS = 1e-3  # of the histogram, relative
 

@@ -22,8 +22,8 @@ import pytest
 
 from hfx.client.address import Access, Tls
 from hfx.errors import HfxError, ModelUnknown, ServerUnreachable, UsageError
-from hfx.perf.builtin import Generated, Limits, Progress, generate
-from hfx.perf.load import Ask, Asks, Closed, Open, Slo
+from hfx.perf.builtin import Generated, Progress, generate
+from hfx.perf.load import Closed, Limits, Open, Request, RequestSet, Slo
 from hfx.perf.results import Distribution
 from tests.unit.perf_fake_server import CLASSIFIER, INPUT_TOKENS, WRITER, FakeServer, Service, fake_server
 
@@ -107,9 +107,9 @@ def server() -> Iterator[FakeServer]:
         yield running
 
 
-def asks(*texts: str, **settings: int) -> Asks:
+def asks(*texts: str, **settings: int) -> RequestSet:
     shared = {name: (value,) for name, value in settings.items()}
-    return Asks(tuple(Ask({"text_input": (text,), **shared}) for text in texts), "orders")
+    return RequestSet(tuple(Request({"text_input": (text,), **shared}) for text in texts), "orders")
 
 
 def check_times(found: Distribution | None, by_server: list[float], least: float) -> None:
@@ -325,7 +325,7 @@ def test_what_can_not_be_asked_is_told_before_anything_is_sent(server: FakeServe
     with pytest.raises(UsageError, match="has no input color"):
         generate(server.url, CLASSIFIER, Closed(1), asks("x", color=3), Limits(requests=1))
     with pytest.raises(UsageError, match="needs a text_input"):
-        generate(server.url, CLASSIFIER, Closed(1), Asks((Ask({}),), ""), Limits(requests=1))
+        generate(server.url, CLASSIFIER, Closed(1), RequestSet((Request({}),), ""), Limits(requests=1))
     with pytest.raises(UsageError, match="HTTP address"):
         generate(f"http://{server.url}", CLASSIFIER, Closed(1), asks("x"), Limits(requests=1))
     with pytest.raises(UsageError, match="half of a surrogate pair"):

@@ -8,16 +8,15 @@ from contextlib import contextmanager
 import pytest
 
 from hfx.errors import LoadFailed, ServerError
-from hfx.perf.builtin import Limits
 from hfx.perf.compare.comparison import base_label, check_measured, compare
 from hfx.perf.compare.side import Case, Measure, Session, Side
-from hfx.perf.load import Ask, Asks, Closed
-from hfx.perf.measuring import Order
+from hfx.perf.load import Closed, Limits, Request, RequestSet
+from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Run
 from tests.unit.perf_compare_runs import run
 
-ASKS = Asks((Ask({"text_input": ("a",)}),), "one text")
-CASES = [Case(Closed(callers), Order(ASKS, Limits(requests=1))) for callers in (1, 2)]
+ASKS = RequestSet((Request({"text_input": ("a",)}),), "one text")
+CASES = [Case(Closed(callers), MeasureSpec(ASKS, Limits(requests=1))) for callers in (1, 2)]
 HUGE = 1 << 60
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.builtin import Limits
 from hfx.perf.compare.devices import parse_devices, targets
 from hfx.perf.compare.peers import batches_of, exact_asks, parse_peers, peer_cases
 from hfx.perf.compare.precisions import parse_precisions
 from hfx.perf.compare.request import chosen
 from hfx.perf.compare.side import Case
 from hfx.perf.compare.variants import label_of, parse_variants
-from hfx.perf.load import Ask, Asks, Closed, Open
-from hfx.perf.measuring import Order
+from hfx.perf.load import Closed, Limits, Open, Request, RequestSet
+from hfx.perf.measuring import MeasureSpec
 
-TEXTS = Asks(tuple(Ask({"text_input": (text,), "max_tokens": (5,)}) for text in "abc"), "three texts")
+TEXTS = RequestSet(tuple(Request({"text_input": (text,), "max_tokens": (5,)}) for text in "abc"), "three texts")
 
 
 def test_devices_are_those_that_there_are():
@@ -86,24 +85,24 @@ def test_peers_get_the_callers_texts_in_their_order_and_exact_lengths():
 
 
 def test_a_length_is_given_where_the_user_gives_none():
-    asks = exact_asks(Asks((Ask({"text_input": ("a",)}),), "a text"), "summarization")
+    asks = exact_asks(RequestSet((Request({"text_input": ("a",)}),), "a text"), "summarization")
     assert asks.items[0].inputs["min_tokens"] == (50,) and asks.words == "a text, max_tokens=50 exactly"
 
 
 def test_classifiers_are_asked_as_they_are():
-    asks = Asks((Ask({"text_input": ("a",)}),), "a text")
+    asks = RequestSet((Request({"text_input": ("a",)}),), "a text")
     assert exact_asks(asks, "text-classification") is asks
-    batch = batches_of(Case(Closed(1), Order(asks, Limits(requests=1))))[0]
+    batch = batches_of(Case(Closed(1), MeasureSpec(asks, Limits(requests=1))))[0]
     assert batch.new_tokens is None
 
 
 def test_what_peers_can_not_be_asked_is_refused():
     for inputs in ({"question": ("a",), "context": ("b",)}, {"text_input": ("a",), "temperature": (0.5,)}):
         with pytest.raises(UsageError, match="can't be asked like this"):
-            exact_asks(Asks((Ask(inputs),), "w"), "text-generation")
-    mixed = (Ask({"text_input": ("a",), "max_tokens": (5,)}), Ask({"text_input": ("b",), "max_tokens": (6,)}))
+            exact_asks(RequestSet((Request(inputs),), "w"), "text-generation")
+    mixed = (Request({"text_input": ("a",), "max_tokens": (5,)}), Request({"text_input": ("b",), "max_tokens": (6,)}))
     with pytest.raises(UsageError, match="same settings"):
-        exact_asks(Asks(mixed, "w"), "text-generation")
+        exact_asks(RequestSet(mixed, "w"), "text-generation")
     with pytest.raises(UsageError, match="no rate"):
         peer_cases([Open(rate=5.0)], TEXTS, "text-generation")
 

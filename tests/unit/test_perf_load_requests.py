@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.load import Asks, from_file, parse_columns, parse_lengths, synthetic, text_tensors
+from hfx.perf.load import RequestSet, from_file, parse_columns, parse_lengths, synthetic, text_tensors
 
 TEXT = {"text_input": "text"}
 
@@ -23,7 +23,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def texts(asks: Asks, tensor: str = "text_input") -> list[object]:
+def texts(asks: RequestSet, tensor: str = "text_input") -> list[object]:
     return [ask.inputs[tensor][0] for ask in asks.items]
 
 

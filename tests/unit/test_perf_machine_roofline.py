@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from hfx.perf.load import Ask, Asks
+from hfx.perf.load import Request, RequestSet
 from hfx.perf.machine import needs, roofline, tokens_read
 from hfx.perf.machine.needs import Needs, of_generator
 from hfx.perf.machine.roofline import limit
@@ -117,7 +117,7 @@ def test_published_models_have_the_needs_of_their_parameters(tmp_path: Path) -> 
     matrices = layers * (4 * hidden * hidden + 2 * hidden * wide) + hidden * hidden + hidden * labels
     assert found is not None and found.encoder.numbers == matrices and found.encoder.integers
     assert matrices < found.encoder.bytes < 1.2 * matrices  # with scales, biases and normalizations
-    asks = Asks((Ask({"text_input": ("What a lovely garden",), "top_k": (1,)}),), "")
+    asks = RequestSet((Request({"text_input": ("What a lovely garden",), "top_k": (1,)}),), "")
     read = tokens_read(tmp_path, "sentiment", asks)
     assert 4 <= read <= 12
     limited = roofline(tmp_path, "sentiment", "cpu", RATES, 8, 1000, "requests", read=read)

@@ -14,18 +14,18 @@ from dataclasses import replace
 import pytest
 
 from hfx.errors import LoadFailed, ModelUnknown, ServerUnreachable, UsageError
-from hfx.perf.builtin import Limits, Progress
-from hfx.perf.load import Ask, Asks, Closed, Open, Slo
-from hfx.perf.measuring import Order, Target, device_of, measure, metadata, nothing
+from hfx.perf.builtin import Progress
+from hfx.perf.load import Closed, Limits, Open, Request, RequestSet, Slo
+from hfx.perf.measuring import MeasureSpec, Target, device_of, measure, metadata, nothing
 from hfx.perf.results import Requests
 from tests.unit.client_servers import Script, grpc_server
 
 
-def asks(*texts: str) -> Asks:
-    return Asks(tuple(Ask({"text_input": (text,)}) for text in texts), "orders")
+def asks(*texts: str) -> RequestSet:
+    return RequestSet(tuple(Request({"text_input": (text,)}) for text in texts), "orders")
 
 
-TEN = Order(asks("write 3"), Limits(requests=10, timeout=10), stream=False)
+TEN = MeasureSpec(asks("write 3"), Limits(requests=10, timeout=10), stream=False)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def target(script: Script) -> Iterator[Target]:
 def test_a_run_says_what_was_asked_of_whom_and_how(target: Target) -> None:
     run = measure(target, Closed(2), TEN, label="mine", round=3, case="short", settings={"slots": 4})
     assert (run.subject.label, run.subject.model, run.subject.task) == ("mine", "writer", "summarization")
-    assert (run.subject.tool, run.subject.door, run.subject.settings) == ("builtin", "grpc", {"slots": 4})
+    assert (run.subject.tool, run.subject.protocol, run.subject.settings) == ("builtin", "grpc", {"slots": 4})
     assert (run.load.kind, run.load.concurrency, run.load.data, run.load.case) == ("closed", 2, "orders", "short")
     assert (run.load.limit, run.round, run.slo) == ("10 requests", 3, "")
     assert (run.requests.sent, run.requests.succeeded, run.requests.errors) == (10, 10, {})
@@ -54,14 +54,14 @@ def test_a_run_says_what_was_asked_of_whom_and_how(target: Target) -> None:
 
 def test_generators_stream_unless_told_otherwise(target: Target) -> None:
     run = measure(target, Closed(1), replace(TEN, stream=None, slo=Slo.parse("ttft<5s")))
-    assert (run.subject.door, run.slo, run.goodput) == ("grpc-stream", "ttft<5s", 1.0)
+    assert (run.subject.protocol, run.slo, run.goodput) == ("grpc-stream", "ttft<5s", 1.0)
     assert run.ttft is not None and run.tokens is not None and run.tokens.written == 30
 
 
 def test_what_is_no_generator_is_not_streamed(script: Script, target: Target) -> None:
     script.task = ""  # then its tensors tell, and they are a generator's: so the task is given
     known = replace(target, task="text-classification")
-    assert measure(known, Closed(1), replace(TEN, stream=None)).subject.door == "grpc"
+    assert measure(known, Closed(1), replace(TEN, stream=None)).subject.protocol == "grpc"
     with pytest.raises(UsageError, match="can't be streamed"):
         measure(known, Closed(1), replace(TEN, stream=True))
 

@@ -11,8 +11,7 @@ import pytest
 
 from hfx.errors import CaseFailed, FetchFailed, PeerFailed
 from hfx.names import Task
-from hfx.perf.builtin import Limits
-from hfx.perf.load import Ask, Asks, Closed, Open
+from hfx.perf.load import Closed, Limits, Open, Request, RequestSet
 from hfx.perf.peers import PEERS, Batch, Opened, open_published, peer_run
 from hfx.perf.peers.ours import exported
 from hfx.perf.results import Run
@@ -101,7 +100,7 @@ def test_a_run(opened: Open_) -> None:
     calls = run.latency.count if run.latency else 0
     assert calls >= 2
     assert (run.round, run.load.label, run.load.limit) == (2, "small, 3 rows", f"{calls} calls")
-    assert (run.subject.label, run.subject.peer, run.subject.door) == ("torch fp32", "torch", "process")
+    assert (run.subject.label, run.subject.peer, run.subject.protocol) == ("torch fp32", "torch", "process")
     assert run.tokens is not None and run.tokens.each == (5,) * 6
     assert run.tokens.read > 0
     assert run.requests.sent == run.requests.succeeded == 3 * calls
@@ -132,7 +131,9 @@ def test_what_can_not_be_asked(opened: Open_) -> None:
         torch.run(Batch(TEXTS, 600))
     assert torch.run(Batch(TEXTS, 4)).written == (4, 4, 4)  # and goes on
     with pytest.raises(PeerFailed, match="no way to answer requests one by one"):
-        torch.load(Closed(1), Asks((Ask({"text_input": ("A",), "max_tokens": (3,)}),), ""), Limits(requests=1))
+        torch.load(
+            Closed(1), RequestSet((Request({"text_input": ("A",), "max_tokens": (3,)}),), ""), Limits(requests=1)
+        )
 
 
 def test_what_can_not_be_opened(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_fetched_libraries(opened: Open_, fetched: Callable[[str], str], name: s
 def test_libraries_answer_loads(opened: Open_, fetched: Callable[[str], str], name: str) -> None:
     peer = opened(fetched(name), DECODER, "int8")
     lengths = (8, 3, 12, 5)
-    texts = Asks(tuple(Ask({"text_input": (TEXTS[0],), "max_tokens": (new,)}) for new in lengths), "texts")
+    texts = RequestSet(tuple(Request({"text_input": (TEXTS[0],), "max_tokens": (new,)}) for new in lengths), "texts")
     closed = peer.load(Closed(2), texts, Limits(requests=8, warmup_requests=1))
     assert closed.tokens is not None and closed.tokens.each == lengths * 2
     assert closed.throughput > 0 and closed.ttft is not None and closed.tpot is not None
@@ -188,13 +189,13 @@ def test_mlserver(opened: Open_, fetched: Callable[[str], str]) -> None:
     same = Batch((TEXTS[0],) * 3, NEW)
     run = peer_run(peer, same)
     assert run.tokens is not None and run.tokens.each == (NEW,) * 3
-    assert run.subject.door == "http"
+    assert run.subject.protocol == "http"
     expected = opened("torch", DECODER, "fp32").run(same)
     assert peer.run(same).answered.texts == expected.answered.texts
-    texts = Asks((Ask({"text_input": (TEXTS[0],), "max_tokens": (6,), "min_tokens": (6,)}),), "text")
+    texts = RequestSet((Request({"text_input": (TEXTS[0],), "max_tokens": (6,), "min_tokens": (6,)}),), "text")
     found = peer.load(Closed(4), texts, Limits(requests=12))
     assert found.requests.succeeded == 12
     assert found.tokens is not None and found.tokens.each == (6,) * 12
-    two = Asks((*texts.items, Ask({"text_input": (TEXTS[0],), "max_tokens": (7,)})), "texts")
+    two = RequestSet((*texts.items, Request({"text_input": (TEXTS[0],), "max_tokens": (7,)})), "texts")
     with pytest.raises(PeerFailed, match="answers of one length, not of 6 to 7"):
         peer.load(Closed(1), two, Limits(requests=2))

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hfx.errors import PeerFailed
-from hfx.perf.builtin import Limits
-from hfx.perf.load import Ask, Asks, Closed, Open, Slo
+from hfx.perf.load import Closed, Limits, Open, Request, RequestSet, Slo
 from hfx.perf.peers.generated import asked, generated, now, text_load
 from hfx.perf.peers.loads import Line, Prompt, TextLoad, Times, alike, serve_batches
 from hfx.perf.results.schema import Scalar
@@ -85,8 +84,8 @@ def test_only_prompts_of_about_one_length_share_a_batch() -> None:
     assert alike({7: 10, 8: 14, 9: 16, 11: 7}, 1.5) == [7, 8, 11]
 
 
-def asks(*inputs: dict[str, tuple[Scalar, ...]]) -> Asks:
-    return Asks(tuple(Ask({"text_input": ("A text",), **each}) for each in inputs), "texts")
+def asks(*inputs: dict[str, tuple[Scalar, ...]]) -> RequestSet:
+    return RequestSet(tuple(Request({"text_input": ("A text",), **each}) for each in inputs), "texts")
 
 
 def test_what_a_request_asks_for() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfx.errors import HfxError, UsageError
-from hfx.perf.builtin import Limits
-from hfx.perf.load import Ask, Asks, Closed, Open, Slo
+from hfx.perf.load import Closed, Limits, Open, Request, RequestSet, Slo
 from hfx.perf.tools import locust, perf_analyzer
 from hfx.perf.tools.analyzer_files import NEVER, read_record, write_inputs, write_times
 from hfx.perf.tools.analyzer_process import failure_reason
@@ -113,7 +112,9 @@ def test_pauses_come_before_each_request_and_a_long_one_at_the_end(tmp_path: Pat
 
 
 def test_inputs_have_every_tensor_with_its_shape(tmp_path: Path) -> None:
-    asks = Asks((Ask({"text_input": ("é",), "stop_words": ("a", "b")}), Ask({"text_input": ("x",), "seed": (1,)})), "")
+    asks = RequestSet(
+        (Request({"text_input": ("é",), "stop_words": ("a", "b")}), Request({"text_input": ("x",), "seed": (1,)})), ""
+    )
     written = json.loads(write_inputs(asks, tmp_path / "inputs", {"stream": True}).read_text())
     first, second = written["data"]
     assert first["stop_words"] == {"content": ["a", "b"], "shape": [2]}

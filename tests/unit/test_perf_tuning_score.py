@@ -10,10 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from hfx.errors import LoadFailed, ServerError
-from hfx.perf.builtin import Limits
 from hfx.perf.compare.side import Case, Measure, Session, Side
-from hfx.perf.load import Asks, Closed
-from hfx.perf.measuring import Order
+from hfx.perf.load import Closed, Limits, RequestSet
+from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Run
 from hfx.perf.tuning.pace import LEAST, LONGEST, SLOW_LONGEST, pace
 from hfx.perf.tuning.proof import prove, verdict
@@ -153,7 +152,7 @@ def test_too_few_rounds_prove_nothing() -> None:
     assert "gone" in proof.words
 
 
-CASE = Case(Closed(4), Order(Asks((), ""), Limits(seconds=1.0)))
+CASE = Case(Closed(4), MeasureSpec(RequestSet((), ""), Limits(seconds=1.0)))
 
 
 def side(label: str, values: Callable[[int], float], opened: list[str]) -> Side:

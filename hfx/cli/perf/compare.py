@@ -177,7 +177,7 @@ def _measured(
 def _cases(request: Request, work: _Work) -> list[Case]:
     from hfx.perf.compare.request import metadata, task_of
     from hfx.perf.compare.side import Case
-    from hfx.perf.measuring import Order
+    from hfx.perf.measuring import MeasureSpec
 
     plans, slo = loads.plans(work.load, work.data.seed), loads.slo(work.slo)
     asks = loads.asks(work.data, metadata(request))
@@ -190,7 +190,9 @@ def _cases(request: Request, work: _Work) -> list[Case]:
                 "Say how many requests: --requests.",
             )
         return peer_cases(plans, asks, task_of(request), work.limit.requests)
-    return [Case(plan, Order(asks, loads.limits(work.limit, plan), slo, stream=work.options.stream)) for plan in plans]
+    return [
+        Case(plan, MeasureSpec(asks, loads.limits(work.limit, plan), slo, stream=work.options.stream)) for plan in plans
+    ]
 
 
 def _finish(result: Result, options: CompareOptions, report: Reporter) -> None:

@@ -17,8 +17,7 @@ from hfx.errors import UsageError
 
 if TYPE_CHECKING:
     from hfx.client import ModelMetadata
-    from hfx.perf.builtin import Limits
-    from hfx.perf.load import Asks, Plan, Slo
+    from hfx.perf.load import Limits, Plan, RequestSet, Slo
     from hfx.perf.measuring import Target
 
 DEFAULT_URL = "127.0.0.1:8001"
@@ -132,8 +131,7 @@ def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
 
 def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
     """How long PLAN lasts. One that sends all at once, or by a trace, has no warm-up unless one is asked for."""
-    from hfx.perf.builtin import Limits
-    from hfx.perf.load import Open, parse_seconds, parse_warmup
+    from hfx.perf.load import Limits, Open, parse_seconds, parse_warmup
 
     if options.requests is not None and options.duration is not None:
         raise UsageError("--requests and --duration exclude each other.", "Choose one of them.")
@@ -152,7 +150,7 @@ def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
     )
 
 
-def asks(options: DataOptions, model: ModelMetadata) -> Asks:
+def asks(options: DataOptions, model: ModelMetadata) -> RequestSet:
     """The requests for MODEL. Raises UsageError for a file, column or setting that can't be used."""
     from hfx.perf.load import from_file, parse_columns, parse_lengths, synthetic, text_tensors
 

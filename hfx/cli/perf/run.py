@@ -26,8 +26,8 @@ from hfx.cli.perf.stopping import ending_early
 from hfx.errors import LoadFailed, ServerError
 
 if TYPE_CHECKING:
-    from hfx.perf.load import Asks, Plan
-    from hfx.perf.measuring import Order, Target
+    from hfx.perf.load import Plan, RequestSet
+    from hfx.perf.measuring import MeasureSpec, Target
     from hfx.perf.report.table import Table
     from hfx.perf.results import Machine, Result, Run
 
@@ -90,7 +90,7 @@ def command(
     asks = loads.asks(data, measuring.metadata(target))
     here = machine()  # before the load, whose own work it must not count
     flags = tuple(arguments or ())
-    orders = [measuring.Order(asks, each, wanted, options.tool.value, options.stream, flags) for each in limits]
+    orders = [measuring.MeasureSpec(asks, each, wanted, options.tool.value, options.stream, flags) for each in limits]
     outcome = _measured(target, list(zip(plans, orders, strict=True)), options, report)
     result = _result(name, here, outcome, asks, options.repository)
     if options.output:
@@ -122,7 +122,9 @@ def _target(server: ServerOptions, name: str, options: MeasureOptions) -> Target
     return replace(target, device=device, precision=precision or "", task=str(manifest.task))
 
 
-def _measured(target: Target, work: list[tuple[Plan, Order]], options: MeasureOptions, report: Reporter) -> Outcome:
+def _measured(
+    target: Target, work: list[tuple[Plan, MeasureSpec]], options: MeasureOptions, report: Reporter
+) -> Outcome:
     """One load after the other; raises what goes wrong before there is anything to show."""
     from hfx.perf.measuring import measure
 
@@ -153,7 +155,7 @@ def _gone(run: Run) -> ServerError:
     return LoadFailed(words, "See the server's log; the result has what was measured until then.")
 
 
-def _result(name: str, here: Machine, outcome: Outcome, asks: Asks, repository: Path | None) -> Result:
+def _result(name: str, here: Machine, outcome: Outcome, asks: RequestSet, repository: Path | None) -> Result:
     from hfx.perf.limit import against_limit
     from hfx.perf.machine import known_rates
     from hfx.perf.results import Result

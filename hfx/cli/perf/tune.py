@@ -101,10 +101,9 @@ def command(
 
 
 def _wish(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, options: TuneOptions) -> Wish:
-    from hfx.perf.builtin import Limits
     from hfx.perf.compare.published import metadata
-    from hfx.perf.load import Open, parse_seconds
-    from hfx.perf.measuring import Order
+    from hfx.perf.load import Limits, Open, parse_seconds
+    from hfx.perf.measuring import MeasureSpec
     from hfx.perf.tuning.outcome import Wish
     from hfx.repository import recover
 
@@ -121,7 +120,7 @@ def _wish(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
         name=name,
         device=options.device.value,
         plans=plans,
-        order=Order(asks, limits, loads.slo(slo), stream=options.stream),
+        order=MeasureSpec(asks, limits, loads.slo(slo), stream=options.stream),
         budget=parse_seconds(options.budget, "--budget"),
         only=tuple(part.strip() for part in options.settings.split(",") if part.strip()),
         rounds=options.rounds,

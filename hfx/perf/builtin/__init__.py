@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hfx.perf.builtin.generator import check, generate
-    from hfx.perf.builtin.limits import Limits
     from hfx.perf.builtin.outcome import Generated, Progress
 
-__all__ = ["Generated", "Limits", "Progress", "check", "generate"]
+__all__ = ["Generated", "Progress", "check", "generate"]
 _MODULES = {
     "Generated": "outcome",
     "Progress": "outcome",
-    "Limits": "limits",
     "check": "generator",
     "generate": "generator",
 }

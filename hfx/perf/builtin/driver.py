@@ -17,10 +17,10 @@ from typing import Any, Literal
 from hfx.client.address import Access, Address
 from hfx.errors import ServerUnreachable
 from hfx.perf.builtin.doors import Door
-from hfx.perf.builtin.limits import Limits
 from hfx.perf.builtin.records import Record, Recorder, Tape
 from hfx.perf.builtin.strain import Gauge, Strain
 from hfx.perf.builtin.windows import Windows
+from hfx.perf.load import Limits
 from hfx.perf.load.plans import Closed, Open, Plan
 
 NEWS_SECONDS = 0.25

@@ -18,11 +18,10 @@ from hfx.client.address import Access, parse_address
 from hfx.errors import HfxError, ServerError, UsageError
 from hfx.perf.builtin.driver import Job, News, Outcome
 from hfx.perf.builtin.figures import figures
-from hfx.perf.builtin.limits import Limits
 from hfx.perf.builtin.messages import encoded
 from hfx.perf.builtin.outcome import Generated, Progress
 from hfx.perf.builtin.strain import percentile
-from hfx.perf.load import Asks, Open, Plan, Slo
+from hfx.perf.load import Limits, Open, Plan, RequestSet, Slo
 
 WORKER = "hfx.perf.builtin.worker"
 POLL_SECONDS = 0.05
@@ -36,7 +35,7 @@ def generate(
     url: str,
     model: str,
     plan: Plan,
-    asks: Asks,
+    asks: RequestSet,
     limits: Limits,
     slo: Slo | None = None,
     stream: bool = False,

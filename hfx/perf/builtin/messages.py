@@ -14,7 +14,7 @@ from hfx import names
 from hfx.client import ModelMetadata
 from hfx.client.metadata import check_values
 from hfx.errors import UsageError
-from hfx.perf.load import Ask, Asks
+from hfx.perf.load import Request, RequestSet
 from hfx.perf.load.columns import text_tensors
 
 MILLI = 1000
@@ -35,7 +35,7 @@ class Piece:
     error: str = ""
 
 
-def encoded(asks: Asks, model: ModelMetadata, stream: bool, timeout: float) -> tuple[bytes, ...]:
+def encoded(asks: RequestSet, model: ModelMetadata, stream: bool, timeout: float) -> tuple[bytes, ...]:
     """A ModelInferRequest for each request. Raises UsageError for a request that MODEL does not take."""
     needed = text_tensors(model.input_types)
     extra: dict[str, tuple[Any, ...]] = {}
@@ -61,7 +61,7 @@ def read_streamed(message: bytes) -> Piece:
     return Piece(error=answer.error_message) if answer.error_message else _piece(answer.infer_response)
 
 
-def _encoded(ask: Ask, model: ModelMetadata, needed: Sequence[str]) -> bytes:
+def _encoded(ask: Request, model: ModelMetadata, needed: Sequence[str]) -> bytes:
     from tritonclient.grpc import service_pb2
 
     from hfx.client.tensors import datatype_of, to_bytes, to_tensors

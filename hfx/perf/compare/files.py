@@ -131,7 +131,7 @@ def _differences(labelled: Mapping[str, Sequence[Run]]) -> list[str]:
         "models": lambda run: run.subject.model,
         "load generators": lambda run: run.subject.tool,
         "SLOs": lambda run: run.slo or "none",
-        "doors": lambda run: run.subject.door,
+        "protocols": lambda run: run.subject.protocol,
     }
     notes = ["The rounds of different files did not take turns: what the machines did meanwhile is in the ratios."]
     for noun, look in looks.items():

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from hfx import names
 from hfx.errors import UsageError
-from hfx.perf.builtin import Limits
 from hfx.perf.compare.side import Case, Measure, Session, Side
-from hfx.perf.load import Ask, Asks, Closed, Plan
-from hfx.perf.measuring import Order
+from hfx.perf.load import Closed, Limits, Plan, Request, RequestSet
+from hfx.perf.measuring import MeasureSpec
 from hfx.perf.peers import PEERS, Batch, Peer, peer_run
 from hfx.perf.peers.model import read
 from hfx.perf.results import Run
@@ -86,7 +85,7 @@ def peer_side(opponent: Opponent, checkpoint: Path, task: str, threads: int | No
     return Side(opponent.label, opened, round(MEMORY_FACTOR * weights))
 
 
-def peer_cases(plans: Sequence[Plan], asks: Asks, task: str, requests: int | None = None) -> list[Case]:
+def peer_cases(plans: Sequence[Plan], asks: RequestSet, task: str, requests: int | None = None) -> list[Case]:
     """A load of c callers for each of PLANS, of whole batches of c rows. Raises UsageError for what a peer can't do."""
     exact = exact_asks(asks, task)
     least = GENERATION_ROWS if task in names.GENERATION_TASKS else 1
@@ -98,11 +97,11 @@ def peer_cases(plans: Sequence[Plan], asks: Asks, task: str, requests: int | Non
         wanted = requests or max(rows, least * plan.callers)
         whole = -(-wanted // plan.callers) * plan.callers
         limits = Limits(requests=whole, warmup_requests=plan.callers, timeout=TIMEOUT_SECONDS)
-        cases.append(Case(plan, Order(exact, limits, stream=False)))
+        cases.append(Case(plan, MeasureSpec(exact, limits, stream=False)))
     return cases
 
 
-def exact_asks(asks: Asks, task: str) -> Asks:
+def exact_asks(asks: RequestSet, task: str) -> RequestSet:
     """ASKS that every way can answer alike: a generator writes exactly as many tokens as it may at most."""
     shared = {name: value for name, value in asks.items[0].inputs.items() if name != names.TEXT_INPUT}
     for ask in asks.items:
@@ -117,7 +116,7 @@ def exact_asks(asks: Asks, task: str) -> Asks:
     tokens = shared.get(names.MAX_TOKENS, (DEFAULT_TOKENS,))
     more = {names.MAX_TOKENS: tokens, names.MIN_TOKENS: tokens}
     words = asks.words if names.MAX_TOKENS in shared else f"{asks.words}, {names.MAX_TOKENS}={DEFAULT_TOKENS}"
-    return Asks(tuple(Ask({**ask.inputs, **more}) for ask in asks.items), f"{words} exactly")
+    return RequestSet(tuple(Request({**ask.inputs, **more}) for ask in asks.items), f"{words} exactly")
 
 
 def batches_of(case: Case) -> list[Batch]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from hfx.errors import HfxError, ServerError
 from hfx.perf.compare.published import built_precision, memory_needed
 from hfx.perf.limit import against_limit
-from hfx.perf.load import Asks, Plan
+from hfx.perf.load import Plan, RequestSet
 from hfx.perf.machine import known_rates
-from hfx.perf.measuring import Order, Target, Watch, measure, server_target
+from hfx.perf.measuring import MeasureSpec, Target, Watch, measure, server_target
 from hfx.perf.results import Run
 from hfx.perf.results.schema import Scalar
 from hfx.perf.server import gpus
@@ -30,7 +30,7 @@ class Case:
     """A load that every side gets."""
 
     plan: Plan
-    order: Order
+    order: MeasureSpec
     name: str = ""
 
     @property
@@ -101,7 +101,7 @@ def running(label: str, target: Target) -> Side:
     return Side(label, opened)
 
 
-def _beside_the_limit(run: Run, repository: Path, asks: Asks) -> Run:
+def _beside_the_limit(run: Run, repository: Path, asks: RequestSet) -> Run:
     """RUN with what this machine could do at most, where that was measured before (`hfx perf machine`)."""
     rates = known_rates()
     if rates and run.subject.device == "cpu":

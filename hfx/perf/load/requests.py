@@ -26,20 +26,20 @@ QUESTION_WORDS = 8
 
 
 @dataclass(frozen=True)
-class Ask:
+class Request:
     """One request: the values of each tensor."""
 
     inputs: Mapping[str, tuple[Scalar, ...]]
 
 
 @dataclass(frozen=True)
-class Asks:
+class RequestSet:
     """Requests that are sent in turn, and from the start again when they are used up; `words` say what they are."""
 
-    items: tuple[Ask, ...]
+    items: tuple[Request, ...]
     words: str
 
-    def at(self, number: int) -> Ask:
+    def at(self, number: int) -> Request:
         """The request with this number, from 0."""
         return self.items[number % len(self.items)]
 
@@ -50,7 +50,7 @@ def from_file(
     settings: Settings | None = None,
     limit: int | None = None,
     inputs: Collection[str] = SETTINGS,
-) -> Asks:
+) -> RequestSet:
     """A request for each of the first LIMIT rows of a CSV, TSV, JSON-lines or Parquet file.
 
     COLUMNS say which column is which tensor; an empty name is the tensor's own. A column named like a setting sets it
@@ -69,10 +69,10 @@ def from_file(
             for tensor, column in own.items()
             if row.cells.get(column) not in (None, "")
         }
-        found.append(Ask(texts | shared | chosen))
+        found.append(Request(texts | shared | chosen))
     if not found:
         raise UsageError(f"{path} has columns but no row.", "Give a row for each request.")
-    return Asks(tuple(found), _described(path, found, where, shared))
+    return RequestSet(tuple(found), _described(path, found, where, shared))
 
 
 def synthetic(
@@ -82,7 +82,7 @@ def synthetic(
     settings: Settings | None = None,
     tensors: Sequence[str] = (TEXT_INPUT,),
     tokens: Callable[[str], int] | None = None,
-) -> Asks:
+) -> RequestSet:
     """COUNT requests with texts of drawn LENGTHS: in words, or in TOKENS exactly. The same SEED gives the same texts.
 
     Of several TENSORS, a question is always short and labels are always the same. Raises UsageError.
@@ -99,10 +99,10 @@ def synthetic(
         length = lengths.draw(chance)
         return (of_words(length, chance) if tokens is None else of_tokens(length, tokens, chance),)
 
-    items = tuple(Ask({tensor: text(tensor) for tensor in tensors} | shared) for _ in range(count))
+    items = tuple(Request({tensor: text(tensor) for tensor in tensors} | shared) for _ in range(count))
     unit = "word" if tokens is None else "token"
     plural = "" if lengths == Fixed(1) else "s"
-    return Asks(items, f"synthetic texts of {lengths.words} {unit}{plural}{_settings_words(shared)}")
+    return RequestSet(items, f"synthetic texts of {lengths.words} {unit}{plural}{_settings_words(shared)}")
 
 
 def constants(settings: Settings | None) -> dict[str, tuple[Scalar, ...]]:
@@ -118,7 +118,7 @@ def _cell(path: Path, row: Row, tensor: str, column: str, textual: bool) -> tupl
 
 
 def _described(
-    path: Path, found: Sequence[Ask], where: Mapping[str, str], shared: Mapping[str, tuple[Scalar, ...]]
+    path: Path, found: Sequence[Request], where: Mapping[str, str], shared: Mapping[str, tuple[Scalar, ...]]
 ) -> str:
     tensor, column = next(iter(where.items()))
     lengths = sorted(len(str(ask.inputs[tensor][0]).split()) for ask in found)

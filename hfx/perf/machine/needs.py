@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, NET_SUFFIX, STREAM_SUFFIX, TOKENIZE_SUFFIX
-from hfx.perf.load import Ask, Asks
+from hfx.perf.load import Request, RequestSet
 from hfx.perf.machine.weights import NONE, Weights, read_weights
 from hfx.repository.catalog import model as read_model
 
@@ -55,7 +55,7 @@ def of_generator(folder: Path) -> Needs | None:
     return Needs(encoder, read_weights(folder / decoders[min(decoders, key=int)]))
 
 
-def tokens_read(repository: Path, name: str, asks: Asks) -> float:
+def tokens_read(repository: Path, name: str, asks: RequestSet) -> float:
     """How many tokens an encoder reads for an average request of ASKS, by its published tokenizer.
 
     Of several sequences (hypotheses, windows) all are read. Raises UsageError for a request that it does not take.
@@ -66,7 +66,7 @@ def tokens_read(repository: Path, name: str, asks: Asks) -> float:
 
     encoder = open_encoder(repository / (name + TOKENIZE_SUFFIX) / "1")
 
-    def count(ask: Ask) -> int:
+    def count(ask: Request) -> int:
         texts = {tensor: values for tensor, values in ask.inputs.items() if all(isinstance(v, str) for v in values)}
         tensors = {
             tensor: np.array([[str(value).encode() for value in values]], dtype=np.object_)

@@ -14,12 +14,12 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import PeerFailed
-from hfx.perf.builtin import Generated, Limits
+from hfx.perf.builtin import Generated
 from hfx.perf.builtin.driver import Outcome
 from hfx.perf.builtin.figures import figures
 from hfx.perf.builtin.records import SUCCEEDED, Tape
 from hfx.perf.builtin.strain import Strain
-from hfx.perf.load import Asks, Closed, Plan, Slo
+from hfx.perf.load import Closed, Limits, Plan, RequestSet, Slo
 from hfx.perf.peers.loads import TextLoad, Times
 
 KNOWN = (names.TEXT_INPUT, names.MAX_TOKENS, names.MIN_TOKENS)
@@ -32,12 +32,12 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def asked(asks: Asks, labels: bool = False) -> tuple[tuple[str, int], ...]:
+def asked(asks: RequestSet, labels: bool = False) -> tuple[tuple[str, int], ...]:
     """Text and new tokens of each request (0 where LABELS are asked for). Raises PeerFailed for what no peer does."""
     return tuple(_asked(ask.inputs, labels) for ask in asks.items)
 
 
-def text_load(plan: Plan, asks: Asks, limits: Limits) -> TextLoad:
+def text_load(plan: Plan, asks: RequestSet, limits: Limits) -> TextLoad:
     """PLAN for a process without a server. Raises PeerFailed for a load without an end."""
     texts, seconds = asked(asks), limits.most_seconds
     if limits.warmup_seconds or limits.stable is not None:

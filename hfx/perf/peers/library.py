@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hfx.errors import FetchFailed, PeerFailed
-from hfx.perf.builtin import Generated, Limits
-from hfx.perf.load import Asks, Plan, Slo
+from hfx.perf.builtin import Generated
+from hfx.perf.load import Limits, Plan, RequestSet, Slo
 from hfx.perf.peers.cases import Batch, PeerRun
 from hfx.perf.peers.conversions import Convert, Finish, converted
 from hfx.perf.peers.generated import generated, now, text_load
@@ -101,7 +101,7 @@ class InProcess(Opened):
         answered, memory = sample.value
         return PeerRun(sample.seconds, answered, sample.cpu_seconds, memory)
 
-    def load(self, plan: Plan, asks: Asks, limits: Limits, slo: Slo | None = None) -> Generated:
+    def load(self, plan: Plan, asks: RequestSet, limits: Limits, slo: Slo | None = None) -> Generated:
         """See Opened."""
         if not self._has_load:
             return super().load(plan, asks, limits, slo)

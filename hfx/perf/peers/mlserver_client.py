@@ -18,12 +18,12 @@ from typing import Any
 
 from hfx.client.address import Access, parse_address
 from hfx.errors import CaseFailed, FetchFailed, PeerFailed, RequestTimeout, ServerError
-from hfx.perf.builtin import Generated, Limits
+from hfx.perf.builtin import Generated
 from hfx.perf.builtin.driver import Driver, Job, Outcome
 from hfx.perf.builtin.figures import figures
 from hfx.perf.builtin.messages import Piece
 from hfx.perf.builtin.records import Record, Recorder
-from hfx.perf.load import Asks, Closed, Plan, Slo
+from hfx.perf.load import Closed, Limits, Plan, RequestSet, Slo
 from hfx.perf.peers import mlserver
 from hfx.perf.peers.cases import Answered, Batch, PeerRun, Wanted
 from hfx.perf.peers.generated import asked
@@ -93,7 +93,7 @@ class OpenMLServer(Opened):
         answered = answer(rows(body), batch.texts, wanted, self.reading)
         return PeerRun(times, answered, spent, peak_bytes(mlserver.child(server.pid)))
 
-    def load(self, plan: Plan, asks: Asks, limits: Limits, slo: Slo | None = None) -> Generated:
+    def load(self, plan: Plan, asks: RequestSet, limits: Limits, slo: Slo | None = None) -> Generated:
         """See Opened: a request for each text, on connections that are kept."""
         texts = asked(asks, labels=self.reading.kind == "classifier")
         lengths = {new for _, new in texts}

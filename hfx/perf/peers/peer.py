@@ -16,13 +16,13 @@ from hfx.perf.peers.model import Kind, Reading
 from hfx.perf.peers.packages import Packages
 
 if TYPE_CHECKING:
-    from hfx.perf.builtin import Generated, Limits
-    from hfx.perf.load import Asks, Plan, Slo
+    from hfx.perf.builtin import Generated
+    from hfx.perf.load import Limits, Plan, RequestSet, Slo
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What was opened, for tables. `door` is how it is asked: "process" or "http"."""
+    """What was opened, for tables. `protocol` is how it is asked: "process" or "http"."""
 
     peer: str
     title: str
@@ -30,7 +30,7 @@ class Identity:
     task: str
     precision: str
     threads: int
-    door: str = "process"
+    protocol: str = "process"
 
 
 class Opened(ABC):
@@ -46,7 +46,7 @@ class Opened(ABC):
         The first of a kind is answered once before, uncounted. Raises PeerFailed.
         """
 
-    def load(self, plan: Plan, asks: Asks, limits: Limits, slo: Slo | None = None) -> Generated:
+    def load(self, plan: Plan, asks: RequestSet, limits: Limits, slo: Slo | None = None) -> Generated:
         """Answer requests that come by PLAN. Raises PeerFailed, also where this peer answers none."""
         raise PeerFailed(f"{self.identity.title} has no way to answer requests one by one")
 

@@ -42,7 +42,7 @@ def peer_run(
             device="cpu",
             precision=who.precision,
             peer=who.peer,
-            door=who.door,
+            protocol=who.protocol,
             settings={"threads": who.threads, **(settings or {})},
         ),
         load=Load("batch", len(given[0].texts), data=_words(given[0]), limit=_limit(len(times)), case=case),

@@ -182,7 +182,7 @@ def warnings(result: Result) -> tuple[str, ...]:
 
 
 def way(group: Group) -> str:
-    """A group's name in tables: the label, and the peer, tool or door where the label alone could mislead."""
+    """A group's name in tables: the label, and the peer, tool or protocol where the label alone could mislead."""
     subject = group.subject
     words = [subject.label or subject.model]
     if subject.tool not in ("builtin", "peer"):

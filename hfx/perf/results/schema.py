@@ -37,7 +37,7 @@ class Distribution:
 class Subject:
     """What was measured. `label` is its name in tables, such as "cpu", "int8" or "torch fp32".
 
-    `peer` names another library or server (empty: hfx); `door` is how it was asked (grpc, grpc-stream, http,
+    `peer` names another library or server (empty: hfx); `protocol` is how it was asked (grpc, grpc-stream, http,
     http-stream, process); `settings` are those that tell it from the others of a comparison.
     """
 
@@ -48,7 +48,7 @@ class Subject:
     device: Literal["cpu", "gpu", ""] = ""
     precision: str = ""
     peer: str = ""
-    door: str = "grpc"
+    protocol: str = "grpc"
     settings: dict[str, Scalar] = Field(default_factory=dict)
 
 

@@ -50,7 +50,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     found: dict[tuple[str, str, str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         subject = run.subject
-        found[subject.label, subject.model, subject.door, subject.tool, run.load.label].append(run)
+        found[subject.label, subject.model, subject.protocol, subject.tool, run.load.label].append(run)
     return [
         Group(rounds[0].subject, rounds[0].load, tuple(sorted(rounds, key=lambda run: run.round)))
         for rounds in found.values()

@@ -18,7 +18,7 @@ from hfx.names import default_name
 from hfx.perf.checkpoints import BY_NAME, cached, smaller
 from hfx.perf.compare.interleave import Way, interleave
 from hfx.perf.limit import against_limit
-from hfx.perf.load import Asks
+from hfx.perf.load import RequestSet
 from hfx.perf.machine import machine
 from hfx.perf.measuring import Target, server_target
 from hfx.perf.peers.ours import exported
@@ -150,7 +150,7 @@ def _ways(
 ) -> list[OpenedWay]:
     repository = subject.repository
 
-    def limited(run: Run, asks: Asks) -> Run:
+    def limited(run: Run, asks: RequestSet) -> Run:
         return against_limit(run, repository, rates, asks) if repository and rates else run
 
     ours = served(subject.target, scenario.label, limited, options.stop)
@@ -192,5 +192,5 @@ def _amount(case: Case) -> int:
     return min(MOST_TEXTS, max(case.rows, case.requests or 0, 1) if case.texts.kind != "lengths" else MOST_TEXTS)
 
 
-def _turn(way: OpenedWay, case: Case, asks: Asks, begun: int) -> Way:
+def _turn(way: OpenedWay, case: Case, asks: RequestSet, begun: int) -> Way:
     return Way(f"{way.label} ({case.words})", lambda number: way.measure(case, asks, begun + number))

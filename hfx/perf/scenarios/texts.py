@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hfx.names import MAX_TOKENS, MIN_TOKENS, TEXT_INPUT
-from hfx.perf.load import Ask, Asks, from_file, parse_lengths, synthetic
+from hfx.perf.load import Request, RequestSet, from_file, parse_lengths, synthetic
 from hfx.perf.results.schema import Scalar
 
 SEED = 0
@@ -66,7 +66,9 @@ class Texts:
         return replace(self, lengths=lengths, answers="fixed:4" if self.answers else "")
 
 
-def asks(texts: Texts, count: int, settings: Mapping[str, Scalar], tokens: Count | None, data: Data | None) -> Asks:
+def asks(
+    texts: Texts, count: int, settings: Mapping[str, Scalar], tokens: Count | None, data: Data | None
+) -> RequestSet:
     """COUNT requests with SETTINGS; TOKENS counts those of a text (None: lengths are in words).
 
     Raises UsageError for a file that can't be read.
@@ -76,9 +78,9 @@ def asks(texts: Texts, count: int, settings: Mapping[str, Scalar], tokens: Count
         found = from_file(data.path, _columns(data), exact, count)
         return _cut(found, texts, tokens) if texts.kind == "documents" else found
     if texts.kind == "same":
-        return Asks((_ask(texts.text, exact),), f'"{texts.text}"')
+        return RequestSet((_ask(texts.text, exact),), f'"{texts.text}"')
     if texts.kind == "questions":
-        return Asks(tuple(_ask(PROMPT.format(*pair), exact) for pair in FAQ), "questions about short texts")
+        return RequestSet(tuple(_ask(PROMPT.format(*pair), exact) for pair in FAQ), "questions about short texts")
     found = synthetic(count, parse_lengths(texts.lengths), SEED, exact, tokens=tokens)
     return _with_answers(found, texts.answers) if texts.answers else found
 
@@ -92,8 +94,8 @@ def _columns(data: Data) -> dict[str, str]:
     return {TEXT_INPUT: data.column} if data.column else {}
 
 
-def _ask(text: str, settings: Mapping[str, Scalar]) -> Ask:
-    return Ask({TEXT_INPUT: (text,), **{name: (value,) for name, value in settings.items()}})
+def _ask(text: str, settings: Mapping[str, Scalar]) -> Request:
+    return Request({TEXT_INPUT: (text,), **{name: (value,) for name, value in settings.items()}})
 
 
 def _exact(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -103,22 +105,23 @@ def _exact(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return dict(settings)
 
 
-def _with_answers(found: Asks, lengths: str) -> Asks:
+def _with_answers(found: RequestSet, lengths: str) -> RequestSet:
     chance, drawn = random.Random(SEED), parse_lengths(lengths)
     items = []
     for ask in found.items:
         length = drawn.draw(chance)
-        items.append(Ask({**ask.inputs, MAX_TOKENS: (length,), MIN_TOKENS: (length,)}))
-    return Asks(tuple(items), f"{found.words}, answers {lengths}")
+        items.append(Request({**ask.inputs, MAX_TOKENS: (length,), MIN_TOKENS: (length,)}))
+    return RequestSet(tuple(items), f"{found.words}, answers {lengths}")
 
 
-def _cut(found: Asks, texts: Texts, tokens: Count | None) -> Asks:
+def _cut(found: RequestSet, texts: Texts, tokens: Count | None) -> RequestSet:
     """The beginning of each text, of at most as many tokens as the lengths say."""
     most = int(texts.lengths.partition(":")[2])
     cut = [
-        Ask({**ask.inputs, TEXT_INPUT: (_head(str(ask.inputs[TEXT_INPUT][0]), most, tokens),)}) for ask in found.items
+        Request({**ask.inputs, TEXT_INPUT: (_head(str(ask.inputs[TEXT_INPUT][0]), most, tokens),)})
+        for ask in found.items
     ]
-    return Asks(tuple(cut), f"{found.words}, the first {most} {'tokens' if tokens else 'words'}")
+    return RequestSet(tuple(cut), f"{found.words}, the first {most} {'tokens' if tokens else 'words'}")
 
 
 def _head(text: str, most: int, tokens: Count | None) -> str:

@@ -15,15 +15,14 @@ from typing import Any
 
 from hfx.errors import HfxError, LoadFailed
 from hfx.names import NO_REPEAT_NGRAM_SIZE, NUM_BEAMS, TEXT_INPUT, default_name
-from hfx.perf.builtin import Limits
-from hfx.perf.load import Asks, Closed, Slo
-from hfx.perf.measuring import Order, Target, measure, run_of
+from hfx.perf.load import Closed, Limits, RequestSet, Slo
+from hfx.perf.measuring import MeasureSpec, Target, measure, run_of
 from hfx.perf.peers import PEERS, Batch, Opened, peer_run
 from hfx.perf.peers.ours import open_published
 from hfx.perf.results import Run, Subject
 from hfx.perf.scenarios.scenario import HFX, Case, PeerWay, Scenario
 
-Measure = Callable[[Case, Asks, int], Run]
+Measure = Callable[[Case, RequestSet, int], Run]
 LONGEST = 300.0  # seconds that a request may take
 WARM_CALLERS = 32
 CLASSIFIER_SECONDS = 0.7  # a peer's turn; a batch takes milliseconds
@@ -47,12 +46,12 @@ class OpenedWay:
 
 
 def served(
-    target: Target, label: str, limited: Callable[[Run, Asks], Run], stop: threading.Event | None = None
+    target: Target, label: str, limited: Callable[[Run, RequestSet], Run], stop: threading.Event | None = None
 ) -> OpenedWay:
     """hfx behind the server at TARGET; LIMITED adds what the machine could do at most."""
 
-    def once(case: Case, asks: Asks, round_: int) -> Run:
-        order = Order(asks, _limits(case), Slo.parse(case.slo) if case.slo else None, stream=case.stream)
+    def once(case: Case, asks: RequestSet, round_: int) -> Run:
+        order = MeasureSpec(asks, _limits(case), Slo.parse(case.slo) if case.slo else None, stream=case.stream)
         run = measure(target, case.plan, order, label=label, round=round_, case=case.name, stop=stop)
         return limited(checked(_sized(run, case), case), asks)
 
@@ -106,7 +105,7 @@ def _opened(way: PeerWay, scenario: Scenario, checkpoint: Path, repository: Path
 
 
 def _peer(way: PeerWay, opened: Opened) -> OpenedWay:
-    def once(case: Case, asks: Asks, round_: int) -> Run:
+    def once(case: Case, asks: RequestSet, round_: int) -> Run:
         if way.served:
             return checked(_load_run(way, opened, case, asks, round_), case)
         seconds = CLASSIFIER_SECONDS if case.new_tokens is None else 0.0
@@ -116,7 +115,7 @@ def _peer(way: PeerWay, opened: Opened) -> OpenedWay:
     return OpenedWay(way.label, once, way)
 
 
-def batch(case: Case, asks: Asks) -> Batch:
+def batch(case: Case, asks: RequestSet) -> Batch:
     """The first texts of the load, as many as a peer gets at once."""
     texts = tuple(str(asks.at(number).inputs[TEXT_INPUT][0]) for number in range(case.rows))
     settings: Mapping[str, Any] = case.settings
@@ -124,15 +123,15 @@ def batch(case: Case, asks: Asks) -> Batch:
     return Batch(texts, case.new_tokens, beams, ngram)
 
 
-def _load_run(way: PeerWay, opened: Opened, case: Case, asks: Asks, round_: int) -> Run:
+def _load_run(way: PeerWay, opened: Opened, case: Case, asks: RequestSet, round_: int) -> Run:
     """A peer that is a server takes the very load."""
     limits = _limits(case)
     found = opened.load(case.plan, asks, limits)
-    subject = Subject(way.label, case.name, "peer", precision=way.precision, peer=way.name, door="http")
+    subject = Subject(way.label, case.name, "peer", precision=way.precision, peer=way.name, protocol="http")
     return run_of(found, subject, case.plan.load(asks.words, limits.words, case.name), round_)
 
 
-def warm(ours: OpenedWay, case: Case, asks: Asks) -> None:
+def warm(ours: OpenedWay, case: Case, asks: RequestSet) -> None:
     """hfx has answered something like CASE: connections are open, memory has grown. Peers do so before they count."""
     callers = case.plan.callers if isinstance(case.plan, Closed) else min(case.rows, WARM_CALLERS)
     with contextlib.suppress(HfxError):  # its turns will say so too

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import HfxError
-from hfx.perf.load import Asks, Closed, Plan
+from hfx.perf.load import Closed, Plan, RequestSet
 from hfx.perf.tools.requested import Asked, callers_of, piece_of
 
 MICRO, NANO = 1e-6, 1e-9
@@ -24,7 +24,7 @@ START_SECONDS = 0.001  # before the first
 LEFT_OUT = re.compile(r'(?<!\\)":(?=[,}\]])')
 
 
-def write_inputs(asks: Asks, path: Path, extra: Mapping[str, Any] | None = None) -> Path:
+def write_inputs(asks: RequestSet, path: Path, extra: Mapping[str, Any] | None = None) -> Path:
     """The requests, sent in turn; EXTRA are tensors for each that it does not name itself."""
     shared = {name: (value,) for name, value in (extra or {}).items()}
     data = [

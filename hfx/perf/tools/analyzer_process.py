@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.errors import HfxError, LoadFailed, UsageError
-from hfx.perf.builtin import Limits, Progress
+from hfx.perf.builtin import Progress
 from hfx.perf.builtin.driver import Phase
-from hfx.perf.load import Closed, Plan
+from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.server.statistics import Counts, Statistics
 from hfx.perf.tools.install import Program
 from hfx.perf.tools.requested import Ended

@@ -21,15 +21,15 @@ from hfx import names
 from hfx.client import Client
 from hfx.client.metadata import check_values
 from hfx.errors import LoadFailed, UsageError
-from hfx.perf.builtin import Generated, Limits, Progress
+from hfx.perf.builtin import Generated, Progress
 from hfx.perf.builtin.generator import check
 from hfx.perf.builtin.messages import Piece
-from hfx.perf.load import Asks, Closed, Plan
+from hfx.perf.load import Closed, Limits, Plan, RequestSet
 from hfx.perf.tools.locust_process import Job, carried_out
 from hfx.perf.tools.requested import Asked, due_times, generated
 
 if TYPE_CHECKING:
-    from hfx.perf.measuring import Order, Target
+    from hfx.perf.measuring import MeasureSpec, Target
 
 LOCUSTFILE = Path(__file__).parents[1] / "locustfile.py"
 REPORTS = "hfx-locust"  # in the current folder
@@ -49,7 +49,7 @@ OWN = {
 def run_locust(
     target: Target,
     plan: Plan,
-    order: Order,
+    order: MeasureSpec,
     watch: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Generated:
@@ -105,7 +105,7 @@ class Files:
         """What locust says."""
         return self.folder / "output.txt"
 
-    def write(self, asks: Asks, times: Sequence[float]) -> None:
+    def write(self, asks: RequestSet, times: Sequence[float]) -> None:
         """The files that are read."""
         lines = (json.dumps({name: list(values) for name, values in ask.inputs.items()}) for ask in asks.items)
         self.requests.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -183,7 +183,7 @@ def _check_stable(limits: Limits) -> None:
         raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
 
 
-def _counts(target: Target, asks: Asks, stream: bool) -> bool:
+def _counts(target: Target, asks: RequestSet, stream: bool) -> bool:
     """Whether answers tell their tokens. Raises UsageError for requests that the model does not take."""
     model = target.model + names.STREAM_SUFFIX if stream else target.model
     with Client(target.grpc_url, timeout=METADATA_SECONDS, retries=0) as client:

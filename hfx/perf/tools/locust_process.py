@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import LoadFailed, UsageError
-from hfx.perf.builtin import Limits, Progress
+from hfx.perf.builtin import Progress
 from hfx.perf.builtin.strain import percentile
-from hfx.perf.load import Closed, Plan
+from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.tools.requested import Ended
 from hfx.perf.tools.running import Running
 

@@ -19,16 +19,16 @@ from hfx import names
 from hfx.client import Client, ModelMetadata
 from hfx.client.metadata import check_values
 from hfx.errors import LoadFailed, UsageError
-from hfx.perf.builtin import Generated, Limits, Progress
+from hfx.perf.builtin import Generated, Progress
 from hfx.perf.builtin.generator import check
-from hfx.perf.load import Closed, Plan
+from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.tools import install
 from hfx.perf.tools.analyzer_files import read_record, write_inputs, write_times
 from hfx.perf.tools.analyzer_process import Job, carried_out
 from hfx.perf.tools.requested import due_times, generated
 
 if TYPE_CHECKING:
-    from hfx.perf.measuring import Order, Target
+    from hfx.perf.measuring import MeasureSpec, Target
 
 WINDOW_SECONDS = 0.5
 NEVER_STABLE = "0.000001"  # per cent
@@ -63,7 +63,7 @@ OPTIONS = {
 def run_perf_analyzer(
     target: Target,
     plan: Plan,
-    order: Order,
+    order: MeasureSpec,
     watch: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Generated:

@@ -15,13 +15,13 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import LoadFailed, ServerError
-from hfx.perf.builtin import Generated, Limits
+from hfx.perf.builtin import Generated
 from hfx.perf.builtin.driver import Outcome
 from hfx.perf.builtin.figures import figures
 from hfx.perf.builtin.messages import Piece
 from hfx.perf.builtin.records import Failure, Record, Recorder
 from hfx.perf.builtin.strain import Strain
-from hfx.perf.load import Open, Plan, Slo
+from hfx.perf.load import Limits, Open, Plan, Slo
 
 
 @dataclass(frozen=True)

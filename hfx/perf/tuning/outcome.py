@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hfx.perf.load import Plan
-from hfx.perf.measuring import Order
+from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Machine, Result, Run
 from hfx.perf.results.schema import Scalar
 from hfx.perf.tuning.proof import ROUNDS, Proof
@@ -33,7 +33,7 @@ class Wish:
     name: str
     device: str
     plans: tuple[Plan, ...]
-    order: Order
+    order: MeasureSpec
     budget: float
     only: tuple[str, ...] = ()
     rounds: int = ROUNDS

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hfx.perf.builtin import Limits
 from hfx.perf.compare.published import memory_needed
 from hfx.perf.compare.side import Case, Measure, Session, Side, served
-from hfx.perf.load import Plan
-from hfx.perf.measuring import Order
+from hfx.perf.load import Limits, Plan
+from hfx.perf.measuring import MeasureSpec
 from hfx.perf.tuning.settings import MODEL, edits
 from hfx.perf.tuning.space import Settings
 from hfx.repository.catalog import model
@@ -32,7 +31,7 @@ class Bench:
     repository: Path
     name: str
     device: str
-    order: Order
+    order: MeasureSpec
     copies: Path
     session: Session
     published: Settings = field(default_factory=dict)
