@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.peers import Case
 from hfx import names
-from hfx.local import LocalModel
+from hfx.local.encoder import LocalModel
 from hfx.perf.peers.resident import Prepare, Run
 
 

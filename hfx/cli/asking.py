@@ -90,7 +90,8 @@ def _streamed(client: Client, name: str, request: Request) -> Parts:
 def in_process(name: str, repository: Path, timeout: float | None) -> Iterator[Model]:
     """NAME of REPOSITORY, opened here."""
     with deferred():
-        from hfx.local import LocalModel, read_config
+        from hfx.local import read_config
+        from hfx.local.encoder import LocalModel
         from hfx.repository.catalog import model as manifest_of
 
     task = manifest_of(repository, name).task
@@ -122,7 +123,7 @@ def _configured(name: str, config: Mapping[str, Any]) -> ModelMetadata:
 @contextmanager
 def _generator(task: Task, metadata: ModelMetadata, repository: Path, timeout: float | None) -> Iterator[Model]:
     from hfx.client import TensorMetadata
-    from hfx.local_generation import LocalGenerator
+    from hfx.local.generator import LocalGenerator
 
     several = TensorMetadata(names.NUM_RETURN_SEQUENCES, "INT32", (-1, 1))
     deadline = {} if timeout is None else _deadline(timeout)

@@ -72,13 +72,13 @@ def command(
 def _model(repository: Path, name: str, task: Task, device: str, url: str) -> Iterator[Ask]:
     """How the model is asked: through the server at `url`, or in this process."""
     if not url and task in GENERATION_TASKS:
-        from hfx.local_generation import LocalGenerator
+        from hfx.local.generator import LocalGenerator
 
         with LocalGenerator.open(repository, name, device) as generator:  # type: ignore[arg-type]
             yield generator.infer_all
         return
     if not url:
-        from hfx.local import LocalModel
+        from hfx.local.encoder import LocalModel
 
         model = LocalModel.open(repository, name, device)  # type: ignore[arg-type]
         yield model.infer_all

@@ -147,7 +147,7 @@ def answer_in_torch(plan: ExportPlan, made: Artefacts) -> Artefacts:
     from hfx.exporter.parity.recorded import Recorded, write_recorded
     from hfx.exporter.parity.texts import bundled_texts, edge_texts
     from hfx.exporter.tokenizer import with_embeddings
-    from hfx.local import LocalModel
+    from hfx.local.encoder import LocalModel
 
     model = LocalModel.open(made.staging.root, plan.name, _device(made), "CPU")
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
@@ -163,7 +163,7 @@ def compare_answers(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """Every file against the checkpoint; VerificationFailed with the figures where one differs too much."""
     from hfx.exporter.parity import gate
     from hfx.exporter.parity.thresholds import limits
-    from hfx.local import LocalModel
+    from hfx.local.encoder import LocalModel
 
     assert made.reference is not None
     parity = dict(made.parity)
@@ -180,7 +180,7 @@ def measure_on_data(plan: ExportPlan, made: Artefacts) -> Artefacts:
     from hfx.exporter.parity.data import read_data
     from hfx.exporter.parity.gate import make_reference
     from hfx.exporter.parity.thresholds import DEFAULT_MAX_DROP
-    from hfx.local import LocalModel
+    from hfx.local.encoder import LocalModel
 
     results: dict[str, Any] = {}
     max_drop = DEFAULT_MAX_DROP if plan.max_drop is None else plan.max_drop

@@ -14,7 +14,7 @@ from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tasks import find_task
-from hfx.local import LocalModel
+from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest
 from tests import tiny_checkpoints
 from tests.unit import onnx_toys, tiny_encoders

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from hfx.local_generation import LocalGenerator
+from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import TIMEOUT, Answer, Ask, Events, answer_of
 from tests.triton.generation_grpc import grpc_infer, grpc_pieces, grpc_whole

@@ -16,7 +16,7 @@ import pytest
 
 from hfx.client import AsyncClient, Client, Generation, GenerationSettings, TruncationWarning
 from hfx.errors import HfxError, ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
-from hfx.local_generation import LocalGenerator
+from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.conftest import export_zoo

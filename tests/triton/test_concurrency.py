@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hfx.client import Client
-from hfx.local import LocalModel
+from hfx.local.encoder import LocalModel
 from hfx.triton import EmbeddedServer
 from tests import zoo
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
-from hfx.local_generation import LocalGenerator
+from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.conftest import export_zoo

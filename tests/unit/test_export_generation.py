@@ -23,7 +23,7 @@ from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
-from hfx.local_generation import LocalGenerator
+from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, verify_files
 from hfx.python_backends.generation.fields import ALIASES, FIELDS
 from hfx.repository import lint, models

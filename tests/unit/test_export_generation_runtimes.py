@@ -19,7 +19,7 @@ from hfx.cli.export import summary
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data
 from hfx.exporter.runtime import CpuChoice, possible_runtimes
-from hfx.local_generation import LocalGenerator
+from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from hfx.repository.edit import Edit, change, value
 from tests.unit import writing_checkpoints

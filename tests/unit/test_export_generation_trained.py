@@ -11,7 +11,7 @@ import pytest
 
 from hfx.errors import VerificationFailed
 from hfx.exporter.verify import DataOptions
-from hfx.local_generation import LocalGenerator
+from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from tests import zoo
 from tests.unit.shared_data import DATA

@@ -17,7 +17,7 @@ from hfx.errors import (
     ServerError,
     UsageError,
 )
-from hfx.local_generation import LocalGenerator, _fields, _translated
+from hfx.local.generator import LocalGenerator, _fields, _translated
 from hfx.python_backends.engine import errors as engine
 from hfx.repository import InstanceGroup, ModelConfig, render
 from tests.unit import generation_models

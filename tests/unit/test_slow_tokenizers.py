@@ -24,7 +24,7 @@ from hfx.exporter.plan import ExportOptions, make_plan
 from hfx.exporter.slow_tokenizers import NO_TEXT, read_model
 from hfx.exporter.source import Checkpoint, open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
-from hfx.local_generation import LocalGenerator
+from hfx.local.generator import LocalGenerator
 from tests.unit import tiny_generators
 from tests.unit.generation_tokenizers import random_text
 

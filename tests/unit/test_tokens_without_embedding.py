@@ -15,8 +15,8 @@ from hfx.exporter.pipeline import export
 from hfx.exporter.plan import ExportOptions, make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
-from hfx.local import LocalModel
-from hfx.local_generation import LocalGenerator
+from hfx.local.encoder import LocalModel
+from hfx.local.generator import LocalGenerator
 from tests import tiny_checkpoints
 from tests.unit import writing_checkpoints
 from tests.unit.encoder_line import encoder_for

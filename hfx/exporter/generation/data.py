@@ -18,7 +18,7 @@ from hfx.exporter.generation.prompts import open_encoder
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.parity.data import LabelledData, read_data
 from hfx.local import Device
-from hfx.local_generation import LocalGenerator
+from hfx.local.generator import LocalGenerator
 
 # What a text is continued with that leaves all to the model, but for chance.
 DEFAULTS = {names.DO_SAMPLE: False, names.LONG: "truncate"}

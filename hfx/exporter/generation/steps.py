@@ -154,7 +154,7 @@ def compare_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
 def _same_texts(
     plan: GeneratorPlan, made: Artefacts, compared: comparison.Comparison, runtime: Runtime
 ) -> dict[str, Any]:
-    from hfx.local_generation import LocalGenerator
+    from hfx.local.generator import LocalGenerator
 
     assert made.recorded is not None
     with LocalGenerator.open(made.staging.root, plan.name, compared.device, compared.kind, runtime) as model:
@@ -166,7 +166,7 @@ def _same_texts(
 def measure_on_data(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """The task's metric on the user's data, torch against every engine that can run here."""
     from hfx.exporter.generation.data import measure_data
-    from hfx.local_generation import LocalGenerator
+    from hfx.local.generator import LocalGenerator
 
     figures: dict[str, dict[str, Any]] = {
         each.file: {"metric": plan.task.metric_name, "rows": len(each.data.targets), "torch": each.torch}

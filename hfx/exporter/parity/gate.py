@@ -19,7 +19,8 @@ from hfx.exporter.graph.pooling import Pooling
 from hfx.exporter.parity.reference import forward
 from hfx.exporter.parity.thresholds import Limits
 from hfx.exporter.tasks.task import EncoderTask
-from hfx.local import Answer, LocalModel, Request, Tensors
+from hfx.local import Answer, Request, Tensors
+from hfx.local.encoder import LocalModel
 
 ALONE = 64  # requests that are also run one by one, to see that company doesn't change an answer
 

@@ -78,7 +78,7 @@ def open_published(repository: Path, name: str, threads: int | None = None, slot
 def open_generator(repository: str, name: str, threads: int, slots: int) -> Prepare:
     """The engine; answers a Batch."""
     from hfx.local import read_config
-    from hfx.local_generation import CPU_RUNTIME, PARAMETERS
+    from hfx.local.generator import CPU_RUNTIME, PARAMETERS
     from hfx.python_backends.generation.generator import TextGenerator
 
     folder = Path(repository) / (name + names.STREAM_SUFFIX)
@@ -112,7 +112,7 @@ def _generated(generator: TextGenerator, case: Batch) -> tuple[Answered, int]:
 
 def open_encoder(repository: str, name: str, threads: int, slots: int) -> Prepare:
     """All steps of an encoder, one after the other; answers a Batch."""
-    from hfx.local import LocalModel
+    from hfx.local.encoder import LocalModel
 
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     model = LocalModel.open(Path(repository), name)

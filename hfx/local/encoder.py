@@ -1,27 +1,16 @@
-"""A published encoder model in this process: the code and the files that Triton serves, without a server.
-
-The parity gate, `hfx verify` and `hfx infer --local` run it. It knows nothing of torch and of how a model was exported.
-"""
+"""A published encoder model in this process: its tokenizer, its net and its last step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-from google.protobuf.json_format import MessageToDict
 from numpy.typing import NDArray
 
 from hfx import names
-from hfx.errors import ModelMissing, RequestRefused
-from hfx.repository import parse_config
-
-Device = Literal["cpu", "gpu"]
-Kind = Literal["CPU", "GPU"]
-Tensors = dict[str, NDArray[Any]]
-Request = Mapping[str, Any]  # public input -> one row's value, or the list of its values: texts, numbers, booleans
-Answer = dict[str, Any]  # public output -> one row's value
+from hfx.errors import RequestRefused
+from hfx.local import Answer, Device, Kind, Request, Tensors, as_tensors, plain_answer, read_config, scalars_of
 
 
 class LocalModel:
@@ -39,7 +28,7 @@ class LocalModel:
 
         self.name = name
         self.max_batch_size = int(config["max_batch_size"])
-        self.scalars = _scalars(config)
+        self.scalars = scalars_of(config)
         self.encoder = open_encoder(repository / (name + names.TOKENIZE_SUFFIX) / "1")
         self.session = open_session(net, model_file(net, repository / (name + names.NET_SUFFIX) / "1"), kind, 0)
         self.layout = Layout.read(net)
@@ -111,50 +100,3 @@ class LocalModel:
         """Answer many requests, in order; the net runs them in batches."""
         encoded = self.encode(requests)
         return [self.answer(r, e, o) for r, e, o in zip(requests, encoded, self.run(encoded), strict=True)]
-
-
-def scalar_outputs(repository: Path, name: str) -> frozenset[str]:
-    """The outputs of NAME that have one value a row: an answer has them as a value, the others as a list."""
-    return _scalars(read_config(repository / name / "config.pbtxt"))
-
-
-def plain_answer(tensors: Mapping[str, NDArray[Any]], scalars: frozenset[str]) -> Answer:
-    """The first row of output tensors as plain values: text, numbers, lists of them."""
-    return {name: _plain(value[0], name in scalars) for name, value in tensors.items()}
-
-
-def as_tensors(request: Request) -> Tensors:
-    """One row's values as the tensors `[1, n]` that Triton would hand over."""
-    tensors: Tensors = {}
-    for name, value in request.items():
-        values = list(value) if isinstance(value, list | tuple) else [value]
-        if all(isinstance(each, bool) for each in values):
-            tensors[name] = np.array([values], np.bool_)
-        elif all(isinstance(each, int) for each in values):
-            tensors[name] = np.array([values], np.int32)
-        else:
-            texts = [each.encode() for each in values]
-            tensors[name] = np.array([texts], dtype=np.object_).reshape(1, len(texts))
-    return tensors
-
-
-def _plain(row: NDArray[Any], scalar: bool) -> Any:
-    values = [v.decode() if isinstance(v, bytes) else v for v in row.tolist()]
-    return values[0] if scalar else values
-
-
-def _scalars(config: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(o["name"] for o in config["output"] if [int(d) for d in o["dims"]] == [1])
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """A config.pbtxt as plain values, under protobuf's names. Raises ModelMissing where there is none."""
-    if not path.is_file():
-        raise ModelMissing(
-            f"There is no model {path.parent.name} in {path.parent.parent} ({path.name} is missing).",
-            "`hfx list` shows what there is.",
-        )
-    config: dict[str, Any] = MessageToDict(
-        parse_config(path.read_text(encoding="utf-8")), preserving_proto_field_name=True
-    )
-    return {"input": [], "output": [], "max_batch_size": 0, **config}

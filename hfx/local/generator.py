@@ -1,7 +1,4 @@
-"""A published generator in this process: the code and the files of NAME_stream, without a server.
-
-The parity gate, `hfx verify` and `hfx infer --local` run it. It knows nothing of torch and of how a model was exported.
-"""
+"""A published generator in this process: the engine of NAME_stream."""
 
 from __future__ import annotations
 

@@ -1,0 +1,72 @@
+"""A published model in this process: the code and the files that Triton serves, without a server.
+
+`encoder.LocalModel` and `generator.LocalGenerator` are opened from a repository; the parity gate, `hfx verify` and
+`hfx infer --local` run them. Nothing here knows torch or how a model was exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from google.protobuf.json_format import MessageToDict
+from numpy.typing import NDArray
+
+from hfx.errors import ModelMissing
+from hfx.repository import parse_config
+
+Device = Literal["cpu", "gpu"]
+Kind = Literal["CPU", "GPU"]
+Tensors = dict[str, NDArray[Any]]
+Request = Mapping[str, Any]  # public input -> one row's value, or the list of its values: texts, numbers, booleans
+Answer = dict[str, Any]  # public output -> one row's value
+
+
+def scalar_outputs(repository: Path, name: str) -> frozenset[str]:
+    """The outputs of NAME that have one value a row: an answer has them as a value, the others as a list."""
+    return scalars_of(read_config(repository / name / "config.pbtxt"))
+
+
+def plain_answer(tensors: Mapping[str, NDArray[Any]], scalars: frozenset[str]) -> Answer:
+    """The first row of output tensors as plain values: text, numbers, lists of them."""
+    return {name: _plain(value[0], name in scalars) for name, value in tensors.items()}
+
+
+def as_tensors(request: Request) -> Tensors:
+    """One row's values as the tensors `[1, n]` that Triton would hand over."""
+    tensors: Tensors = {}
+    for name, value in request.items():
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if all(isinstance(each, bool) for each in values):
+            tensors[name] = np.array([values], np.bool_)
+        elif all(isinstance(each, int) for each in values):
+            tensors[name] = np.array([values], np.int32)
+        else:
+            texts = [each.encode() for each in values]
+            tensors[name] = np.array([texts], dtype=np.object_).reshape(1, len(texts))
+    return tensors
+
+
+def _plain(row: NDArray[Any], scalar: bool) -> Any:
+    values = [v.decode() if isinstance(v, bytes) else v for v in row.tolist()]
+    return values[0] if scalar else values
+
+
+def scalars_of(config: Mapping[str, Any]) -> frozenset[str]:
+    """The outputs that have one value a row, by a model's configuration."""
+    return frozenset(o["name"] for o in config["output"] if [int(d) for d in o["dims"]] == [1])
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.pbtxt as plain values, under protobuf's names. Raises ModelMissing where there is none."""
+    if not path.is_file():
+        raise ModelMissing(
+            f"There is no model {path.parent.name} in {path.parent.parent} ({path.name} is missing).",
+            "`hfx list` shows what there is.",
+        )
+    config: dict[str, Any] = MessageToDict(
+        parse_config(path.read_text(encoding="utf-8")), preserving_proto_field_name=True
+    )
+    return {"input": [], "output": [], "max_batch_size": 0, **config}
