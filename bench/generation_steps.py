@@ -51,7 +51,7 @@ class _Clock:
 
     def time_runs(self) -> None:
         """From now on count the runs of both runtimes."""
-        from hfx.python_backends.engine.bindings import Binding
+        from hfx.python_backends.engine.memory import Binding
         from hfx.python_backends.engine.openvino_model import InferRequest
 
         for kind in (Binding, InferRequest):

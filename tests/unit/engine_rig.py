@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from hfx.python_backends.engine import invariants
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.jobs import new_job
-from hfx.python_backends.engine.kv_cache import KvCache
-from hfx.python_backends.engine.lane_memory import LaneMemory
+from hfx.python_backends.engine.kv_cache import KvCache, LaneMemory
 from hfx.python_backends.engine.paged_decoder_runner import PagedDecoderRunner
 from hfx.python_backends.engine.paged_encoder_decoder_runner import PagedEncoderDecoderRunner
 from hfx.python_backends.engine.picker import Picker
@@ -31,6 +29,7 @@ from hfx.python_backends.engine.scheduler import Limits, Scheduler
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 
+from . import engine_invariants as invariants
 from .engine_toys import VOCABULARY
 from .paged_watch import PagedWatch
 

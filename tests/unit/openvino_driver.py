@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.python_backends.engine.openvino_model import InferRequest, OpenVinoModel, Port, _port
-from hfx.python_backends.engine.openvino_package import core
+from hfx.python_backends.engine.openvino_model import InferRequest, OpenVinoModel, Port, _port, core
 from hfx.python_backends.engine.paged_attention import use_pages
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import EngineSpec, read_spec

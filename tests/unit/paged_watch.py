@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hfx.python_backends.engine import invariants
-from hfx.python_backends.engine.block_tables import BLOCK, BlockPool, BlockTables
-from hfx.python_backends.engine.grown_rows import GrownRows
-from hfx.python_backends.engine.paged_cache import PagedCache
+from hfx.python_backends.engine.kv_cache_grown import GrownRows
+from hfx.python_backends.engine.kv_cache_paged import BLOCK, BlockPool, BlockTables, PagedCache
 from hfx.python_backends.engine.paged_decoder_runner import PagedDecoderRunner
 from hfx.python_backends.engine.paged_encoder_decoder_runner import PagedEncoderDecoderRunner
 from hfx.python_backends.engine.paged_rows import PagedRows
 from hfx.python_backends.engine.plan import Plan
 from hfx.python_backends.engine.scheduler import Scheduler
+
+from . import engine_invariants as invariants
 
 HUGE = 1e20
 Lengths = Mapping[int, int]  # of rows that are in use

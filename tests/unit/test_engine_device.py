@@ -10,18 +10,17 @@ import numpy as np
 import onnx
 import pytest
 
-from hfx.python_backends.engine import invariants
-from hfx.python_backends.engine.bindings import Binding
-from hfx.python_backends.engine.copy_graph import SOURCE, TARGET, copy_graph
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.device_cache import DeviceCache, DeviceCaches
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.kv_cache_device import SOURCE, TARGET, DeviceCache, DeviceCaches, copy_graph
+from hfx.python_backends.engine.memory import Binding
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.scheduler import Limits, Scheduler
 from hfx.python_backends.engine.sessions import open_graph
 from hfx.python_backends.engine.spec import read_spec
 
+from . import engine_invariants as invariants
 from . import engine_toys as toys
 from .engine_oracle import expected
 from .engine_rig import ONE_THREAD, random_request, serve
@@ -85,15 +84,15 @@ def test_rows_are_copied_and_filled_within_the_device(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_the_copy_graph_is_a_valid_model_that_copies(dtype: str) -> None:
-    model = copy_graph(dtype, rank=3)
+    model = copy_graph(dtype)
     onnx.checker.check_model(onnx.load_model_from_string(model), full_check=True)
-    source = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    source = np.arange(24).reshape(1, 2, 3, 4).astype(dtype)
     target = np.zeros_like(source)
     Binding(open_graph(model, ONE_THREAD), {SOURCE: source}, {TARGET: target}).run()
     assert (target == source).all()
 
 
 def test_what_is_not_contiguous_is_not_bound() -> None:
-    source = np.zeros((4, 4), np.float32)
+    source = np.zeros((1, 1, 4, 4), np.float32)
     with pytest.raises(ValueError, match="source is not contiguous"):
-        Binding(open_graph(copy_graph("float32", 2), ONE_THREAD), {SOURCE: source.T[:2]}, {TARGET: source})
+        Binding(open_graph(copy_graph("float32"), ONE_THREAD), {SOURCE: source.T}, {TARGET: source})

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.cross_cache import CrossCache, Encoded
-from hfx.python_backends.engine.kv_cache import KvCache
-from hfx.python_backends.engine.lane_memory import LaneMemory
+from hfx.python_backends.engine.kv_cache import KvCache, LaneMemory
+from hfx.python_backends.engine.kv_cache_cross import CrossCache, Encoded
 from hfx.python_backends.engine.memory import Reserved
 from hfx.python_backends.engine.spec import read_spec
 

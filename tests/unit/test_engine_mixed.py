@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from hfx.python_backends.engine import invariants
 from hfx.python_backends.engine.batching import together
 from hfx.python_backends.engine.jobs import Job, new_job
 from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Mixed, Prefill
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits, Scheduler
 
+from . import engine_invariants as invariants
 from .engine_rig import random_request
 from .test_engine_scheduler import Play, kinds, outcome
 

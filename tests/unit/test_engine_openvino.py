@@ -20,7 +20,7 @@ from hfx.exporter.config_file import read_config
 from hfx.exporter.families import FORMATS, write_engine_folder
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.weight_files import find_weights
-from hfx.python_backends.engine import openvino_package
+from hfx.python_backends.engine import openvino_model
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import ModelDamaged, ProviderMissing
 from hfx.python_backends.engine.request import Request, Settings
@@ -221,7 +221,7 @@ def test_without_the_package_onnxruntime_serves_and_one_line_says_so(
     def absent() -> Any:
         raise ImportError("No module named 'openvino'")
 
-    monkeypatch.setattr(openvino_package, "import_openvino", absent)
+    monkeypatch.setattr(openvino_model, "import_openvino", absent)
     with caplog.at_level(logging.WARNING), Engine.open(copied) as engine:
         assert engine.runtime == "onnxruntime"
         assert engine.submit(Request((5, 6), Settings(max_tokens=3))).result(60)
@@ -232,7 +232,7 @@ def test_without_the_package_onnxruntime_serves_and_one_line_says_so(
 def test_an_older_package_is_refused_where_openvino_was_asked_for(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openvino_package, "import_openvino", lambda: SimpleNamespace(__version__="2026.3.9-1-release"))
+    monkeypatch.setattr(openvino_model, "import_openvino", lambda: SimpleNamespace(__version__="2026.3.9-1-release"))
     with pytest.raises(ProviderMissing, match=r"openvino 2026\.3\.9-1-release is installed; the model needs 2026\.4"):
         Engine.open(copied, runtime="openvino")
     assert chosen_runtime(read_spec(copied), SessionSettings()) == "onnxruntime"

@@ -12,7 +12,7 @@ import pytest
 
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
-from hfx.python_backends.engine.ragged import pad
+from hfx.python_backends.engine.memory import pad
 from hfx.python_backends.engine.runner import Runner
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits

@@ -23,7 +23,7 @@ from hfx.exporter.openvino.generator import GeneratorWriter
 from hfx.exporter.openvino.graph import OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations
 from hfx.exporter.tensors import CheckpointTensors
-from hfx.python_backends.engine.openvino_package import import_openvino
+from hfx.python_backends.engine.openvino_model import import_openvino
 from tests.unit import openvino_driver, tiny_generators
 from tests.unit.processors import LEVELS, int8_error
 

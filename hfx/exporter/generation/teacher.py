@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hfx.exporter.generation.prompts import Ids
-from hfx.python_backends.engine.runner import Outputs, Runner
+from hfx.python_backends.engine.runner import Outputs, PromptRunner, Runner, SourceRunner
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.sessions import SessionSettings
@@ -68,9 +69,9 @@ def _batch(
 def _begin(runner: Runner, spec: EngineSpec, prompts: Sequence[Ids], start: Ids) -> Outputs:
     """Run the prompts in the first rows; the outputs are those of position 0."""
     if not spec.has_encoder:
-        return runner.prefill(0, prompts, logits=True)
+        return cast(PromptRunner, runner).prefill(0, prompts, logits=True)
     for row, source in enumerate(prompts):  # one by one: a batch would need memory for its longest source
-        runner.encode([source], [((WIDTH, row),)])
+        cast(SourceRunner, runner).encode([source], [((WIDTH, row),)])
     for token in start:
         runner.feed(WIDTH, [(row, token) for row in range(len(prompts))])
         outputs = runner.step(WIDTH, len(prompts), logits=True)

@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch_probe import SOURCE, answers, least_sequences, rows_for
-from .bindings import Bindables, Binding
-from .cache import CacheMaker
-from .cross_cache import CrossCache, Encoded
-from .lane_memory import LaneMemory, bind_cache
-from .memory import Reserved
+from .kv_cache import CacheMaker, LaneMemory, bind_cache
+from .kv_cache_cross import CrossCache, Encoded
+from .memory import Bindables, Binding, Reserved
 from .runner import Outputs
 from .spec import EngineSpec
 

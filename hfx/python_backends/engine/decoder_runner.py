@@ -11,13 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch_probe import MOST_LEAST, answers, least_sequences
-from .bindings import Arrays, Bindable, Binding
-from .cache import CacheMaker
-from .kv_cache import KvCache
-from .lane_memory import LaneMemory, bind_cache
-from .memory import Reserved
+from .kv_cache import CacheMaker, KvCache, LaneMemory, bind_cache
+from .memory import Arrays, Bindable, Binding, Reserved, pad
 from .plan import Ids
-from .ragged import pad
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings, open_session
 from .spec import ONNXRUNTIME, EngineSpec
@@ -27,7 +23,7 @@ PREFIXES = ("past_", "present_")
 
 
 class DecoderRunner:
-    """A `Runner` with `slots` rows, all in the lane of width 1, and one beside them for prompts that come in chunks."""
+    """A `PromptRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks."""
 
     runtime = ONNXRUNTIME
     mixes = False
@@ -82,18 +78,6 @@ class DecoderRunner:
         self.lane.cache.copy(self._staging, row, self._staged)
         self.lane.start(row, self._staged)
 
-    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """Not asked of a runner that does not mix."""
-        raise RuntimeError("this runner's prompts are run alone")
-
-    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """Not asked either."""
-        raise RuntimeError("this runner's prompts are run alone")
-
-    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """Not asked of a model without an encoder."""
-        raise RuntimeError("this model has no encoder")
-
     def move(self, width: int, source: int, target: int) -> None:
         """A unit is a row here."""
         self.lane.move(source, target)
@@ -120,9 +104,6 @@ class DecoderRunner:
         binding.run()
         self.lane.advance(units)
         return Outputs(self.lane.ids, self._logits if logits else None).first(units)
-
-    def occupy(self, units: Pairs) -> None:
-        """Nothing: one lane touches no more than its slots."""
 
     def give_back(self) -> None:
         """The cache's pages."""

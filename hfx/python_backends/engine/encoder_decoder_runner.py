@@ -11,15 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .bindings import Binding
-from .cache import CacheMaker
-from .cross_cache import Encoded, Numbers
 from .decoder_lane import DecoderLane
-from .encoded_prompts import EncodedPrompts
-from .kv_cache import KvCache
-from .memory import Reserved
+from .kv_cache import CacheMaker, KvCache
+from .kv_cache_cross import Encoded, Numbers
+from .memory import Binding, Reserved, pad
 from .plan import Ids
-from .ragged import pad
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings, open_session
 from .spec import ONNXRUNTIME, EngineSpec
@@ -27,10 +23,11 @@ from .spec import ONNXRUNTIME, EngineSpec
 Floats = NDArray[np.float32]
 
 
-class EncoderDecoderRunner(EncodedPrompts):
-    """A `Runner` with `slots` rows in all lanes together; a lane is opened with the first request of its width."""
+class EncoderDecoderRunner:
+    """A `SourceRunner` with `slots` rows in all lanes; a lane is opened with the first request of its width."""
 
     runtime = ONNXRUNTIME
+    mixes = False
 
     def __init__(
         self,

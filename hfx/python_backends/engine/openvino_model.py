@@ -1,12 +1,11 @@
-"""A graph in OpenVINO: read, compiled, and run on memory that it shares with numpy.
-
-Owns the calls of OpenVINO; knows nothing of what the arrays mean.
-"""
+"""A graph in OpenVINO: the package, reading, checking and compiling a file, and runs on memory shared with numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,92 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ModelDamaged
-from .openvino_check import check_model
-from .openvino_package import core, import_openvino
-from .paged_attention import use_pages
-from .sessions import SessionSettings
+from .memory import Reserved
+from .paged_attention import CROSS, LONGEST, PREFIXES, SELF, VECTORS, use_pages
+from .sessions import SessionSettings, version_numbers
 from .spec import EngineSpec
+
+
+def import_openvino() -> Any:
+    """The module. Raises ImportError."""
+    # Its import starts a counter in the home directory and a client of Google Analytics; without the package it
+    # takes an empty one of its own.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino
+
+
+@cache
+def core() -> Any:
+    """The process's one core, which is never freed. Raises ImportError.
+
+    The CPU plugin gives the thread that loads it a stack for signal handlers and unmaps it with its last user, from
+    whatever thread that is: the next signal ends the process (OpenVINO 2026.4).
+    """
+    return import_openvino().Core()
+
+
+def refusal(spec: EngineSpec) -> tuple[str, str] | None:
+    """Why OpenVINO can't serve the model here, and what to do; None where it can."""
+    if spec.openvino is None:
+        return "the model has no files for OpenVINO", "Export it again with openvino installed"
+    wanted = spec.openvino.minimum
+    fix = f"pip install 'openvino>={wanted}'"
+    try:
+        installed: str = import_openvino().__version__
+    except ImportError as error:
+        return f"openvino can't be imported ({error})", fix
+    if version_numbers(installed) < version_numbers(wanted):
+        return f"openvino {installed} is installed; the model needs {wanted} or later", fix
+    return None
+
+
+TOKENS = frozenset({"input_ids", "position_ids"})
+LAST = "last"
+CHOICES = frozenset({"next_ids", "logits"})
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def check_model(path: Path, spec: EngineSpec, inputs: Shapes, outputs: Shapes) -> None:
+    """Raise ModelDamaged unless inputs and outputs have the names and shapes of what `path` is in `spec`."""
+    assert spec.openvino is not None
+    wrong = _wrong_encoder(spec, inputs, outputs) if path == spec.openvino.encoder else _wrong(spec, inputs, outputs)
+    if wrong:
+        raise ModelDamaged(f"{path} is not the model that engine.json describes: {wrong}", "Export the model again")
+
+
+def _wrong(spec: EngineSpec, inputs: Shapes, outputs: Shapes) -> str:
+    pages = TOKENS | _pages(SELF, spec.layers)
+    allowed: list[Collection[str]] = [pages | {LAST}]
+    if spec.has_encoder:
+        last = {f"cross_{part}_last.{layer}" for part in "kv" for layer in range(spec.layers)}
+        rows = {f"past_{part}_{layer}" for part in "kv" for layer in range(spec.layers)}
+        source = _pages(CROSS, spec.layers) | last
+        allowed = [pages | source, TOKENS | rows | source]
+    if set(inputs) not in allowed:
+        return f"it has the inputs {', '.join(sorted(inputs))}"
+    if not set(outputs) >= CHOICES:
+        return f"it has the outputs {', '.join(sorted(outputs))}"
+    columns = outputs["logits"][-1]
+    return "" if columns >= spec.vocab_size else f"it has logits of {columns} tokens, not {spec.vocab_size}"
+
+
+def _wrong_encoder(spec: EngineSpec, inputs: Shapes, outputs: Shapes) -> str:
+    if set(inputs) != {"input_ids", "lengths"} or set(outputs) != {f"cross_{layer}" for layer in range(spec.layers)}:
+        return f"it has the inputs {', '.join(sorted(inputs))} and the outputs {', '.join(sorted(outputs))}"
+    for name, (_, parts, heads, _, head_dim) in outputs.items():
+        if (parts, heads, head_dim) != (2, spec.heads, spec.head_dim):
+            return f"{name} has {parts} x {heads} heads of {head_dim}"
+    return ""
+
+
+def _pages(kind: str, layers: int) -> frozenset[str]:
+    prefix = PREFIXES[kind]
+    caches = {f"{prefix}{part}_cache.{layer}" for part in ("key", "value") for layer in range(layers)}
+    return frozenset(caches | {prefix + name for name in (*VECTORS, LONGEST)})
+
 
 DEVICE = "CPU"
 UNKNOWN = -1
@@ -107,3 +187,21 @@ def properties(spec: EngineSpec, settings: SessionSettings) -> dict[str, str]:
 def _port(port: Any) -> Port:
     shape = tuple(size.get_length() if size.is_static else UNKNOWN for size in port.get_partial_shape())
     return Port(shape, np.dtype(port.get_element_type().to_dtype()))
+
+
+LOGITS, SCALE = "logits", "logit_scale"
+
+
+class LogitsReader:
+    """For runs of at most `rows` rows, whose first `vocabulary` columns are tokens."""
+
+    def __init__(self, rows: int, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._scaled: NDArray[np.float32] = Reserved((rows, vocabulary), np.float32).array
+
+    def read(self, request: InferRequest) -> NDArray[np.float32]:
+        """[rows, vocabulary], valid until the next run or read."""
+        logits: NDArray[np.float32] = request.output(LOGITS)[:, : self._vocabulary]
+        if not request.gives(SCALE):
+            return logits
+        return np.multiply(logits, request.output(SCALE), out=self._scaled[: len(logits)])

@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch_probe import CONTEXT, LONG, SHORT, answers, first_row, least_sequences, rows_for, tokens
-from .block_tables import blocks_for
-from .logits import LogitsReader
-from .openvino_model import OpenVinoModel
-from .paged_cache import PagedCache
+from .kv_cache_paged import PagedCache, blocks_for
+from .openvino_model import LogitsReader, OpenVinoModel
 from .paged_rows import PagedRows
 from .plan import Ids
 from .runner import Outputs, Pairs
@@ -26,7 +24,7 @@ WHOLE = 16
 
 
 class PagedDecoderRunner:
-    """A `Runner` with `slots` rows, all in the lane of width 1, and one beside them for prompts that come in chunks.
+    """A `MixingRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks.
 
     It mixes steps and prompts in one run, unless answers depend on that: then each prompt has a run of its own.
     """
@@ -108,10 +106,6 @@ class PagedDecoderRunner:
         self.rows.fork(self._staging, row, length)
         self._start(row, length)
 
-    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """Not asked of a model without an encoder."""
-        raise RuntimeError("this model has no encoder")
-
     def move(self, width: int, source: int, target: int) -> None:
         """A unit is a row here."""
         self.rows.move(source, target)
@@ -142,9 +136,6 @@ class PagedDecoderRunner:
         request.run()
         self._advance(units, request.output("next_ids"))
         return Outputs(self.ids[:, None], self._logits.read(request) if logits else None).first(units)
-
-    def occupy(self, units: Pairs) -> None:
-        """Nothing: one lane touches no more than its slots."""
 
     def give_back(self) -> None:
         """The blocks of all rows, and their pages."""

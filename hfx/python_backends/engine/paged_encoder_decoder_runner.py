@@ -13,15 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch_probe import CONTEXT, SOURCE, SOURCES, answers, least_sequences, rows_for, tokens
-from .block_tables import blocks_for
-from .encoded_prompts import EncodedPrompts
-from .grown_rows import NEW, GrownRows
-from .logits import LogitsReader
-from .openvino_model import InferRequest, OpenVinoModel
-from .paged_cache import PagedCache
+from .kv_cache_grown import NEW, GrownRows
+from .kv_cache_paged import PagedCache, blocks_for
+from .openvino_model import InferRequest, LogitsReader, OpenVinoModel
 from .paged_lane import OwnRows, PagedLane
-from .paged_rows import PagedRows
-from .paged_sources import PREFIX, PagedSources
+from .paged_rows import PREFIX, PagedRows, PagedSources
 from .plan import Ids
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings
@@ -29,10 +25,11 @@ from .source_batches import batches
 from .spec import OPENVINO, EngineSpec
 
 
-class PagedEncoderDecoderRunner(EncodedPrompts):
-    """A `Runner` with `slots` rows in all lanes together; a lane is opened with the first request of its width."""
+class PagedEncoderDecoderRunner:
+    """A `SourceRunner` with `slots` rows in all lanes; a lane is opened with the first request of its width."""
 
     runtime = OPENVINO
+    mixes = False
 
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         assert spec.openvino is not None and spec.openvino.encoder is not None

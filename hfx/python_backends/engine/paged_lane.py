@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .logits import LogitsReader
-from .openvino_model import InferRequest
-from .paged_sources import PagedSources
+from .openvino_model import InferRequest, LogitsReader
+from .paged_rows import PagedSources
 from .runner import Outputs, Pairs
 
 

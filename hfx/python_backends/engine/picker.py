@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .bindings import Arrays, Binding
 from .errors import EngineError, StepFailed
-from .memory import Reserved
+from .memory import Arrays, Binding, Reserved
 from .plan import Outcome, Pick
 from .runner import Outputs
 from .search import WHOLE_ROW, log_probs_at

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class Runner(Protocol):
 
     Rows and units are numbers within the lane of `width` (row = unit * width + beam). Each row has a length, the
     positions of its cache that are filled, which the runner keeps itself: prompts set it, steps add one.
-    `runtime` is its name in engine.json. `mixes`: steps and prompts of any length go into one run.
+    `runtime` is its name in engine.json. `mixes`: it is a MixingRunner.
     """
 
     runtime: str
@@ -49,27 +49,6 @@ class Runner(Protocol):
 
     def open_lane(self, width: int) -> None:
         """Open what the lane of `width` needs, once; takes as long as loading a model. From any thread."""
-
-    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """Run prompt i in row `first + i` of lane 1; row i of the outputs is that of its last token."""
-
-    def copy_row(self, source: int, target: int) -> None:
-        """Make row `target` of lane 1 hold what row `source` does."""
-
-    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """Run part of a prompt, from position `start`, in the staging row; one row of outputs, of the last token."""
-
-    def land(self, row: int) -> None:
-        """Copy the staging row to `row` of lane 1."""
-
-    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """`step` of lane 1 and `prefill` in one run, where `mixes`; the step's rows of outputs come first."""
-
-    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """`step` of lane 1 and `chunk` in one run, where `mixes`; the chunk's row of outputs is the last."""
-
-    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """Give the cross K/V of source i to each (width, unit) of `places[i]`, whose rows become empty."""
 
     def move(self, width: int, source: int, target: int) -> None:
         """Make unit `target` hold what unit `source` does: caches, lengths, next inputs."""
@@ -83,29 +62,64 @@ class Runner(Protocol):
     def step(self, width: int, units: int, logits: bool) -> Outputs:
         """Run one token in all rows of the first `units` units. The argmax of each row becomes its next input."""
 
-    def occupy(self, units: Pairs) -> None:
-        """The first units of lanes, as (width, number), are all that is in use; memory of others may be given back."""
-
     def give_back(self) -> None:
         """Free memory that no row in use needs; called when there is none."""
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
+
+
+class PromptRunner(Runner, Protocol):
+    """Of a model without an encoder: its decoder runs prompts in rows of the lane of width 1."""
+
+    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """Run prompt i in row `first + i`; row i of the outputs is that of its last token."""
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Make row `target` hold what row `source` does."""
+
+    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """Run part of a prompt, from position `start`, in the staging row; one row of outputs, of the last token."""
+
+    def land(self, row: int) -> None:
+        """Copy the staging row to `row`."""
+
+
+class MixingRunner(PromptRunner, Protocol):
+    """Steps and prompts of any length go into one run; the step's rows of outputs come first."""
+
+    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
+        """`step` and `prefill` in one run."""
+
+    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
+        """`step` and `chunk` in one run."""
+
+
+class SourceRunner(Runner, Protocol):
+    """Of a model with an encoder, which prompts go to."""
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
+        """Give the cross K/V of source i to each (width, unit) of `places[i]`, whose rows become empty."""
+
+    def occupy(self, units: Pairs) -> None:
+        """The first units of lanes, as (width, number), are all that is in use; memory of others may be given back."""
 
 
 def carry_out(runner: Runner, plan: Plan) -> Outputs:
-    """Do what `plan` says. Raises whatever the runtime raises, and MixFailed."""
+    """Do what `plan` says. Raises whatever the runtime raises, and MixFailed.
+
+    The scheduler makes plans of the kinds that the runner has methods for.
+    """
     if isinstance(plan, Decode):
         return _decode(runner, plan)
-    if isinstance(plan, Prefill):
-        return _prefill(runner, plan)
-    if isinstance(plan, Chunk):
-        return _chunk(runner, plan)
+    if isinstance(plan, (Prefill, Chunk)):
+        return _prompts(cast(PromptRunner, runner), plan)
     if isinstance(plan, Mixed):
-        return _mixed(runner, plan)
+        return _mixed(cast(MixingRunner, runner), plan)
     if isinstance(plan, Encode):
-        runner.occupy(plan.in_use)
-        runner.encode(plan.sources, plan.places)
+        encoder = cast(SourceRunner, runner)
+        encoder.occupy(plan.in_use)
+        encoder.encode(plan.sources, plan.places)
     if isinstance(plan, Compact):
         for source, target in plan.moves:
             runner.move(plan.width, source, target)
@@ -117,19 +131,16 @@ def _decode(runner: Runner, plan: Decode) -> Outputs:
     return runner.step(plan.width, plan.units, plan.logits)
 
 
-def _prefill(runner: Runner, plan: Prefill) -> Outputs:
-    outputs = runner.prefill(plan.first, plan.prompts, plan.logits)
+def _prompts(runner: PromptRunner, plan: Prefill | Chunk) -> Outputs:
+    if isinstance(plan, Prefill):
+        outputs = runner.prefill(plan.first, plan.prompts, plan.logits)
+    else:
+        outputs = runner.chunk(plan.tokens, plan.start, plan.logits)
     _settle(runner, plan)
     return outputs
 
 
-def _chunk(runner: Runner, plan: Chunk) -> Outputs:
-    outputs = runner.chunk(plan.tokens, plan.start, plan.logits)
-    _settle(runner, plan)
-    return outputs
-
-
-def _mixed(runner: Runner, plan: Mixed) -> Outputs:
+def _mixed(runner: MixingRunner, plan: Mixed) -> Outputs:
     join, units = plan.join, plan.decode.units
     _prepare(runner, plan.decode)
     try:
@@ -150,7 +161,7 @@ def _prepare(runner: Runner, plan: Decode) -> None:
         runner.feed(plan.width, plan.feeds)
 
 
-def _settle(runner: Runner, plan: Prefill | Chunk) -> None:
+def _settle(runner: PromptRunner, plan: Prefill | Chunk) -> None:
     """Give what was run to all rows that it is for."""
     if isinstance(plan, Prefill):
         for source, target in plan.copies:

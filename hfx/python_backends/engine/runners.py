@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from .cache import CacheMaker
 from .decoder_runner import DecoderRunner
-from .device_cache import DeviceCaches
 from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
-from .kv_cache import KvCache
-from .openvino_package import refusal
+from .kv_cache import CacheMaker, KvCache
+from .kv_cache_device import DeviceCaches
+from .openvino_model import refusal
 from .paged_decoder_runner import PagedDecoderRunner
 from .paged_encoder_decoder_runner import PagedEncoderDecoderRunner
 from .runner import Runner

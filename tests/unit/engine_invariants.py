@@ -1,13 +1,13 @@
 """What is true of the engine's state after every step, as one pure function.
 
-Owns the rules; changes nothing. Tests call it from the engine's observer.
+Tests call it from the engine's observer.
 """
 
 from __future__ import annotations
 
-from .jobs import Job, Sequence
-from .lanes import Lane
-from .scheduler import Scheduler
+from hfx.python_backends.engine.jobs import Job, Sequence
+from hfx.python_backends.engine.lanes import Lane
+from hfx.python_backends.engine.scheduler import Scheduler
 
 
 def check(state: Scheduler) -> None:

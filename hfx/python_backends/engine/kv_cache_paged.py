@@ -1,15 +1,19 @@
-"""Which blocks of a cache hold which positions of which row: reference counts, and a table a row.
+"""Keys and values in blocks of positions, for OpenVINO: the memory of a paged graph, and which row has which blocks.
 
-Owns numbers only; what a block holds is the cache's. Rows may share full blocks, which nobody writes any more; the last
-block of a row, where it is filled in part, is the row's own.
+Rows may share full blocks, which nothing writes any more; the last block of a row, where it is filled in part, is the
+row's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .memory import Reserved
+from .openvino_model import Port
 
 BLOCK = 32  # positions; OpenVINO's on CPU
 
@@ -140,3 +144,42 @@ class BlockTables:
     def _set_count(self, row: int, count: int) -> None:
         self.counts[row] = count
         self.room[row] = count * BLOCK
+
+
+KEY_AND_VALUE = ("key", "value")
+
+
+class PagedCache:
+    """`blocks` blocks for the inputs PREFIX{key,value}_cache.LAYER among `ports`, real where they were written only."""
+
+    def __init__(self, ports: Mapping[str, Port], prefix: str, layers: int, blocks: int) -> None:
+        names = [f"{prefix}{part}_cache.{layer}" for layer in range(layers) for part in KEY_AND_VALUE]
+        self.prefix = prefix
+        self.pool = BlockPool(blocks)
+        self._memory = {name: Reserved((blocks, *ports[name].shape[1:]), ports[name].dtype) for name in names}
+        # Keys of layer i are part 2 * i, values 2 * i + 1.
+        self.parts = [memory.array for memory in self._memory.values()]
+        self._is_packed = self.parts[0].dtype == np.uint8
+
+    def inputs(self) -> dict[str, NDArray[Any]]:
+        """The arrays as inputs of the graph."""
+        return {name: memory.array for name, memory in self._memory.items()}
+
+    def copy(self, blocks: Sequence[tuple[int, int]], length: int) -> None:
+        """The first `length` positions, at least, of blocks, as (source, target)."""
+        # One block of a part a time: the memory of two is visibly apart, so that numpy makes no copy in between.
+        for part in self.parts:
+            filled = part.shape[2] if self._is_packed else length
+            for source, target in blocks:
+                part[target, :, :filled] = part[source, :, :filled]
+
+    def put(self, part: int, blocks: NDArray[np.int32], values: NDArray[Any]) -> None:
+        """Fill blocks of numbers that are not packed from `values` [heads, length, head_dim]."""
+        for at, block in enumerate(blocks.tolist()):
+            piece = values[:, at * BLOCK : (at + 1) * BLOCK]
+            self.parts[part][block, :, : piece.shape[1]] = piece
+
+    def give_back(self) -> None:
+        """Give all pages back to the operating system; they read as zeros."""
+        for memory in self._memory.values():
+            memory.give_back(0, memory.array.size)

@@ -11,11 +11,8 @@ from typing import Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from .bindings import Bindables
-from .cache import CacheMaker
-from .kv_cache import KvCache
-from .lane_memory import bind_cache
-from .memory import Reserved
+from .kv_cache import CacheMaker, KvCache, bind_cache
+from .memory import Bindables, Reserved
 from .spec import EngineSpec
 
 PREFIXES = ("cross_", "cross_present_")
