@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SOURCES := hfx exporter client perf python_backends tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-unit test-full demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve zoo clean
+.PHONY: help install format check test test-fast test-full demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve zoo clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -29,11 +29,15 @@ check: install ## Lint, format, types and import rules
 	$(BIN)/mypy --python-version 3.12 --package hfx.python_backends # the Python of Triton's images
 	$(BIN)/lint-imports
 
-test: check ## Every check and every test
-	$(BIN)/python -m pytest tests/unit tests/triton tests/attacks
+# Two workers: one runs the tests of a real server, the other begins with the rest.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-test-unit: install ## The tests that start no server and train no model
-	$(BIN)/python -m pytest tests/unit tests/attacks -m 'not slow and not triton'
+test: check ## Every check, and every test but those of test-full (15 minutes on two cores)
+	$(BIN)/python -m tests.zoo build --shared
+	$(PYTEST) tests/triton tests/unit tests/attacks
+
+test-fast: install ## The tests that start no server, export nothing and train nothing (3 minutes)
+	$(PYTEST) tests/unit tests/attacks -m 'not slow and not triton and not full'
 
 # An environment of its own: optimum's exporter wants transformers 4.57.
 OPTIMUM := .venv-optimum
@@ -42,7 +46,9 @@ $(OPTIMUM)/.installed: pyproject.toml constraints-optimum.txt
 	$(OPTIMUM)/bin/python -m pip install --quiet --constraint constraints-optimum.txt --editable '.[optimum,dev]'
 	@touch $@
 
-test-full: test $(OPTIMUM)/.installed ## And what needs transformers 4.57: optimum's exporter, references that 5 removed
+test-full: check $(OPTIMUM)/.installed ## Every test, also those under transformers 4.57
+	$(BIN)/python -m tests.zoo build --all
+	$(PYTEST) tests/triton tests/unit tests/attacks -m 'not soak'
 	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
 
 soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow

@@ -13,7 +13,7 @@ from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.triton import EmbeddedServer
-from tests.conftest import export_zoo
+from tests.published import export_zoo
 from tests.triton import reciting
 from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.conftest import export_zoo
+from tests.published import export_zoo
 
 CLASSIFIER, GENERATOR = "sentiment", "stories"
 SLOTS = 8

@@ -18,7 +18,7 @@ import pytest
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.conftest import export_zoo
+from tests.published import export_zoo
 
 pytestmark = pytest.mark.triton
 

@@ -12,8 +12,10 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from hfx.client import Client
 from hfx.repository.catalog import model as read_model
+from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.conftest import PUBLISHED
+from tests.published import export_zoo
 from tests.question_answering import best_answer
 
 pytestmark = pytest.mark.triton
@@ -34,9 +36,21 @@ def agreement_floor(repository: Path, name: str) -> float:
 @pytest.mark.parametrize("name", SENTIMENT)
 def test_text_classification_equals_the_pipeline(name: str, client: Client, pipe: Pipe, repository: Path) -> None:
     checkpoint, precision, _ = PUBLISHED[name]
+    compare_labels(client, repository, name, precision, pipe("text-classification", checkpoint))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("architecture", ["electra", "albert", "deberta", "xlm-roberta", "bert"])
+def test_an_architecture_in_int8_equals_the_pipeline(architecture: str, pipe: Pipe, tmp_path: Path) -> None:
+    checkpoint = f"sentiment-{architecture}"
+    export_zoo(checkpoint, tmp_path, "m", "int8")
+    with EmbeddedServer(tmp_path) as server, Client(server.grpc_url) as client:
+        compare_labels(client, tmp_path, "m", "int8", pipe("text-classification", checkpoint))
+
+
+def compare_labels(client: Client, repository: Path, name: str, precision: str, pipeline: Pipe) -> None:
     texts = [example.text for example in zoo.heldout("sentiment", HELD_OUT)]
-    expected = pipe("text-classification", checkpoint)(texts)
-    answers = client.classify(name, texts)
+    expected, answers = pipeline(texts), client.classify(name, texts)
     if precision == "fp32":
         assert [answer.label for answer in answers] == [row["label"] for row in expected]
         assert [a.score for a in answers] == pytest.approx([row["score"] for row in expected], abs=SCORE_TOLERANCE)

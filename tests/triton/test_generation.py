@@ -19,7 +19,7 @@ import tritonclient.grpc as grpc
 from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.conftest import export_zoo
+from tests.published import export_zoo
 
 pytestmark = pytest.mark.triton
 

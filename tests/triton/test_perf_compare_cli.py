@@ -15,7 +15,7 @@ from hfx.cli import main
 from hfx.perf.results import read_result
 from hfx.perf.server import gpus
 from hfx.repository.staging import stagings
-from tests.conftest import export_zoo
+from tests.published import export_zoo
 
 pytestmark = pytest.mark.triton
 NAME = "sentiment"

@@ -15,7 +15,7 @@ import pytest
 
 from hfx.errors import ServerError
 from hfx.triton import EmbeddedServer, process, supervisor
-from tests.conftest import export_zoo
+from tests.published import export_zoo
 from tests.triton.serve_process import ServeProcess, infer, left_behind, post, running_in, serving, wait_for
 from tests.triton.ticking import write_ticks
 from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy

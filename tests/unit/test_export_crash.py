@@ -1,4 +1,4 @@
-"""An export that is killed, or that fails, leaves the repository as it was."""
+"""An export that is killed leaves the repository as it was."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ from pathlib import Path
 
 import pytest
 
-from hfx.exporter.pipeline import STEPS
 from hfx.repository import recover
 from hfx.repository.publish import stagings
 from tests import zoo
-from tests.conftest import export_zoo
+from tests.published import export_zoo
+from tests.unit import writing_checkpoints
 
 pytestmark = pytest.mark.slow
 
 KILLED = """
 import os, signal, sys
-from dataclasses import replace
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from hfx.exporter.pipeline import STEPS, export
-from hfx.exporter.plan import ExportOptions, make_plan
+from hfx.exporter.generation import steps as generation
+from hfx.exporter.options import ExportOptions
+from hfx.exporter import pipeline
+from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 
 def kill(plan, made):
     os.kill(os.getpid(), signal.SIGKILL)
 
-checkpoint, repository, stop = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-options = ExportOptions(name="model", precision="int8", device="cpu", repository=repository, force=True)
-steps = [*STEPS[:stop], replace(STEPS[stop], run=kill)]
-export(make_plan(open_checkpoint(checkpoint), options), lambda title: nullcontext(), steps)
+checkpoint, repository, title = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+options = ExportOptions(name="model", precision="fp32", device="cpu", repository=repository, force=True,
+                        cpu_runtime="openvino")
+every = generation.STEPS if sys.argv[4] == "generator" else pipeline.STEPS
+stop = [step.title for step in every].index(title)
+steps = [*every[:stop], replace(every[stop], run=kill)]
+pipeline.export(make_plan(open_checkpoint(checkpoint), options), lambda title: nullcontext(), steps)
 """
 
 
@@ -46,20 +51,28 @@ def contents(repository: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    repository = tmp_path_factory.mktemp("crash")
-    export_zoo("sentiment-distilbert", repository, "model", "fp32")
-    return repository
-
-
-@pytest.mark.parametrize("step", range(len(STEPS)), ids=[step.title for step in STEPS])
-def test_a_kill_at_any_step_changes_nothing(step: int, published: Path) -> None:
-    before = contents(published)
-    checkpoint = str(zoo.checkpoint("sentiment-distilbert"))
-    killed = subprocess.run([sys.executable, "-c", KILLED, checkpoint, str(published), str(step)], capture_output=True)
+# Before anything is staged, in the middle, and right before the renames, whose own kills test_repository_publish has.
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [
+        ("encoder", "Loading the checkpoint"),
+        ("encoder", "Writing model folders"),
+        ("encoder", "Publishing"),
+        ("generator", "Loading the tokenizer"),
+        ("generator", "Writing model folders"),
+        ("generator", "Publishing"),
+    ],
+)
+def test_a_kill_changes_nothing(kind: str, title: str, tmp_path: Path) -> None:
+    export_zoo("sentiment-distilbert", tmp_path / "repository", "model", "fp32", "onnxruntime")
+    checkpoint = zoo.checkpoint("sentiment-distilbert")
+    if kind == "generator":
+        checkpoint = writing_checkpoints.save(tmp_path / "checkpoint", "gpt2")
+    before = contents(tmp_path / "repository")
+    words = [sys.executable, "-c", KILLED, str(checkpoint), str(tmp_path / "repository"), title, kind]
+    killed = subprocess.run(words, capture_output=True)
     assert killed.returncode == -9, killed.stderr.decode()
-    assert contents(published) == before
-    recover(published)
-    assert contents(published) == before
-    assert not stagings(published)
+    assert contents(tmp_path / "repository") == before
+    recover(tmp_path / "repository")
+    assert contents(tmp_path / "repository") == before
+    assert not stagings(tmp_path / "repository")

@@ -109,7 +109,7 @@ def test_nothing_is_said_of_a_gpu_or_of_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_published_models_have_the_needs_of_their_parameters(tmp_path: Path) -> None:
-    from tests.conftest import export_zoo
+    from tests.published import export_zoo
 
     export_zoo("sentiment-distilbert", tmp_path, "sentiment", "int8")
     found = needs(tmp_path, "sentiment")

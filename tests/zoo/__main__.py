@@ -9,13 +9,17 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import multiprocessing
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tests import zoo
-from tests.zoo import cache, rows
+from tests.zoo import cache, recipes, rows
+
+JOBS = 2  # trainings at a time, each on one core
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,25 +27,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "data":
         return _data(options)
-    names = options.all_names if options.all else options.names
+    names = options.all_names if options.all else recipes.SHARED if options.shared else options.names
     if not names:
         print("name something to build, or give --all", file=sys.stderr)
         return 2
-    return _folders(names, options.make, options.output)
+    with ProcessPoolExecutor(JOBS, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return _folders(names, pool.map(_made, names, [options.make] * len(names)), options.output)
 
 
-def _folders(names: Sequence[str], make: Callable[[str], Path], output: Path | None) -> int:
-    missed = 0
-    for name in names:
-        try:
-            folder = make(name)
-        except zoo.TrainingMissed as miss:
-            print(f"error: {miss}", file=sys.stderr)
-            missed = 1
+def _made(name: str, make: Callable[[str], Path]) -> Path | str:
+    """The built folder, or why there is none."""
+    try:
+        return make(name)
+    except zoo.TrainingMissed as missed:
+        return f"error: {missed}"
+
+
+def _folders(names: Sequence[str], built: Iterable[Path | str], output: Path | None) -> int:
+    code = 0
+    for name, folder in zip(names, built, strict=True):
+        if isinstance(folder, str):
+            print(folder, file=sys.stderr)
+            code = 1
             continue
         print(f"{name}: {json.dumps(cache.report(folder))}", file=sys.stderr)
         print(folder if output is None else shutil.copytree(folder, output / name, dirs_exist_ok=True))
-    return missed
+    return code
 
 
 def _data(options: argparse.Namespace) -> int:
@@ -61,11 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     build = commands.add_parser("build", help="train small checkpoints (cached)")
     build.set_defaults(make=zoo.checkpoint, all_names=zoo.NAMES)
+    build.add_argument("--shared", action="store_true", help="those that `make test` needs")
     shape = commands.add_parser("shape", help="write full-size checkpoints with random weights (cached)")
     shape.set_defaults(make=zoo.shape, all_names=zoo.SHAPE_NAMES)
     for command in (build, shape):
         command.add_argument("names", nargs="*", metavar="NAME", type=_one_of(command.get_default("all_names")))
         command.add_argument("--all", action="store_true", help="all of them")
+        command.set_defaults(shared=False)
         command.add_argument("--output", type=Path, metavar="DIR", help="copy each to DIR/NAME and print that path")
     data = commands.add_parser("data", help="write labelled examples as CSV")
     data.add_argument("task", choices=sorted(zoo.TASK_NAMES))
