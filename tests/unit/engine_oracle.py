@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Completion, Request
-from hfx.python_backends.engine.search import WHOLE_ROW, Search, log_probs_at, new_search, number_of_searches
+from hfx.python_backends.engine.search import WHOLE_ROW, Search, log_probs_at
 
 from . import engine_toys as toys
 
@@ -21,8 +22,7 @@ Model = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 def expected(request: Request, model: Model = toys.logits) -> tuple[Completion, ...]:
     """The completions of `request`."""
     source = request.prompt if request.settings.decoder_prompt else ()
-    searches = [new_search(request, index) for index in range(number_of_searches(request.settings))]
-    return tuple(completion for search in searches for completion in _decode(search, source, model))
+    return tuple(completion for search in new_searches(request) for completion in _decode(search, source, model))
 
 
 def _decode(search: Search, source: Sequence[int], model: Model) -> tuple[Completion, ...]:

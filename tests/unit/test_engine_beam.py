@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Completion, Settings
-from hfx.python_backends.engine.search import Search, Step, new_search, number_of_searches
+from hfx.python_backends.engine.search import Search, Step
 from tests.unit.torch_decoding import (
     END,
     FAMILIES,
@@ -32,8 +33,7 @@ def padded(ids: tuple[int, ...], settings: Settings, length: int) -> list[int]:
 
 
 def answer(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> tuple[Completion, ...]:
-    assert number_of_searches(settings) == 1
-    return drive(new_search(request(prompt, settings), 0), model, prompt)[1]
+    return drive(new_searches(request(prompt, settings))[0], model, prompt)[1]
 
 
 @pytest.mark.parametrize(("family", "renormalize"), [*((family, False) for family in FAMILIES), ("bart", True)])
@@ -108,7 +108,7 @@ def test_a_search_is_over_when_nothing_better_is_expected(
     early_stopping: bool | str, next_log_prob: float, over: bool
 ) -> None:
     settings = Settings(max_tokens=4, num_beams=2, eos_ids=(END,), early_stopping=early_stopping)  # type: ignore[arg-type]
-    search = new_search(request((9,), settings), 0)
+    search = new_searches(request((9,), settings))[0]
     first = {END: -1.25, A: -1.25, B: -1.5, C: -9.0}
     assert offer(search, first, first).parents == (0, 0)
     assert list(search.feed()) == [A, B]
@@ -117,7 +117,7 @@ def test_a_search_is_over_when_nothing_better_is_expected(
 
 
 def test_as_many_beams_go_on_as_there_are_when_the_likeliest_tokens_are_all_ends() -> None:
-    search = new_search(request((9,), Settings(num_beams=2, eos_ids=(2, 3, 4), early_stopping="never")), 0)
+    search = new_searches(request((9,), Settings(num_beams=2, eos_ids=(2, 3, 4), early_stopping="never")))[0]
     row = {2: -1.0, 3: -1.5, 4: -2.0, A: -3.0, B: -3.5, C: -4.0, D: -4.5, 5: -5.0}
     assert search.candidates == 8
     assert not offer(search, row, row).completions
@@ -129,7 +129,7 @@ def test_forced_first_and_last_tokens_take_no_run_of_the_model() -> None:
     settings = Settings(
         max_tokens=6, num_beams=3, eos_ids=(END,), decoder_prompt=(END,), forced_bos_id=13, forced_eos_id=END
     )
-    search = new_search(request((9, 10), settings), 0)
+    search = new_searches(request((9, 10), settings))[0]
     assert search.prompt == (END, 13)
     runs, rows = 0, [list(search.prompt)] * 3
     while True:
@@ -177,7 +177,7 @@ def test_log_probs_are_those_of_the_model_before_any_processing() -> None:
 def test_cancelled_beams_answer_with_what_there_is() -> None:
     model = torch_model("gpt2")
     settings = Settings(max_tokens=8, min_tokens=8, num_beams=3, num_return_sequences=2, eos_ids=(END,))
-    search = new_search(request((9, 10), settings), 0)
+    search = new_searches(request((9, 10), settings))[0]
     assert [each.ids for each in search.cancelled()] == [(), ()]
     one_step(search, model.logits((9, 10), [[9, 10]] * 3))
     first, second = search.cancelled()
@@ -188,7 +188,7 @@ def test_cancelled_beams_answer_with_what_there_is() -> None:
 def test_more_candidates_than_asked_for_change_nothing() -> None:
     model = torch_model("gpt2")
     settings = Settings(max_tokens=9, num_beams=4, eos_ids=(END,))
-    alone, beside = (new_search(request((9, 10), settings), 0) for _ in range(2))
+    alone, beside = (new_searches(request((9, 10), settings))[0] for _ in range(2))
     rows = [[9, 10]] * 4
     while True:
         logits = model.logits((9, 10), rows)

@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from hfx.python_backends.engine.batching import together
 from hfx.python_backends.engine.jobs import Job, new_job
 from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Mixed, Prefill
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.scheduler import Limits, Scheduler, together
 
 from . import engine_invariants as invariants
 from .engine_rig import random_request

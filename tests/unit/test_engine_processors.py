@@ -8,9 +8,9 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process as theirs
 
+from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.processors import Processors, repeats
 from hfx.python_backends.engine.request import Settings
-from hfx.python_backends.engine.search import new_search
 from tests.unit.torch_decoding import (
     END,
     FAMILIES,
@@ -89,7 +89,7 @@ def test_greedy_equals_transformers_for_random_settings(family: str) -> None:
     for case in range(60):
         settings = random_settings(model, random)
         prompt = model.prompt(case)
-        emitted, (completion,) = drive(new_search(request(prompt, settings), 0), model, prompt)
+        emitted, (completion,) = drive(new_searches(request(prompt, settings))[0], model, prompt)
         (expected,) = model.generate(prompt, settings).new_ids
         assert list(completion.ids) == expected, (prompt, settings)
         assert [token.id for token in emitted] == expected
@@ -100,7 +100,7 @@ def test_greedy_equals_transformers_for_random_settings(family: str) -> None:
 def test_greedy_log_probs_are_those_of_the_unprocessed_logits() -> None:
     model = torch_model("t5")
     settings = Settings(max_tokens=9, decoder_prompt=(0,), repetition_penalty=3.0, log_probs=True, forced_eos_id=END)
-    emitted, (completion,) = drive(new_search(request((9, 10), settings), 0), model, (9, 10))
+    emitted, (completion,) = drive(new_searches(request((9, 10), settings))[0], model, (9, 10))
     output = model.generate((9, 10), settings)
     logits = torch.stack(output.logits)[:, 0]
     expected = torch.log_softmax(logits, -1)[torch.arange(9), torch.tensor(output.new_ids[0])].tolist()
@@ -111,7 +111,7 @@ def test_greedy_log_probs_are_those_of_the_unprocessed_logits() -> None:
 
 def test_only_steps_whose_scores_change_need_the_scores() -> None:
     settings = Settings(max_tokens=5, min_tokens=2, eos_ids=(END,), forced_eos_id=END)
-    search = new_search(request((9,), settings), 0)
+    search = new_searches(request((9,), settings))[0]
     wanted = []
     for token in (20, 21, 22, 23):
         wanted.append(search.candidates)
@@ -125,7 +125,7 @@ def test_only_steps_whose_scores_change_need_the_scores() -> None:
 
 def test_a_forced_first_token_is_fed_with_the_prompt_and_told_with_the_first_choice() -> None:
     settings = Settings(max_tokens=5, decoder_prompt=(END,), forced_bos_id=13, eos_ids=(OTHER_END,))
-    search = new_search(request((9,), settings), 0)
+    search = new_searches(request((9,), settings))[0]
     assert search.prompt == (END, 13)
     assert search.cancelled()[0].ids == ()
     step = search.choose(None, np.array([[20]]))
@@ -135,7 +135,7 @@ def test_a_forced_first_token_is_fed_with_the_prompt_and_told_with_the_first_cho
 
 def test_stop_sequences_end_a_sequence_only_with_new_tokens() -> None:
     settings = Settings(max_tokens=9, stop_sequences=((5, 6), (7,)))
-    search = new_search(request((5,), settings), 0)
+    search = new_searches(request((5,), settings))[0]
     assert not search.choose(None, np.array([[6]])).completions
     assert not search.choose(None, np.array([[5]])).completions
     (completion,) = search.choose(None, np.array([[6]])).completions
@@ -144,6 +144,6 @@ def test_stop_sequences_end_a_sequence_only_with_new_tokens() -> None:
 
 @pytest.mark.parametrize(("token", "reason"), [(PAD, "length"), (END, "stop")])
 def test_the_last_token_says_why_a_sequence_is_over(token: int, reason: str) -> None:
-    search = new_search(request((5,), Settings(max_tokens=1, eos_ids=(END,))), 0)
+    search = new_searches(request((5,), Settings(max_tokens=1, eos_ids=(END,))))[0]
     (completion,) = search.choose(None, np.array([[token]])).completions
     assert completion.finish_reason == reason

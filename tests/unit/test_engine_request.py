@@ -11,7 +11,8 @@ import pytest
 
 from hfx.python_backends.engine import errors
 from hfx.python_backends.engine.errors import DoesNotFit, EngineError, InvalidRequest
-from hfx.python_backends.engine.request import Request, Settings, check_for_model
+from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.validation import check_for_model
 
 BAD: tuple[tuple[str, Any, str], ...] = (
     ("max_tokens", 0, "at least 1"),

@@ -13,9 +13,10 @@ from transformers import LogitsProcessorList
 from transformers.generation import logits_process as theirs
 
 from hfx.python_backends.engine.errors import StepFailed
+from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Completion, Settings
 from hfx.python_backends.engine.sampling import position, position_in_row, uniform, weights_of_best, weights_of_row
-from hfx.python_backends.engine.search import WHOLE_ROW, Search, new_search, number_of_searches
+from hfx.python_backends.engine.search import WHOLE_ROW, Search
 from tests.unit.torch_decoding import END, best, drive, one_step, request, torch_model
 
 VOCABULARY = 1300
@@ -37,7 +38,7 @@ def their_probabilities(logits: np.ndarray, settings: Settings) -> np.ndarray:
 
 def our_probabilities(logits: np.ndarray, settings: Settings) -> np.ndarray:
     """The distribution that a search draws from, over the whole vocabulary."""
-    search = new_search(request((9,), settings), 0)
+    search = new_searches(request((9,), settings))[0]
     probabilities = np.zeros(logits.shape[1])
     columns: Any
     if search.candidates == WHOLE_ROW:
@@ -79,7 +80,7 @@ def test_draws_follow_the_distribution(top_k: int) -> None:
     logits = np.random.default_rng(5).normal(0, 1, (1, 600)).astype(np.float32)
     logits[0, 40:] -= 4
     settings = sampled(top_k=top_k, max_tokens=4000, eos_ids=())
-    search = new_search(request((9,), settings), 0)
+    search = new_searches(request((9,), settings))[0]
     drawn = [one_step(search, logits).emitted[0].id for _ in range(4000)]
     probabilities = our_probabilities(logits, settings)
     expected = probabilities / probabilities.sum() * len(drawn)
@@ -137,17 +138,17 @@ def test_tokens_do_not_depend_on_neighbours_and_repeat() -> None:
         (model.prompt(case), sampled(seed=case, top_k=top_k, top_p=top_p, repetition_penalty=penalty))
         for case, (top_k, top_p, penalty) in enumerate(product((0, 3, 50), (1.0, 0.8), (1.0, 1.4)))
     ]
-    alone = [drive(new_search(request(*case), 0), model, case[0])[1][0].ids for case in cases]
-    assert run_side_by_side([new_search(request(*case), 0) for case in cases], [case[0] for case in cases]) == alone
+    alone = [drive(new_searches(request(*case))[0], model, case[0])[1][0].ids for case in cases]
+    assert run_side_by_side([new_searches(request(*case))[0] for case in cases], [case[0] for case in cases]) == alone
     assert len(set(alone)) > len(cases) / 2
 
 
 def test_returned_sequences_differ_and_each_is_the_same_whatever_their_number() -> None:
     model = torch_model("bart")
     two, four = (sampled(num_return_sequences=n, decoder_prompt=model.start, seed=5, top_k=0) for n in (2, 4))
-    assert (number_of_searches(two), number_of_searches(four), four.rows) == (2, 4, 4)
-    of_two = [drive(new_search(request((9, 8), two), i), model, (9, 8))[1][0] for i in range(2)]
-    of_four = [drive(new_search(request((9, 8), four), i), model, (9, 8))[1][0] for i in range(4)]
+    assert (len(new_searches(request((9, 8), two))), four.rows) == (2, 4)
+    of_two = [drive(new_searches(request((9, 8), two))[i], model, (9, 8))[1][0] for i in range(2)]
+    of_four = [drive(new_searches(request((9, 8), four))[i], model, (9, 8))[1][0] for i in range(4)]
     assert of_four[:2] == of_two and [each.index for each in of_four] == [0, 1, 2, 3]
     assert len({each.ids for each in of_four}) > 1
 
@@ -157,7 +158,7 @@ def test_the_likeliest_token_alone_is_greedy() -> None:
     for options in ({"top_k": 1}, {"top_p": 0.0}, {"top_p": 0.0, "top_k": 0}, {"min_p": 1.0, "top_k": 0}):
         settings = sampled(decoder_prompt=(0,), no_repeat_ngram_size=2, **options)
         greedy = Settings(max_tokens=12, eos_ids=(END,), decoder_prompt=(0,), no_repeat_ngram_size=2)
-        answers = [drive(new_search(request((9, 8), each), 0), model, (9, 8))[1] for each in (settings, greedy)]
+        answers = [drive(new_searches(request((9, 8), each))[0], model, (9, 8))[1] for each in (settings, greedy)]
         assert answers[0] == answers[1]
 
 
@@ -165,7 +166,7 @@ def test_the_likeliest_token_alone_is_greedy() -> None:
 def test_log_probs_are_those_of_the_unprocessed_logits(top_k: int) -> None:
     model = torch_model("gpt2")
     settings = sampled(top_k=top_k, temperature=0.5, repetition_penalty=2.0, log_probs=True)
-    emitted, (completion,) = drive(new_search(request((9, 8), settings), 0), model, (9, 8))
+    emitted, (completion,) = drive(new_searches(request((9, 8), settings))[0], model, (9, 8))
     ids = [9, 8, *completion.ids]
     expected = [
         float(torch.log_softmax(torch.from_numpy(model.logits((9, 8), [ids[:place]])), -1)[0, ids[place]])
@@ -177,7 +178,7 @@ def test_log_probs_are_those_of_the_unprocessed_logits(top_k: int) -> None:
 
 def test_forced_tokens_are_not_drawn() -> None:
     settings = sampled(max_tokens=3, decoder_prompt=(0,), forced_bos_id=13, forced_eos_id=END)
-    _, (completion,) = drive(new_search(request((9,), settings), 0), torch_model("t5"), (9,))
+    _, (completion,) = drive(new_searches(request((9,), settings))[0], torch_model("t5"), (9,))
     assert completion.ids[0] == 13 and completion.ids[-1] == END and len(completion.ids) in (2, 3)
 
 
@@ -192,7 +193,7 @@ def test_forced_tokens_are_not_drawn() -> None:
     ],
 )
 def test_scores_that_leave_no_choice_fail_this_search(settings: Settings, value: float) -> None:
-    search = new_search(request((9,), settings), 0)
+    search = new_searches(request((9,), settings))[0]
     logits = np.full((search.rows, 60), value, np.float32)
     with pytest.raises(StepFailed, match="no token is left"):
         one_step(search, logits)
@@ -200,7 +201,7 @@ def test_scores_that_leave_no_choice_fail_this_search(settings: Settings, value:
 
 @pytest.mark.parametrize("top_k", [0, 5])
 def test_one_score_that_is_not_a_number_fails_this_search(top_k: int) -> None:
-    search = new_search(request((9,), sampled(top_k=top_k)), 0)
+    search = new_searches(request((9,), sampled(top_k=top_k)))[0]
     logits = np.zeros((1, 5), np.float32)
     logits[0, 3] = np.nan
     with pytest.raises(StepFailed, match="no token is left"):

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.batching import similar
 from hfx.python_backends.engine.errors import StepFailed
 from hfx.python_backends.engine.jobs import Job, new_job
 from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Encode, Outcome, Pick, Plan, Prefill
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.scheduler import Limits, Scheduler
-from hfx.python_backends.engine.waiting import OVERTAKES_A_LEVEL, WaitingQueue
+from hfx.python_backends.engine.scheduler import Limits, Scheduler, similar
+from hfx.python_backends.engine.waiting_queue import OVERTAKES_A_LEVEL, WaitingQueue
 
 from . import engine_invariants as invariants
 from .engine_rig import random_request

@@ -20,8 +20,8 @@ from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import choose_task
 from hfx.exporter.source import Checkpoint
 from hfx.python_backends.engine.errors import DoesNotFit
+from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request
-from hfx.python_backends.engine.search import new_search
 from hfx.python_backends.generation.configuration import Configuration
 from hfx.python_backends.generation.prompts import PromptEncoder
 from hfx.python_backends.generation.settings import choose
@@ -99,7 +99,7 @@ def ours(checkpoint: Checkpoint, family: str, found: GenerationSettings) -> tupl
     encoder = POSITIONS if family != "gpt2" else None
     configuration = Configuration.of(facts(max_length=POSITIONS, max_source=encoder) | found.as_json())
     settings = choose({"max_tokens": TOKENS}, configuration).settings
-    search = new_search(Request(PROMPT, settings), 0)
+    search = new_searches(Request(PROMPT, settings))[0]
     _, completions = drive(search, TorchModel(model(family), settings.decoder_prompt), PROMPT)
     return completions[0].ids
 
@@ -146,7 +146,7 @@ def test_max_length_of_a_decoder_counts_its_prompt_as_in_transformers(tmp_path: 
         text = LINES[0][:size]
         ids = tokenizer(text, return_tensors="pt")
         prompt = encoder.encode(text, choose({}, configuration))
-        _, (answer,) = drive(new_search(Request(prompt.ids, prompt.settings), 0), TorchModel(asked, ()), prompt.ids)
+        _, (answer,) = drive(new_searches(Request(prompt.ids, prompt.settings))[0], TorchModel(asked, ()), prompt.ids)
         assert [*prompt.ids, *answer.ids] == asked.generate(**ids)[0].tolist()
     text = " ".join(LINES)
     with pytest.raises(ValueError, match="max_length"):

@@ -21,8 +21,8 @@ from hfx.exporter.load import load_model
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.exporter.transformers_versions import OLD, bad_words_at_start, cleans_up, tied_and_scaled, writer
+from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.search import new_search
 from hfx.python_backends.generation.clean_up import clean_up
 from tests.transformers4.writing import (
     ANSWER,
@@ -154,7 +154,7 @@ def continued(checkpoint: Checkpoint, words: list[list[int]]) -> list[int]:
     """Six tokens after PROMPT by our greedy search, on the logits of the checkpoint's model."""
     found = read_settings(checkpoint, choose_task(checkpoint, "decoder", None), CAPACITY)
     bad = {"bad_words_ids": tuple(map(tuple, words)), "bad_words_at_start": found.bad_words_at_start}
-    search = new_search(Request(tuple(PROMPT), Settings(max_tokens=6, **bad)), 0)
+    search = new_searches(Request(tuple(PROMPT), Settings(max_tokens=6, **bad)))[0]
     _, (completion,) = drive(search, TorchModel(loaded(checkpoint), ()), tuple(PROMPT))
     return list(completion.ids)
 

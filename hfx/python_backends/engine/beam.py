@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .endings import Endings
 from .processors import Processors, renormalize
 from .request import Completion, FinishReason, Request
-from .step import Step, check_best
+from .search import Step, check_best
 
 DEAD = np.float32(-1e9)
 

@@ -18,8 +18,8 @@ from .plan import Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
 from .request import Event
 from .runner import MixFailed, Runner, carry_out
 from .scheduler import Scheduler
+from .search import Step
 from .stats import Counters
-from .step import Step
 
 Observer = Callable[[Plan, Scheduler], None]
 

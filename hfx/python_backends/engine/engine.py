@@ -1,6 +1,6 @@
 """The engine as callers see it: requests in from any thread, events out, one thread that does the work.
 
-Owns the thread, the bounded queue's limit and the life cycle; what a step is, is the core's.
+Owns the thread and the life cycle; a step is in core.py, the bound of the queue in waiting_queue.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from .admission import check
 from .core import Core, Observer
-from .errors import Draining, EngineClosed, EngineError, QueueFull
+from .errors import Draining, EngineClosed, EngineError
 from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
@@ -26,6 +25,7 @@ from .scheduler import MIXING_LIMITS, Limits, Scheduler
 from .sessions import SPIN_MICROSECONDS, SessionSettings
 from .spec import EngineSpec, read_spec
 from .stats import Stats
+from .validation import check
 
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
@@ -146,25 +146,11 @@ class Engine:
     def _enqueue(self, job: Job) -> None:
         with self._lock:
             self._refuse_if_closed()
-            waiting = self._waiting_with(job)
-            if waiting > self.max_queue:
-                raise QueueFull(f"{waiting - 1} requests wait, of {self.max_queue} that may", "Try again later")
+            scheduler = self._core.scheduler
+            scheduler.waiting.check_room([*self._submitted, job], scheduler.free_rows, self.max_queue)
             job.arrival = next(self._arrivals)
             self._submitted.append(job)
             self._work.notify()
-
-    def _waiting_with(self, job: Job) -> int:
-        """How many requests would wait, `job` included: those that get rows before the next step don't."""
-        scheduler = self._core.scheduler
-        if scheduler.waiting:  # its first did not fit
-            return len(scheduler.waiting) + len(self._submitted) + 1
-        free, waiting = scheduler.free_rows, len(self._submitted) + 1
-        for each in itertools.chain(self._submitted, (job,)):
-            if each.rows > free:
-                break
-            free -= each.rows
-            waiting -= 1
-        return waiting
 
     def _cancel(self, job: Job) -> None:
         with self._lock:

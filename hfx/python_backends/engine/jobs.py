@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .beam import BeamSearch
 from .request import Request
-from .search import Search, new_search, number_of_searches
+from .search import Search
+from .single import SingleSearch
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -76,6 +78,16 @@ class Job:
     handle: Handle = field(init=False, repr=False)
 
     @property
+    def all_rows(self) -> Ids:
+        """The rows of all its sequences."""
+        return tuple(row for sequence in self.sequences for row in sequence.rows)
+
+    @property
+    def wants_logits(self) -> bool:
+        """Whether a search of it needs more than the argmax."""
+        return any(each.search.candidates != 0 or each.search.wants_log_probs for each in self.sequences)
+
+    @property
     def unfinished(self) -> list[Sequence]:
         """The sequences that go on."""
         return [sequence for sequence in self.sequences if not sequence.over]
@@ -83,8 +95,15 @@ class Job:
 
 def new_job(request: Request, has_encoder: bool) -> Job:
     """The job of a request that was checked. With an encoder, its lane is as wide as it has beams; else 1."""
-    searches = [new_search(request, index) for index in range(number_of_searches(request.settings))]
+    searches = new_searches(request)
     rows = sum(search.rows for search in searches)
     job = Job(request, rows, request.prompt if has_encoder else tuple(searches[0].prompt))
     job.sequences = tuple(Sequence(search, job, search.rows if has_encoder else 1) for search in searches)
     return job
+
+
+def new_searches(request: Request) -> list[Search]:
+    """One search for all beams, else one for each sequence to return."""
+    if request.settings.num_beams > 1:
+        return [BeamSearch(request)]
+    return [SingleSearch(request, index) for index in range(request.settings.num_return_sequences)]

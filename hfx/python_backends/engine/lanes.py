@@ -1,11 +1,9 @@
-"""Who sits where: the units of one lane.
-
-Owns the numbering that keeps units compact; knows nothing of why they are taken.
-"""
+"""The units of one lane: which sequence has which, numbered so that those in use are the first, and their next step."""
 
 from __future__ import annotations
 
 from .jobs import Sequence
+from .plan import Decode, Pick
 
 Moves = tuple[tuple[int, int], ...]
 
@@ -56,6 +54,25 @@ class Lane:
             moved[sequence] = None
             self._trim()
         return tuple(moves), tuple(moved)
+
+    def decode(self) -> Decode:
+        """The next step of all rows, where there are no holes."""
+        follows: list[tuple[tuple[int, int], ...]] = []
+        feeds: list[tuple[int, int]] = []
+        picks: list[Pick] = []
+        logits = False
+        for sequence in self.sequences:
+            rows = sequence.rows
+            if sequence.copies:
+                follows.append(tuple((rows[source], rows[target]) for source, target in sequence.copies))
+            if sequence.feed:
+                feeds += zip(rows, sequence.feed, strict=True)
+            if not sequence.prompt_left:
+                picks.append(Pick(sequence, tuple(rows)))
+                logits = logits or sequence.search.candidates != 0 or sequence.search.wants_log_probs
+        sequences = tuple(self.sequences)
+        jobs = tuple(dict.fromkeys(sequence.job for sequence in sequences))
+        return Decode(self.width, len(self.seats), tuple(follows), tuple(feeds), logits, jobs, tuple(picks), sequences)
 
     def _free_unit(self) -> int:
         if self.holes:

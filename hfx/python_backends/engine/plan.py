@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 from .errors import EngineError
-from .step import Step
+from .search import Step
 
 if TYPE_CHECKING:
     from .jobs import Job, Sequence

@@ -5,7 +5,7 @@ Owns the settings' ranges and contradictions; knows nothing of text, models and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union
 
@@ -14,6 +14,8 @@ from .errors import InvalidRequest
 FinishReason = Literal["stop", "length", "cancelled"]
 EarlyStopping = Union[bool, Literal["never"]]
 Ids = tuple[int, ...]
+
+PRIORITIES = range(-10, 11)
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,9 @@ class Request:
             raise InvalidRequest("prompt", self.prompt, "at least one token id")
         if not isinstance(self.id, str):
             raise InvalidRequest("id", self.id, "a text")
-        if not isinstance(self.priority, int):
-            raise InvalidRequest("priority", self.priority, "a whole number")
+        if type(self.priority) is not int or self.priority not in PRIORITIES:
+            allowed = f"a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}"
+            raise InvalidRequest("priority", self.priority, allowed)
         if self.deadline is not None and not isinstance(self.deadline, (int, float)):
             raise InvalidRequest("deadline", self.deadline, "seconds of time.monotonic, or none")
 
@@ -115,30 +118,6 @@ class Completion:
 
 
 Event = Union[Token, Completion]
-
-
-def check_for_model(request: Request, vocabulary: int, kind: str) -> None:
-    """Refuse what a model of `vocabulary` ids and `kind` (as in engine.json) can't take. Raises InvalidRequest."""
-    settings = request.settings
-    if kind == "encoder-decoder" and not settings.decoder_prompt:
-        raise InvalidRequest("decoder_prompt", (), "the ids that the model's decoder starts with")
-    if kind == "decoder" and settings.decoder_prompt:
-        raise InvalidRequest("decoder_prompt", settings.decoder_prompt, "none, as the model has no encoder")
-    for name, ids in _all_ids(request):
-        if ids and max(ids) >= vocabulary:
-            raise InvalidRequest(name, max(ids), f"ids from 0 to {vocabulary - 1}")
-
-
-def _all_ids(request: Request) -> Iterable[tuple[str, Ids]]:
-    settings = request.settings
-    yield "prompt", request.prompt
-    for name in ("eos_ids", "decoder_prompt", "suppress_ids", "begin_suppress_ids"):
-        yield name, getattr(settings, name)
-    for name in ("bad_words_ids", "stop_sequences"):
-        yield name, tuple(one for sequence in getattr(settings, name) for one in sequence)
-    for name in ("forced_bos_id", "forced_eos_id"):
-        value = getattr(settings, name)
-        yield name, () if value is None else (value,)
 
 
 def _refuse_contradictions(settings: Settings) -> None:

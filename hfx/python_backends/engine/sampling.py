@@ -8,14 +8,11 @@ transformers keeps all of them and this keeps top_k.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from .request import Completion, Request, Settings
-from .single import SingleSequence
-from .step import WHOLE_ROW, Step, check_best
+from .request import Settings
+from .search import WHOLE_ROW, check_best
 
 # A larger top_k is taken from the whole row: sorting so many candidates costs more than looking at each.
 MOST_CANDIDATES = 1024
@@ -24,52 +21,18 @@ BLOCK = 512
 Floats = NDArray[np.float32]
 
 
-class SamplingSearch:
-    """A `Search` of one row that draws. `index` is the sequence's number in its request: each draws differently."""
+class Sampler:
+    """Draws the tokens of sequence `index` of a request with `settings`: each sequence draws differently."""
 
-    rows = 1
-    uses_log_probs = False
+    def __init__(self, settings: Settings, index: int) -> None:
+        self._settings = settings
+        self._key = np.array([settings.seed, index], np.uint64)
+        # `candidates` of the search.
+        self.candidates = settings.top_k if 0 < settings.top_k <= MOST_CANDIDATES else WHOLE_ROW
 
-    def __init__(self, request: Request, index: int) -> None:
-        self._settings = request.settings
-        self._key = np.array([request.settings.seed, index], np.uint64)
-        self._sequence = SingleSequence(request, index)
-        self.prompt = self._sequence.prompt
-        self.wants_log_probs = self._sequence.wants_log_probs
-
-    @property
-    def candidates(self) -> int:
-        """top_k, or the whole row where top_k is off or large; 0 where the next token is forced."""
-        if self.forced is not None:
-            return 0
-        top_k = self._settings.top_k
-        return top_k if 0 < top_k <= MOST_CANDIDATES else WHOLE_ROW
-
-    @property
-    def forced(self) -> int | None:
-        """The token that this step must choose, if it must."""
-        return self._sequence.forced
-
-    def feed(self) -> Sequence[int]:
-        """The newest token."""
-        return (self._sequence.last,)
-
-    def edit(self, scores: Floats) -> None:
-        """Apply the processors."""
-        self._sequence.edit(scores)
-
-    def choose(self, values: Floats | None, ids: NDArray[np.int64] | None, log_probs: Floats | None = None) -> Step:
-        """Draw one of `ids`, or of the whole row; a forced token needs no draw."""
-        column = 0 if values is None else self._draw(values[0], ids is None)
-        token = column if ids is None else int(ids[0, column])
-        return self._sequence.take(token, None if log_probs is None else float(log_probs[0, column]))
-
-    def cancelled(self) -> tuple[Completion, ...]:
-        """What there is."""
-        return self._sequence.cancelled()
-
-    def _draw(self, values: Floats, whole_row: bool) -> int:
-        number = uniform(self._key, self._sequence.generated)
+    def draw(self, values: Floats, whole_row: bool, generated: int) -> int:
+        """The column of `values` that the token after `generated` others is drawn from: best first, or a whole row."""
+        number = uniform(self._key, generated)
         if not whole_row:
             return position(weights_of_best(values[: self.candidates], self._settings), number)
         columns, weights = weights_of_row(values, self._settings)

@@ -1,6 +1,6 @@
-"""What the engine does next: who joins, which prompts are run, which lane takes a step.
+"""What the engine does next: which requests join, which prompts are run together, which lane takes a step.
 
-Owns the state of all requests between steps, and changes it only by making a plan and by being told its outcome. It
+Owns the state of all requests between steps, and changes it only by making a plan and by taking its outcomes. It
 touches no tensor, no thread and no clock.
 """
 
@@ -10,13 +10,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .batching import similar, together
 from .jobs import Job, Sequence
 from .lanes import Lane
-from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
-from .planning import decode, first_picks, rows_of, wants_logits
-from .step import Step
-from .waiting import WaitingQueue
+from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
+from .search import Step
+from .waiting_queue import WaitingQueue
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,10 @@ class Limits:
 
 # Of runners that mix: a run's fixed cost is shared with a step, and longer parts serve 1.2 times as many requests.
 MIXING_LIMITS = Limits(chunk=512, prefill=512)
+
+# The longest may be so many times as long as the shortest; padding of few tokens costs nothing beside reading weights.
+MOST_UNLIKE = 1.5
+FEW_TOKENS = 128
 
 
 class Scheduler:
@@ -81,7 +83,7 @@ class Scheduler:
                 return self._compact(lane)
             self._round.popleft()
             if lane.seats:
-                return decode(lane)
+                return lane.decode()
 
     def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
         """Take what a plan gave, with an outcome for each of its picks."""
@@ -167,7 +169,7 @@ class Scheduler:
             return None
         if lane.holes:
             return self._compact(lane)
-        step = decode(lane) if lane.seats else None
+        step = lane.decode() if lane.seats else None
         join = self._join()
         assert not isinstance(join, (Encode, Compact))  # there is no encoder, and there are no holes
         return join if step is None or join is None else Mixed(step, join)
@@ -197,10 +199,10 @@ class Scheduler:
         return Prefill(
             first=jobs[0].sequences[0].rows[0],
             prompts=tuple(job.prompt for job in jobs),
-            copies=tuple((rows_of(job)[0], row) for job in jobs for row in rows_of(job)[1:]),
-            logits=any(map(wants_logits, jobs)),
+            copies=tuple((job.all_rows[0], row) for job in jobs for row in job.all_rows[1:]),
+            logits=any(job.wants_logits for job in jobs),
             jobs=tuple(jobs),
-            picks=tuple(pick for at, job in enumerate(jobs) for pick in first_picks(job, at)),
+            picks=tuple(pick for at, job in enumerate(jobs) for pick in _first_picks(job, at)),
         )
 
     def _chunk(self, job: Job) -> Chunk:
@@ -209,7 +211,7 @@ class Scheduler:
             return Chunk(tokens, job.prefilled, (), False, (job,), ())
         self.chunking = None
         self._seat(job)
-        return Chunk(tokens, job.prefilled, rows_of(job), wants_logits(job), (job,), first_picks(job, 0))
+        return Chunk(tokens, job.prefilled, job.all_rows, job.wants_logits, (job,), _first_picks(job, 0))
 
     def _compact(self, lane: Lane) -> Compact:
         moves, moved = lane.compact()
@@ -240,3 +242,32 @@ def _advance(sequence: Sequence) -> None:
     sequence.copies = ()
     sequence.feed = sequence.prompt_left[:1] * sequence.search.rows
     sequence.prompt_left = sequence.prompt_left[1:]
+
+
+def _first_picks(job: Job, at: int) -> tuple[Pick, ...]:
+    """All rows of all searches choose from the one row `at` that their prompt was run in."""
+    return tuple(Pick(sequence, (at,) * sequence.search.rows) for sequence in job.sequences)
+
+
+def similar(jobs: list[Job], limit: int) -> list[Job]:
+    """The first of `jobs`, and those after it that make a batch of at most `limit` padded tokens with it."""
+    chosen = [jobs[0]]
+    shortest = longest = len(jobs[0].prompt)
+    for job in jobs[1:]:
+        low, high = min(shortest, len(job.prompt)), max(longest, len(job.prompt))
+        padded = high * (len(chosen) + 1)
+        if padded <= limit and (padded <= FEW_TOKENS or high <= MOST_UNLIKE * low):
+            chosen.append(job)
+            shortest, longest = low, high
+    return chosen
+
+
+def together(jobs: list[Job], limit: int) -> list[Job]:
+    """The first of `jobs`, and those after it up to `limit` tokens in all: nothing is padded."""
+    chosen, tokens = [jobs[0]], len(jobs[0].prompt)
+    for job in jobs[1:]:
+        tokens += len(job.prompt)
+        if tokens > limit:
+            break
+        chosen.append(job)
+    return chosen

@@ -7,18 +7,39 @@ runtimes. The engine runs the model, calls `edit` and `choose`, and feeds what `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .beam import BeamSearch
-from .greedy import GreedySearch
-from .request import Completion, Request, Settings
-from .sampling import SamplingSearch
-from .step import WHOLE_ROW, Step
+from .errors import StepFailed
+from .request import Completion, Token
 
-__all__ = ["WHOLE_ROW", "Search", "Step", "log_probs_at", "new_search", "number_of_searches"]
+# `candidates` of a search that must see every score of its row.
+WHOLE_ROW = -1
+
+
+@dataclass(frozen=True)
+class Step:
+    """The outcome of one choice of one search.
+
+    `parents[row]` is the row whose cache row `row` continues (its own number where nothing moved); `emitted` are the
+    tokens that are final now, in order; `completions`, where there are any, say that the search is over.
+    """
+
+    parents: tuple[int, ...]
+    emitted: tuple[Token, ...] = ()
+    completions: tuple[Completion, ...] = ()
+
+
+def check_best(score: float) -> None:
+    """Refuse to choose where even the best score of a step is minus infinity, or is not a number. Raises StepFailed."""
+    if not float("-inf") < score < float("inf"):
+        raise StepFailed(
+            f"the best score of the next token is {score}: no token is left to choose",
+            "Check that suppress_ids, bad_words_ids and no_repeat_ngram_size leave some, and that the model is sound",
+        )
 
 
 class Search(Protocol):
@@ -84,20 +105,6 @@ class Search(Protocol):
 
     def cancelled(self) -> tuple[Completion, ...]:
         """The completions if the search ends now, for a reason that is not its own."""
-
-
-def number_of_searches(settings: Settings) -> int:
-    """How many searches a request becomes: one for beams, else one for each sequence to return."""
-    return 1 if settings.num_beams > 1 else settings.num_return_sequences
-
-
-def new_search(request: Request, index: int) -> Search:
-    """Search number `index` (from 0, below `number_of_searches`) of `request`."""
-    if request.settings.num_beams > 1:
-        return BeamSearch(request)
-    if request.settings.do_sample:
-        return SamplingSearch(request, index)
-    return GreedySearch(request, index)
 
 
 def log_probs_at(logits: NDArray[np.float32], ids: NDArray[np.int64] | None) -> NDArray[np.float32]:

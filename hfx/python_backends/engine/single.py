@@ -1,9 +1,8 @@
-"""One sequence as greedy decoding and sampling continue it: its ids, its edits, its events.
-
-Owns what the two share; which token comes next is theirs to say.
-"""
+"""Greedy decoding and sampling: one sequence in a row of its own, continued by the best token or by one drawn."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +10,23 @@ from numpy.typing import NDArray
 from .endings import Endings
 from .processors import Processors
 from .request import Completion, FinishReason, Request, Token
-from .step import Step
+from .sampling import Sampler
+from .search import Step, check_best
 
 IN_PLACE = (0,)
 
+Floats = NDArray[np.float32]
 
-class SingleSequence:
-    """Sequence `index` of `request`, a row of its own. `prompt` is what the decoder is fed with first."""
+
+class SingleSearch:
+    """A `Search` of one row: sequence `index` of `request`.
+
+    Without do_sample it takes the best token of the processed scores, as transformers' `generate` without beams; while
+    the settings change no score, the graph's argmax is all that it needs.
+    """
+
+    rows = 1
+    uses_log_probs = False
 
     def __init__(self, request: Request, index: int) -> None:
         settings = request.settings
@@ -25,6 +34,7 @@ class SingleSequence:
         self.wants_log_probs = settings.log_probs
         self._index = index
         self._start = len(start)
+        self._sampler = Sampler(settings, index) if settings.do_sample else None
         self._endings = Endings(settings, len(start))
         self._processors = Processors(settings, len(start))
         self._ids = np.empty((1, len(start) + settings.max_tokens), np.int64)
@@ -40,20 +50,42 @@ class SingleSequence:
         self._look_ahead()
 
     @property
-    def generated(self) -> int:
+    def candidates(self) -> int:
+        """The sampler's; of greedy decoding 1 where a processor changes this step's scores; 0 for a forced token."""
+        if self.forced is not None:
+            return 0
+        return self._sampler.candidates if self._sampler else int(bool(self._edits))
+
+    def feed(self) -> Sequence[int]:
+        """The newest token."""
+        return (int(self._ids[0, self._length - 1]),)
+
+    def edit(self, scores: Floats) -> None:
+        """Apply the processors to `scores` [1, vocabulary], in place."""
+        self._edits.apply(scores)
+
+    def choose(self, values: Floats | None, ids: NDArray[np.int64] | None, log_probs: Floats | None = None) -> Step:
+        """Take the first of `ids`, or draw one of them or of the whole row; a forced token needs no draw."""
+        column = 0 if values is None else self._column(values[0], ids is None)
+        token = column if ids is None else int(ids[0, column])
+        return self._take(token, None if log_probs is None else float(log_probs[0, column]))
+
+    def cancelled(self) -> tuple[Completion, ...]:
+        """The sequence as far as its tokens were emitted."""
+        return (self._completion("cancelled", self._generated - len(self._untold)),)
+
+    @property
+    def _generated(self) -> int:
         """The number of tokens after the start."""
         return self._length - self._start
 
-    @property
-    def last(self) -> int:
-        """The newest token."""
-        return int(self._ids[0, self._length - 1])
+    def _column(self, values: Floats, whole_row: bool) -> int:
+        if self._sampler:
+            return self._sampler.draw(values, whole_row, self._generated)
+        check_best(float(values[0]))
+        return 0
 
-    def edit(self, scores: NDArray[np.float32]) -> None:
-        """Apply the processors to `scores` [1, vocabulary], in place."""
-        self.edits.apply(scores)
-
-    def take(self, token: int, log_prob: float | None) -> Step:
+    def _take(self, token: int, log_prob: float | None) -> Step:
         """Append `token`, and what is forced after it unless its log-probability is wanted."""
         emitted = [*self._untold, self._append(token, log_prob)]
         self._untold = []
@@ -62,10 +94,6 @@ class SingleSequence:
             emitted.append(self._append(self.forced, None))
             self._look_ahead()
         return Step(IN_PLACE, tuple(emitted), () if self._reason is None else (self._completion(self._reason),))
-
-    def cancelled(self) -> tuple[Completion, ...]:
-        """The sequence as far as it has been told of."""
-        return (self._completion("cancelled", self.generated - len(self._untold)),)
 
     def _append(self, token: int, log_prob: float | None) -> Token:
         before = self._ids[0, self._start : self._length]
@@ -78,9 +106,10 @@ class SingleSequence:
         return Token(self._index, token, log_prob)
 
     def _look_ahead(self) -> None:
+        """What the next step must choose (`forced`), and what is done to its scores."""
         if self._reason is None:
-            self.forced = self._endings.forced(self.generated)
-            self.edits = self._processors.edits(self._ids[:, : self._length])
+            self.forced = self._endings.forced(self._generated)
+            self._edits = self._processors.edits(self._ids[:, : self._length])
 
     def _completion(self, reason: FinishReason, length: int | None = None) -> Completion:
         ids = self._ids[0, self._start : self._length].tolist()[:length]

@@ -1,18 +1,15 @@
-"""The queue of requests that wait for rows: first come, first served, with a priority that can't starve anybody.
-
-Owns the order; knows nothing of what a request needs.
-"""
+"""The queue of requests that wait for rows, and its bound: first come, first served, and no priority starves another."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from .errors import QueueFull
 from .jobs import Job
 
 # A request overtakes at most so many earlier ones for each level of priority that it has above theirs.
 OVERTAKES_A_LEVEL = 64
-PRIORITIES = range(-10, 11)
 
 
 class WaitingQueue:
@@ -35,14 +32,29 @@ class WaitingQueue:
         heapq.heappush(self._heap, (rank, job.arrival, job))
         self.rows += job.rows
 
+    def check_room(self, arriving: Sequence[Job], free_rows: int, max_queue: int) -> None:
+        """Raise QueueFull if more than `max_queue` requests would wait with those that are `arriving`.
+
+        Those that fit into `free_rows` get them before the next step and don't wait.
+        """
+        waiting = len(self) + len(arriving)
+        if not self:  # else the first did not fit, and none passes it
+            for job in arriving:
+                if job.rows > free_rows:
+                    break
+                free_rows -= job.rows
+                waiting -= 1
+        if waiting > max_queue:
+            raise QueueFull(f"{waiting - 1} requests wait, of {max_queue} that may", "Try again later")
+
     def first(self) -> Job | None:
-        """Who goes next."""
+        """The next to get rows."""
         while self._heap and self._heap[0][2] in self._left:
             self._left.remove(heapq.heappop(self._heap)[2])
         return self._heap[0][2] if self._heap else None
 
     def pop(self) -> Job:
-        """Take who goes next. Raises IndexError where nobody waits."""
+        """Take the next to get rows. Raises IndexError where none waits."""
         self.first()
         job = heapq.heappop(self._heap)[2]
         self.rows -= job.rows
