@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hfx.exporter.generation.tensors import INPUTS
-from hfx.python_backends.generation.fields import ALIASES, FIELDS
+from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import Ask, AskFailed
 from tests.triton.generation_rig import DOORS, RECITAL
@@ -82,7 +82,7 @@ def test_every_field_is_in_the_tables() -> None:
     tensors = {spec.name for spec in INPUTS} - {"text_input", "stream", "cancel_request"}
     tested = OUT_OF_RANGE.keys() | ALL_IN_RANGE
     assert tested == tensors
-    assert tested | NO_TENSOR == {*FIELDS, *ALIASES, "timeout_ms"}
+    assert tested | NO_TENSOR == {*SETTINGS, *ALIASES, "timeout_ms"}
 
 
 @pytest.mark.parametrize(("name", "value"), CASES, ids=lambda each: str(each)[:20])

@@ -25,7 +25,7 @@ from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, verify_files
-from hfx.python_backends.generation.fields import ALIASES, FIELDS
+from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
 from hfx.repository import lint, models
 from tests.unit import writing_checkpoints
 
@@ -195,8 +195,8 @@ def test_a_longer_source_is_cut_and_counted(repository: Path) -> None:
 
 def test_every_field_of_a_request_is_a_tensor() -> None:
     tensors = {spec.name for spec in INPUTS}
-    assert {*FIELDS, *ALIASES} - tensors == {names.NUM_RETURN_SEQUENCES}  # one text a response
-    assert tensors - {*FIELDS, *ALIASES} == {names.TEXT_INPUT, names.STREAM, names.TIMEOUT_MS}
+    assert {*SETTINGS, *ALIASES} - tensors == {names.NUM_RETURN_SEQUENCES}  # one text a response
+    assert tensors - {*SETTINGS, *ALIASES} == {names.TEXT_INPUT, names.STREAM, names.TIMEOUT_MS}
     assert {spec.name for spec in STREAM_INPUTS} - tensors == {names.CANCEL_REQUEST}
 
 

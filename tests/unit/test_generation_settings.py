@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.errors import InvalidRequest
-from hfx.python_backends.generation.fields import FIELDS
-from hfx.python_backends.generation.settings import DEFAULT_MAX_TOKENS, Choices, choose
+from hfx.python_backends.engine.generation_settings import SETTINGS
+from hfx.python_backends.generation.settings import Choices, choose
 from tests.unit.generation_models import configuration
 
 BART_CNN = {
@@ -44,7 +44,7 @@ def test_without_fields_the_model_decodes_as_its_checkpoint_does() -> None:
 def test_without_defaults_decoding_is_plain_greedy() -> None:
     choices = chosen({}, max_length=1024)
     assert (choices.settings.num_beams, choices.settings.do_sample) == (1, False)
-    assert choices.settings.max_tokens == DEFAULT_MAX_TOKENS
+    assert choices.settings.max_tokens == SETTINGS["max_tokens"].default
     assert (choices.long, choices.stop_words) == ("error", ())
 
 
@@ -79,7 +79,7 @@ def test_every_field_can_be_set() -> None:
     sampling = {"temperature": 0.5, "top_k": 5, "top_p": 0.5, "min_p": 0.1}
     texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
     languages = {"source_lang": "fr", "target_lang": "de"}
-    assert {*values, *sampling, *texts, *languages} == {*FIELDS}
+    assert {*values, *sampling, *texts, *languages} == {*SETTINGS}
     beams, sampled = chosen(values).settings, chosen(sampling).settings
     assert {name: getattr(beams, name) for name in values} == values
     assert {name: getattr(sampled, name) for name in sampling} == sampling

@@ -218,11 +218,11 @@ class _Reader:
     def _check(self, defaults: Mapping[str, Any]) -> None:
         """Refuse what the server would refuse in a request that leaves all to the model."""
         from hfx.python_backends.engine.errors import InvalidRequest
+        from hfx.python_backends.engine.generation_settings import DECODING, checked
         from hfx.python_backends.engine.request import Settings
-        from hfx.python_backends.generation.fields import ENGINE_FIELDS, checked
 
         try:
-            Settings(**{name: value for name, value in defaults.items() if name in ENGINE_FIELDS})
+            Settings(**{name: value for name, value in defaults.items() if name in {each.name for each in DECODING}})
             checked(defaults)
         except InvalidRequest as refusal:
             named = {"min_tokens": "min_new_tokens", "stop_words": "stop_strings"}.get(refusal.field, refusal.field)

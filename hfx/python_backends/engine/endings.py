@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .request import FinishReason, Ids, Settings
+from .checks import Ids
+from .request import FinishReason, Settings
 
 
 class Endings:

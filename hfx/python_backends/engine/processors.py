@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .request import Ids, Settings
+from .checks import Ids
+from .request import Settings
 
 Array = NDArray[np.int64]
 

@@ -1,19 +1,19 @@
 """What is asked of the engine and what it answers: frozen values of token ids, checked when they are made.
 
-Owns the settings' ranges and contradictions; knows nothing of text, models and how a token is chosen.
+The settings' ranges and defaults are in generation_settings.py; here are their contradictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Union
+from typing import Literal, Union
 
+from .checks import Check, Ids, boolean, optional, token_id, token_ids, token_sequences
 from .errors import InvalidRequest
+from .generation_settings import DECODING, SETTINGS
 
 FinishReason = Literal["stop", "length", "cancelled"]
 EarlyStopping = Union[bool, Literal["never"]]
-Ids = tuple[int, ...]
 
 PRIORITIES = range(-10, 11)
 
@@ -30,20 +30,20 @@ class Settings:
     and are otherwise ignored: they may be a checkpoint's defaults. Lists are taken for tuples. Raises InvalidRequest.
     """
 
-    max_tokens: int = 64
-    min_tokens: int = 0
-    num_beams: int = 1
-    num_return_sequences: int = 1
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 50
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
-    length_penalty: float = 1.0
-    early_stopping: EarlyStopping = False
-    seed: int = 0
+    max_tokens: int = SETTINGS["max_tokens"].default
+    min_tokens: int = SETTINGS["min_tokens"].default
+    num_beams: int = SETTINGS["num_beams"].default
+    num_return_sequences: int = SETTINGS["num_return_sequences"].default
+    do_sample: bool = SETTINGS["do_sample"].default
+    temperature: float = SETTINGS["temperature"].default
+    top_k: int = SETTINGS["top_k"].default
+    top_p: float = SETTINGS["top_p"].default
+    min_p: float = SETTINGS["min_p"].default
+    repetition_penalty: float = SETTINGS["repetition_penalty"].default
+    no_repeat_ngram_size: int = SETTINGS["no_repeat_ngram_size"].default
+    length_penalty: float = SETTINGS["length_penalty"].default
+    early_stopping: EarlyStopping = SETTINGS["early_stopping"].default
+    seed: int = SETTINGS["seed"].default
     eos_ids: Ids = ()
     pad_id: int = 0
     decoder_prompt: Ids = ()
@@ -82,7 +82,7 @@ class Request:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prompt", _ids("prompt", self.prompt))
+        object.__setattr__(self, "prompt", token_ids("prompt", self.prompt))
         if not self.prompt:
             raise InvalidRequest("prompt", self.prompt, "at least one token id")
         if not isinstance(self.id, str):
@@ -135,93 +135,18 @@ def _refuse_contradictions(settings: Settings) -> None:
             raise InvalidRequest(name, getattr(settings, name), "an id that suppress_ids does not hold")
 
 
-_Check = Callable[[str, Any], Any]
-
-
-def _whole(low: int, high: int | None = None) -> _Check:
-    allowed = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
-
-    def check(name: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
-            raise InvalidRequest(name, value, allowed)
-        return value
-
-    return check
-
-
-def _number(low: float, high: float) -> _Check:
-    def check(name: str, value: Any) -> float:
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidRequest(name, value, f"a number from {low:g} to {high:g}")
-        return float(value)
-
-    return check
-
-
-def _temperature(name: str, value: Any) -> float:
-    if isinstance(value, (int, float)) and value == 0:
-        raise InvalidRequest(name, value, "a number from 0.001 to 100; for the likeliest token, set do_sample to false")
-    return float(_number(0.001, 100)(name, value))
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest(name, value, "true or false")
-    return value
-
-
-def _early_stopping(name: str, value: Any) -> EarlyStopping:
-    if isinstance(value, bool):
-        return value
-    if value != "never":
-        raise InvalidRequest(name, value, "true, false or 'never'")
-    return "never"
-
-
-def _optional_id(name: str, value: Any) -> int | None:
-    return None if value is None else int(_whole(0)(name, value))
-
-
-def _ids(name: str, value: Any) -> Ids:
-    ids = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(ids, (list, tuple)) or any(type(one) is not int or one < 0 for one in ids):
-        raise InvalidRequest(name, value, "token ids: whole numbers of at least 0")
-    return tuple(ids)
-
-
-def _sequences(name: str, value: Any) -> tuple[Ids, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, (list, tuple)) and each for each in value):
-        raise InvalidRequest(name, value, "lists of token ids, none of them empty")
-    return tuple(_ids(name, each) for each in value)
-
-
-# The upper limits of counts keep a request from asking for more than any engine has; those of floats keep float32
-# arithmetic finite.
-_CHECKS: dict[str, _Check] = {
-    "max_tokens": _whole(1),
-    "min_tokens": _whole(0),
-    "num_beams": _whole(1, 64),
-    "num_return_sequences": _whole(1, 64),
-    "do_sample": _flag,
-    "temperature": _temperature,
-    "top_k": _whole(0),
-    "top_p": _number(0, 1),
-    "min_p": _number(0, 1),
-    "repetition_penalty": _number(0.01, 100),
-    "no_repeat_ngram_size": _whole(0),
-    "length_penalty": _number(-10, 10),
-    "early_stopping": _early_stopping,
-    "seed": _whole(0, 2**64 - 1),
-    "eos_ids": _ids,
-    "pad_id": _whole(0),
-    "decoder_prompt": _ids,
-    "forced_bos_id": _optional_id,
-    "forced_eos_id": _optional_id,
-    "suppress_ids": _ids,
-    "begin_suppress_ids": _ids,
-    "bad_words_ids": _sequences,
-    "bad_words_at_start": _flag,
-    "renormalize_logits": _flag,
-    "stop_sequences": _sequences,
-    "log_probs": _flag,
+_CHECKS: dict[str, Check] = {
+    **{setting.name: setting.check for setting in DECODING},
+    "eos_ids": token_ids,
+    "pad_id": token_id,
+    "decoder_prompt": token_ids,
+    "forced_bos_id": optional(token_id),
+    "forced_eos_id": optional(token_id),
+    "suppress_ids": token_ids,
+    "begin_suppress_ids": token_ids,
+    "bad_words_ids": token_sequences,
+    "bad_words_at_start": boolean,
+    "renormalize_logits": boolean,
+    "stop_sequences": token_sequences,
+    "log_probs": boolean,
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .checks import Ids
 from .errors import DoesNotFit, InvalidRequest
-from .request import Ids, Request
+from .request import Request
 from .spec import EngineSpec
 
 

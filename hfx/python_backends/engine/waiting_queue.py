@@ -1,4 +1,4 @@
-"""The queue of requests that wait for rows, and its bound: first come, first served, and no priority starves another."""
+"""The queue of requests that wait for rows, and its bound: first come, first served, and no priority starves any."""
 
 from __future__ import annotations
 

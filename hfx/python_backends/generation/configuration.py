@@ -6,21 +6,33 @@ that names it. Knows nothing of requests.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
-from ..engine.errors import InvalidRequest, ModelDamaged
-from .fields import checked
+from ..engine.checks import (
+    Check,
+    Fields,
+    boolean,
+    integer,
+    mapping,
+    one_of,
+    optional,
+    read_json,
+    string,
+    token_id,
+    token_ids,
+    token_sequences,
+)
+from ..engine.errors import InvalidRequest
+from ..engine.generation_settings import checked
+from ..engine.spec import DECODER, ENCODER_DECODER
 
 FILE_NAME = "generation.json"
 FORMAT = 1
 
 TASKS = ("text-generation", "summarization", "text2text-generation", "translation")
-DECODER = "decoder"
-ENCODER_DECODER = "encoder-decoder"
 TARGETS = ("forced_bos_token_id", "decoder_start_token_ids")
 
 Ids = tuple[int, ...]
@@ -45,8 +57,8 @@ class Configuration:
 
     `max_length` are the positions of the decoder (prompt and output together), `max_source` those of the encoder (None
     without one). `default_max_length` bounds prompt and output together where a request sets no max_tokens (None: the
-    default of max_tokens does). `defaults` are fields (fields.py), checked. `prefix` goes before every text.
-    `languages` is None where a request can't choose any.
+    default of max_tokens does). `defaults` are settings (generation_settings.py), checked. `prefix` goes before every
+    text. `languages` is None where a request can't choose any.
     """
 
     task: str
@@ -84,138 +96,77 @@ class Configuration:
     @classmethod
     def read(cls, folder: Path) -> Configuration:
         """The configuration in `folder`. Raises ModelDamaged, naming the file and the field."""
-        path = folder / FILE_NAME
-        try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ModelDamaged(f"{path} can't be read: {error}", "Export the model again") from None
-        try:
-            return cls.of(facts)
-        except ValueError as error:
-            raise ModelDamaged(f"{path}: {error}", "Export the model again") from None
+        return read_json(folder / FILE_NAME, FORMAT, cls.of)
 
     @classmethod
-    def of(cls, facts: object) -> Configuration:
-        """The configuration of what the file holds. Raises ValueError, naming the field."""
-        if not isinstance(facts, dict):
-            raise ValueError("it holds no JSON object")
-        if facts.get("format") != FORMAT:
-            raise ValueError(f"format is {facts.get('format')!r}, not {FORMAT}: another version of hfx has written it")
-        for name in facts.keys() - _CHECKS.keys() - {"format"}:
-            raise ValueError(f"{name} is not a field of this format")
-        for name in _CHECKS.keys() - facts.keys():
-            raise ValueError(f"{name} is missing")
+    def of(cls, facts: Mapping[str, Any]) -> Configuration:
+        """The configuration of what the file holds. Raises InvalidRequest, naming the field."""
+        for name in facts.keys() - {"format"} ^ _CHECKS.keys():
+            allowed = "nothing, as it is no field of this format" if name in facts else "a value, as it is missing"
+            raise InvalidRequest(name, facts.get(name), allowed)
         configuration = cls(**{name: check(name, facts[name]) for name, check in _CHECKS.items()})
         _refuse_contradictions(configuration)
         return configuration
 
 
 def _refuse_contradictions(configuration: Configuration) -> None:
+    kind = f"where kind is {configuration.kind}"
     if configuration.has_encoder != (configuration.max_source is not None):
-        raise ValueError(f"max_source is {configuration.max_source}, but kind is {configuration.kind}")
+        raise InvalidRequest("max_source", configuration.max_source, f"for encoders only, {kind}")
     if configuration.has_encoder != bool(configuration.decoder_start_token_ids):
-        ids = list(configuration.decoder_start_token_ids)
-        raise ValueError(f"decoder_start_token_ids is {ids}, but kind is {configuration.kind}")
+        ids = configuration.decoder_start_token_ids
+        raise InvalidRequest("decoder_start_token_ids", ids, f"for encoder-decoders only, {kind}")
     if configuration.default_max_length is not None and configuration.has_encoder:
-        raise ValueError(f"default_max_length is {configuration.default_max_length}, but kind is {configuration.kind}")
+        raise InvalidRequest("default_max_length", configuration.default_max_length, f"null {kind}")
     if configuration.languages and not configuration.has_encoder:
-        raise ValueError(f"languages are set, but kind is {configuration.kind}")
+        raise InvalidRequest("languages", configuration.languages, f"null {kind}")
     if configuration.most_tokens < 1:
-        raise ValueError(f"max_length is {configuration.max_length}, which leaves no room for a new token")
-
-
-_Check = Callable[[str, Any], Any]
-
-
-def _refusal(name: str, value: Any, allowed: str) -> ValueError:
-    shown = repr(value)
-    return ValueError(f"{name} is {shown if len(shown) <= 80 else shown[:77] + '...'}, not {allowed}")
-
-
-def _one_of(*allowed: Union[str, int]) -> _Check:
-    def check(name: str, value: Any) -> Any:
-        if type(value) is not type(allowed[0]) or value not in allowed:
-            raise _refusal(name, value, " or ".join(map(str, allowed)))
-        return value
-
-    return check
-
-
-def _whole(low: int) -> _Check:
-    def check(name: str, value: Any) -> int:
-        if type(value) is not int or value < low:
-            raise _refusal(name, value, f"a whole number of at least {low}")
-        return value
-
-    return check
-
-
-def _of(kind: type, allowed: str) -> _Check:
-    def check(name: str, value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise _refusal(name, value, allowed)
-        return value
-
-    return check
+        raise InvalidRequest("max_length", configuration.max_length, "more: it leaves no room for a new token")
 
 
 def _defaults(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _refusal(name, value, "an object")
     try:
-        return checked(value)
+        return checked(mapping(name, value))
     except InvalidRequest as refusal:
-        raise ValueError(f"{name}.{refusal.message}") from None
-
-
-def _optional(check: _Check) -> _Check:
-    return lambda name, value: None if value is None else check(name, value)
-
-
-def _list_of(check: _Check) -> _Check:
-    def check_all(name: str, value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise _refusal(name, value, "a list")
-        return tuple(check(name, each) for each in value)
-
-    return check_all
+        if refusal.field == name:
+            raise
+        raise InvalidRequest(f"{name}.{refusal.field}", value.get(refusal.field), refusal.allowed) from None
 
 
 def _languages(name: str, value: Any) -> Languages:
-    fields = ("ids", "source_index", "target")
-    if not isinstance(value, dict) or set(value) != set(fields):
-        raise _refusal(name, value, f"an object of {', '.join(fields)}")
-    ids = _of(dict, "an object")(f"{name}.ids", value["ids"])
+    keys = {"ids", "source_index", "target"}
+    if not isinstance(value, dict) or set(value) != keys:
+        raise InvalidRequest(name, value, f"an object of {', '.join(sorted(keys))}")
+    fields = Fields(value, f"{name}.")
+    ids = fields.inside("ids")
     return Languages(
-        ids={code: _ID(f"{name}.ids.{code}", token_id) for code, token_id in ids.items()},
-        source_index=_optional(_one_of(0, -1))(f"{name}.source_index", value["source_index"]),
-        target=_one_of(*TARGETS)(f"{name}.target", value["target"]),
+        ids={code: ids.take(code, token_id) for code in ids.values},
+        source_index=fields.take("source_index", optional(one_of(0, -1))),
+        target=fields.take("target", one_of(*TARGETS)),
     )
 
 
-_ID = _whole(0)
-
-_CHECKS: dict[str, _Check] = {
-    "task": _one_of(*TASKS),
-    "kind": _one_of(DECODER, ENCODER_DECODER),
-    "max_length": _whole(1),
-    "max_source": _optional(_whole(1)),
-    "default_max_length": _optional(_whole(2)),
+_CHECKS: dict[str, Check] = {
+    "task": one_of(*TASKS),
+    "kind": one_of(DECODER, ENCODER_DECODER),
+    "max_length": integer(1),
+    "max_source": optional(integer(1)),
+    "default_max_length": optional(integer(2)),
     "defaults": _defaults,
-    "eos_token_ids": _list_of(_ID),
-    "pad_token_id": _ID,
-    "bos_token_id": _optional(_ID),
-    "decoder_start_token_ids": _list_of(_ID),
-    "forced_bos_token_id": _optional(_ID),
-    "forced_eos_token_id": _optional(_ID),
-    "suppress_tokens": _list_of(_ID),
-    "begin_suppress_tokens": _list_of(_ID),
-    "bad_words_ids": _list_of(_list_of(_ID)),
-    "bad_words_at_start": _of(bool, "true or false"),
-    "renormalize_logits": _of(bool, "true or false"),
-    "prefix": _of(str, "a text"),
-    "languages": _optional(_languages),
-    "clean_up_tokenization_spaces": _of(bool, "true or false"),
-    "special_token_ids": _list_of(_ID),
+    "eos_token_ids": token_ids,
+    "pad_token_id": token_id,
+    "bos_token_id": optional(token_id),
+    "decoder_start_token_ids": token_ids,
+    "forced_bos_token_id": optional(token_id),
+    "forced_eos_token_id": optional(token_id),
+    "suppress_tokens": token_ids,
+    "begin_suppress_tokens": token_ids,
+    "bad_words_ids": token_sequences,
+    "bad_words_at_start": boolean,
+    "renormalize_logits": boolean,
+    "prefix": string,
+    "languages": optional(_languages),
+    "clean_up_tokenization_spaces": boolean,
+    "special_token_ids": token_ids,
 }
 assert set(_CHECKS) == {field.name for field in fields(Configuration)}

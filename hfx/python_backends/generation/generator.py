@@ -45,10 +45,11 @@ Field = Union[int, float, bool, str, Sequence[str], None]
 class TextGenerator:
     """A published model: texts become prompts, and the engine's tokens texts. For any number of threads and loops.
 
-    Methods take the fields of fields.py as keyword arguments (`max_tokens=20, num_beams=4`); what is left out is as
-    the model's defaults say. All of them raise InvalidRequest for a field or a text that can't be taken, DoesNotFit for
-    a text that is too long for the model, QueueFull, Draining and EngineClosed at once, and what becomes of a request
-    later (DeadlineExceeded, StepFailed). `timeout` is in seconds from the call; a higher `priority` goes first.
+    Methods take the settings of generation_settings.py as keyword arguments (`max_tokens=20, num_beams=4`); what is
+    left out is as the model's defaults say. All of them raise InvalidRequest for a setting or a text that can't be
+    taken, DoesNotFit for a text that is too long for the model, QueueFull, Draining and EngineClosed at once, and what
+    becomes of a request later (DeadlineExceeded, StepFailed). `timeout` is in seconds from the call; a higher
+    `priority` goes first.
     """
 
     def __init__(self, engine: Engine, tokenizer: Any, configuration: Configuration) -> None:

@@ -13,12 +13,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..engine.errors import InvalidRequest
+from ..engine.generation_settings import DECODING, SETTINGS, checked
 from ..engine.request import Settings
 from .configuration import Configuration, Languages
-from .fields import ENGINE_FIELDS, checked
 
 SHOWN_LANGUAGES = 10
-DEFAULT_MAX_TOKENS = 256  # where generation.json has none
 SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
 # Read by beam search only; these values are also what a search without beams does.
 BEAM_FIELDS = {"length_penalty": 1.0, "early_stopping": False}
@@ -58,10 +57,10 @@ def choose(fields: Mapping[str, Any], configuration: Configuration) -> Choices:
         settings=_engine_settings(values, _with_target(values, configuration)),
         source_id=_language("source_lang", values, configuration.languages),
         asks_for_tokens="max_tokens" in given,
-        stop_words=values.get("stop_words", ()),
+        stop_words=values.get("stop_words", SETTINGS["stop_words"].default),
         long=values.get("long", "truncate" if configuration.has_encoder else "error"),
-        merge=values.get("merge", "concat"),
-        overlap=values.get("overlap", 1),
+        merge=values.get("merge", SETTINGS["merge"].default),
+        overlap=values.get("overlap", SETTINGS["overlap"].default),
     )
 
 
@@ -99,7 +98,7 @@ def _fit_lengths(given: Mapping[str, Any], values: dict[str, Any], configuration
     if given.get("max_tokens", 1) > most:
         allowed = f"1 to {most}, as the model holds {configuration.max_length} tokens in all"
         raise InvalidRequest("max_tokens", given["max_tokens"], allowed)
-    values["max_tokens"] = min(values.get("max_tokens", DEFAULT_MAX_TOKENS), most)
+    values["max_tokens"] = min(values.get("max_tokens", SETTINGS["max_tokens"].default), most)
     if "min_tokens" not in given:
         values["min_tokens"] = min(values.get("min_tokens", 0), values["max_tokens"])
 
@@ -144,7 +143,7 @@ def _with_target(values: Mapping[str, Any], configuration: Configuration) -> Con
 
 
 def _engine_settings(values: Mapping[str, Any], configuration: Configuration) -> Settings:
-    chosen = {name: values[name] for name in ENGINE_FIELDS if name in values}
+    chosen = {each.name: values[each.name] for each in DECODING if each.name in values}
     if values["do_sample"]:
         chosen.setdefault("seed", secrets.randbits(64))
     return Settings(
