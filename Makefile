@@ -58,14 +58,14 @@ demo: install ## Trained models from checkpoint to a real Triton: classify, summ
 	$(BIN)/python -m examples.demo
 
 SCENARIOS ?= --all
-bench: install ## All scenarios of hfx perf, into bench/results (SCENARIOS="billsum faq" for some)
-	$(BIN)/hfx perf scenario $(SCENARIOS) --output bench/results
+bench: install ## All scenarios, into bench/results (SCENARIOS="billsum faq" for some)
+	$(BIN)/python -m bench.scenarios $(SCENARIOS) --output bench/results
 
 bench-docs: install ## README's performance section, docs/perf-scenarios.md and its pictures, from bench/results
-	$(BIN)/python -m hfx.perf.docs
+	$(BIN)/python -m bench.docs
 
 bench-quick: install ## Ratios to peers against the committed baseline, in five minutes
-	$(BIN)/python -m hfx.perf.guard
+	$(BIN)/python -m bench.guard
 
 bench-encoder: install ## Encoders through Triton against bare sessions and the peers
 	$(BIN)/python -m bench.encoder

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from bench.generation_cases import Load
-from hfx.perf.peers.resident import Resident
+from bench.peers.resident import Resident
 
 # The rates that are tried: this share of what a burst gave, then more or less by these.
 USUAL_SHARE, STEPS = 0.7, (0.3, 0.15, 0.075)

@@ -17,16 +17,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench import checkpoints, encoder_report, peers
+from bench import encoder_checkpoints as checkpoints
+from bench import encoder_peers as peers
+from bench import encoder_report
+from bench.encoder_peers import Case
+from bench.encoder_texts import of_length
 from bench.ours import open_published, token_counter
-from bench.peers import Case
+from bench.peers.resident import Resident
 from bench.report import machine, machine_line, write_json
 from bench.repositories import chosen_runtime, export
 from bench.serving import Servers, asks_of
-from bench.texts import of_length
 from hfx.errors import FetchFailed, OpenFailed
 from hfx.perf.load import RequestSet
-from hfx.perf.peers.resident import Resident
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hfx.perf.peers import model
+from bench.peers import model
 
 THREADS = 2
 SEED = 0

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.generation_cases import Model
 from bench.generation_memory import watched
-from hfx.perf.peers.conversions import Conversion
+from bench.peers.conversions import Conversion
 
 GATE_REFUSED = 4
 COMMAND = "import sys; from hfx.cli import main; sys.exit(main())"

@@ -18,8 +18,8 @@ from bench.generation_export import ExportFailed, export
 from bench.generation_figures import Result
 from bench.generation_peers import CT2, ORT, ORT4, ORT8, OV4, OV8, Way
 from bench.generation_works import BART_CASES, FAILURES, GPT2_CASES, T5_CASES, Settings, rounds, say
-from hfx.perf.peers.conversions import conversion
-from hfx.perf.peers.resident import Open, Resident
+from bench.peers.conversions import conversion
+from bench.peers.resident import Open, Resident
 
 MEMORY = Batch(32, 8, 50)
 OVERHEAD = (("distilgpt2", Batch(1, 8, 100)), ("distilgpt2", Batch(32, 8, 100)), ("bart-large-cnn", BART_CASES[0]))

@@ -17,7 +17,7 @@ from bench.generation_cases import Load, open_model
 from bench.generation_figures import Result
 from bench.generation_peers import CT2, GENAI8, ORT8, OV8, Way, is_ours
 from bench.generation_works import FAILURES, Settings, opened, say
-from hfx.perf.peers.resident import Resident
+from bench.peers.resident import Resident
 
 WARM_REQUESTS = 4
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from subprocess import Popen
 
 from bench.generation_cases import THREADS, Batch, Model
-from hfx.perf.peers.cases import Wanted
-from hfx.perf.peers.memory import peak_bytes, resident_bytes, status
-from hfx.perf.peers.resident import Prepare
+from bench.peers.cases import Wanted
+from bench.peers.memory import peak_bytes, resident_bytes, status
+from bench.peers.resident import Prepare
 
 POLL_SECONDS = 0.05
 ITEM_BYTES = {"float32": 4, "float16": 2, "f32": 4, "f16": 2, "u8": 1}
@@ -58,7 +58,7 @@ def open_ctranslate2(model: Model, folder: str, fetched: str, precision: str) ->
     before = resident_bytes()
 
     def run(case: Batch) -> Memory:
-        from hfx.perf.peers.ctranslate2 import Net
+        from bench.peers.ctranslate2 import Net
 
         net = Net(model, folder, fetched, THREADS)
         loaded = resident_bytes()

@@ -1,16 +1,16 @@
 """The peers' nets on the cases of this benchmark: token ids in, so that nobody's tokenizer is measured.
 
-Opened in a process of its own. How a net computes stands in hfx.perf.peers.
+Opened in a process of its own. How a net computes stands in bench.peers.
 """
 
 from __future__ import annotations
 
 from bench.arrivals import Served
 from bench.generation_cases import THREADS, Batch, Load, Model
-from hfx.perf.peers.cases import Wanted
-from hfx.perf.peers.loads import Line, Prompt
-from hfx.perf.peers.nets import Attending, OpenNet
-from hfx.perf.peers.resident import Prepare, Run
+from bench.peers.cases import Wanted
+from bench.peers.loads import Line, Prompt
+from bench.peers.nets import Attending, OpenNet
+from bench.peers.resident import Prepare, Run
 
 
 def open_ids(opener: OpenNet, model: Model, folder: str, fetched: str, precision: str) -> Prepare:

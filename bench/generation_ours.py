@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from bench.arrivals import Served
 from bench.generation_cases import THREADS, Batch, Load
-from hfx.perf.peers.model import Model
-from hfx.perf.peers.resident import Prepare, Run
+from bench.peers.model import Model
+from bench.peers.resident import Prepare, Run
 
 if TYPE_CHECKING:
     from hfx.exporter.families import Formats

@@ -1,6 +1,6 @@
 """The table of ways that are compared: hfx's and the peers', with what each needs before it can be opened.
 
-How a way converts and runs stands in its own file (generation_ours.py, hfx.perf.peers). Measures nothing.
+How a way converts and runs stands in its own file (generation_ours.py, bench.peers). Measures nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from bench import generation_nets, generation_ours
 from bench.generation_cases import Model
-from hfx.perf.peers import ctranslate2, genai, openvino, optimum, torch
-from hfx.perf.peers.conversions import Convert, converted, exporter_sources
-from hfx.perf.peers.nets import OpenNet
-from hfx.perf.peers.packages import SEPARATOR, TRANSFORMERS_4, Packages
-from hfx.perf.peers.resident import Open, Resident
+from bench.peers import ctranslate2, genai, openvino, optimum, torch
+from bench.peers.conversions import Convert, converted, exporter_sources
+from bench.peers.nets import OpenNet
+from bench.peers.packages import SEPARATOR, TRANSFORMERS_4, Packages
+from bench.peers.resident import Open, Resident
 
 
 @dataclass(frozen=True, eq=False)

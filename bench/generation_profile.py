@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bench.generation_cases import THREADS, Batch, Model
 from bench.generation_ours import requests
-from hfx.perf.peers.resident import Prepare
+from bench.peers.resident import Prepare
 
 LIMIT_SECONDS = 1.0
 MEASURED_BYTES = 1 << 29

@@ -17,7 +17,7 @@ import numpy as np
 from bench.generation_cases import Batch, Model
 from bench.generation_ours import open_engine, requests
 from bench.generation_profile import Profile
-from hfx.perf.peers.resident import Prepare
+from bench.peers.resident import Prepare
 
 DECODER = "openvino_decoder.xml"
 Run = list[tuple[str, float]]  # (operator, microseconds)

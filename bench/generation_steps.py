@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.generation_cases import THREADS, Batch, Model
 from bench.generation_ours import open_engine, requests
-from hfx.perf.peers.resident import Prepare
+from bench.peers.resident import Prepare
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from bench.generation_cases import Batch, Model, open_model
 from bench.generation_figures import Result
 from bench.generation_peers import CT2, ORT8, OV8, WAYS, Way
+from bench.peers.resident import Pace, Resident
 from hfx.errors import CaseFailed, FetchFailed, OpenFailed
-from hfx.perf.peers.resident import Pace, Resident
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import checkpoints, variants
+from bench.encoder_texts import Mix, mix
 from bench.report import Goal, goals, machine, machine_line, number, table, write_json
 from bench.repositories import Edit, chosen_runtime, export, variant
 from bench.serving import Served, Servers, asks_of
-from bench.texts import Mix, mix
 from hfx import names
 
 TEXTS = 1024

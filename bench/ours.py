@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers import Case
+from bench.encoder_peers import Case
+from bench.peers.resident import Prepare, Run
 from hfx import names
 from hfx.local.encoder import LocalModel
-from hfx.perf.peers.resident import Prepare, Run
 
 
 def open_published(repository: str, name: str) -> Prepare:

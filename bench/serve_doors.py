@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench import serve_messages as messages
+from bench.peers.posts import post_request
+from bench.peers.resident import Prepare, Run
 from bench.serve_answers import Piece, Record
 from bench.serve_cases import Ask, Load
 from bench.serve_driver import Door, drive
@@ -18,8 +20,6 @@ from bench.serve_http1 import Connections
 from bench.serve_http2 import Connection
 from bench.serve_model import NAME
 from hfx import names
-from hfx.perf.peers.posts import post_request
-from hfx.perf.peers.resident import Prepare, Run
 
 SERVICE = "/inference.GRPCInferenceService"
 

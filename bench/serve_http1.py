@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from bench.peers.posts import Connection, connected
 from bench.serve_answers import Record
-from hfx.perf.peers.posts import Connection, connected
 
 
 class Connections:

@@ -11,12 +11,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from bench.peers.resident import Prepare
 from bench.serve_answers import Piece, Record
 from bench.serve_cases import Ask
 from bench.serve_doors import driven
 from bench.serve_model import NAME, parameters
 from hfx import names
-from hfx.perf.peers.resident import Prepare
 
 if TYPE_CHECKING:
     from hfx.python_backends.generation.generator import TextGenerator

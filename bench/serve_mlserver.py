@@ -1,6 +1,6 @@
 """The peer of the seed load: MLServer's HuggingFace runtime on the same weights and words, by this benchmark's door.
 
-Owns the copy of the checkpoint that it serves. The server itself is hfx.perf.peers.mlserver's.
+Owns the copy of the checkpoint that it serves. The server itself is bench.peers.mlserver's.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.generation_cases import open_model
+from bench.peers.cases import Wanted
+from bench.peers.mlserver import PATH, served
+from bench.peers.mlserver_client import PATIENCE, request, rows
+from bench.peers.model import Reading
+from bench.peers.resident import Prepare, Resident
 from bench.serve_answers import Piece
 from bench.serve_cases import SEED_TOKENS, Ask
 from bench.serve_doors import PostDoor, driven
 from bench.serve_model import CHECKPOINT, with_words
 from hfx.names import Task
 from hfx.perf.cache import made
-from hfx.perf.peers.cases import Wanted
-from hfx.perf.peers.mlserver import PATH, served
-from hfx.perf.peers.mlserver_client import PATIENCE, request, rows
-from hfx.perf.peers.model import Reading
-from hfx.perf.peers.resident import Prepare, Resident
 
 MLSERVER = "MLServer, HuggingFace runtime"
 PRECISION = "bf16"  # three times as fast as float32 here

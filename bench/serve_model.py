@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.generation_cases import open_model
+from bench.peers.resident import apart
 from hfx.perf.cache import made
-from hfx.perf.peers.resident import apart
 
 NAME = "gpt2"
 CHECKPOINT = "distilgpt2"

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from bench.peers import PEERS
+from bench.peers.model import read as read_model
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
 from hfx.exporter.encoders import ENCODERS
 from hfx.exporter.families import FAMILIES
@@ -26,8 +28,6 @@ from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.exporter.view import MAX_TOKENIZER_BYTES, TOKENIZERS
-from hfx.perf.peers import PEERS
-from hfx.perf.peers.model import read as read_model
 from tests.attacks.damage import edit_json, load, refused
 from tests.unit import tiny_generators
 

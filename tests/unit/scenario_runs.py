@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.scenarios import SCENARIOS, Case, Scenario, verdicts
 from hfx.perf.load import Closed
 from hfx.perf.report.tables import Goal
 from hfx.perf.results import Load, Machine, Requests, Result, Run, Subject, Tokens, distribution
-from hfx.perf.scenarios import SCENARIOS, Case, Scenario, verdicts
 
 MACHINE = Machine("Test CPU", 2, 8 << 30, "Linux", 0.1, versions={"hfx": "0.1.0"})
 
@@ -61,7 +61,7 @@ def result(name: str, runs: Sequence[Run] | None = None) -> Result:
     return Result(
         kind="scenario",
         title=f"{name}: {scenario.title}",
-        command="hfx perf scenario",
+        command="python -m bench.scenarios",
         created="2026-01-01T00:00:00+00:00",
         machine=MACHINE,
         runs=found,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.peers.packages import Packages, use
 from hfx.errors import FetchFailed, HfxError
 from hfx.perf import cache
-from hfx.perf.peers.packages import Packages, use
 
 
 @pytest.fixture(autouse=True)

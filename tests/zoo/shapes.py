@@ -1,14 +1,14 @@
 """Full-size checkpoints with random weights: those of hfx perf, and one for sentence-transformers.
 
-Owns what only that library's files need; sizes, weights and tokenizers are hfx.perf.checkpoints'.
+Owns what only that library's files need; sizes, weights and tokenizers are bench.checkpoints'.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from hfx.perf import checkpoints
-from hfx.perf.checkpoints import Shape
+from bench import checkpoints
+from bench.checkpoints import Shape
 from tests.zoo import cache, sentence_transformers_files
 
 # sentence-transformers/all-MiniLM-L6-v2

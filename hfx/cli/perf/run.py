@@ -26,7 +26,7 @@ from hfx.cli.perf.stopping import ending_early
 from hfx.errors import LoadFailed, ServerError
 
 if TYPE_CHECKING:
-    from hfx.perf.load import Plan, RequestSet
+    from hfx.perf.load import Plan
     from hfx.perf.measuring import MeasureSpec, Target
     from hfx.perf.report.table import Table
     from hfx.perf.results import Machine, Result, Run
@@ -92,7 +92,7 @@ def command(
     flags = tuple(arguments or ())
     orders = [measuring.MeasureSpec(asks, each, wanted, options.tool.value, options.stream, flags) for each in limits]
     outcome = _measured(target, list(zip(plans, orders, strict=True)), options, report)
-    result = _result(name, here, outcome, asks, options.repository)
+    result = _result(name, here, outcome)
     if options.output:
         write_result(result, options.output)
     _print(result, options.output, report)
@@ -155,27 +155,20 @@ def _gone(run: Run) -> ServerError:
     return LoadFailed(words, "See the server's log; the result has what was measured until then.")
 
 
-def _result(name: str, here: Machine, outcome: Outcome, asks: RequestSet, repository: Path | None) -> Result:
-    from hfx.perf.limit import against_limit
-    from hfx.perf.machine import known_rates
+def _result(name: str, here: Machine, outcome: Outcome) -> Result:
     from hfx.perf.results import Result
 
-    runs, notes = outcome.runs, []
+    notes = []
     if outcome.left:
         why = outcome.failure.message if outcome.failure else "interrupted."
         notes.append(f"{outcome.left} further load{'s were' if outcome.left > 1 else ' was'} not run: {why}")
-    rates = known_rates() if repository else None
-    if repository and rates:
-        runs = tuple(against_limit(run, repository, rates, asks) for run in runs)
-    elif repository:
-        notes.append("No limit is known: `hfx perf machine` measures this machine's rates.")
     return Result(
         kind="run",
         title=f"{name} under load",
         command=shlex.join(["hfx", *sys.argv[1:]]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=here,
-        runs=runs,
+        runs=outcome.runs,
         notes=tuple(notes),
     )
 
@@ -183,13 +176,12 @@ def _result(name: str, here: Machine, outcome: Outcome, asks: RequestSet, reposi
 def _tables(result: Result) -> Iterator[Table]:
     """What callers saw, what the tokens' times were, what the server did: each narrow enough for a terminal."""
     from hfx.perf.report.figures import GENERATION, LATENCY, present
-    from hfx.perf.report.limits import roofline_table
     from hfx.perf.report.tables import run_table, server_table, steps_table
 
     yield run_table(result, ("throughput", *LATENCY, "goodput", "errors"))
     if present(GENERATION, result.runs):
         yield replace(run_table(result, GENERATION), title="Tokens")
-    yield from (server_table(result), steps_table(result), roofline_table(result))
+    yield from (server_table(result), steps_table(result))
 
 
 def _print(result: Result, output: Path | None, report: Reporter) -> None:

@@ -1,6 +1,6 @@
 """hfx behind Triton against other libraries and servers: the same texts and lengths, c callers against batches of c.
 
-Owns what makes the work equal. How a peer is installed and run is hfx.perf.peers'; whether the answers have the same
+Owns what makes the work equal. How a peer is installed and run is bench.peers'; whether the answers have the same
 length in the end is equality.py's.
 """
 
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.peers import PEERS, Batch, Peer, peer_run
+from bench.peers.model import read
 from hfx import names
 from hfx.errors import UsageError
 from hfx.perf.compare.side import Case, Measure, Session, Side
 from hfx.perf.load import Closed, Limits, Plan, Request, RequestSet
 from hfx.perf.measuring import MeasureSpec
-from hfx.perf.peers import PEERS, Batch, Peer, peer_run
-from hfx.perf.peers.model import read
 from hfx.perf.results import Run
 
 EXACT = frozenset({names.TEXT_INPUT, names.MAX_TOKENS, names.NUM_BEAMS, names.NO_REPEAT_NGRAM_SIZE})

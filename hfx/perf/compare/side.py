@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from hfx.errors import HfxError, ServerError
+from hfx.errors import ServerError
 from hfx.perf.compare.published import built_precision, memory_needed
-from hfx.perf.limit import against_limit
-from hfx.perf.load import Plan, RequestSet
-from hfx.perf.machine import known_rates
+from hfx.perf.load import Plan
 from hfx.perf.measuring import MeasureSpec, Target, Watch, measure, server_target
 from hfx.perf.results import Run
 from hfx.perf.results.schema import Scalar
@@ -86,7 +84,7 @@ def served(
         with EmbeddedServer(repository, device=device, models=[name]) as server:
             target = replace(server_target(server, name, precision), task=str(manifest.task))
             measured = partial(_measure, target, label, dict(settings or {}), session)
-            yield lambda case, number: _beside_the_limit(measured(case, number), repository, case.order.asks)
+            yield measured
 
     return Side(label, opened, memory_needed(manifest, device))
 
@@ -99,15 +97,6 @@ def running(label: str, target: Target) -> Side:
         yield partial(_measure, target, label, {}, session)
 
     return Side(label, opened)
-
-
-def _beside_the_limit(run: Run, repository: Path, asks: RequestSet) -> Run:
-    """RUN with what this machine could do at most, where that was measured before (`hfx perf machine`)."""
-    rates = known_rates()
-    if rates and run.subject.device == "cpu":
-        with suppress(HfxError):  # a measurement is none the worse for it
-            return against_limit(run, repository, rates, asks)
-    return run
 
 
 def _measure(

@@ -1,6 +1,6 @@
 """What this machine is: processor, cores, memory, GPUs, the versions of what is measured.
 
-Owns where each fact stands (/proc, nvidia-smi, the installed packages). It must not know how fast anything is.
+Owns where each fact stands (/proc, nvidia-smi, the installed packages).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import platform
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 from hfx.perf.results.schema import Machine
@@ -22,11 +21,11 @@ PACKAGES = (
 GPU_SECONDS = 10.0  # nvidia-smi may have to wake the driver
 
 
-def machine(rates: bool = False) -> Machine:
-    """This machine now; with RATES also what it can do at most, measured where that is not known yet."""
+def machine() -> Machine:
+    """This machine now."""
     import psutil
 
-    found = Machine(
+    return Machine(
         processor=processor(),
         cores=cores(),
         memory=int(psutil.virtual_memory().total),
@@ -35,9 +34,6 @@ def machine(rates: bool = False) -> Machine:
         gpus=_gpus(),
         versions=_versions(),
     )
-    from hfx.perf.machine.rates import known_rates, measured_rates
-
-    return replace(found, rates=measured_rates() if rates else known_rates())
 
 
 def processor() -> str:
