@@ -21,7 +21,7 @@ from hfx.python_backends.engine.request import Completion, Request, Settings
 from hfx.python_backends.engine.spec import RUNTIMES
 from tests import zoo
 from tests.unit import tiny_generators
-from tests.unit.shared_data import DATA
+from tests.unit.shared_data import DATA, needs_data
 from tests.unit.test_families_quality import sources
 
 TOKENS = 24
@@ -113,7 +113,7 @@ def test_stories(folder: Callable[[str, str], Path], precision: str, runtime: st
     check_in_any_company(folder("stories", precision), requests, runtime)
 
 
-@pytest.mark.skipif(not WORDS.is_dir(), reason="no shared data")
+@needs_data
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_words(tmp_path: Path, precision: str, runtime: str) -> None:

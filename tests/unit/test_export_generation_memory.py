@@ -13,7 +13,7 @@ from safetensors import safe_open
 from tests import zoo
 from tests.unit import writing_checkpoints
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 EXPORT = """
 import resource, sys

@@ -37,7 +37,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return writing_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / "gpt2", "gpt2", {"max_new_tokens": 12})
 
 
-@pytest.fixture(scope="module", params=writing_checkpoints.FAMILIES)
+FULL = pytest.mark.full
+
+
+@pytest.fixture(scope="module", params=["gpt2", pytest.param("bart", marks=FULL), pytest.param("t5", marks=FULL)])
 def on_openvino(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of one model `m`, whose export was told to use OpenVINO."""
     folder = tmp_path_factory.mktemp(request.param)

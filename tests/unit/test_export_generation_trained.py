@@ -14,7 +14,7 @@ from hfx.exporter.verify import DataOptions
 from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from tests import zoo
-from tests.unit.shared_data import DATA
+from tests.unit.shared_data import DATA, needs_data
 from tests.unit.test_export_generation import manifest_of, published
 
 pytestmark = pytest.mark.slow
@@ -48,8 +48,16 @@ def write_data(folder: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-@pytest.mark.parametrize("name", TRAINED)
+# Each family once, the precisions in turn; all of them in make test-full.
+COMMON = {("stories-gpt2", "int8"), ("summaries-bart", "fp32"), ("summaries-t5", "int4")}
+MATRIX = [
+    pytest.param(name, precision, marks=() if (name, precision) in COMMON else pytest.mark.full)
+    for name in TRAINED
+    for precision in ("fp32", "int8", "int4")
+]
+
+
+@pytest.mark.parametrize(("name", "precision"), MATRIX)
 def test_a_trained_checkpoint_is_published(name: str, precision: str, tmp_path: Path) -> None:
     data = write_data(tmp_path, name)
     task = None if name == "stories-gpt2" else "summarization"
@@ -99,7 +107,8 @@ def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
             verify.on_data(opened, generator.infer_all, DataOptions(data, minimum=1.01))
 
 
-@pytest.mark.skipif(not (DATA / "models").is_dir(), reason="no real checkpoints beside the checkout")
+@needs_data
+@pytest.mark.full
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("name", ["g2p-bart-us", "g2p-t5-us"])
 def test_a_checkpoint_that_others_trained_is_published(name: str, precision: str, tmp_path: Path) -> None:
@@ -111,7 +120,7 @@ def test_a_checkpoint_that_others_trained_is_published(name: str, precision: str
         assert figures[device]["greedy"]["company"] == figures[device]["beams"]["company"] == 0
 
 
-@pytest.mark.skipif(not (DATA / "models").is_dir(), reason="no real checkpoints beside the checkout")
+@needs_data
 def test_recorded_words_have_their_recorded_ids(tmp_path: Path) -> None:
     published(DATA / "models" / "g2p-bart-us", tmp_path, name="g2p")
     recorded = json.loads((DATA / "models" / "g2p-bart-us" / "reference_300.json").read_text(encoding="utf-8"))

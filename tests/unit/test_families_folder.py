@@ -15,7 +15,7 @@ from hfx.errors import CheckpointUnsupported
 from hfx.exporter.families import FORMATS, find_family, write_engine_folder
 from hfx.exporter.source import open_checkpoint
 from tests.unit import tiny_generators
-from tests.unit.shared_data import DATA
+from tests.unit.shared_data import DATA, needs_data
 
 CONTRIB = "com.microsoft"
 Signature = dict[str, tuple[int, list[int | str]]]
@@ -190,12 +190,11 @@ def test_a_checkpoint_that_generates_nothing_is_refused(tmp_path: Path, architec
         find_family(checkpoint)
 
 
+@needs_data
 @pytest.mark.parametrize("name", ["g2p-bart-us", "g2p-t5-us"])
 @pytest.mark.parametrize("precision", FORMATS)
 def test_real_checkpoints_can_be_built(tmp_path: Path, name: str, precision: str) -> None:
     folder = DATA / "models" / name
-    if not folder.is_dir():
-        pytest.skip("no shared data")
     facts = write_engine_folder(open_checkpoint(str(folder)), tmp_path, FORMATS[precision], 127)
     assert facts.kind == "encoder-decoder" and facts.precision == precision
 

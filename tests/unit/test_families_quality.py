@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hfx.exporter.families import FORMATS, write_engine_folder
 from tests.unit import graph_driver, openvino_driver, tiny_generators
 from tests.unit.processors import LEVELS
-from tests.unit.shared_data import DATA
+from tests.unit.shared_data import DATA, needs_data
 
 WORDS = 300
 STEPS = 24
@@ -51,12 +51,11 @@ def chosen(folder: Path, inputs: list[list[int]], fed: NDArray[Any] | None, star
     return np.stack(tokens[1:], axis=1)
 
 
+@needs_data
 @pytest.mark.parametrize(("name", "precision", "levels"), AGREEMENT)
 def test_quantized_tokens_agree(tmp_path: Path, name: str, precision: str, levels: int) -> None:
     """In OpenVINO as in ONNX Runtime, whose weights are of the same numbers."""
     model = DATA / "models" / name
-    if not model.is_dir():
-        pytest.skip("no shared data")
     if precision == "int8" and levels > LEVELS:
         pytest.skip("a processor without VNNI doesn't multiply such weights rightly, and the engine refuses them")
     checkpoint, inputs = tiny_generators.checkpoint(model), sources(model)

@@ -18,7 +18,7 @@ from hfx.python_backends.generation.sentences import sentences
 from hfx.python_backends.generation.settings import choose
 from tests.unit.generation_models import configuration
 from tests.unit.generation_tokenizers import LINES, byte_level, random_text, unigram
-from tests.unit.shared_data import DATA
+from tests.unit.shared_data import DATA, needs_data
 
 BILLSUM = DATA / "billsum" / "billsum-0.csv"
 
@@ -172,7 +172,7 @@ def test_work_is_linear_in_the_text(text: str) -> None:
     assert time.perf_counter() - start < 30
 
 
-@pytest.mark.skipif(not BILLSUM.is_file(), reason="there is no billsum beside the checkout (HFX_BENCH_DATA)")
+@needs_data
 @pytest.mark.parametrize("room", [256, 1022])
 def test_bills_are_divided_between_sentences(tokenizer: Any, room: int) -> None:
     with BILLSUM.open(encoding="utf-8") as file:

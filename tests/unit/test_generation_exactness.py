@@ -22,7 +22,7 @@ from hfx.python_backends.generation import TextGenerator
 from hfx.python_backends.generation.results import joined
 from tests.unit.generation_models import facts
 from tests.unit.generation_tokenizers import LINES, byte_level, unigram
-from tests.unit.shared_data import DATA
+from tests.unit.shared_data import DATA, needs_data
 
 POSITIONS = 128
 TOKENS = 24
@@ -196,7 +196,7 @@ def test_parts_of_a_document_are_answered_as_transformers_does(pair: Pair) -> No
     assert found.truncated_tokens == 0
 
 
-@pytest.mark.skipif(not BILLSUM.is_file(), reason="there is no billsum beside the checkout (HFX_BENCH_DATA)")
+@needs_data
 @pytest.mark.parametrize("pair", pairs(bart, t5), indirect=True)
 def test_bills_are_read_to_their_end(pair: Pair) -> None:
     with BILLSUM.open(encoding="utf-8") as file:
