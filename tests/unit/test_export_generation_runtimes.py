@@ -22,6 +22,7 @@ from hfx.exporter.runtime import CpuChoice, possible_runtimes
 from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from hfx.repository.edit import Edit, change, value
+from tests.tiers import full
 from tests.unit import writing_checkpoints
 from tests.unit.test_export_generation import TEXT, contents, manifest_of, published
 
@@ -37,10 +38,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return writing_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / "gpt2", "gpt2", {"max_new_tokens": 12})
 
 
-FULL = pytest.mark.full
-
-
-@pytest.fixture(scope="module", params=["gpt2", pytest.param("bart", marks=FULL), pytest.param("t5", marks=FULL)])
+@pytest.fixture(scope="module", params=["gpt2", full("bart"), full("t5")])
 def on_openvino(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of one model `m`, whose export was told to use OpenVINO."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -14,6 +14,7 @@ from hfx.exporter.verify import DataOptions
 from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from tests import zoo
+from tests.tiers import full
 from tests.unit.shared_data import DATA, needs_data
 from tests.unit.test_export_generation import manifest_of, published
 
@@ -51,7 +52,7 @@ def write_data(folder: Path, name: str) -> Path:
 # Each family once, the precisions in turn; all of them in make test-full.
 COMMON = {("stories-gpt2", "int8"), ("summaries-bart", "fp32"), ("summaries-t5", "int4")}
 MATRIX = [
-    pytest.param(name, precision, marks=() if (name, precision) in COMMON else pytest.mark.full)
+    (name, precision) if (name, precision) in COMMON else full(name, precision)
     for name in TRAINED
     for precision in ("fp32", "int8", "int4")
 ]
