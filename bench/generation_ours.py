@@ -18,7 +18,7 @@ from bench.peers.model import Model
 from bench.peers.resident import Prepare, Run
 
 if TYPE_CHECKING:
-    from hfx.exporter.families import Formats
+    from hfx.exporter.quantize.generator import Formats
     from hfx.python_backends.engine.core import Observer
     from hfx.python_backends.engine.engine import Engine
     from hfx.python_backends.engine.handle import Handle
@@ -30,20 +30,20 @@ LONGEST_QUEUE = 100_000  # a load is served, however long it takes
 
 def convert(model: Model, folder: str, fetched: str, precision: str) -> None:
     """Write the engine folder of the checkpoint, for both runtimes and without the gate; of int4, the head is int8."""
-    from hfx.exporter.families import FORMATS
+    from hfx.exporter.quantize.generator import FORMATS
 
     _write(model, folder, FORMATS[precision])
 
 
 def convert_fastest(model: Model, folder: str, fetched: str, precision: str) -> None:
     """The same in the form that `hfx export` tries first: of int4, head and embedding have 4 bits too."""
-    from hfx.exporter.generation.engines import FORMATS_TRIED
+    from hfx.exporter.quantize.generator import FORMATS_TRIED
 
     _write(model, folder, FORMATS_TRIED[precision][0])  # type: ignore[index]
 
 
 def _write(model: Model, folder: str, formats: Formats) -> None:
-    from hfx.exporter.families import write_engine_folder
+    from hfx.exporter.generation.engine_folder import write_engine_folder
     from hfx.exporter.runtime import weight_levels
     from hfx.exporter.source import open_checkpoint
 

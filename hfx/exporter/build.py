@@ -1,10 +1,8 @@
-"""From a torch model to the net's ONNX graph: exported, cleaned, named and flattened, in float32.
-
-Knows the task's tensors, not what happens to the graph afterwards.
-"""
+"""From a torch model to the net's ONNX graph: exported, cleaned, named and flattened, in float32; and to a file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -14,11 +12,10 @@ from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.graph.clean import clean
 from hfx.exporter.graph.pooling import Pooling, append_pooling
 from hfx.exporter.graph.ragged import flatten_inputs
-from hfx.exporter.optimum_graph import optimum_graph
 from hfx.exporter.options import Exporter
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.tasks.task import EncoderTask
-from hfx.exporter.trace import trace
+from hfx.exporter.trace import optimum_graph, trace
 from hfx.exporter.traceable import traceable
 
 if TYPE_CHECKING:
@@ -30,6 +27,8 @@ ADVICE: dict[Exporter, str] = {
     "own": "torch's tracer refused it; with --exporter optimum, optimum's exporter may take it.",
     "optimum": "optimum's exporter refused it; --exporter own may take it.",
 }
+LARGEST_PROTOBUF = 1_900_000_000  # protobuf's limit is 2 GiB; names and shapes need some of it
+SMALLEST_EXTERNAL = 1024
 
 
 def build_graph(
@@ -102,3 +101,22 @@ def _keep_outputs(model: onnx.ModelProto, wanted: list[str]) -> None:
     values = [kept[name] for name in wanted]
     del model.graph.output[:]
     model.graph.output.extend(values)
+
+
+def save(model: onnx.ModelProto, path: Path) -> None:
+    """Write `model` to `path` (and `path`.data where it is too large for one file) and check it.
+
+    Raises CheckpointUnsupported where onnx.checker refuses the graph.
+    """
+    weights = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    onnx.save_model(
+        model,
+        str(path),
+        save_as_external_data=weights > LARGEST_PROTOBUF,
+        location=path.name + ".data",
+        size_threshold=SMALLEST_EXTERNAL,
+    )
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        raise CheckpointUnsupported(f"The exported graph is not valid ONNX: {error}", "Please report this.") from error

@@ -81,8 +81,8 @@ def build(plan: ExportPlan, made: Artefacts) -> Artefacts:
 
 def write_nets(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The ONNX files of every precision, in the form of every runtime that may serve it."""
-    from hfx.exporter import quantize
-    from hfx.exporter.graph.files import save
+    from hfx.exporter.build import save
+    from hfx.exporter.quantize import encoder as quantize
 
     made.staging.folder(plan.name + names.NET_SUFFIX)
     folder = made.net_folder(plan)
@@ -125,7 +125,7 @@ def choose_runtime(plan: ExportPlan, made: Artefacts) -> Artefacts:
             other.unlink(missing_ok=True)
     choices = {**made.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}
     if plan.cpu_precision == "fp32" and choice.runtime == "onnxruntime":
-        from hfx.exporter.fusions import online_fusions
+        from hfx.exporter.runtime import online_fusions
 
         choices["fused_operators"] = online_fusions(kept)
     return replace(made, choice=choice, choices=choices, candidates={})
@@ -162,7 +162,7 @@ def answer_in_torch(plan: ExportPlan, made: Artefacts) -> Artefacts:
 def compare_answers(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """Every file against the checkpoint; VerificationFailed with the figures where one differs too much."""
     from hfx.exporter.parity import gate
-    from hfx.exporter.parity.thresholds import limits
+    from hfx.exporter.parity.gate import limits
     from hfx.local.encoder import LocalModel
 
     assert made.reference is not None
@@ -178,8 +178,7 @@ def compare_answers(plan: ExportPlan, made: Artefacts) -> Artefacts:
 def measure_on_data(plan: ExportPlan, made: Artefacts) -> Artefacts:
     """The task's metric on the user's data, torch against every file."""
     from hfx.exporter.parity.data import read_data
-    from hfx.exporter.parity.gate import make_reference
-    from hfx.exporter.parity.thresholds import DEFAULT_MAX_DROP
+    from hfx.exporter.parity.gate import DEFAULT_MAX_DROP, make_reference
     from hfx.local.encoder import LocalModel
 
     results: dict[str, Any] = {}

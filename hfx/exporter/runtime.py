@@ -10,7 +10,9 @@ import importlib.metadata
 import importlib.util
 import re
 import statistics
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +34,8 @@ COMPARED_SHAPES = ((2, 16), (8, 16), (16, 64))
 TIMED_SHAPES = ((1, 16), (8, 64))
 ROUNDS = 7
 SECONDS_A_SHAPE = 3.0
+CONTRIB = "com.microsoft"
+LARGEST_BYTES = 1 << 30  # above it, writing the optimized graph would take longer than it is worth
 
 
 @dataclass(frozen=True)
@@ -203,3 +207,22 @@ def _feed(inputs: tuple[str, ...], item_rank: int, rows: int, width: int) -> dic
     tokens = {name: np.full(rows * width, 0 if name == names.TOKEN_TYPE_IDS else 1, np.int32) for name in inputs}
     shape = [[width]] * rows if item_rank == 1 else [[1, width]] * rows
     return {**tokens, names.ITEM_SHAPE: np.array(shape, np.int32)}
+
+
+def online_fusions(path: Path) -> dict[str, int]:
+    """Operator -> count of the fused (contrib) operators that ONNX Runtime makes of the file at its full level.
+
+    An empty dict where the file is larger than LARGEST_BYTES.
+    """
+    import onnx
+    import onnxruntime
+
+    if path.stat().st_size > LARGEST_BYTES:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="hfx-fusions-") as folder:
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        options.log_severity_level = 3  # it warns that such a file is for this machine: it is deleted here
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
+    return dict(sorted(Counter(node.op_type for node in optimized.graph.node if node.domain == CONTRIB).items()))

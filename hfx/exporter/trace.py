@@ -1,4 +1,4 @@
-"""The ONNX graph of an encoder by torch's own tracer: float32, any number of rows, any width.
+"""The ONNX graph of an encoder by torch's own tracer: float32, any number of rows, any width; or by optimum's exporter.
 
 Attention has to be "eager" (scores, softmax, values): masks are then sums and comparisons that the tracer can follow.
 What it can't follow becomes wrong without an error (see encoders.py). Whether a graph is right is the gate's to say.
@@ -19,11 +19,19 @@ from hfx.names import ATTENTION_MASK, INPUT_IDS, TOKEN_TYPE_IDS
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
 ROWS, WIDTH = "rows", "width"
 # Rows and width of the traced batch, and of one that tells the axes that follow a batch from the fixed ones. They are
 # unlike the sizes of any model, so that nothing measured on them is taken for a constant of the model.
 TRACED, OTHER = (2, 11), (3, 7)
+# optimum's names of tasks, by transformers' class.
+OPTIMUM_TASKS = {
+    "AutoModel": "feature-extraction",
+    "AutoModelForQuestionAnswering": "question-answering",
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForTokenClassification": "token-classification",
+}
 
 
 def token_inputs(model: Any) -> tuple[str, ...]:
@@ -112,3 +120,15 @@ def _dynamic_axes(one: tuple[int, ...], other: tuple[int, ...]) -> dict[int, str
     if unknown := [sizes for sizes in different.values() if sizes not in names]:
         raise ValueError(f"an output's axis is {unknown[0][0]} and {unknown[0][1]} for widths of 11 and 7")
     return {axis: names[sizes] for axis, sizes in different.items()}
+
+
+def optimum_graph(model: PreTrainedModel, auto_class: str, opset: int) -> onnx.ModelProto:
+    """The graph of `model`, of transformers' `auto_class`, with inputs and outputs that optimum chooses.
+
+    Raises ModuleNotFoundError without optimum, what optimum raises, OSError where TMPDIR can't be written.
+    """
+    from optimum.exporters.onnx import onnx_export_from_model
+
+    with tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
+        onnx_export_from_model(model, folder, opset=opset, task=OPTIMUM_TASKS[auto_class], do_validation=False)
+        return onnx.load(Path(folder) / "model.onnx")

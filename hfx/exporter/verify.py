@@ -16,8 +16,8 @@ import numpy as np
 from hfx import names
 from hfx.errors import UsageError, VerificationFailed
 from hfx.exporter.parity.data import read_data
+from hfx.exporter.parity.gate import DEFAULT_MAX_DROP, limits
 from hfx.exporter.parity.recorded import FILE, Recorded, read_recorded
-from hfx.exporter.parity.thresholds import DEFAULT_MAX_DROP, limits
 from hfx.exporter.tasks import EncoderTask, find_task
 from hfx.exporter.tasks.task import Answer, Request
 from hfx.manifest import Manifest

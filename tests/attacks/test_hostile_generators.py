@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
-from hfx.exporter.families import FORMATS, find_family, write_engine_folder
+from hfx.exporter.families import find_family
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
 from tests.attacks.damage import DROPPED, edit_json, edit_tensors, pickle_weights, refused
 from tests.attacks.test_hostile_weights import Malice
 from tests.unit import tiny_generators

@@ -20,7 +20,7 @@ from bench.peers.model import read as read_model
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
 from hfx.exporter.encoders import ENCODERS
 from hfx.exporter.families import FAMILIES
-from hfx.exporter.families.config import resolve_config
+from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.load import load_model
 from hfx.exporter.options import ExportOptions

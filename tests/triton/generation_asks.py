@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hfx.exporter.generation.tensors import INPUTS
+from hfx.exporter.generation.folders import INPUTS
 
 DATATYPES = {spec.name: spec.data_type.removeprefix("TYPE_").replace("STRING", "BYTES") for spec in INPUTS}
 FIGURES = ("text_output", "finish_reason", "input_tokens", "output_tokens", "truncated_tokens")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hfx.exporter.generation.tensors import INPUTS
+from hfx.exporter.generation.folders import INPUTS
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import Ask, AskFailed

@@ -15,9 +15,8 @@ import numpy as np
 from openvino import opset16 as ops
 
 from hfx.exporter.graph.blocks import Attention, DistanceBias, Linear, constant
-from hfx.exporter.openvino.attention import RowSelfAttention
+from hfx.exporter.openvino.attention import RowSelfAttention, attend_pages
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph, Value
-from hfx.exporter.openvino.paging import attend_pages
 
 from . import engine_toys as toys
 from .engine_toys import FAILS_ON, HEAD_DIM, HEADS, HIDDEN, LAYERS, VOCABULARY

@@ -16,7 +16,7 @@ from hfx.cli.task_options import EncoderOptions, GenerationOptions
 from hfx.cli.tensors import Request, request_of, settings
 from hfx.client import ModelMetadata, TensorMetadata
 from hfx.errors import UsageError
-from hfx.exporter.generation.tensors import INPUTS as GENERATOR_INPUTS
+from hfx.exporter.generation.folders import INPUTS as GENERATOR_INPUTS
 from hfx.names import Task
 
 TENSORS = [

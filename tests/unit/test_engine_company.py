@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from hfx.exporter.families import FORMATS, write_engine_folder
-from hfx.exporter.openvino.formats import activations_for
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.openvino.generator import activations_for
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.runtime import weight_levels
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.batch_probe import least_sequences

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from hfx.exporter.config_file import read_config
-from hfx.exporter.families import FORMATS, write_engine_folder
-from hfx.exporter.openvino.formats import activations_for
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.openvino.generator import activations_for
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.weight_files import find_weights
 from hfx.python_backends.engine.decoder_runner import DecoderRunner

@@ -17,8 +17,8 @@ import pytest
 from hfx import names
 from hfx.cli import main
 from hfx.errors import RequestRefused, UsageError, VerificationFailed
+from hfx.exporter.generation.folders import INPUTS, STREAM_INPUTS
 from hfx.exporter.generation.steps import STEPS
-from hfx.exporter.generation.tensors import INPUTS, STREAM_INPUTS
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan

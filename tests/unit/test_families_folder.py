@@ -12,7 +12,9 @@ import pytest
 from onnx import TensorProto
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.families import FORMATS, find_family, write_engine_folder
+from hfx.exporter.families import find_family
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from tests.unit import tiny_generators
 from tests.unit.shared_data import DATA, needs_data
@@ -202,7 +204,8 @@ def test_real_checkpoints_can_be_built(tmp_path: Path, name: str, precision: str
 MEASURE = """
 import sys, threading, time
 from pathlib import Path
-from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
 from tests.unit import tiny_generators
 
 def anonymous():

@@ -12,8 +12,8 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.families import FORMATS, write_engine_folder
-from hfx.exporter.graph.formats import Formats
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS, Formats
 from tests.unit import graph_driver, openvino_driver, tiny_generators
 from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
 from tests.unit import graph_driver, openvino_driver, tiny_generators
 
 LENGTHS = (5, 31, 1, 12)  # of prompts and sources, in one ragged batch

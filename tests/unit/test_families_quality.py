@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
 from tests.unit import graph_driver, openvino_driver, tiny_generators
 from tests.unit.processors import LEVELS
 from tests.unit.shared_data import DATA, needs_data

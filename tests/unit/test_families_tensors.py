@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.tensors import CheckpointTensors
 from tests.unit import tiny_generators
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 import transformers
 
-from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.generation import TextGenerator
 from hfx.python_backends.generation.results import joined
@@ -103,7 +104,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.save(str(folder / "tokenizer.json"))
-    lengths = {"max_length": min(engine.max_length, POSITIONS), "max_source": engine.max_source and POSITIONS}
+    lengths = {"max_length": min(engine.max_length, POSITIONS), "max_source": POSITIONS if engine.has_encoder else None}
     special = [token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special]
     written = facts(**lengths, **changed, special_token_ids=special)
     (folder / "generation.json").write_text(json.dumps(written))

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from hfx.errors import VerificationFailed
-from hfx.exporter.families import FORMATS, write_engine_folder
-from hfx.exporter.generation.effort import EFFORTS, Effort, effort_for
-from hfx.exporter.generation.figures import Figures, Forced, Whole, failures, judge
+from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.generation.forced import is_tie, measure_forced
-from hfx.exporter.generation.limits import LIMITS, limits
-from hfx.exporter.generation.prompts import Prompt, Reader, choose_prompts
+from hfx.exporter.generation.gate import measure_beams, measure_greedy, open_engine
+from hfx.exporter.generation.limits import LIMITS, Figures, Forced, Whole, failures, judge, limits
+from hfx.exporter.generation.prompts import EFFORTS, Effort, Prompt, Reader, choose_prompts, effort_for
 from hfx.exporter.generation.reference import BeamWork, Positions, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
-from hfx.exporter.generation.whole import measure_beams, measure_greedy, open_engine
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import make_plan
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.sessions import SessionSettings

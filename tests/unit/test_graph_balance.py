@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.families import FORMATS, find_family, write_engine_folder
-from hfx.exporter.families.config import resolve_config
-from hfx.exporter.graph.balance import balanced, best_factors
+from hfx.exporter.families import find_family
+from hfx.exporter.families.family import resolve_config
+from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.graph.blocks import Linear, Net, constant
-from hfx.exporter.graph.quantization import int8_rows
 from hfx.exporter.graph.reference import run_head, run_net
+from hfx.exporter.quantize.balance import balanced, best_factors
+from hfx.exporter.quantize.generator import FORMATS, int8_rows
 from hfx.exporter.tensors import CheckpointTensors
 from tests.unit import tiny_generators
 from tests.unit.graph_driver import Decoder, EncoderDecoder

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from hfx.exporter.graph.blocks import Embedding, Linear, constant
 from hfx.exporter.graph.embedding import EmbeddingWriter
-from hfx.exporter.graph.formats import WeightFormat
 from hfx.exporter.graph.linear import LinearWriter
-from hfx.exporter.graph.weight_file import WeightFile
-from hfx.exporter.graph.writer import GraphWriter
+from hfx.exporter.graph.writer import GraphWriter, WeightFile
+from hfx.exporter.quantize.generator import WeightFormat
 from tests.unit.graph_driver import open_session
 from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
 

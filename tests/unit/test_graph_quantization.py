@@ -7,7 +7,7 @@ import pytest
 
 from hfx.exporter.graph import blocks
 from hfx.exporter.graph.blocks import constant, joined
-from hfx.exporter.graph.quantization import int4_blocks, int8_columns, int8_rows
+from hfx.exporter.quantize.generator import int4_blocks, int8_columns, int8_rows
 
 MATRIX = np.random.default_rng(0).standard_normal((37, 50)).astype(np.float32)
 

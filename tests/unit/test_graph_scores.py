@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfx.exporter.graph.scores import log_softmax_graph, top_k_graph
+from hfx.exporter.graph.generator import log_softmax_graph, top_k_graph
 from tests.unit.graph_driver import open_session
 
 SCORES = np.random.default_rng(0).standard_normal((3, 50)).astype(np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.graph.weight_file import ALIGNMENT, WeightFile
+from hfx.exporter.graph.writer import ALIGNMENT, WeightFile
 
 
 def offset(tensor: Any) -> int:

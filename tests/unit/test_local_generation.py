@@ -27,7 +27,7 @@ PARAMETERS = {"device": "cpu", "slots": "4", "max_queue_size": "8", "intra_op_th
 
 def write(folder: Path, parameters: dict[str, str] | None = None, device: str = "") -> Path:
     """NAME_stream around a toy, opened by these parameters; returns the repository."""
-    from hfx.exporter.generation.tensors import INPUTS, OUTPUTS
+    from hfx.exporter.generation.folders import INPUTS, OUTPUTS
 
     stream = folder / "m_stream"
     config = ModelConfig(

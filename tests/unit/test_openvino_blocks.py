@@ -10,14 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from hfx.exporter.families import find_family
-from hfx.exporter.families.config import resolve_config
+from hfx.exporter.families.family import resolve_config
 from hfx.exporter.graph.blocks import Activation, Net, Norm, constant
 from hfx.exporter.graph.reference import ACTIVATIONS, run_net
 from hfx.exporter.openvino.attention import EncoderAttention, source_bias
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph
 from hfx.exporter.openvino.linear import LinearWriter
-from hfx.exporter.openvino.norms import activation, norm
-from hfx.exporter.openvino.stack import StackWriter, no_cross_attention
+from hfx.exporter.openvino.stack import StackWriter, activation, no_cross_attention, norm
 from hfx.exporter.tensors import CheckpointTensors
 from tests.unit import tiny_generators
 from tests.unit.openvino_driver import Compiled

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from hfx.exporter.graph.blocks import Head, Linear, constant
-from hfx.exporter.graph.formats import FORMATS, WeightFormat
-from hfx.exporter.openvino.formats import dynamic_group
+from hfx.exporter.openvino.generator import dynamic_group
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph
 from hfx.exporter.openvino.head import HeadWriter, padded
 from hfx.exporter.openvino.linear import Activations, LinearWriter
+from hfx.exporter.quantize.generator import FORMATS, WeightFormat
 from tests.unit.openvino_driver import Compiled
 from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
 

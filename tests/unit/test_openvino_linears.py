@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from hfx.exporter.graph.blocks import Embedding, Linear, constant
-from hfx.exporter.graph.formats import FORMATS, WeightFormat
-from hfx.exporter.openvino.formats import activations_for, dynamic_group
+from hfx.exporter.openvino.generator import activations_for, dynamic_group
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations, LinearWriter
 from hfx.exporter.openvino.stack import StackWriter, no_cross_attention
+from hfx.exporter.quantize.generator import FORMATS, WeightFormat
 from tests.unit.openvino_driver import Compiled
 from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
 

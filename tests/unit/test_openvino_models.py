@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.families import FORMATS, find_family, write_engine_folder
-from hfx.exporter.families.config import resolve_config
-from hfx.exporter.graph.balance import balanced
-from hfx.exporter.graph.formats import Formats
+from hfx.exporter.families import find_family
+from hfx.exporter.families.family import resolve_config
+from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.openvino.generator import GeneratorWriter
 from hfx.exporter.openvino.graph import OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations
+from hfx.exporter.quantize.balance import balanced
+from hfx.exporter.quantize.generator import FORMATS, Formats
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.python_backends.engine.openvino_model import import_openvino
 from tests.unit import openvino_driver, tiny_generators
@@ -156,7 +157,8 @@ from pathlib import Path
 asked = []
 events = ("socket.connect", "socket.getaddrinfo", "socket.sendto")
 sys.addaudithook(lambda event, args: asked.append((event, args)) if event in events else None)
-from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
 from tests.unit import tiny_generators
 checkpoint = tiny_generators.checkpoint(Path(sys.argv[1]))
 write_engine_folder(checkpoint, Path(sys.argv[2]), FORMATS["int8"], 127, openvino=True)

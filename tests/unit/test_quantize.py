@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hfx.exporter import quantize
-from hfx.exporter.quantize import Quantized, half, weight_only
+from hfx.exporter.quantize import encoder as quantize
+from hfx.exporter.quantize.encoder import Quantized, half, weight_only
 from tests import tiny_checkpoints
 from tests.unit import onnx_toys
 from tests.unit.processors import LEVELS

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
 from hfx.exporter.config_file import read_config
-from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.generation.settings import read_settings
 from hfx.exporter.generation.tasks import choose_task
 from hfx.exporter.load import load_model
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.exporter.transformers_versions import OLD, bad_words_at_start, cleans_up, tied_and_scaled, writer

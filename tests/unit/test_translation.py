@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hfx.cli import main
-from hfx.exporter.families import FORMATS, write_engine_folder
+from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.generation.folders import write_text_files
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
@@ -21,6 +21,7 @@ from hfx.exporter.generation.settings import GenerationSettings
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.python_backends.engine.errors import InvalidRequest, ModelDamaged

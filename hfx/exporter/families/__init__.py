@@ -1,20 +1,18 @@
-"""The families of generators that can be exported, one file each. A new family is a file and a line here."""
+"""The families of generators that can be exported, one file each. A new family is a file and a line here.
+
+A net with a part that graph/blocks.py has no block for (rotary positions, fewer heads of K and V) needs that block
+first, its writing in exporter/graph and exporter/openvino, and its field in python_backends/engine/spec.py.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.families import bart, gpt2, t5
-from hfx.exporter.families.engine_folder import EngineFacts, write_folder
 from hfx.exporter.families.family import Family
 from hfx.exporter.generation.tasks import DECODERS, ENCODER_DECODERS
-from hfx.exporter.graph.formats import FORMATS, Formats
 from hfx.exporter.source import Checkpoint
 
 FAMILIES: tuple[Family, ...] = (gpt2.FAMILY, bart.FAMILY, t5.FAMILY)
-
-__all__ = ["FAMILIES", "FORMATS", "EngineFacts", "Family", "Formats", "find_family", "write_engine_folder"]
 
 
 def find_family(checkpoint: Checkpoint) -> Family:
@@ -33,15 +31,3 @@ def find_family(checkpoint: Checkpoint) -> Family:
         f"Text generation of {checkpoint.model_type!r} models can't be exported.",
         f"Supported architectures: {', '.join(sorted(name for family in FAMILIES for name in family.model_types))}.",
     )
-
-
-def write_engine_folder(
-    checkpoint: Checkpoint,
-    folder: Path,
-    formats: Formats,
-    levels: int,
-    openvino: bool = False,
-    max_length: int | None = None,
-) -> EngineFacts:
-    """Write graphs, weights and engine.json of `checkpoint` into `folder`; see engine_folder.write_folder."""
-    return write_folder(find_family(checkpoint), checkpoint, folder, formats, levels, openvino, max_length)

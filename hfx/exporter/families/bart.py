@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hfx.exporter.families.config import MOST_COMPUTED, Config
-from hfx.exporter.families.family import Family
+from hfx.exporter.families.family import MOST_COMPUTED, Config, Family
 from hfx.exporter.graph.blocks import (
     Attention,
     CrossAttention,

@@ -1,13 +1,150 @@
-"""What a family of generators is: the checkpoints that it takes, and how one of them is read as a `Net`."""
+"""What a family of generators is, and its config.json: read with transformers' defaults, checked before it is used."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from hfx.exporter.families.config import Config
-from hfx.exporter.graph.blocks import Kind, Net
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
+from hfx.exporter.config_file import AGAIN
+from hfx.exporter.graph.blocks import Activation, Kind, Net
+from hfx.exporter.quiet import quiet_libraries
+from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
+from hfx.exporter.transformers_versions import tied_and_scaled, written_by_4
+
+LARGEST_SIZE = 100_000_000
+MOST_LAYERS = 1_000
+MOST_COMPUTED = 100_000  # rows of a table that is computed, so that no file of weights bounds it
+HEAD_DIM_STEP = 8  # GroupQueryAttention takes no other head sizes
+# Transformers' names of activation functions.
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Typed access to a resolved config; every error names the field and the file.
+
+    `tied`, `scaled`: whether the head is the table of embeddings, and whether a T5 scales what goes into it. Both as
+    the version of transformers means it that wrote the file; `written_by_4` says which (transformers_versions.py).
+    """
+
+    file: Path
+    values: dict[str, Any]
+    tied: bool = True
+    scaled: bool = False
+    written_by_4: bool = False
+
+    def get(self, field: str) -> Any:
+        """The value as it is; None where there is none."""
+        return self.values.get(field)
+
+    def size(self, field: str, most: int = LARGEST_SIZE, least: int = 1) -> int:
+        """A whole number from `least` to `most`."""
+        value = self.values.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self._corrupt(field, f"a whole number from {least} to {most}")
+        return value
+
+    def layers(self, field: str) -> int:
+        """A number of layers."""
+        return self.size(field, MOST_LAYERS)
+
+    def flag(self, field: str) -> bool:
+        """True or false."""
+        value = self.values.get(field)
+        if not isinstance(value, bool):
+            raise self._corrupt(field, "true or false")
+        return value
+
+    def tied_head(self, tensors: CheckpointTensors, head: str, *tables: str) -> bool:
+        """Whether the head is the table of embeddings, which is stored under one of the names `tables`.
+
+        transformers 4 overwrites a `head` that is stored beside a tied table, 5 uses it where it differs.
+        """
+        return self.tied and (self.written_by_4 or not tensors.differ(head, *tables))
+
+    def positive(self, field: str) -> float:
+        """A finite number above 0."""
+        value = self.values.get(field)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise self._corrupt(field, "a number above 0")
+        return float(value)
+
+    def activation(self, field: str) -> Activation:
+        """An activation function that there is a block for."""
+        value = self.values.get(field)
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            raise self.unsupported(field, f"one of {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[value]
+
+    def head_dim(self, width_field: str, heads_field: str) -> int:
+        """width / heads, which must be a multiple of 8."""
+        width, heads = self.size(width_field), self.size(heads_field)
+        if width % heads:
+            raise self._corrupt(heads_field, f"a divisor of {width_field} ({width})")
+        return self.checked_head_dim(width // heads, f"{width_field} / {heads_field}")
+
+    def checked_head_dim(self, head_dim: int, source: str) -> int:
+        """`head_dim`, computed from the fields `source`, where attention can be run with it."""
+        if head_dim % HEAD_DIM_STEP:
+            raise CheckpointUnsupported(
+                f"{self.file}: heads of {head_dim} values ({source}) can't be exported.",
+                f"hfx exports models whose head size is a multiple of {HEAD_DIM_STEP}.",
+            )
+        return head_dim
+
+    def refuse(self, field: str, wanted: object) -> None:
+        """Raise CheckpointUnsupported unless `field` is `wanted` (or absent)."""
+        if self.values.get(field) not in (wanted, None):
+            raise self.unsupported(field, repr(wanted))
+
+    def unsupported(self, field: str, wanted: str) -> CheckpointUnsupported:
+        """The error for a switch that changes the net into one that there are no blocks for."""
+        return CheckpointUnsupported(
+            f"{field} in {self.file} is {_shown(self.values.get(field))}, which can't be exported.",
+            f"hfx exports models whose {field} is {wanted}.",
+        )
+
+    def _corrupt(self, field: str, wanted: str) -> CheckpointCorrupt:
+        value = _shown(self.values.get(field))
+        return CheckpointCorrupt(f"{field} in {self.file} is {value}; it should be {wanted}.", AGAIN)
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:50]
+
+
+def resolve_config(checkpoint: Checkpoint) -> Config:
+    """config.json as transformers reads it, defaults and old names of fields included."""
+    from transformers import AutoConfig
+
+    file = checkpoint.folder / "config.json"
+    try:
+        with quiet_libraries():
+            config = AutoConfig.from_pretrained(checkpoint.view, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a config that no one foresaw fails anywhere in transformers
+        reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        raise CheckpointCorrupt(
+            f"{file} can't be read by transformers: {checkpoint.in_folder(reason)}", AGAIN
+        ) from error
+    tied, scaled = tied_and_scaled(checkpoint.config)
+    return Config(file, config.to_dict(), tied, scaled, written_by_4(checkpoint.config))
 
 
 @dataclass(frozen=True)

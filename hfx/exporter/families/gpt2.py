@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import re
 
-from hfx.exporter.families.config import Config
-from hfx.exporter.families.family import Family
+from hfx.exporter.families.family import Config, Family
 from hfx.exporter.graph.blocks import Attention, Embedding, FeedForward, Head, Layer, Linear, Net, Norm, Stack
 from hfx.exporter.tensors import CheckpointTensors
 

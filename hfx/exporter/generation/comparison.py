@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import VerificationFailed
-from hfx.exporter.families import Formats
 from hfx.exporter.generation import gate
-from hfx.exporter.generation.engines import FORMATS_TRIED, write, write_first
-from hfx.exporter.generation.figures import Figures, failures, judge
-from hfx.exporter.generation.limits import Limits, limits
-from hfx.exporter.generation.memory import let_go
+from hfx.exporter.generation.engine_folder import release_memory, write, write_first
+from hfx.exporter.generation.limits import Figures, Limits, failures, judge, limits
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.reference import Reference
 from hfx.exporter.options import Precision
+from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
 from hfx.python_backends.engine.errors import ModelRefused, ProviderMissing, StepFailed
@@ -157,7 +155,7 @@ def _ran(standard: Standard, device: Device, runtimes: tuple[Runtime, ...], allo
                 f"The {device.upper()}'s engine can't run here: {refusal.message}.", refusal.fix
             ) from refusal
         finally:
-            let_go()
+            release_memory()
     raise AssertionError("the last provider runs or raises")
 
 
@@ -177,7 +175,7 @@ def _figures(
                 f"checkpoint: {error.message}.",
                 "Nothing was published. Use another --precision or --cpu-runtime.",
             ) from error
-        let_go()
+        release_memory()
         if failures(figures[runtime], allowed):
             break
     return figures

@@ -1,6 +1,7 @@
-"""The model folders of a generator: NAME, the relay for plain calls, and NAME_stream, the engine.
+"""The model folders of a generator: NAME, the relay for plain calls, and NAME_stream, the engine; and generation.json.
 
-Owns what Triton will read, and generation.json. It must not know how graphs were made nor whether they are right.
+Every input but the text is optional: what a request leaves out, the model's defaults decide. Settings are tensors and
+not request parameters, so that a cache keyed on tensors is right.
 """
 
 from __future__ import annotations
@@ -9,19 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names
-from hfx.exporter.families import EngineFacts
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.generation.tensors import INPUTS, OUTPUTS, STREAM_INPUTS
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
 from hfx.exporter.runtime import Runtime
 from hfx.exporter.transformers_versions import cleans_up
 from hfx.local import Device
 from hfx.python_backends import deploy
-from hfx.repository import InstanceGroup, ModelConfig, Staging
+from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, Setting
+from hfx.python_backends.engine.spec import EngineSpec
+from hfx.repository import InstanceGroup, ModelConfig, Staging, TensorSpec
 
+OUTPUTS: tuple[TensorSpec, ...] = (
+    TensorSpec(names.TEXT_OUTPUT, "TYPE_STRING", (1,)),
+    TensorSpec(names.FINISH_REASON, "TYPE_STRING", (1,)),  # stop, length or cancelled; empty before the last piece
+    TensorSpec(names.INPUT_TOKENS, "TYPE_INT32", (1,)),
+    TensorSpec(names.OUTPUT_TOKENS, "TYPE_INT32", (1,)),
+    TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,)),
+    TensorSpec(names.OUTPUT_LOG_PROBS, "TYPE_FP32", (-1,)),  # one a token where return_log_probs asks for them
+)
 FORMAT = 1
-SETTINGS, TOKENIZER = "generation.json", "tokenizer.json"
+SETTINGS_FILE, TOKENIZER = "generation.json", "tokenizer.json"
 # One request a call: both models answer requests one by one, and batching is the engine's.
 MAX_BATCH_SIZE = 1
 DRAIN_SECONDS = 10  # that requests have to finish when the server stops
@@ -30,6 +39,27 @@ NO_CACHE = (
     "whose next answer is another one, from one that has the same answer always.",
 )
 KINDS: dict[Device, str] = {"cpu": "KIND_CPU", "gpu": "KIND_GPU"}
+
+
+def _optional(name: str, data_type: str, dims: tuple[int, ...] = (1,)) -> TensorSpec:
+    return TensorSpec(name, f"TYPE_{data_type}", dims, optional=True)
+
+
+def _tensors(setting: Setting) -> list[TensorSpec]:
+    """A setting's tensor under its name and its aliases; none where it is not served."""
+    aliases = [alias for alias, name in ALIASES.items() if name == setting.name]
+    dims = (-1,) if setting.is_list else (1,)
+    return [_optional(name, setting.dtype, dims) for name in (setting.name, *aliases) if setting.dtype]
+
+
+INPUTS: tuple[TensorSpec, ...] = (
+    TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
+    *(tensor for setting in SETTINGS.values() for tensor in _tensors(setting)),
+    _optional(names.STREAM, "BOOL"),
+    _optional(names.TIMEOUT_MS, "INT32"),  # from when the request arrives
+)
+# What the engine takes beside them: the id of another request, which is then cancelled.
+STREAM_INPUTS: tuple[TensorSpec, ...] = (*INPUTS, _optional(names.CANCEL_REQUEST, "STRING"))
 
 
 def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
@@ -92,13 +122,13 @@ def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) 
     )
 
 
-def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, facts: EngineFacts) -> None:
+def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, spec: EngineSpec) -> None:
     """tokenizer.json and generation.json: how text becomes tokens, how they are continued, and back."""
     write_tokenizer_json(tokenizer, version / TOKENIZER)
-    write_json(version / SETTINGS, generation_json(plan, tokenizer, facts))
+    write_json(version / SETTINGS_FILE, generation_json(plan, tokenizer, spec))
 
 
-def generation_json(plan: GeneratorPlan, tokenizer: Any, facts: EngineFacts) -> dict[str, Any]:
+def generation_json(plan: GeneratorPlan, tokenizer: Any, spec: EngineSpec) -> dict[str, Any]:
     """The content of generation.json. The lengths are the model's, or less where the plan says so."""
     languages = read_languages(plan.checkpoint, tokenizer, plan.settings)
     settings = plan.settings.as_json()
@@ -106,9 +136,9 @@ def generation_json(plan: GeneratorPlan, tokenizer: Any, facts: EngineFacts) -> 
     return {
         "format": FORMAT,
         "task": str(plan.task.task),
-        "kind": facts.kind,
-        "max_source": None if facts.max_source is None else min(facts.max_source, plan.max_source or facts.max_source),
-        "max_length": min(facts.max_length, plan.max_length),
+        "kind": spec.kind,
+        "max_source": min(spec.max_source, plan.max_source or spec.max_source) if spec.has_encoder else None,
+        "max_length": min(spec.max_length, plan.max_length),
         **settings,
         "defaults": {**settings["defaults"], **(languages.defaults if languages else {})},
         "languages": languages and languages.as_json(),

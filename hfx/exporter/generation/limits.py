@@ -1,11 +1,19 @@
-"""When an exported generator counts as its checkpoint: named limits, each with its reason."""
+"""What the gate measures of one engine folder, the limits of each precision with their reasons, and the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+import numpy as np
+
+from hfx.errors import VerificationFailed
 from hfx.exporter.options import Precision
+
+# The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
+DEFAULT_MAX_DROP = 0.01
+OWN_TEXTS = "The bundled texts may be unlike what it was trained on: give some of yours with --verify-data. "
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,6 @@ LIMITS: Mapping[Precision, Limits] = {
     "int8": Limits(agreement=0.99),
     "int4": Limits(agreement=0.99),
 }
-# The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
-DEFAULT_MAX_DROP = 0.01
 
 
 def limits(precision: Precision, max_drop: float | None, same_in_any_batch: bool = True) -> Limits:
@@ -53,3 +59,102 @@ def limits(precision: Precision, max_drop: float | None, same_in_any_batch: bool
         greedy=None if chosen.greedy is None else share,
         beams=None if chosen.beams is None else share,
     )
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Position by position along the checkpoint's greedy continuations.
+
+    `agreement` is the share of `positions` with the checkpoint's likeliest token, of those that are no tie; `ties` the
+    share of positions with another token whose logit in torch is as high, within torch's own noise. `texts` says
+    whose positions they are: of the user's own texts where there are any, then `bundled_agreement` is that of the
+    others. `delta` is the largest difference of a logit, `delta_share` the same as a share of the largest logit, over
+    `rows` whole rows of both.
+    """
+
+    texts: str
+    positions: int
+    agreement: float
+    ties: float
+    bundled_agreement: float | None
+    delta: float
+    delta_share: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whole continuations through the engine, all requests together.
+
+    The share of `texts` with the checkpoint's tokens, the share of those that part from it at a tie, and how many of
+    the `alone` texts that were run again, alone and in smaller company, had other tokens or log-probabilities then.
+    """
+
+    texts: int
+    same: float
+    ties: float
+    alone: int
+    company: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All of one folder. `noise` is torch's own, in logits; `num_beams` are those of `beams`."""
+
+    forced: Forced
+    greedy: Whole
+    beams: Whole | None
+    num_beams: int
+    noise: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures for the manifest; `agreement` stands where every model has it."""
+        return {
+            "agreement": _short(self.forced.agreement),
+            "forced": _shortened(self.forced),
+            "greedy": _shortened(self.greedy),
+            "beams": None if self.beams is None else {"num_beams": self.num_beams, **_shortened(self.beams)},
+            "noise": _short(self.noise),
+        }
+
+
+def judge(what: str, figures: Figures, limits: Limits) -> None:
+    """Raise VerificationFailed, with the figures, unless all are within `limits`. A NaN is never within."""
+    if failed := failures(figures, limits):
+        raise VerificationFailed(
+            f"{what} does not continue texts like the checkpoint: {'; '.join(failed)}.",
+            f"Nothing was published. {OWN_TEXTS if figures.forced.texts == 'bundled' else ''}"
+            "Use another --precision or --cpu-runtime, or accept more with --max-drop.",
+        )
+
+
+def failures(figures: Figures, limits: Limits) -> list[str]:
+    """What is beyond the limits, in words."""
+    forced = figures.forced
+    checks = {
+        f"token agreement {forced.agreement:.4f} at {forced.positions} positions of {forced.texts} texts "
+        f"({forced.ties:.4f} ties left out), "
+        f"at least {limits.agreement:.4f}": forced.agreement >= limits.agreement,
+        f"logits finite, largest difference {forced.delta:.2e}": bool(np.isfinite(forced.delta)),
+    }
+    if limits.delta is not None:
+        text = f"largest difference {forced.delta_share:.2e} of the largest logit, at most {limits.delta:.0e}"
+        checks[text] = forced.delta_share <= limits.delta
+    for name, whole, least in (("greedy", figures.greedy, limits.greedy), ("beams", figures.beams, limits.beams)):
+        if whole is None:
+            continue
+        if least is not None:
+            text = f"{name}: {whole.same:.4f} of {whole.texts} texts and {whole.ties:.4f} ties, at least {least:.4f}"
+            checks[text] = round(whole.same + whole.ties, 9) >= least
+        if limits.company is not None:
+            text = f"{name}: {whole.company} of {whole.alone} texts have other log-probabilities in another batch"
+            checks[text] = whole.company <= limits.company
+    return [text for text, passed in checks.items() if not passed]
+
+
+def _shortened(value: Any) -> dict[str, Any]:
+    return {name: _short(each) if isinstance(each, float) else each for name, each in asdict(value).items()}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -168,7 +168,7 @@ def _refuse_half(checkpoint: Checkpoint, kind: Kind) -> None:
 
 def _refuse_beams(checkpoint: Checkpoint, kind: Kind, beams: int) -> None:
     """An encoder-decoder has a graph for each number of beams, and not for all numbers."""
-    from hfx.exporter.families.engine_folder import BEAMS
+    from hfx.exporter.generation.engine_folder import BEAMS
 
     if kind == "encoder-decoder" and beams not in BEAMS:
         raise CheckpointUnsupported(

@@ -12,15 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.families import EngineFacts
-from hfx.exporter.families.engine_folder import MINIMUM_OPENVINO
-from hfx.exporter.generation import engines
-from hfx.exporter.generation.memory import let_go
+from hfx.exporter.generation.engine_folder import MINIMUM_OPENVINO, release_memory, write_first
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.runtime import CpuChoice, Runtime, fastest, interleave, last_line, possible_runtimes
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import EngineError
 from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.spec import read_spec
 
 # Rows at a time: one caller, some, and as many as a server has slots by default.
 ROWS = (1, 8, 32)
@@ -30,30 +28,32 @@ SECONDS_A_CASE = 1.0
 SECONDS = 8.0
 
 
-def write_first(plan: GeneratorPlan, version: Path) -> tuple[EngineFacts, dict[str, str]]:
-    """The CPU's engine folder for all runtimes that may serve it, and the reasons of one that it can't be written for.
+def write_for_cpu(plan: GeneratorPlan, version: Path) -> dict[str, str]:
+    """Write the CPU's engine folder for all runtimes that may serve it; the reason of one that it can't be written for.
 
     Raises UsageError and CheckpointUnsupported where that is the one that was asked for.
     """
     runtimes = possible_runtimes(plan.cpu_runtime, MINIMUM_OPENVINO)
     try:
-        return engines.write_first(plan, version, "cpu", runtimes), {}
+        write_first(plan, version, "cpu", runtimes)
+        return {}
     except (ImportError, RuntimeError) as error:  # a damaged installation; what OpenVINO can't do
         reason = last_line(error)
         if plan.cpu_runtime == "openvino":
             raise CheckpointUnsupported(
                 f"OpenVINO can't run {plan.checkpoint.id}: {reason}", "Use --cpu-runtime onnxruntime."
             ) from error
-    return engines.write_first(plan, version, "cpu", ("onnxruntime",)), {"openvino": reason}
+    write_first(plan, version, "cpu", ("onnxruntime",))
+    return {"openvino": reason}
 
 
-def choose(plan: GeneratorPlan, folder: Path, facts: EngineFacts, refused: Mapping[str, str]) -> CpuChoice:
+def choose(plan: GeneratorPlan, folder: Path, refused: Mapping[str, str]) -> CpuChoice:
     """The faster runtime of the CPU's engine folder, by the geometric mean over cases, with everybody's figures.
 
     One that can't run the model is `refused` with its reason, too; CheckpointUnsupported where none can. A single one
     has no rival, and is not run.
     """
-    if facts.openvino is None:
+    if read_spec(folder).openvino is None:
         return CpuChoice("onnxruntime", refused=refused)
     if plan.cpu_runtime == "openvino":
         return CpuChoice("openvino")
@@ -76,7 +76,7 @@ def _faster(plan: GeneratorPlan, folder: Path, runtimes: Sequence[Runtime]) -> C
             raise CheckpointUnsupported(f"No CPU runtime can run the model ({reasons}).", "Try another --cpu-runtime.")
         figures = _timed(opened, plan) if len(opened) > 1 else {}
         chosen = fastest(figures) if figures else next(iter(opened))
-    let_go()
+    release_memory()
     return CpuChoice(chosen, milliseconds=figures, refused=refused)
 
 

@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.families import EngineFacts
-from hfx.exporter.families.engine_folder import without_openvino
-from hfx.exporter.generation import comparison, engines, folders, gate, runtimes
-from hfx.exporter.generation.memory import let_go
+from hfx.exporter.generation import comparison, folders, gate, runtimes
+from hfx.exporter.generation.engine_folder import release_memory, without_openvino, write_first
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.parity.recorded import FILE as RECORDED_FILE
 from hfx.exporter.parity.recorded import Recorded, write_recorded
 from hfx.exporter.publication import GraphFacts, check_rules, seal
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.exporter.step import Step
-from hfx.local import Device
 from hfx.manifest import Manifest
+from hfx.python_backends.engine.spec import EngineSpec, read_spec
 from hfx.repository import Staging, publish
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ class Artefacts:
     staging: Staging
     tokenizer: Any = None  # read_tokenizer
     version: Path = Path()  # write_engines: NAME_stream/1
-    facts: dict[Device, EngineFacts] = field(default_factory=dict)  # write_engines: by device
     refused: Mapping[str, str] = field(default_factory=dict)  # write_engines: CPU runtime -> why it can't run the model
     choice: CpuChoice | None = None  # choose_runtime, compare_engines; None where nothing is built for CPU
     work: gate.Work | None = None  # answer_in_torch
@@ -64,40 +61,38 @@ def read_tokenizer(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
 def write_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """Graphs and weights of each device, straight from the checkpoint's tensors."""
     version = folders.make_stream_folder(plan, made.staging)
-    facts: dict[Device, EngineFacts] = {}
     refused: Mapping[str, str] = {}
     for device in plan.built:
         if device == "cpu":
-            facts[device], refused = runtimes.write_first(plan, version)
+            refused = runtimes.write_for_cpu(plan, version)
         else:
-            facts[device] = engines.write_first(plan, version, device, ("onnxruntime",))
-    return replace(made, version=version, facts=facts, refused=refused)
+            write_first(plan, version, device, ("onnxruntime",))
+    return replace(made, version=version, refused=refused)
 
 
 def choose_runtime(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """The CPU runtime that is faster here; OpenVINO's files go where it is not."""
-    if "cpu" not in made.facts:
+    if "cpu" not in plan.built:
         return made
-    facts, folder = made.facts["cpu"], made.version / "cpu"
-    choice = runtimes.choose(plan, folder, facts, made.refused)
-    if facts.openvino and choice.runtime == "onnxruntime":
-        facts = without_openvino(folder, facts)
-    return replace(made, choice=choice, facts={**made.facts, "cpu": facts})
+    folder = made.version / "cpu"
+    choice = runtimes.choose(plan, folder, made.refused)
+    if choice.runtime == "onnxruntime":
+        without_openvino(folder)
+    return replace(made, choice=choice)
 
 
 def write_folders(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """Everything beside the engines: configurations, tokenizer, settings."""
     folders.write_relay(plan, made.staging)
     folders.write_stream_configs(plan, made.version.parent, made.choice.runtime if made.choice else None)
-    folders.write_text_files(plan, made.version, made.tokenizer, next(iter(made.facts.values())))
+    folders.write_text_files(plan, made.version, made.tokenizer, _spec(plan, made))
     return made
 
 
 def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """The checkpoint's own continuations of the bundled texts, and its answers to the user's data."""
     from hfx.exporter.generation.data import answer_data, read_all, texts_of
-    from hfx.exporter.generation.effort import effort_for
-    from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts
+    from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts, effort_for
     from hfx.exporter.generation.reference import make_reference
     from hfx.exporter.generation.torch_generator import TorchGenerator
     from hfx.exporter.parity.texts import bundled_texts, edge_texts
@@ -122,7 +117,7 @@ def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     write_recorded(recorded, made.staging.root / plan.name / RECORDED_FILE)
     choices = {"parameters": reference.parameters, "verified_by": asdict(work.effort)}
     del generator
-    let_go()
+    release_memory()
     return replace(
         made,
         work=work,
@@ -159,7 +154,7 @@ def _same_texts(
     assert made.recorded is not None
     with LocalGenerator.open(made.staging.root, plan.name, compared.device, compared.kind, runtime) as model:
         figures = gate.same_texts(model.infer_all(made.recorded.requests), made.recorded)
-    let_go()
+    release_memory()
     return figures
 
 
@@ -179,7 +174,7 @@ def measure_on_data(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
             with LocalGenerator.open(made.staging.root, plan.name, device, kind, runtime) as model:
                 for file, value in measure_data(plan, device, model, made.data).items():
                     figures[file][device if runtime == parity["runtime"] else f"{device} {runtime}"] = value
-            let_go()
+            release_memory()
     return replace(made, parity={**made.parity, "data": figures} if figures else made.parity)
 
 
@@ -187,8 +182,8 @@ def seal_model(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     """The manifest: every file hashed, every figure and decision kept."""
     import onnx
 
-    device, facts = next(iter(made.facts.items()))
-    graph = onnx.load(made.version / device / facts.files.decoder["1"], load_external_data=False)
+    spec = _spec(plan, made)
+    graph = onnx.load(spec.files.decoder[1], load_external_data=False)
     opset = next(entry.version for entry in graph.opset_import if entry.domain in ("", "ai.onnx"))
     choices = {
         **made.choices,
@@ -199,11 +194,16 @@ def seal_model(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
         "max_length": plan.max_length,
         "max_source": plan.max_source,
         "settings_from": list(plan.settings.origins),
-        "minimum_onnxruntime": facts.minimum_onnxruntime,
+        "minimum_onnxruntime": spec.minimum_onnxruntime,
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
     manifest = seal(plan, made.staging, GraphFacts(opset, graph.ir_version), made.parity, choices)
     return replace(made, manifest=manifest)
+
+
+def _spec(plan: GeneratorPlan, made: Artefacts) -> EngineSpec:
+    """engine.json of the first device."""
+    return read_spec(made.version / next(iter(plan.built)))
 
 
 def lint_staged(plan: GeneratorPlan, made: Artefacts) -> Artefacts:

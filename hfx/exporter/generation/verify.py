@@ -12,10 +12,9 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import UsageError, VerificationFailed
-from hfx.exporter.generation.data import DEFAULTS
+from hfx.exporter.generation.data import DEFAULTS, METRICS
 from hfx.exporter.generation.gate import same_texts
 from hfx.exporter.generation.limits import DEFAULT_MAX_DROP
-from hfx.exporter.generation.metrics import METRICS
 from hfx.exporter.generation.tasks import GenerationTask, find_generation_task
 from hfx.exporter.parity.data import read_data
 from hfx.exporter.parity.recorded import FILE, Recorded, read_recorded

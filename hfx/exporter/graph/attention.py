@@ -1,7 +1,9 @@
-"""Attention by GroupQueryAttention: causal over a cache, bidirectional, and to an encoder's output.
+"""Attention by GroupQueryAttention: causal over a cache, bidirectional, and to an encoder's output; biases by distance.
 
-Lengths are each row's own and there is no mask. Owns the names of the cache's inputs and outputs; rows and capacity
-are the caller's choice at run time.
+Lengths are each row's own and there is no mask; rows and capacity are chosen at run time. The encoder's K and V for the
+cross attention are kept as they are or in int8: then every channel of every source has a scale of its own, so that no
+request's precision depends on its neighbours. The decoder multiplies queries by the scales of K, and what it attends to
+by those of V: nothing else changes, and a step reads a quarter of the memory.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hfx.exporter.graph.blocks import Attention, CrossAttention
-from hfx.exporter.graph.formats import CrossType
+from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias
 from hfx.exporter.graph.writer import CONTRIB, GraphWriter, Shape, Value
+from hfx.exporter.quantize.generator import CrossType
 
 SEQLENS_K, TOTAL_LENGTH = "seqlens_k", "total_length"
 SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH = "source_seqlens_k", "source_total_length"
 # K and V that are whole numbers of int8 already: the operator's own scale is 1.
 IN_STEPS = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
+LEVELS = 127
+TINY = 1e-12  # a channel of zeros has no scale
 
 
 def lengths(writer: GraphWriter, rows: str, seqlens: Value = SEQLENS_K, total: Value = TOTAL_LENGTH) -> None:
@@ -147,3 +151,82 @@ class CrossAttentionWriter:
         writer = self.writer
         of_beams = writer.const([-1, block.heads, 1, block.head_dim], np.int64)
         return writer.node("Mul", [by_head, writer.node("Reshape", [scale, of_beams])])
+
+
+def source_bias(writer: GraphWriter, width: Value, block: DistanceBias) -> Value:
+    """[1, heads, width, width] for an encoder; `width` is a scalar int64."""
+    place = count(writer, width)
+    keys_minus_queries = writer.node("Sub", [place, _column(writer, place)])
+    shifted = writer.node("Add", [keys_minus_queries, writer.const(block.reach, np.int64)])
+    by_pair = _gathered(writer, shifted, block, 2 * block.reach)
+    by_head = writer.node("Transpose", [by_pair], perm=[2, 0, 1])
+    return writer.node("Unsqueeze", [by_head, writer.const([0], np.int64)])
+
+
+def step_bias(writer: GraphWriter, positions: Value, total_length: Value, block: DistanceBias) -> Value:
+    """[rows, heads, 1, total_length] for one token a row, at `positions` [rows]."""
+    keys = count(writer, writer.cast(total_length, np.int64))
+    distance = writer.node("Sub", [_column(writer, positions), keys])
+    by_key = _gathered(writer, distance, block, block.reach)
+    by_head = writer.node("Transpose", [by_key], perm=[0, 2, 1])
+    return writer.node("Unsqueeze", [by_head, writer.const([2], np.int64)])
+
+
+def count(writer: GraphWriter, stop: Value) -> Value:
+    """0, 1, ..., stop - 1."""
+    return writer.node("Range", [writer.const(0, np.int64), stop, writer.const(1, np.int64)])
+
+
+def _column(writer: GraphWriter, values: Value) -> Value:
+    return writer.node("Unsqueeze", [values, writer.const([1], np.int64)])
+
+
+def _gathered(writer: GraphWriter, index: Value, block: DistanceBias, last: int) -> Value:
+    inside = writer.node("Clip", [index, writer.const(0, np.int64), writer.const(last, np.int64)])
+    return writer.node("Gather", [writer.vector(block.table), inside])
+
+
+@dataclass(frozen=True)
+class SourceMemoryWriter:
+    """Writes the outputs cross_{i}, and cross_scale_{i} in int8. `lead` is the shape [requests, source, -1]."""
+
+    writer: GraphWriter
+    lead: Value
+    kept: CrossType
+
+    def without_pads(self, hidden: Value, places: Value) -> Value:
+        """`hidden` [tokens, width] with the last token of each source in the place of its pads.
+
+        So no pad, whose hidden state depends on the batch's width, is the largest of a channel. `places` [requests,
+        source] are the positions.
+        """
+        if self.kept != "int8":
+            return hidden
+        writer = self.writer
+        last = writer.cast(writer.node("Unsqueeze", [SEQLENS_K, writer.const([1], np.int64)]), np.int64)
+        index = writer.node("Unsqueeze", [writer.node("Min", [places, last]), writer.const([2], np.int64)])
+        by_source = writer.node("GatherND", [writer.node("Reshape", [hidden, self.lead]), index], batch_dims=1)
+        flat = writer.node("Concat", [writer.const([-1], np.int64), self._width(hidden)], axis=0)
+        return writer.node("Reshape", [by_source, flat])
+
+    def __call__(self, layer: int, memory: Value, width: int) -> None:
+        """`memory` [tokens, width]: K, then V, of each position."""
+        writer = self.writer
+        by_source = writer.node("Reshape", [memory, self.lead])
+        name = f"cross_{layer}"
+        shape: Shape = ["requests", "source", width]
+        if self.kept != "int8":
+            whole = by_source if writer.compute is np.float32 else writer.cast(by_source, np.float32)
+            writer.output(name, np.float32, shape, whole)
+            return
+        peak = writer.node("ReduceMax", [writer.node("Abs", [by_source]), writer.const([1], np.int64)], keepdims=1)
+        least = writer.node("Max", [peak, writer.const(TINY, np.float32)])
+        scale = writer.node("Mul", [least, writer.const(1 / LEVELS, np.float32)])
+        steps = writer.node("Div", [by_source, scale])
+        kept = writer.node("QuantizeLinear", [steps, writer.const(1.0, np.float32), writer.const(0, np.int8)])
+        writer.output(name, np.int8, shape, kept)
+        by_channel = writer.node("Squeeze", [scale, writer.const([1], np.int64)])
+        writer.output(f"cross_scale_{layer}", np.float32, ["requests", width], by_channel)
+
+    def _width(self, hidden: Value) -> Value:
+        return self.writer.node("Shape", [hidden], start=1, end=2)

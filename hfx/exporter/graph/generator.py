@@ -1,7 +1,7 @@
 """The graphs of a generator, with the inputs and outputs that the engine binds.
 
-Owns those names and shapes; layers are stack.py's. `decoder_graph` serves prompts and steps of decoder-only models,
-`encoder_graph` and `step_graph` (one for each number of beams) those with an encoder.
+`decoder_graph` serves prompts and steps of decoder-only models, `encoder_graph` and `step_graph` (one for each number
+of beams) those with an encoder. Two graphs without weights work on rows of scores: log-softmax, and the best k.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from hfx.exporter.graph.attention import (
     TOTAL_LENGTH,
     CrossAttentionWriter,
     SelfAttentionWriter,
+    SourceMemoryWriter,
+    count,
     lengths,
+    source_bias,
+    step_bias,
 )
 from hfx.exporter.graph.blocks import Attention, Net, Stack
-from hfx.exporter.graph.distance_bias import count, source_bias, step_bias
-from hfx.exporter.graph.embedding import EmbeddingWriter
-from hfx.exporter.graph.formats import Formats, WeightFormat
-from hfx.exporter.graph.head import HeadWriter
+from hfx.exporter.graph.embedding import EmbeddingWriter, HeadWriter
 from hfx.exporter.graph.linear import LinearWriter
-from hfx.exporter.graph.source_memory import SourceMemoryWriter
 from hfx.exporter.graph.stack import CrossAttend, SelfAttend, StackWriter, no_cross_attention
-from hfx.exporter.graph.weight_file import WeightFile
-from hfx.exporter.graph.writer import GraphWriter, Value
+from hfx.exporter.graph.writer import GraphWriter, Value, WeightFile
+from hfx.exporter.quantize.generator import Formats, WeightFormat
 
 
 @dataclass(frozen=True)
@@ -141,3 +141,22 @@ def _flat(writer: GraphWriter, value: Value) -> Value:
 def _lead(writer: GraphWriter, ids: Value) -> Value:
     """The shape [rows, sequence, -1] of ids [rows, sequence]."""
     return writer.node("Concat", [writer.node("Shape", [ids]), writer.const([-1], np.int64)], axis=0)
+
+
+def log_softmax_graph(path: Path, vocab_size: int) -> None:
+    """scores [rows, vocabulary] -> log_probs [rows, vocabulary]."""
+    writer = GraphWriter("log_softmax", None)
+    scores = writer.input("scores", np.float32, ["rows", vocab_size])
+    writer.output("log_probs", np.float32, ["rows", vocab_size], writer.node("LogSoftmax", [scores], axis=-1))
+    writer.save(path)
+
+
+def top_k_graph(path: Path) -> None:
+    """scores [rows, vocabulary], k [1] -> values and ids [rows, k], best first, the lowest id first among equals."""
+    writer = GraphWriter("top_k", None)
+    scores = writer.input("scores", np.float32, ["rows", "vocab"])
+    k = writer.input("k", np.int64, [1])
+    writer.nodes("TopK", [scores, k], ["values", "ids"], axis=-1, largest=1, sorted=1)
+    writer.output("values", np.float32, ["rows", "k"], "values")
+    writer.output("ids", np.int64, ["rows", "k"], "ids")
+    writer.save(path)

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.exporter.graph.blocks import FloatArray, Linear, Parameter
-from hfx.exporter.graph.formats import WeightFormat
-from hfx.exporter.graph.quantization import int4_blocks, int8_columns, int8_rows
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
+from hfx.exporter.quantize.generator import WeightFormat, int4_blocks, int8_columns, int8_rows
 
 ACTIVATION_LEVELS = 127
 INT8_ACTIVATIONS = 4  # MatMulNBits' accuracy level: activations in int8, by row and block

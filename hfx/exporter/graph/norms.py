@@ -1,4 +1,4 @@
-"""Layer norms and root-mean-square norms, alone or behind a residual addition.
+"""Norms, alone or behind a residual addition, and activation functions with the bias before them.
 
 On the CPU the addition stays a node of its own: onnxruntime's SkipLayerNormalization took 4 to 6 times as long as Add
 and LayerNormalization (8 to 512 rows of 768), the one for root-mean-square norms 1.3 to 2 times. It fuses the two by
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hfx.exporter.graph.blocks import Norm
+from hfx.exporter.graph.blocks import Activation, Norm, Parameter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
+
+QUICK_GELU_ALPHA = 1.702
 
 
 def norm(writer: GraphWriter, x: Value, block: Norm, dtype: FloatType) -> Value:
@@ -39,3 +41,18 @@ def skip_norm(writer: GraphWriter, x: Value, residual: Value, block: Norm, dtype
 
 def _parameters(writer: GraphWriter, block: Norm, dtype: FloatType) -> list[Value]:
     return [writer.vector(parameter, dtype) for parameter in (block.weight, block.bias) if parameter is not None]
+
+
+def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter | None = None) -> Value:
+    """`kind`(x + bias)."""
+    added = None if bias is None else writer.vector(bias)
+    if kind == "gelu_tanh":
+        return writer.node("FastGelu", [x, added], CONTRIB)
+    if kind == "gelu":
+        return writer.node("BiasGelu", [x, added], CONTRIB) if added else writer.node("Gelu", [x], CONTRIB)
+    if added:
+        x = writer.node("Add", [x, added])
+    if kind == "relu":
+        return writer.node("Relu", [x])
+    # x * sigmoid(alpha * x): silu is quick_gelu with alpha 1
+    return writer.node("QuickGelu", [x], CONTRIB, alpha=1.0 if kind == "silu" else QUICK_GELU_ALPHA)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hfx.exporter.graph.activations import activation
 from hfx.exporter.graph.blocks import Attention, CrossAttention, FeedForward, Linear, Norm, Stack
 from hfx.exporter.graph.embedding import EmbeddingWriter
 from hfx.exporter.graph.linear import LinearWriter
-from hfx.exporter.graph.norms import norm, skip_norm
+from hfx.exporter.graph.norms import activation, norm, skip_norm
 from hfx.exporter.graph.writer import FloatType, GraphWriter, Value
 
 SelfAttend = Callable[[Value, int, Attention], Value]

@@ -1,11 +1,14 @@
 """Attention of each graph: to a row's own tokens over pages, with a bias by distance, to a source, and within one.
 
-PagedAttention knows no bias by distance (T5), so that the K/V of such a decoder stand in rows of one capacity.
+OpenVINO reads no PagedAttention from a file: standard attention stands there, named by kind and layer, and the runner
+replaces it when it opens a model (python_backends/engine/paged_attention.py). PagedAttention knows no bias by distance
+(T5), so that the K/V of such a decoder stand in rows of one capacity.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from openvino import opset16 as ops
@@ -13,9 +16,20 @@ from openvino import opset16 as ops
 from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph, Value
 from hfx.exporter.openvino.linear import weight_table
-from hfx.exporter.openvino.paging import attend_pages
 
 MASKED = -1e30  # a score that has no share beside any other
+
+
+def attend_pages(
+    graph: OpenVinoGraph, kind: Literal["self", "cross"], layer: int, qkv: tuple[Value, Value, Value], scale: float
+) -> Value:
+    """Attention of queries [tokens, width] to what is cached and to keys and values [tokens, heads * dim] beside it."""
+    first = graph.const([0], np.int64)
+    query, key, value = (ops.unsqueeze(part, first) for part in qkv)  # the operator wants three axes
+    mask, factor = graph.const(0.0, np.float32), graph.const(scale, np.float32)
+    node = ops.scaled_dot_product_attention(query, key, value, mask, factor)
+    node.set_friendly_name(f"{kind}.{layer}")
+    return ops.squeeze(node, first).output(0)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,19 @@
 """The OpenVINO models of a generator: a decoder alone, or an encoder and the decoder's steps for any number of beams.
 
-Owns the models' inputs and outputs, as python_backends/engine feeds them; how blocks are written is the other modules'.
+Inputs and outputs are those that python_backends/engine feeds. What a weight format means for OpenVINO is here too:
+how activations are quantized, and the type of K and V in pages.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from openvino import opset16 as ops
 
-from hfx.exporter.graph.blocks import Net, Stack
-from hfx.exporter.graph.formats import Formats, WeightFormat
+from hfx.exporter.graph.blocks import Kind, Net, Stack
 from hfx.exporter.openvino.attention import (
     EncoderAttention,
     PagedSelfAttention,
@@ -21,13 +22,40 @@ from hfx.exporter.openvino.attention import (
     pad_bias,
     source_bias,
 )
-from hfx.exporter.openvino.formats import PagedType, paged_type
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph, Value
 from hfx.exporter.openvino.head import HeadWriter
 from hfx.exporter.openvino.linear import Activations, LinearWriter
 from hfx.exporter.openvino.stack import CrossAttend, SelfAttend, StackWriter, no_cross_attention
+from hfx.exporter.quantize.generator import Formats, WeightFormat
+from hfx.python_backends.engine.sessions import CPUINFO
 
+PagedType = Literal["u8", "f16", "f32"]
+GROUP = 128  # channels of a row that share a scale: 32, OpenVINO's default, takes 1.1 to 1.2 times as long in batches
 DECODER, ENCODER = "decoder", "encoder"
+
+
+def activations_for(cpuinfo: Path = CPUINFO) -> Activations:
+    """By row where the processor multiplies tiles of bytes (AMX), else by group: see linear.py."""
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    return "row" if "amx_int8" in flags else "group"
+
+
+def paged_type(formats: Formats, kind: Kind) -> PagedType:
+    """Exact in fp32. Else a byte, with scales by channel and block of 32 tokens, where no other graph fills pages.
+
+    An encoder writes K and V of sources from outside, and bytes have a layout of OpenVINO's own.
+    """
+    if formats.precision == "fp32":
+        return "f32"
+    return "u8" if kind == "decoder" and formats.head != "fp32" else "f16"
+
+
+def dynamic_group(formats: Formats) -> int:
+    """OpenVINO's DYNAMIC_QUANTIZATION_GROUP_SIZE; 0: nothing is quantized at run time."""
+    if formats.precision == "fp32":
+        return 0
+    return min(GROUP, formats.block) if formats.linear == "int4" else GROUP
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ import numpy as np
 from openvino import opset16 as ops
 
 from hfx.exporter.graph.blocks import Linear, Parameter
-from hfx.exporter.graph.formats import WeightFormat
-from hfx.exporter.graph.quantization import HALF, int4_blocks, int8_rows
 from hfx.exporter.openvino.graph import OpenVinoGraph, Value
+from hfx.exporter.quantize.generator import HALF, WeightFormat, int4_blocks, int8_rows
 
 Activations = Literal["row", "group"]
 LEVELS = 127  # of activations

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hfx.exporter.graph.blocks import FloatArray, Layer, Linear, Net, Norm, Stack
-from hfx.exporter.graph.formats import Formats
 from hfx.exporter.graph.linear import ACTIVATION_LEVELS
 from hfx.exporter.graph.reference import run_net
+from hfx.exporter.quantize.generator import Formats
 
 ROWS, TOKENS, SEED = 8, 32, 0
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a channel's size, as an exponent; the best is taken

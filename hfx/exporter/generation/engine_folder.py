@@ -1,0 +1,181 @@
+"""An engine folder: a checkpoint's graphs, their weights, and engine.json, which says how they are run.
+
+engine.json is read as an `EngineSpec` (python_backends/engine/spec.py), here too. What a checkpoint is made of says its
+family (exporter/families); the graph writers are in exporter/graph and exporter/openvino.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hfx.errors import StorageFull
+from hfx.exporter.families import find_family
+from hfx.exporter.families.family import resolve_config
+from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.graph.blocks import Net
+from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, top_k_graph
+from hfx.exporter.graph.writer import WeightFile
+from hfx.exporter.quantize.balance import balanced
+from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
+from hfx.exporter.runtime import Runtime, weight_levels
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.tensors import CheckpointTensors
+from hfx.local import Device
+from hfx.python_backends.engine.spec import FILE_NAME, FORMAT, EngineSpec, read_spec
+
+WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softmax.onnx", "top_k.onnx"
+BEAMS = (1, 2, 3, 4, 5, 6, 8)
+MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
+ALL_LEVELS = 127
+OPENVINO_DECODER, OPENVINO_ENCODER = "openvino_decoder.xml", "openvino_encoder.xml"
+MINIMUM_OPENVINO = "2026.4"  # whose PagedAttention has the inputs of python_backends/engine/paged_attention.py
+
+
+def write_first(plan: GeneratorPlan, version: Path, device: Device, runtimes: tuple[Runtime, ...]) -> EngineSpec:
+    """The engine folder of `device` in the formats that are tried first."""
+    return write(plan, version, device, FORMATS_TRIED[plan.built[device]][0], runtimes)
+
+
+def write(
+    plan: GeneratorPlan, version: Path, device: Device, formats: Formats, runtimes: tuple[Runtime, ...]
+) -> EngineSpec:
+    """The engine folder of `device` in `formats`; one that is there is replaced.
+
+    It is for `runtimes`: ONNX Runtime's files are in every folder, as the reserve where OpenVINO is not installed.
+    """
+    folder = version / device
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        return write_engine_folder(
+            plan.checkpoint, folder, formats, weight_levels(), "openvino" in runtimes, plan.max_length
+        )
+    finally:
+        release_memory()
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system: glibc's allocator would keep what one step used during the next."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def write_engine_folder(
+    checkpoint: Checkpoint,
+    folder: Path,
+    formats: Formats,
+    levels: int,
+    openvino: bool = False,
+    max_length: int | None = None,
+) -> EngineSpec:
+    """Write the engine folder of `checkpoint`, and return what its engine.json says.
+
+    `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
+    With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves. `max_length` takes the
+    place of the lengths that an unbounded family was trained with.
+    Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
+    """
+    family = find_family(checkpoint)
+    net = family.read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
+    if family.unbounded and max_length is not None:
+        net = replace(net, max_length=max_length, max_source=max_length)
+    net = balanced(net, formats, levels)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with WeightFile(folder / WEIGHTS) as weights:
+            decoders = _write_graphs(GeneratorWriter(net, formats, levels, weights), folder)
+        log_softmax_graph(folder / LOG_SOFTMAX, net.vocab_size)
+        top_k_graph(folder / TOP_K)
+        content = _engine_json(net, formats, levels, decoders)
+        if openvino:
+            content |= {"runtime": "openvino", "openvino": _write_openvino(net, formats, levels, folder)}
+        _write_json(folder, content)
+    except OSError as error:
+        raise StorageFull(
+            f"{folder} can't be written: {error.strerror}.", "Free space, or choose another disk."
+        ) from error
+    return read_spec(folder)
+
+
+def without_openvino(folder: Path) -> None:
+    """Drop OpenVINO's models from an engine folder, and say in engine.json that ONNX Runtime serves it."""
+    for name in (OPENVINO_DECODER, OPENVINO_ENCODER):
+        for path in (folder / name, (folder / name).with_suffix(".bin")):
+            path.unlink(missing_ok=True)
+    content = json.loads((folder / FILE_NAME).read_bytes())
+    _write_json(folder, content | {"runtime": "onnxruntime", "openvino": None})
+
+
+def _write_json(folder: Path, content: dict[str, Any]) -> None:
+    (folder / FILE_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_graphs(writer: GeneratorWriter, folder: Path) -> dict[str, str]:
+    """Write encoder and decoders; the decoders' file names by number of beams."""
+    if writer.net.encoder is None:
+        writer.decoder_graph(folder / "decoder.onnx")
+        return {"1": "decoder.onnx"}
+    writer.encoder_graph(folder / ENCODER)
+    names = {str(beams): f"decoder.{beams}.onnx" for beams in BEAMS}
+    for beams, name in names.items():
+        writer.step_graph(folder / name, int(beams))
+    return names
+
+
+def _write_openvino(net: Net, formats: Formats, levels: int, folder: Path) -> dict[str, Any]:
+    """Write OpenVINO's models; the part of engine.json about them."""
+    from hfx.exporter.openvino.generator import GeneratorWriter as OpenVinoWriter
+    from hfx.exporter.openvino.generator import activations_for, dynamic_group
+
+    writer = OpenVinoWriter(net, formats, levels, activations_for())
+    if net.encoder is None:
+        writer.decoder(folder / OPENVINO_DECODER)
+    else:
+        writer.encoder(folder / OPENVINO_ENCODER, net.encoder)
+        writer.steps(folder / OPENVINO_DECODER)
+    return {
+        "minimum": MINIMUM_OPENVINO,
+        "decoder": OPENVINO_DECODER,
+        "encoder": None if net.encoder is None else OPENVINO_ENCODER,
+        "kv_type": writer.pages,
+        "group": dynamic_group(formats),
+    }
+
+
+def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, str]) -> dict[str, Any]:
+    """The content of engine.json for ONNX Runtime; `decoders` are file names by number of beams."""
+    attention = net.decoder.layers[0].attention
+    int8 = "int8" in (formats.linear, formats.head, formats.embedding, formats.encoder)
+    has_encoder = net.encoder is not None
+    return {
+        "format": FORMAT,
+        "family": net.family,
+        "kind": net.kind,
+        "precision": formats.precision,
+        "vocab_size": net.vocab_size,
+        "layers": len(net.decoder.layers),
+        "heads": attention.heads,
+        "head_dim": attention.head_dim,
+        "max_length": net.max_length,
+        "max_source": net.max_source,
+        "beams": BEAMS if has_encoder else None,
+        "kv_type": formats.kv,
+        "cross_type": formats.cross if has_encoder else None,
+        "minimum_onnxruntime": MINIMUM_ONNXRUNTIME,
+        "needs_vnni": int8 and levels == ALL_LEVELS,
+        "files": {
+            "encoder": ENCODER if has_encoder else None,
+            "decoder": decoders,
+            "log_softmax": LOG_SOFTMAX,
+            "top_k": TOP_K,
+        },
+        "runtime": "onnxruntime",
+        "openvino": None,
+    }
