@@ -71,7 +71,7 @@ def test_answers_and_errors_come_back_with_their_numbers(engine: Engine, request
         engine.wait()
     engine.asked[1][1].refuse(QueueFull("9 requests wait"))
     engine.asked[0][1].send(Piece("a 🦊", finish_reason="stop", input_tokens=3, output_tokens=2, log_probs=(-0.5,)))
-    assert line.receive() == {"id": 8, "error": "9 requests wait", "code": "UNAVAILABLE"}
+    assert line.receive() == {"id": 8, "error": "[hfx:QUEUE_FULL] 9 requests wait", "code": "UNAVAILABLE"}
     assert line.receive() == {
         "id": 7,
         "outputs": {
@@ -113,7 +113,7 @@ def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, request: pyte
 def test_a_request_that_meets_a_bug_is_refused_and_others_go_on(engine: Engine, request: pytest.FixtureRequest) -> None:
     line = line_to(request)
     line.send({"id": 1, "ask": {"text_input": 5}})  # no relay sends such a thing
-    assert line.receive() == {"id": 1, "error": "'int' object is not iterable", "code": "INTERNAL"}
+    assert line.receive() == {"id": 1, "error": "[hfx:FAILED] 'int' object is not iterable", "code": "INTERNAL"}
     line.send({"id": 2, "ask": {"text_input": ["a"]}})
     engine.wait()
     line.close()

@@ -10,7 +10,7 @@ from typing import Any
 import triton_python_backend_utils as pb
 
 from ..generation.results import Piece
-from .codes import code_of
+from .codes import code_of, message_of
 from .outputs import output
 from .pieces import values_of
 
@@ -33,7 +33,7 @@ class TritonChannel:
 
     def refuse(self, error: Exception) -> None:
         """See Channel."""
-        refusal = pb.TritonError(str(error), getattr(pb.TritonError, code_of(error)))
+        refusal = pb.TritonError(message_of(error), getattr(pb.TritonError, code_of(error)))
         self._sender.send(pb.InferenceResponse(error=refusal), flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def left(self) -> bool:

@@ -1,26 +1,39 @@
-"""Which of Triton's error codes, and which reason in the metrics, an error of the engine has.
+"""Which of Triton's error codes an error of the engine has, its reason for clients, and its reason in the metrics.
 
-Owns the two tables. Codes are names in pb.TritonError, which is not there yet while the stub imports a model.
+Codes are names in pb.TritonError, which is not there yet while the stub imports a model.
 """
 
 from __future__ import annotations
 
 from ..engine.errors import DeadlineExceeded, DoesNotFit, Draining, InvalidRequest, QueueFull
 
+# Kind, Triton's code, reason in the message; hfx/client/errors.py and docs/generation-serving.md have the same reasons.
 _CODES = (
-    (InvalidRequest, "INVALID_ARG"),
-    (DoesNotFit, "INVALID_ARG"),
-    (QueueFull, "UNAVAILABLE"),
-    (Draining, "UNAVAILABLE"),
-    (DeadlineExceeded, "CANCELLED"),
+    (InvalidRequest, "INVALID_ARG", "INVALID_REQUEST"),
+    (DoesNotFit, "INVALID_ARG", "TOO_LONG"),
+    (QueueFull, "UNAVAILABLE", "QUEUE_FULL"),
+    (Draining, "UNAVAILABLE", "DRAINING"),
+    (DeadlineExceeded, "CANCELLED", "DEADLINE_EXCEEDED"),
+    (Exception, "INTERNAL", "FAILED"),
 )
+ENGINE_UNREACHABLE = "ENGINE_UNREACHABLE"  # the relay's: its engine has died, or is not there yet
 _REASONS = ((InvalidRequest, "invalid"), (DoesNotFit, "too_long"), (QueueFull, "queue_full"), (Draining, "draining"))
 REASONS = tuple(reason for _, reason in _REASONS)
 
 
 def code_of(error: Exception) -> str:
     """The name of the code that a caller gets."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), "INTERNAL")
+    return next(code for kind, code, _ in _CODES if isinstance(error, kind))
+
+
+def message_of(error: Exception) -> str:
+    """What a caller reads: `[hfx:REASON]`, for programs, and the error's own message."""
+    return message(next(reason for kind, _, reason in _CODES if isinstance(error, kind)), str(error))
+
+
+def message(reason: str, text: str) -> str:
+    """`text` with its reason in front."""
+    return f"[hfx:{reason}] {text}"
 
 
 def reason_of(error: Exception) -> str | None:

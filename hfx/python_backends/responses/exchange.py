@@ -14,7 +14,7 @@ from typing import Any
 
 from ..engine.errors import InvalidRequest
 from ..generation.results import Piece
-from .codes import code_of
+from .codes import code_of, message_of
 from .line import Line, address, bytes_of, check_peer
 from .outbox import Channel
 from .pieces import values_of
@@ -39,7 +39,7 @@ class LineChannel:
 
     def refuse(self, error: Exception) -> None:
         """See Channel."""
-        self._tell({"error": str(error), "code": code_of(error)})
+        self._tell({"error": message_of(error), "code": code_of(error)})
 
     def left(self) -> bool:
         """See Channel."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb
 
+from .codes import ENGINE_UNREACHABLE, message
 from .line import Line, connected, text_of
 from .outputs import output
 from .turns import Turns
@@ -73,7 +74,8 @@ class Calls:
         try:
             line = self._connected()
         except OSError as error:
-            Call(request, number, None).fail(f"{self._engine} can't be asked: {error}. Try again later", "UNAVAILABLE")
+            text = f"the engine {self._engine} can't be reached: {error}. Try again later"
+            Call(request, number, None).fail(message(ENGINE_UNREACHABLE, text), "UNAVAILABLE")
             return
         call = Call(request, number, line)
         with self._lock:
@@ -124,8 +126,9 @@ class Calls:
             left = [call for call in self._open.values() if call.line is line]
             for call in left:
                 del self._open[call.number]
+        text = f"the engine {self._engine} ended before it answered. Try again later"
         for call in left:
-            call.fail(f"{self._engine} ended before the answer was there. Try again later", "UNAVAILABLE")
+            call.fail(message(ENGINE_UNREACHABLE, text), "UNAVAILABLE")
 
     def _watch(self) -> None:
         while not self._closing.wait(self._turns.wait() or IDLE_SECONDS):
