@@ -1,36 +1,32 @@
-"""`hfx infer`: texts or JSON lines in, answers out, through a server or in this process.
-
-Chooses between the ways to read, to ask and to print, each of which has a file of its own.
-"""
+"""`hfx infer`: texts or JSON lines in, answers out, of a model behind a server or in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hfx.cli import printing, reading
-from hfx.cli.answers import plain_values
-from hfx.cli.connection import Connection, refuse_all
+from hfx.cli.connection import Connection, connect, refuse_all
 from hfx.cli.groups import grouped
-from hfx.cli.in_turn import in_turn
+from hfx.cli.interrupts import deferred
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.reading import STANDARD_INPUT, Entry
-from hfx.cli.task_options import EncoderOptions, GenerationOptions
-from hfx.cli.tensors import request_of, settings
+from hfx.cli.tensors import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.errors import UsageError
 
 if TYPE_CHECKING:
-    from hfx.cli.asking import Answer, Model
+    from hfx.answering import Answer, Model
+    from hfx.errors import HfxError
 
 
 @dataclass(frozen=True)
-class Form:
+class InputOptions:
     """What is read besides the words of the command line, and how answers are printed."""
 
     jsonl: Annotated[bool, typer.Option("--jsonl", help="JSON lines in and out, as above.")] = False
@@ -39,7 +35,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Place:
+class LocalOptions:
     """Where a model runs that is not behind a server."""
 
     local: Annotated[bool, typer.Option("--local", help="Run in this process, without a server.")] = False
@@ -50,9 +46,9 @@ class Place:
 def command(
     ctx: typer.Context,  # `context` is an option
     name: Annotated[str, typer.Argument(metavar="NAME", help="The published model.")],
-    form: Form,
+    form: InputOptions,
     connection: Connection,
-    place: Place,
+    place: LocalOptions,
     encoder: EncoderOptions,
     generation: GenerationOptions,
     texts: Annotated[
@@ -73,13 +69,13 @@ def command(
         chosen = settings(model.task, encoder, generation)
         request = partial(request_of, model.task, settings=chosen, model=model.metadata)
         if form.stream:
-            printing.pieces(entries, lambda entry: model.stream(request(entry)), report)
+            if model.stream is None:
+                raise UsageError(f"This {model.task} model's answers can't be streamed.", "Leave --stream out.")
+            stream = model.stream
+            printing.pieces(entries, lambda entry: stream(request(entry)), report)
             return
-
-        def ask(entry: Entry) -> Answer:
-            return plain_values(model.answer(request(entry)))
-
-        with closing(in_turn(ask, entries, model.at_once)) as outcomes:
+        with closing(model.answer_each(entries, request)) as answers:
+            outcomes = ((entry, _plain(answer)) for entry, answer in answers)
             if form.jsonl:
                 printing.rows(outcomes, report)
             elif report.json:
@@ -88,7 +84,11 @@ def command(
                 printing.lines(model.task, outcomes, report)
 
 
-def _check(form: Form, connection: Connection, report: Reporter) -> None:
+def _plain(answer: Answer | HfxError) -> dict[str, Any] | HfxError:
+    return printing.plain_values(answer) if isinstance(answer, dict) else answer
+
+
+def _check(form: InputOptions, connection: Connection, report: Reporter) -> None:
     """Raise UsageError for options that contradict each other, or would do nothing."""
     chosen = {"--stream": form.stream, "--json": report.json, "--jsonl": form.jsonl}
     outputs = [option for option, is_chosen in chosen.items() if is_chosen]
@@ -100,7 +100,7 @@ def _check(form: Form, connection: Connection, report: Reporter) -> None:
         raise UsageError("--idle-timeout is for --stream.", "Add --stream, or use --timeout.")
 
 
-def _entries(texts: Sequence[str], form: Form) -> Iterator[Entry]:
+def _entries(texts: Sequence[str], form: InputOptions) -> Iterator[Entry]:
     """What is asked. Raises UsageError where it is nothing, or two things."""
     words = list(texts)
     if words not in ([], [STANDARD_INPUT]):
@@ -113,12 +113,18 @@ def _entries(texts: Sequence[str], form: Form) -> Iterator[Entry]:
     return reading.json_lines(file) if form.jsonl else reading.text_lines(file)
 
 
-def _model(name: str, connection: Connection, place: Place) -> AbstractContextManager[Model]:
-    from hfx.cli import asking
-
+@contextmanager
+def _model(name: str, connection: Connection, place: LocalOptions) -> Iterator[Model]:
     if place.local:
         refuse_all(replace(connection, timeout=None), "the model runs in this process")
-        return asking.in_process(name, place.repository or Path("model_repository"), connection.timeout)
+        with deferred():
+            from hfx.local.models import local_model
+        with local_model(place.repository or Path("model_repository"), name, connection.timeout) as model:
+            yield model
+        return
     if place.repository is not None:
         raise UsageError("--repository is for --local.", "Add --local, or leave --repository out.")
-    return asking.served(name, connection)
+    with connect(connection) as client:
+        from hfx.client.served import served_model
+
+        yield served_model(client, name)

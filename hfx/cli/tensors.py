@@ -1,25 +1,95 @@
-"""Options and entries as the input tensors of a model: plain values under the tensors' names, checked before sending.
+"""The options and entries of `hfx infer` as the input tensors of a model: plain values under the tensors' names.
 
-What a model takes is told by the model itself, so that a value of the wrong kind, and an input that there is not, is
-refused with what there is. This file must not know how a request travels.
+Each field of the option groups is named like its tensor. A value of the wrong kind, and an input that the model does
+not have, is refused before it is sent; ranges are checked by the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+from typer import Option
 
 from hfx import names
 from hfx.cli.groups import flag, given
 from hfx.cli.reading import Entry
-from hfx.cli.task_options import EncoderOptions, GenerationOptions
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
 
 if TYPE_CHECKING:
-    from hfx.client import ModelMetadata
+    from hfx.answering import Request
+    from hfx.metadata import ModelMetadata
 
-Request = dict[str, list[Any]]
+
+class EarlyStopping(StrEnum):
+    """When a beam search is over."""
+
+    TRUE = "true"
+    FALSE = "false"
+    NEVER = "never"
+
+
+class Long(StrEnum):
+    """What becomes of a text that is longer than the model reads."""
+
+    ERROR = "error"
+    TRUNCATE = "truncate"
+    CHUNK = "chunk"
+
+
+class Merge(StrEnum):
+    """How the answers to a text's chunks become one."""
+
+    CONCAT = "concat"
+    RECURSIVE = "recursive"
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """What an encoder is asked; `top_k` is sampling's, too."""
+
+    candidate_labels: Annotated[str | None, Option("--labels", help="Zero-shot: the candidate labels, A,B.")] = None
+    multi_label: Annotated[
+        bool | None, Option("--multi-label/--single-label", help="Zero-shot: judge each label by itself.")
+    ] = None
+    context: Annotated[str | None, Option(help="Question answering: where the answer is.")] = None
+    top_k: Annotated[
+        int | None, Option(help="Classification: how many labels. Sampling: of how many tokens; 0 of all.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How a generator writes; what is left out is as the model's generation_config.json says."""
+
+    max_tokens: Annotated[int | None, Option(help="Generation: new tokens at most.")] = None
+    min_tokens: Annotated[int | None, Option(help="Generation: new tokens at least.")] = None
+    num_beams: Annotated[int | None, Option(help="Beams to search with; 1 is greedy.")] = None
+    length_penalty: Annotated[float | None, Option(help="Beams: the higher, the longer texts.")] = None
+    early_stopping: Annotated[EarlyStopping | None, Option(help="Beams: end with enough texts.")] = None
+    num_return_sequences: Annotated[int | None, Option(help="Texts for each TEXT; only with --local.")] = None
+    do_sample: Annotated[bool | None, Option("--sample/--greedy", help="Draw tokens, or take the likeliest.")] = None
+    temperature: Annotated[float | None, Option(help="Sampling: below 1 is safer, above 1 wilder.")] = None
+    top_p: Annotated[float | None, Option(help="Sampling: from the likeliest with this share.")] = None
+    min_p: Annotated[float | None, Option(help="Sampling: least share of the likeliest's.")] = None
+    seed: Annotated[int | None, Option(help="Sampling: the same seed gives the same text.")] = None
+    stop_words: Annotated[
+        list[str] | None, Option("--stop", help="Text to stop before; may be given several times.")
+    ] = None
+    repetition_penalty: Annotated[float | None, Option(help="Above 1: against tokens seen before.")] = None
+    no_repeat_ngram_size: Annotated[int | None, Option(help="No sequence of so many tokens twice.")] = None
+    long: Annotated[Long | None, Option(help="A text that is too long for the model.")] = None
+    merge: Annotated[Merge | None, Option(help="Chunks: how their answers become one.")] = None
+    overlap: Annotated[int | None, Option(help="Chunks: sentences that two share.")] = None
+    source_lang: Annotated[str | None, Option(help="Translation: the code of the text's language.")] = None
+    target_lang: Annotated[str | None, Option(help="Translation: the code of the answer's language.")] = None
+    return_log_probs: Annotated[
+        bool | None, Option("--log-probs/--no-log-probs", help="Generation: the tokens' log-probabilities.")
+    ] = None
+
 
 # The inputs that a request must have, its text first; all others a model does without.
 NEEDED: Mapping[Task, tuple[str, ...]] = {
@@ -36,7 +106,7 @@ TAKEN: Mapping[Task, frozenset[str]] = {
 
 
 def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions) -> Request:
-    """The options as tensors; raises UsageError for one that TASK does not take."""
+    """The options as tensors; raises UsageError for one that `task` does not take."""
     taken = TAKEN.get(task, frozenset())
     for field in given(encoder):
         if field not in taken:
@@ -51,9 +121,9 @@ def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions)
 
 
 def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata) -> Request:
-    """The tensors of an entry: its own, and SETTINGS where it has none.
+    """The tensors of an entry: its own, and `settings` where it has none.
 
-    Raises UsageError for an entry that is none, and for an input or a value that MODEL does not take.
+    Raises UsageError for an entry that is none, and for an input or a value that `model` does not take.
     """
     if isinstance(entry.content, UsageError):
         raise entry.content
@@ -68,9 +138,9 @@ def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata
 
 
 def checked(request: Mapping[str, Any], model: ModelMetadata) -> Request:
-    """REQUEST as lists of values that MODEL takes; raises UsageError naming the first that it does not."""
+    """`request` as lists of values that `model` takes; raises UsageError naming the first that it does not."""
     from hfx.client.inputs import check_text
-    from hfx.client.metadata import check_values
+    from hfx.metadata import check_values
 
     values = {name: _listed(value) for name, value in request.items()}
     check_values(model, values)

@@ -9,7 +9,7 @@
             for piece in pieces:
                 print(piece.text, end="", flush=True)
 
-`AsyncClient` has the same methods with `await`, `async with` and `async for`. All errors are hfx.errors':
+`AsyncClient` has the same methods with `await`, `async with` and `async for`. All errors are of hfx.errors:
 
     HfxError
       UsageError              a value, setting or address that can't be taken; nothing was sent
@@ -27,14 +27,22 @@ Light on purpose: neither numpy nor a protocol's library is imported before a cl
 from hfx.client.address import Tls
 from hfx.client.async_client import AsyncClient
 from hfx.client.client import Client
-from hfx.client.generations import Generation, Piece
-from hfx.client.metadata import ModelMetadata, TensorMetadata
-from hfx.client.results import Answer, Classification, Embedding, Entities, Entity, Prediction
+from hfx.client.results import (
+    Answer,
+    Classification,
+    Embedding,
+    Entities,
+    Entity,
+    Generation,
+    Piece,
+    Prediction,
+)
 from hfx.client.retries import RetryPolicy
+from hfx.client.session import TruncationWarning
 from hfx.client.settings import GenerationSettings
 from hfx.client.streams import AsyncTextStream, TextStream
 from hfx.client.transport import Request, Stream, Transport
-from hfx.client.truncation import TruncationWarning
+from hfx.metadata import ModelMetadata, TensorMetadata
 
 __all__ = [
     "Answer",

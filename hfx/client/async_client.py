@@ -1,44 +1,38 @@
-"""The asynchronous client: one method a task, typed results, typed errors.
-
-A signature for each way of asking, and nothing else: what is asked is in asking.py, how it is sent in session.py.
-"""
+"""The asynchronous client: one method a task, typed results, typed errors."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from hfx.client import asking
+from hfx.answering import at_index
+from hfx.client import calls
 from hfx.client.address import Tls, access_of, parse_address
-from hfx.client.asking import Asker
-from hfx.client.connecting import connect_async
-from hfx.client.generations import Generation
+from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
 from hfx.client.inputs import Values
-from hfx.client.metadata import ModelMetadata
-from hfx.client.results import Answer, Classification, Entities
+from hfx.client.results import Answer, Classification, Entities, Generation
 from hfx.client.retries import RetryPolicy, policy_of
 from hfx.client.session import Limits, Session
-from hfx.client.settings import GenerationSettings, Settings, merged
+from hfx.client.settings import Settings, merged
 from hfx.client.streams import AsyncTextStream, Reading
-from hfx.client.transport import Transport
-from hfx.client.waiting import Asynchronous
+from hfx.client.tasks import check_summarizer
+from hfx.client.transport import Transport, connect_async
 from hfx.errors import HfxError
+from hfx.metadata import ModelMetadata
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    import asyncio
 
+    from hfx.client.calls import Vectors
     from hfx.client.tensors import Array
-
-    Vectors = npt.NDArray[np.float32]
 
 # A str is an iterable of strings too, which mypy calls an unsafe overlap: the first overload wins, as meant.
 # mypy: disable-error-code="overload-overlap"
 
-Seconds = float | None
-Texts = str | Iterable[str]
-Yes = Literal[True]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class AsyncClient:
@@ -65,7 +59,8 @@ class AsyncClient:
             address = parse_address(url)
             transport = connect_async(address, access_of(address, headers, token, tls))
         self.url = transport.url
-        self._session = Session(transport, Asynchronous(), limits, policy)
+        self.max_in_flight = max_in_flight
+        self._session = Session(transport, _sleep, limits, policy)
 
     async def is_ready(self) -> bool:
         """Whether the server answers and all of its models are ready."""
@@ -76,238 +71,158 @@ class AsyncClient:
         await self._session.wait_ready(timeout)
 
     async def models(self) -> list[str]:
-        """The names to ask for, sorted: the ready models without their members."""
-        return await asking.models(self._asker(None))
+        """The names that can be requested, sorted: the ready models without their members."""
+        return await self._session.models()
 
     async def metadata(self, name: str) -> ModelMetadata:
-        """The input and output tensors of a model, asked once."""
-        return await asking.metadata(self._asker(None), name)
+        """The input and output tensors of a model, requested once."""
+        return await self._session.metadata(name)
+
+    async def each(
+        self, call: Callable[[Item], Awaitable[Result]], items: Iterable[Item]
+    ) -> AsyncGenerator[Result | HfxError, None]:
+        """The result of `call` or its HfxError for each item, in order; `call` is a method of this client, for example.
+
+        `max_in_flight` calls run at a time; so many items are read ahead at most.
+        """
+        import asyncio
+
+        self._session.check_open()
+        tasks: deque[asyncio.Task[Result | HfxError]] = deque()
+        try:
+            for item in items:
+                tasks.append(asyncio.create_task(_outcome(call, item)))
+                if len(tasks) == self.max_in_flight:
+                    yield await tasks[0]
+                    tasks.popleft()
+            while tasks:
+                yield await tasks[0]
+                tasks.popleft()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
         """Any model by its tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
-        return await asking.infer(self._asker(timeout), name, values)
+        return await self._session.call(calls.infer(name)(values), timeout)
 
     def infer_each(
         self, name: str, requests: Iterable[Values], *, timeout: Seconds = None
-    ) -> AsyncIterator[dict[str, Array] | HfxError]:
-        """As `infer`, for many: yields tensors or an error for each, in order, and reads no more than it must."""
-        return asking.infer_each(self._asker(timeout), name, requests)
+    ) -> AsyncGenerator[dict[str, Array] | HfxError, None]:
+        """`infer` for each of many requests, as `each` does it."""
+        return self.each(lambda values: self.infer(name, values, timeout=timeout), requests)
 
     @overload
     async def classify(
-        self, name: str, texts: str, *, top_k: int | None = None, timeout: Seconds = None
+        self, name: str, texts: str, *, top_k: Count = None, timeout: Seconds = None
     ) -> Classification: ...
     @overload
     async def classify(
-        self, name: str, texts: Iterable[str], *, top_k: int | None = None, timeout: Seconds = None
+        self, name: str, texts: Many, *, top_k: Count = None, timeout: Seconds = None
     ) -> list[Classification]: ...
-    @overload
-    async def classify(
-        self, name: str, texts: Texts, *, top_k: int | None = None, timeout: Seconds = None, return_errors: Yes
-    ) -> list[Classification | HfxError]: ...
-    async def classify(
-        self,
-        name: str,
-        texts: Texts,
-        *,
-        top_k: int | None = None,
-        timeout: Seconds = None,
-        return_errors: bool = False,
-    ) -> Any:
+    async def classify(self, name: str, texts: Texts, *, top_k: Count = None, timeout: Seconds = None) -> Any:
         """The best `top_k` labels of each text (the model's own number without it)."""
-        return await asking.classify(self._asker(timeout, return_errors), name, texts, top_k)
+        return await self._call(calls.classify(name, top_k), texts, timeout)
 
     @overload
     async def label_tokens(self, name: str, texts: str, *, timeout: Seconds = None) -> Entities: ...
     @overload
-    async def label_tokens(self, name: str, texts: Iterable[str], *, timeout: Seconds = None) -> list[Entities]: ...
-    @overload
-    async def label_tokens(
-        self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: Yes
-    ) -> list[Entities | HfxError]: ...
-    async def label_tokens(
-        self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: bool = False
-    ) -> Any:
+    async def label_tokens(self, name: str, texts: Many, *, timeout: Seconds = None) -> list[Entities]: ...
+    async def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Any:
         """The entities of each text."""
-        return await asking.label_tokens(self._asker(timeout, return_errors), name, texts)
+        return await self._call(calls.label_tokens(name), texts, timeout)
 
     @overload
     async def answer(self, name: str, question: str, context: str, *, timeout: Seconds = None) -> Answer: ...
     @overload
-    async def answer(
-        self, name: str, question: Iterable[str], context: Texts, *, timeout: Seconds = None
-    ) -> list[Answer]: ...
-    @overload
-    async def answer(
-        self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, return_errors: Yes
-    ) -> list[Answer | HfxError]: ...
-    async def answer(
-        self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, return_errors: bool = False
-    ) -> Any:
+    async def answer(self, name: str, question: Many, context: Texts, *, timeout: Seconds = None) -> list[Answer]: ...
+    async def answer(self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None) -> Any:
         """The answer that `context` gives to `question`; of lists, pair by pair (one context serves all questions)."""
-        return await asking.answer(self._asker(timeout, return_errors), name, question, context)
+        pairs = calls.pairs(question, context)
+        if isinstance(pairs, tuple):
+            return await self._session.call(calls.answer(name)(pairs), timeout)
+        return await self._call_all(calls.answer(name), pairs, timeout)
 
-    @overload
-    async def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors: ...
-    @overload
-    async def embed(
-        self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: Yes
-    ) -> list[Vectors | HfxError]: ...
-    async def embed(self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: bool = False) -> Any:
+    async def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors:
         """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many."""
-        return await asking.embed(self._asker(timeout, return_errors), name, texts)
+        found = await self._call(calls.embed(name), texts, timeout)
+        return found.vector if isinstance(texts, str) else calls.matrix(found, await self.metadata(name))
 
     @overload
     async def zero_shot(
         self,
         name: str,
         texts: str,
-        labels: Iterable[str],
+        labels: Many,
         *,
-        multi_label: bool | None = None,
-        top_k: int | None = None,
+        multi_label: Flag = None,
+        top_k: Count = None,
         timeout: Seconds = None,
     ) -> Classification: ...
     @overload
     async def zero_shot(
         self,
         name: str,
-        texts: Iterable[str],
-        labels: Iterable[str],
+        texts: Many,
+        labels: Many,
         *,
-        multi_label: bool | None = None,
-        top_k: int | None = None,
+        multi_label: Flag = None,
+        top_k: Count = None,
         timeout: Seconds = None,
     ) -> list[Classification]: ...
-    @overload
     async def zero_shot(
         self,
         name: str,
         texts: Texts,
-        labels: Iterable[str],
+        labels: Many,
         *,
-        multi_label: bool | None = None,
-        top_k: int | None = None,
+        multi_label: Flag = None,
+        top_k: Count = None,
         timeout: Seconds = None,
-        return_errors: Yes,
-    ) -> list[Classification | HfxError]: ...
-    async def zero_shot(
-        self,
-        name: str,
-        texts: Texts,
-        labels: Iterable[str],
-        *,
-        multi_label: bool | None = None,
-        top_k: int | None = None,
-        timeout: Seconds = None,
-        return_errors: bool = False,
     ) -> Any:
         """The scores of the candidate `labels` for each text; with `multi_label` each label is judged by itself."""
-        return await asking.zero_shot(self._asker(timeout, return_errors), name, texts, labels, multi_label, top_k)
+        return await self._call(calls.zero_shot(name, labels, multi_label, top_k), texts, timeout)
 
     @overload
     async def generate(
-        self,
-        name: str,
-        texts: str,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Generation: ...
     @overload
     async def generate(
-        self,
-        name: str,
-        texts: Iterable[str],
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: Many, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> list[Generation]: ...
-    @overload
     async def generate(
-        self,
-        name: str,
-        texts: Texts,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        return_errors: Yes,
-        **keywords: Unpack[Settings],
-    ) -> list[Generation | HfxError]: ...
-    async def generate(
-        self,
-        name: str,
-        texts: Texts,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        return_errors: bool = False,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """How the model goes on with each text, or answers it. Settings are an object's, and keywords, which win."""
-        return await asking.generate(self._asker(timeout, return_errors), name, texts, merged(settings, keywords))
+        """The model's continuation of each text, or answer to it. Keywords win over the settings of `settings`."""
+        return await self._call(calls.generate(name, merged(settings, keywords)), texts, timeout)
 
     @overload
     async def summarize(
-        self,
-        name: str,
-        texts: str,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Generation: ...
     @overload
     async def summarize(
-        self,
-        name: str,
-        texts: Iterable[str],
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: Many, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> list[Generation]: ...
-    @overload
     async def summarize(
-        self,
-        name: str,
-        texts: Texts,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        return_errors: Yes,
-        **keywords: Unpack[Settings],
-    ) -> list[Generation | HfxError]: ...
-    async def summarize(
-        self,
-        name: str,
-        texts: Texts,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        return_errors: bool = False,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
         """As `generate`, of a summarization model only; `long="chunk"` summarizes texts of any length."""
-        return await asking.summarize(self._asker(timeout, return_errors), name, texts, merged(settings, keywords))
+        make = calls.generate(name, merged(settings, keywords))
+        check_summarizer(await self._session.metadata(name, timeout))
+        return await self._call(make, texts, timeout)
 
     def stream(
-        self,
-        name: str,
-        text: str,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, text: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> AsyncTextStream:
-        """As `generate`, but the pieces of the text as they come: `async with client.stream(…) as pieces: …`."""
-        call = asking.streamed(name, text, merged(settings, keywords))
+        """As `generate`, but the pieces of the text as they come: `with client.stream(…) as pieces: …`."""
+        call = calls.stream(name, text, merged(settings, keywords))
         return AsyncTextStream(Reading(self._session, name, call, timeout))
 
     async def close(self) -> None:
-        """Close the connection; calls that are under way in other tasks end with RequestCancelled."""
+        """Close the connection; calls that are under way in other threads end with RequestCancelled."""
         await self._session.close()
 
     async def __aenter__(self) -> Self:
@@ -318,5 +233,45 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _asker(self, timeout: Seconds, return_errors: bool = False) -> Asker:
-        return Asker(self._session, timeout, return_errors)
+    async def _call(self, make: Callable[[str], Call[Any]], texts: Texts, timeout: Seconds) -> Any:
+        if isinstance(texts, str):
+            return await self._session.call(make(texts), timeout)
+        calls.check_iterable(texts)
+        return await self._call_all(make, texts, timeout)
+
+    async def _call_all(self, make: Callable[[Item], Call[Any]], items: Iterable[Item], timeout: Seconds) -> list[Any]:
+        import asyncio
+
+        self._session.check_open()
+        room = asyncio.Semaphore(self.max_in_flight)
+
+        async def call(index: int, item: Item) -> Any:
+            try:
+                return await self._session.call(make(item), timeout)
+            except HfxError as error:
+                raise at_index(index, error) from error
+            finally:
+                room.release()
+
+        tasks = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, item in enumerate(items):
+                    await room.acquire()
+                    tasks.append(group.create_task(call(index, item)))
+        except BaseExceptionGroup as failed:  # the first failure has cancelled the others
+            raise failed.exceptions[0] from failed.exceptions[0].__cause__
+        return [task.result() for task in tasks]
+
+
+async def _outcome(call: Callable[[Item], Awaitable[Result]], item: Item) -> Result | HfxError:
+    try:
+        return await call(item)
+    except HfxError as error:
+        return error
+
+
+async def _sleep(seconds: float) -> None:
+    import asyncio
+
+    await asyncio.sleep(seconds)

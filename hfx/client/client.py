@@ -1,58 +1,50 @@
-"""The blocking client: one method a task, typed results, typed errors.
-
-A signature for each way of asking, and nothing else: what is asked is in asking.py, how it is sent in session.py.
-"""
+"""The blocking client: one method a task, typed results, typed errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from hfx.client import asking
+from hfx.answering import map_all, ordered_map, pause
+from hfx.client import calls
 from hfx.client.address import Tls, access_of, parse_address
-from hfx.client.asking import Asker
-from hfx.client.connecting import connect
-from hfx.client.generations import Generation
+from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
 from hfx.client.inputs import Values
-from hfx.client.metadata import ModelMetadata
-from hfx.client.results import Answer, Classification, Entities
+from hfx.client.results import Answer, Classification, Entities, Generation
 from hfx.client.retries import RetryPolicy, policy_of
 from hfx.client.session import Limits, Session
-from hfx.client.settings import GenerationSettings, Settings, merged
+from hfx.client.settings import Settings, merged
 from hfx.client.streams import Reading, TextStream
-from hfx.client.transport import Transport
-from hfx.client.waiting import Blocking, run
+from hfx.client.tasks import check_summarizer
+from hfx.client.transport import Transport, connect, run
 from hfx.errors import HfxError
+from hfx.metadata import ModelMetadata
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
+    from hfx.client.calls import Vectors
     from hfx.client.tensors import Array
-
-    Vectors = npt.NDArray[np.float32]
 
 # A str is an iterable of strings too, which mypy calls an unsafe overlap: the first overload wins, as meant.
 # mypy: disable-error-code="overload-overlap"
 
-Seconds = float | None
-Texts = str | Iterable[str]
-Yes = Literal[True]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Client:
     """A connection to a Triton server; a context manager, safe to share between threads.
 
     `url` is HOST:PORT of the gRPC port (or grpc://, and grpcs:// with TLS), or http:// or https://HOST:PORT of the HTTP
-    port. Each request must be done within `timeout` seconds (those that a call names, or else the client's), retries
-    and all; a generator is told, and stops then. Of many texts, up to `max_in_flight` are asked at a time. A stream
-    ends with an error when no piece comes for `idle_timeout` seconds. `retries` is a RetryPolicy, or how many there
-    may be (0: none). `token` is sent as `Authorization: Bearer`, but in plain text to this machine only. `transport`
-    replaces the connection (then `url` and what belongs to it are not used).
+    port. Each request must be done within `timeout` seconds (the client's, unless a call names its own), retries
+    included; generators get the timeout too, and stop then. Of many texts, up to `max_in_flight` are sent at a time. A
+    stream ends with an error when no piece comes for `idle_timeout` seconds. `retries` is a RetryPolicy, or how many
+    there may be (0: none). `token` is sent as `Authorization: Bearer`, but in plain text to this machine only.
+    `transport` replaces the connection (then `url` and what belongs to it are not used).
 
     A text gives one result, an iterable of texts a list in the same order. If one of many fails, the others are
-    cancelled and its error is raised, with its index; with `return_errors=True` errors take the places of results.
+    cancelled and its error is raised, with its index; `each` gives errors in the places of results instead.
     The errors are those that `help(hfx.client)` shows.
     """
 
@@ -74,7 +66,8 @@ class Client:
             address = parse_address(url)
             transport = connect(address, access_of(address, headers, token, tls))
         self.url = transport.url
-        self._session = Session(transport, Blocking(), limits, policy)
+        self.max_in_flight = max_in_flight
+        self._session = Session(transport, _sleep, limits, policy)
 
     def is_ready(self) -> bool:
         """Whether the server answers and all of its models are ready."""
@@ -85,240 +78,137 @@ class Client:
         run(self._session.wait_ready(timeout))
 
     def models(self) -> list[str]:
-        """The names to ask for, sorted: the ready models without their members."""
-        return run(asking.models(self._asker(None)))
+        """The names that can be requested, sorted: the ready models without their members."""
+        return run(self._session.models())
 
     def metadata(self, name: str) -> ModelMetadata:
-        """The input and output tensors of a model, asked once."""
-        return run(asking.metadata(self._asker(None), name))
+        """The input and output tensors of a model, requested once."""
+        return run(self._session.metadata(name))
+
+    def each(self, call: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result | HfxError]:
+        """The result of `call` or its HfxError for each item, in order; `call` is a method of this client, for example.
+
+        `max_in_flight` calls run at a time, in threads, which also read `items`: so many are read ahead at most.
+        """
+        self._session.check_open()
+        with closing(ordered_map(call, items, self.max_in_flight)) as outcomes:
+            for _, outcome in outcomes:
+                yield outcome
 
     def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
         """Any model by its tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
-        return run(asking.infer(self._asker(timeout), name, values))
+        return run(self._session.call(calls.infer(name)(values), timeout))
 
     def infer_each(
         self, name: str, requests: Iterable[Values], *, timeout: Seconds = None
     ) -> Iterator[dict[str, Array] | HfxError]:
-        """As `infer`, for many: yields tensors or an error for each, in order, and reads no more than it must."""
-        coming = asking.infer_each(self._asker(timeout), name, requests)
-        try:
-            while True:
-                try:
-                    yield run(coming.__anext__())
-                except StopAsyncIteration:
-                    return
-        finally:
-            run(coming.aclose())
+        """`infer` for each of many requests, as `each` does it."""
+        return self.each(lambda values: self.infer(name, values, timeout=timeout), requests)
 
     @overload
-    def classify(
-        self, name: str, texts: str, *, top_k: int | None = None, timeout: Seconds = None
-    ) -> Classification: ...
+    def classify(self, name: str, texts: str, *, top_k: Count = None, timeout: Seconds = None) -> Classification: ...
     @overload
     def classify(
-        self, name: str, texts: Iterable[str], *, top_k: int | None = None, timeout: Seconds = None
+        self, name: str, texts: Many, *, top_k: Count = None, timeout: Seconds = None
     ) -> list[Classification]: ...
-    @overload
-    def classify(
-        self, name: str, texts: Texts, *, top_k: int | None = None, timeout: Seconds = None, return_errors: Yes
-    ) -> list[Classification | HfxError]: ...
-    def classify(
-        self,
-        name: str,
-        texts: Texts,
-        *,
-        top_k: int | None = None,
-        timeout: Seconds = None,
-        return_errors: bool = False,
-    ) -> Any:
+    def classify(self, name: str, texts: Texts, *, top_k: Count = None, timeout: Seconds = None) -> Any:
         """The best `top_k` labels of each text (the model's own number without it)."""
-        return run(asking.classify(self._asker(timeout, return_errors), name, texts, top_k))
+        return self._call(calls.classify(name, top_k), texts, timeout)
 
     @overload
     def label_tokens(self, name: str, texts: str, *, timeout: Seconds = None) -> Entities: ...
     @overload
-    def label_tokens(self, name: str, texts: Iterable[str], *, timeout: Seconds = None) -> list[Entities]: ...
-    @overload
-    def label_tokens(
-        self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: Yes
-    ) -> list[Entities | HfxError]: ...
-    def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: bool = False) -> Any:
+    def label_tokens(self, name: str, texts: Many, *, timeout: Seconds = None) -> list[Entities]: ...
+    def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Any:
         """The entities of each text."""
-        return run(asking.label_tokens(self._asker(timeout, return_errors), name, texts))
+        return self._call(calls.label_tokens(name), texts, timeout)
 
     @overload
     def answer(self, name: str, question: str, context: str, *, timeout: Seconds = None) -> Answer: ...
     @overload
-    def answer(
-        self, name: str, question: Iterable[str], context: Texts, *, timeout: Seconds = None
-    ) -> list[Answer]: ...
-    @overload
-    def answer(
-        self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, return_errors: Yes
-    ) -> list[Answer | HfxError]: ...
-    def answer(
-        self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, return_errors: bool = False
-    ) -> Any:
+    def answer(self, name: str, question: Many, context: Texts, *, timeout: Seconds = None) -> list[Answer]: ...
+    def answer(self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None) -> Any:
         """The answer that `context` gives to `question`; of lists, pair by pair (one context serves all questions)."""
-        return run(asking.answer(self._asker(timeout, return_errors), name, question, context))
+        pairs = calls.pairs(question, context)
+        if isinstance(pairs, tuple):
+            return run(self._session.call(calls.answer(name)(pairs), timeout))
+        return self._call_all(calls.answer(name), pairs, timeout)
 
-    @overload
-    def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors: ...
-    @overload
-    def embed(
-        self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: Yes
-    ) -> list[Vectors | HfxError]: ...
-    def embed(self, name: str, texts: Texts, *, timeout: Seconds = None, return_errors: bool = False) -> Any:
+    def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors:
         """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many."""
-        return run(asking.embed(self._asker(timeout, return_errors), name, texts))
+        found = self._call(calls.embed(name), texts, timeout)
+        return found.vector if isinstance(texts, str) else calls.matrix(found, self.metadata(name))
 
     @overload
     def zero_shot(
         self,
         name: str,
         texts: str,
-        labels: Iterable[str],
+        labels: Many,
         *,
-        multi_label: bool | None = None,
-        top_k: int | None = None,
+        multi_label: Flag = None,
+        top_k: Count = None,
         timeout: Seconds = None,
     ) -> Classification: ...
     @overload
     def zero_shot(
         self,
         name: str,
-        texts: Iterable[str],
-        labels: Iterable[str],
+        texts: Many,
+        labels: Many,
         *,
-        multi_label: bool | None = None,
-        top_k: int | None = None,
+        multi_label: Flag = None,
+        top_k: Count = None,
         timeout: Seconds = None,
     ) -> list[Classification]: ...
-    @overload
     def zero_shot(
         self,
         name: str,
         texts: Texts,
-        labels: Iterable[str],
+        labels: Many,
         *,
-        multi_label: bool | None = None,
-        top_k: int | None = None,
+        multi_label: Flag = None,
+        top_k: Count = None,
         timeout: Seconds = None,
-        return_errors: Yes,
-    ) -> list[Classification | HfxError]: ...
-    def zero_shot(
-        self,
-        name: str,
-        texts: Texts,
-        labels: Iterable[str],
-        *,
-        multi_label: bool | None = None,
-        top_k: int | None = None,
-        timeout: Seconds = None,
-        return_errors: bool = False,
     ) -> Any:
         """The scores of the candidate `labels` for each text; with `multi_label` each label is judged by itself."""
-        return run(asking.zero_shot(self._asker(timeout, return_errors), name, texts, labels, multi_label, top_k))
+        return self._call(calls.zero_shot(name, labels, multi_label, top_k), texts, timeout)
 
     @overload
     def generate(
-        self,
-        name: str,
-        texts: str,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Generation: ...
     @overload
     def generate(
-        self,
-        name: str,
-        texts: Iterable[str],
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: Many, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> list[Generation]: ...
-    @overload
     def generate(
-        self,
-        name: str,
-        texts: Texts,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        return_errors: Yes,
-        **keywords: Unpack[Settings],
-    ) -> list[Generation | HfxError]: ...
-    def generate(
-        self,
-        name: str,
-        texts: Texts,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        return_errors: bool = False,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """How the model goes on with each text, or answers it. Settings are an object's, and keywords, which win."""
-        return run(asking.generate(self._asker(timeout, return_errors), name, texts, merged(settings, keywords)))
+        """The model's continuation of each text, or answer to it. Keywords win over the settings of `settings`."""
+        return self._call(calls.generate(name, merged(settings, keywords)), texts, timeout)
 
     @overload
     def summarize(
-        self,
-        name: str,
-        texts: str,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Generation: ...
     @overload
     def summarize(
-        self,
-        name: str,
-        texts: Iterable[str],
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: Many, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> list[Generation]: ...
-    @overload
     def summarize(
-        self,
-        name: str,
-        texts: Texts,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        return_errors: Yes,
-        **keywords: Unpack[Settings],
-    ) -> list[Generation | HfxError]: ...
-    def summarize(
-        self,
-        name: str,
-        texts: Texts,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        return_errors: bool = False,
-        **keywords: Unpack[Settings],
+        self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
         """As `generate`, of a summarization model only; `long="chunk"` summarizes texts of any length."""
-        return run(asking.summarize(self._asker(timeout, return_errors), name, texts, merged(settings, keywords)))
+        make = calls.generate(name, merged(settings, keywords))
+        check_summarizer(run(self._session.metadata(name, timeout)))
+        return self._call(make, texts, timeout)
 
     def stream(
-        self,
-        name: str,
-        text: str,
-        settings: GenerationSettings | None = None,
-        *,
-        timeout: Seconds = None,
-        **keywords: Unpack[Settings],
+        self, name: str, text: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> TextStream:
         """As `generate`, but the pieces of the text as they come: `with client.stream(…) as pieces: …`."""
-        call = asking.streamed(name, text, merged(settings, keywords))
+        call = calls.stream(name, text, merged(settings, keywords))
         return TextStream(Reading(self._session, name, call, timeout))
 
     def close(self) -> None:
@@ -333,5 +223,16 @@ class Client:
     ) -> None:
         self.close()
 
-    def _asker(self, timeout: Seconds, return_errors: bool = False) -> Asker:
-        return Asker(self._session, timeout, return_errors)
+    def _call(self, make: Callable[[str], Call[Any]], texts: Texts, timeout: Seconds) -> Any:
+        if isinstance(texts, str):
+            return run(self._session.call(make(texts), timeout))
+        calls.check_iterable(texts)
+        return self._call_all(make, texts, timeout)
+
+    def _call_all(self, make: Callable[[Item], Call[Any]], items: Iterable[Item], timeout: Seconds) -> list[Any]:
+        self._session.check_open()
+        return map_all(lambda item: run(self._session.call(make(item), timeout)), items, self.max_in_flight)
+
+
+async def _sleep(seconds: float) -> None:
+    pause(seconds)

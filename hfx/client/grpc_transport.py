@@ -1,31 +1,161 @@
-"""Requests as Triton's gRPC messages, and its failures as errors of hfx.
+"""Requests as Triton's gRPC messages, over a channel that blocks or is asyncio's; its failures as errors of hfx.
 
-Written once for both ways of waiting, which the channel knows. It must not know tasks or texts. Source: the KServe v2
-protocol and Triton's ModelStreamInfer.
+What ends a wait early (a deadline, Ctrl-C, a cancelled task, the garbage collector) also cancels the call on the
+server. Source: the KServe v2 protocol and Triton's ModelStreamInfer.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import grpc
+import grpc.aio
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
 
-from hfx.client import failures
-from hfx.client.grpc_channels import Channel, Messages, Still
-from hfx.client.metadata import ModelMetadata, TensorMetadata
+from hfx.answering import cancellable
+from hfx.client import errors
+from hfx.client.address import Access, Address, Tls
 from hfx.client.tensors import Array, datatype_of, from_bytes, to_bytes
-from hfx.client.transport import PROBE_SECONDS, Request, Stream
+from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream
 from hfx.errors import ServerError
+from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.names import TEXT_OUTPUT
 
-TASK = "task"  # the parameter of a model's configuration that tells what a generator was trained for
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Finding a server that comes up is the retries' business: the channel must not make them wait for its own back-off.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+DIRECT = ("grpc.enable_http_proxy", 0)  # a proxy of the environment can't reach this machine's own ports
+# Without it, Triton sends an error within a stream as words only, and leaves the stream open.
+WITH_STATUS = ("triton_grpc_error", "true")
+
+
+class IdleTimeout(Exception):
+    """No message has come for too long."""
+
+
+class BlockingChannel:
+    """A channel whose waits block the thread."""
+
+    def __init__(self, address: Address, access: Access) -> None:
+        self._channel = _open(grpc, address, access.tls)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._headers = tuple(access.headers.items())
+
+    async def unary(self, method: str, message: Any, timeout: float) -> Any:
+        """The answer to `message`; the call is cancelled if the wait for it ends early."""
+        call = getattr(self._stub, method).future(message, timeout=timeout, metadata=self._headers)
+        with cancellable(call.cancel):
+            return call.result()
+
+    def stream(self, method: str, message: Any, timeout: float) -> _BlockingMessages:
+        """The answers to `message`."""
+        headers = (*self._headers, WITH_STATUS)
+        call = getattr(self._stub, method)(iter((message,)), timeout=timeout, metadata=headers)
+        return _BlockingMessages(call)
+
+    async def close(self) -> None:
+        """Close the channel; calls under way end with an error."""
+        self._channel.close()
+
+
+class _BlockingMessages:
+    """A thread puts the messages into a queue: reading gRPC's iterator itself has no timeout."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        threading.Thread(target=_enqueue, args=(call, self._queue), name="hfx-stream", daemon=True).start()
+
+    async def read(self, timeout: float) -> Any:
+        with cancellable(self._call.cancel):
+            try:
+                message = self._queue.get(timeout=timeout)
+            except Empty:
+                raise IdleTimeout from None
+        if isinstance(message, grpc.RpcError):
+            raise message
+        return message
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+def _enqueue(call: Any, queue: SimpleQueue[Any]) -> None:
+    try:
+        for message in call:
+            queue.put(message)
+        queue.put(None)
+    except grpc.RpcError as error:
+        queue.put(error)
+
+
+class AsyncChannel:
+    """A channel whose waits are asyncio's; of one event loop."""
+
+    def __init__(self, address: Address, access: Access) -> None:
+        self._channel = _open(grpc.aio, address, access.tls)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._headers = tuple(access.headers.items())
+        self._url = address.url
+
+    async def unary(self, method: str, message: Any, timeout: float) -> Any:
+        """The answer to `message`."""
+        call = getattr(self._stub, method)(message, timeout=timeout, metadata=self._headers)
+        return await self._outcome(call, call)
+
+    def stream(self, method: str, message: Any, timeout: float) -> _AsyncMessages:
+        """The answers to `message`."""
+        headers = (*self._headers, WITH_STATUS)
+        call = getattr(self._stub, method)(iter((message,)), timeout=timeout, metadata=headers)
+        return _AsyncMessages(self, call)
+
+    async def close(self) -> None:
+        """Close the channel; calls under way end with an error."""
+        await self._channel.close()
+
+    async def _outcome(self, call: Any, answer: Any) -> Any:
+        """What is awaited of `call`. gRPC raises CancelledError too where it was the channel that was closed."""
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or not call.cancelled():
+                raise
+            raise errors.closed(self._url) from None
+
+
+class _AsyncMessages:
+    def __init__(self, channel: AsyncChannel, call: Any) -> None:
+        self._channel = channel
+        self._call = call
+
+    async def read(self, timeout: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout):
+                message = await self._channel._outcome(self._call, self._call.read())
+        except TimeoutError:
+            self._call.cancel()
+            raise IdleTimeout from None
+        return None if message is grpc.aio.EOF else message
+
+    def cancel(self) -> None:
+        self._call.cancel()
 
 
 class GrpcTransport:
     """Requests over a gRPC channel."""
 
-    def __init__(self, channel: Channel, url: str) -> None:
+    def __init__(self, channel: BlockingChannel | AsyncChannel, url: str) -> None:
         self.url = url
         self._channel = channel
 
@@ -58,7 +188,7 @@ class GrpcTransport:
         return [model.name for model in index.models]
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        """What MODEL takes and gives; of a generator, what it is for."""
+        """The inputs and outputs of `model`; of a generator, its task."""
         found = await self._call("ModelMetadata", pb.ModelMetadataRequest(name=model), timeout)
         outputs = _tensors(found.outputs)
         writes = any(tensor.name == TEXT_OUTPUT for tensor in outputs)
@@ -82,7 +212,7 @@ class GrpcTransport:
 
 
 class _GrpcStream:
-    def __init__(self, messages: Messages, url: str, timeout: float) -> None:
+    def __init__(self, messages: _BlockingMessages | _AsyncMessages, url: str, timeout: float) -> None:
         self._messages = messages
         self._url = url
         self._timeout = timeout
@@ -90,14 +220,14 @@ class _GrpcStream:
     async def read(self, timeout: float) -> dict[str, Array] | None:
         try:
             message = await self._messages.read(timeout)
-        except Still:
-            raise failures.stillness(self._url, timeout) from None
+        except IdleTimeout:
+            raise errors.stillness(self._url, timeout) from None
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
             raise _failure(error, self._url, self._timeout) from error
         if message is None:
             return None
         if message.error_message:
-            raise failures.failure("", message.error_message, self._url)
+            raise errors.failure("", message.error_message, self._url)
         return decode_response(message.infer_response)
 
     async def close(self) -> None:
@@ -128,12 +258,25 @@ def decode_response(response: Any) -> dict[str, Array]:
 
 def _failure(error: Any, url: str, timeout: float) -> ServerError:
     if isinstance(error, grpc.FutureCancelledError):
-        return failures.closed(url)
+        return errors.closed(url)
     code = error.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return failures.lateness(url, timeout)
-    return failures.failure(code.name, str(error.details() or ""), url)
+        return errors.lateness(url, timeout)
+    return errors.failure(code.name, str(error.details() or ""), url)
 
 
 def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:
     return tuple(TensorMetadata(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors)
+
+
+def _open(library: Any, address: Address, tls: Tls | None) -> Any:
+    options: Sequence[tuple[str, int]] = (*OPTIONS, DIRECT) if address.is_loopback else OPTIONS
+    if not address.secure:
+        return library.insecure_channel(address.target, options=options)
+    tls = tls or Tls()
+    credentials = grpc.ssl_channel_credentials(_content(tls.ca), _content(tls.key), _content(tls.certificate))
+    return library.secure_channel(address.target, credentials, options=options)
+
+
+def _content(path: str | Path | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

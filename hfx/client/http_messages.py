@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hfx.client.metadata import ModelMetadata, TensorMetadata
 from hfx.client.tensors import Array, datatype_of, from_bytes, from_list, to_bytes
 from hfx.client.transport import Request
 from hfx.errors import ServerError
+from hfx.metadata import ModelMetadata, TensorMetadata
 
 HEADER_LENGTH = "inference-header-content-length"
 EVENT = "data:"

@@ -1,6 +1,6 @@
 """Requests to Triton's HTTP endpoints, and their failures as errors of hfx.
 
-Written once for both ways of waiting, which the connection knows. It must not know tasks or texts.
+The connection blocks or is asyncio's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,16 @@ from urllib.parse import quote
 
 import httpx
 
-from hfx.client import failures
-from hfx.client.http_connections import Connection, Late, Lines, Received, Sent
+from hfx.client import errors
+from hfx.client.http_connections import (
+    TIMEOUTS,
+    AsyncConnection,
+    AsyncLines,
+    BlockingConnection,
+    BlockingLines,
+    HttpRequest,
+    HttpResponse,
+)
 from hfx.client.http_messages import (
     JSON,
     decode_event,
@@ -24,21 +32,20 @@ from hfx.client.http_messages import (
     encode_infer,
     error_text,
 )
-from hfx.client.metadata import ModelMetadata
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
-from hfx.client.transport import PROBE_SECONDS, Request, Stream
+from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream
 from hfx.errors import ServerError
+from hfx.metadata import ModelMetadata
 from hfx.names import TEXT_OUTPUT
 
-TASK = "task"  # the parameter of a model's configuration that tells what a generator was trained for
 OK = 200
 
 
 class HttpTransport:
     """Requests over HTTP connections."""
 
-    def __init__(self, connection: Connection, url: str) -> None:
+    def __init__(self, connection: BlockingConnection | AsyncConnection, url: str) -> None:
         self.url = url
         self._connection = connection
 
@@ -64,11 +71,11 @@ class HttpTransport:
 
     async def models(self, timeout: float) -> list[str]:
         """The names of the ready models."""
-        asked = Sent("/v2/repository/index", b'{"ready":true}', (("content-type", JSON),))
+        asked = HttpRequest("/v2/repository/index", b'{"ready":true}', (("content-type", JSON),))
         return decode_index((await self._fetch(asked, timeout)).body)
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        """What MODEL takes and gives; of a generator, what it is for."""
+        """The inputs and outputs of `model`; of a generator, its task."""
         found = decode_metadata(model, (await self._fetch(_sent(model, ""), timeout)).body)
         if not any(tensor.name == TEXT_OUTPUT for tensor in found.outputs):
             return found
@@ -81,24 +88,24 @@ class HttpTransport:
 
     async def _is(self, state: str) -> bool:
         try:
-            return (await self._connection.fetch(Sent(f"/v2/health/{state}"), PROBE_SECONDS)).status == OK
-        except (httpx.HTTPError, Late):
+            return (await self._connection.fetch(HttpRequest(f"/v2/health/{state}"), PROBE_SECONDS)).status == OK
+        except (httpx.HTTPError, TimeoutError):
             return False
 
-    async def _fetch(self, sent: Sent, timeout: float) -> Received:
+    async def _fetch(self, sent: HttpRequest, timeout: float) -> HttpResponse:
         try:
             answer = await self._connection.fetch(sent, timeout)
-        except Late:
-            raise failures.lateness(self.url, timeout, "") from None
+        except TIMEOUTS:
+            raise errors.lateness(self.url, timeout, "") from None
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise failures.broken(str(error) or type(error).__name__, self.url) from error
+            raise errors.broken(str(error) or type(error).__name__, self.url) from error
         if answer.status != OK:
             raise _refused(answer, self.url)
         return answer
 
 
 class _HttpStream:
-    def __init__(self, lines: Lines, url: str, request: Request) -> None:
+    def __init__(self, lines: BlockingLines | AsyncLines, url: str, request: Request) -> None:
         self._lines = lines
         self._url = url
         self._request = request
@@ -108,17 +115,17 @@ class _HttpStream:
     async def read(self, timeout: float) -> dict[str, Array] | None:
         left = self._deadline.left()
         if self._deadline.passes_within(0):
-            raise failures.lateness(self._url, self._request.timeout, "")
+            raise errors.lateness(self._url, self._request.timeout, "")
         try:
             found = await self._event(min(timeout, left))
-        except Late:
+        except TIMEOUTS:
             if timeout < left:
-                raise failures.stillness(self._url, timeout) from None
-            raise failures.lateness(self._url, self._request.timeout, "") from None
+                raise errors.stillness(self._url, timeout) from None
+            raise errors.lateness(self._url, self._request.timeout, "") from None
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise failures.broken(str(error) or type(error).__name__, self._url) from error
+            raise errors.broken(str(error) or type(error).__name__, self._url) from error
         if isinstance(found, str):
-            raise failures.failure("", found, self._url)
+            raise errors.failure("", found, self._url)
         return found
 
     async def close(self) -> None:
@@ -140,10 +147,10 @@ class _HttpStream:
         return None
 
 
-def _sent(model: str, verb: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Sent:
+def _sent(model: str, verb: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> HttpRequest:
     path = f"/v2/models/{quote(model, safe='')}"
-    return Sent(f"{path}/{verb}" if verb else path, body, tuple((headers or {}).items()))
+    return HttpRequest(f"{path}/{verb}" if verb else path, body, tuple((headers or {}).items()))
 
 
-def _refused(answer: Received, url: str) -> ServerError:
-    return failures.failure(str(answer.status), error_text(answer.body), url)
+def _refused(answer: HttpResponse, url: str) -> ServerError:
+    return errors.failure(str(answer.status), error_text(answer.body), url)

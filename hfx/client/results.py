@@ -1,24 +1,39 @@
-"""What encoders answer: frozen, typed results, and their decoding from a model's output tensors.
+"""What models answer: frozen, typed results, each decoded here from a model's output tensors.
 
-Each class is decoded by one function here, so that every way of asking (one text, many, another transport) gives the
-same values. Nothing here sends anything.
+Tensors carry a batch dimension of 1: one text is one request. A tensor that is missing or malformed is a ServerError.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hfx.client.outputs import as_text, number, scalar, tensor, text, truncated_tokens
-from hfx.errors import ServerError
-from hfx.names import ANSWER, EMBEDDING, END, ENTITIES, LABEL, SCORE, START
+from hfx.errors import RequestCancelled, ServerError
+from hfx.names import (
+    ANSWER,
+    EMBEDDING,
+    END,
+    ENTITIES,
+    FINISH_REASON,
+    INPUT_TOKENS,
+    LABEL,
+    OUTPUT_LOG_PROBS,
+    OUTPUT_TOKENS,
+    SCORE,
+    START,
+    TEXT_OUTPUT,
+    TRUNCATED_TOKENS,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from hfx.client.tensors import Tensors
+    from hfx.client.tensors import Array, Tensors
+
+CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True)
@@ -88,46 +103,160 @@ class Embedding:
     truncated_tokens: int = 0
 
 
+@dataclass(frozen=True)
+class Piece:
+    """The next part of a text.
+
+    `finish_reason` is empty but for the last piece, whose text may be empty: "stop" (an end token or a stop word),
+    "length" (max_tokens, or the model is full). The counts are those of the request up to here: tokens that the model
+    has read, tokens that it has generated, and tokens of the input that it did not get to see. `log_probs` are those
+    of the tokens since the piece before, where `return_log_probs` asks for them.
+    """
+
+    text: str
+    finish_reason: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    truncated_tokens: int = 0
+    log_probs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generated text; the fields are those of its pieces, the texts and log-probabilities joined.
+
+    `finish_reason` is "stop", "length", or "cancelled" for a stream that its reader has cancelled.
+    """
+
+    text: str
+    finish_reason: str
+    input_tokens: int
+    output_tokens: int
+    truncated_tokens: int = 0
+    log_probs: tuple[float, ...] = ()
+
+
 def decode_classification(outputs: Tensors) -> Classification:
     """From `label` BYTES [1, k], `score` FP32 [1, k]."""
-    labels, scores = tensor(outputs, LABEL).ravel(), tensor(outputs, SCORE).ravel()
+    labels, scores = _tensor(outputs, LABEL).ravel(), _tensor(outputs, SCORE).ravel()
     if not labels.size or labels.size != scores.size:
         raise ServerError(
             f"The model answered with {labels.size} labels and {scores.size} scores.",
             "Export it again, or ask its author.",
         )
     pairs = zip(labels.tolist(), scores.tolist(), strict=True)
-    predictions = tuple(Prediction(as_text(label, LABEL), float(score)) for label, score in pairs)
-    return Classification(predictions, truncated_tokens(outputs))
+    predictions = tuple(Prediction(_as_text(label, LABEL), float(score)) for label, score in pairs)
+    return Classification(predictions, _truncated_tokens(outputs))
 
 
 def decode_entities(outputs: Tensors) -> Entities:
     """From `entities` BYTES [1, 1], a JSON list of {entity, score, start, end, word}."""
     try:
-        rows = json.loads(scalar(outputs, ENTITIES))
+        rows = json.loads(_scalar(outputs, ENTITIES))
         entities = tuple(
             Entity(str(row["entity"]), float(row["score"]), int(row["start"]), int(row["end"]), str(row["word"]))
             for row in rows
         )
     except (ValueError, TypeError, KeyError) as error:
         raise ServerError(f"The model's entities can't be read: {error!r}.") from error
-    return Entities(entities, truncated_tokens(outputs))
+    return Entities(entities, _truncated_tokens(outputs))
 
 
 def decode_answer(outputs: Tensors) -> Answer:
     """From `answer` BYTES [1, 1], `score` FP32 [1, 1], `start` and `end` INT32 [1, 1]."""
     return Answer(
-        answer=text(outputs, ANSWER),
-        score=float(scalar(outputs, SCORE)),
-        start=number(outputs, START),
-        end=number(outputs, END),
-        truncated_tokens=truncated_tokens(outputs),
+        answer=_text(outputs, ANSWER),
+        score=float(_scalar(outputs, SCORE)),
+        start=_number(outputs, START),
+        end=_number(outputs, END),
+        truncated_tokens=_truncated_tokens(outputs),
     )
 
 
 def decode_embedding(outputs: Tensors) -> Embedding:
     """From `embedding` FP32 [1, d]."""
-    array = tensor(outputs, EMBEDDING)
+    array = _tensor(outputs, EMBEDDING)
     if array.ndim != 2 or array.shape[0] != 1:
         raise ServerError(f"The model's embedding has the shape {list(array.shape)} instead of [1, d].")
-    return Embedding(array[0].astype("float32", copy=False), truncated_tokens(outputs))
+    return Embedding(array[0].astype("float32", copy=False), _truncated_tokens(outputs))
+
+
+def decode_piece(outputs: Tensors) -> Piece:
+    """From `text_output` and `finish_reason` BYTES [1, 1], counts INT32 [1, 1], `output_log_probs` FP32 [1, n].
+
+    Raises RequestCancelled for what the server has ended by itself.
+    """
+    piece = Piece(
+        text=_text(outputs, TEXT_OUTPUT),
+        finish_reason=_text(outputs, FINISH_REASON),
+        input_tokens=_number(outputs, INPUT_TOKENS),
+        output_tokens=_number(outputs, OUTPUT_TOKENS),
+        truncated_tokens=_truncated_tokens(outputs),
+        log_probs=tuple(outputs[OUTPUT_LOG_PROBS].ravel().tolist()) if OUTPUT_LOG_PROBS in outputs else (),
+    )
+    if piece.finish_reason == CANCELLED:
+        raise RequestCancelled(
+            f"The server ended the request after {piece.output_tokens} tokens.", "Send it again; see the server's log."
+        )
+    return piece
+
+
+def decode_generation(outputs: Tensors) -> Generation:
+    """From the same tensors, of an answer in one piece."""
+    return joined([decode_piece(outputs)])
+
+
+def joined(pieces: Sequence[Piece]) -> Generation:
+    """The text that PIECES are of; without the last piece, it has been cancelled."""
+    last = pieces[-1] if pieces else Piece("")
+    return Generation(
+        text="".join(piece.text for piece in pieces),
+        finish_reason=last.finish_reason or CANCELLED,
+        input_tokens=last.input_tokens,
+        output_tokens=last.output_tokens,
+        truncated_tokens=last.truncated_tokens,
+        log_probs=tuple(one for piece in pieces for one in piece.log_probs),
+    )
+
+
+def _tensor(outputs: Tensors, name: str) -> Array:
+    """The tensor NAME; raises ServerError if the answer lacks it."""
+    if name not in outputs:
+        raise ServerError(
+            f"The model's answer has no tensor {name!r} but {', '.join(sorted(outputs)) or 'none at all'}.",
+            "Is it a model for this task? `hfx list` tells.",
+        )
+    return outputs[name]
+
+
+def _scalar(outputs: Tensors, name: str) -> Any:
+    """The only value of tensor NAME."""
+    array = _tensor(outputs, name)
+    if array.size != 1:
+        raise ServerError(f"The model's tensor {name!r} has {array.size} values instead of one.")
+    return array.item()
+
+
+def _text(outputs: Tensors, name: str) -> str:
+    """The only value of tensor NAME, a string."""
+    return _as_text(_scalar(outputs, name), name)
+
+
+def _as_text(value: object, name: str) -> str:
+    """VALUE of tensor NAME as a string."""
+    if not isinstance(value, bytes):
+        raise ServerError(f"The model's tensor {name!r} holds no text.")
+    return value.decode("utf-8", "replace")
+
+
+def _number(outputs: Tensors, name: str) -> int:
+    """The only value of tensor NAME, a whole number."""
+    value = _scalar(outputs, name)
+    if not isinstance(value, int):
+        raise ServerError(f"The model's tensor {name!r} holds no whole number.")
+    return value
+
+
+def _truncated_tokens(outputs: Tensors) -> int:
+    """How many tokens of the text the model did not get to see; 0 where it does not tell."""
+    return _number(outputs, TRUNCATED_TOKENS) if TRUNCATED_TOKENS in outputs else 0

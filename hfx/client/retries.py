@@ -1,24 +1,23 @@
 """Which failures are tried again, when, and how often in all.
 
 Only what is safe: the server could not be reached, or took nothing because it is busy. Retries of all requests of a
-client draw on one budget, so that an outage is not answered by a flood. This file must not know what is tried.
+client draw on one budget, so that an outage is not answered by a flood.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import count
+from typing import Any, TypeVar
 
 from hfx.errors import ServerBusy, ServerUnreachable, UsageError
 
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
-
 Result = TypeVar("Result")
-SAFE = (ServerUnreachable, ServerBusy)
+RETRIED = (ServerUnreachable, ServerBusy)
 LEAST_BURST = 10  # retries that a client may make before any request has earned them
 
 
@@ -78,29 +77,19 @@ class Retries:
         self._tokens = self._most
         self._lock = threading.Lock()
 
-    async def carry_out(self, attempt: Callable[[], Coroutine[Any, Any, Result]], deadline: Deadline) -> Result:
-        """What ATTEMPT returns, at the first attempt that succeeds; or the last one's error."""
+    async def call(self, attempt: Callable[[], Coroutine[Any, Any, Result]], deadline: Deadline) -> Result:
+        """What `attempt` returns, at the first attempt that succeeds; or the last one's error."""
         self._earn()
-        if self._policy.attempts == 1:
-            return await attempt()
-        import tenacity
-
-        async def once() -> Result:  # tenacity awaits what is declared as a coroutine, only
-            return await attempt()
-
-        retrying = tenacity.AsyncRetrying(
-            sleep=self._sleep,
-            wait=tenacity.wait_random_exponential(multiplier=self._policy.shortest, max=self._policy.longest),
-            stop=lambda state: self._is_over(state, deadline),
-            retry=tenacity.retry_if_exception_type(SAFE),
-            reraise=True,
-        )
-        return await retrying(once)
-
-    def _is_over(self, state: RetryCallState, deadline: Deadline) -> bool:
-        if state.attempt_number >= self._policy.attempts or deadline.passes_within(state.upcoming_sleep):
-            return True
-        return not self._spend()
+        for number in count(1):
+            try:
+                return await attempt()
+            except RETRIED:
+                longest = min(self._policy.longest, self._policy.shortest * 2.0 ** min(number - 1, 64))
+                pause = random.uniform(0, longest)
+                if number >= self._policy.attempts or deadline.passes_within(pause) or not self._spend():
+                    raise
+            await self._sleep(pause)
+        raise AssertionError("unreachable")
 
     def _earn(self) -> None:
         with self._lock:

@@ -1,7 +1,6 @@
 """What both clients do with a connection: check a request, send it, try again, explain why it failed.
 
-All of it is coroutines, for `waiting.run` or an event loop. Owns the cache of models' metadata, the budget of retries
-and whether the client is closed. It must not know protocols (transport.py) or tasks (asking.py).
+All of it is coroutines, for `transport.run` or an event loop. A session caches the models' metadata.
 """
 
 from __future__ import annotations
@@ -9,39 +8,31 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
+import sys
+import warnings
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from hfx.client import failures, many
-from hfx.client.inputs import Values, check_text
-from hfx.client.metadata import ModelMetadata, check_outputs, check_values
+from hfx.client import errors
+from hfx.client.calls import Call
+from hfx.client.inputs import INT32_MAX, check_text
 from hfx.client.retries import Deadline, Retries, RetryPolicy
 from hfx.client.transport import PROBE_SECONDS, Request, Transport
-from hfx.client.truncation import Truncations
-from hfx.client.waiting import Waiting
-from hfx.errors import HfxError, ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
+from hfx.errors import ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
+from hfx.metadata import ModelMetadata, check_outputs, check_values
 from hfx.names import MEMBER_SUFFIXES, TIMEOUT_MS
-
-if TYPE_CHECKING:
-    from hfx.client.tensors import Tensors
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 READY_POLL_SECONDS = 0.1
 CLOCK_SECONDS = 0.01  # by so much a timeout may end before the deadline that it was computed from
-INT32_MAX = 2**31 - 1
+PACKAGE = "hfx.client"
 
 
-@dataclass(frozen=True)
-class Call(Generic[Result]):
-    """One question: the model, its inputs as plain values, what its answer means, and the tensors that it must have."""
-
-    model: str
-    values: Values
-    decode: Callable[[Tensors], Result]
-    needs: tuple[str, ...] = ()
+class TruncationWarning(UserWarning):
+    """A text was longer than the model reads, and its rest was left out; shown once for each model of a client."""
 
 
 @dataclass(frozen=True)
@@ -60,56 +51,43 @@ class Limits:
 
 
 class Session:
-    """A connection in use, by one way of waiting."""
+    """A connection in use; `sleep` blocks the thread or is asyncio's, as the transport does."""
 
-    def __init__(self, transport: Transport, waiting: Waiting, limits: Limits, policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        sleep: Callable[[float], Coroutine[Any, Any, None]],
+        limits: Limits,
+        policy: RetryPolicy,
+    ) -> None:
         self.transport = transport
         self.limits = limits
-        self.truncations = Truncations()
-        self.retries = Retries(policy, waiting.sleep)
-        self._waiting = waiting
+        self.retries = Retries(policy, sleep)
+        self._sleep = sleep
+        self._truncated: set[str] = set()
         self._models: dict[str, ModelMetadata] = {}
         self._process = os.getpid()
         self._closed = False
 
-    async def ask(self, make: Callable[[Item], Call[Result]], item: Item, timeout: float | None) -> Result:
-        """The answer to the question that MAKE makes of ITEM."""
+    async def call(self, call: Call[Result], timeout: float | None) -> Result:
+        """The decoded answer to `call`, within `timeout` seconds (None: the client's)."""
         deadline = self.deadline(timeout)
-        call = make(item)
-        result = await self.retries.carry_out(partial(self._attempt, call, deadline), deadline)
-        self.truncations.note(call.model, getattr(result, "truncated_tokens", 0))
+        result = await self.retries.call(partial(self._attempt, call, deadline), deadline)
+        self.warn_of_truncation(call.model, getattr(result, "truncated_tokens", 0))
         return result
 
-    async def ask_all(
-        self, make: Callable[[Item], Call[Result]], items: Iterable[Item], timeout: float | None
-    ) -> list[Result]:
-        """The answers to many questions, in order; raises the first error with its index."""
-        return await many.results(self._works(make, items, timeout), *self._crew())
+    async def metadata(self, name: str, timeout: float | None = None) -> ModelMetadata:
+        """The input and output tensors of model `name`, requested once."""
+        deadline = self.deadline(timeout)
+        return await self.retries.call(lambda: self._describe(name, deadline), deadline)
 
-    async def ask_each(
-        self, make: Callable[[Item], Call[Result]], items: Iterable[Item], timeout: float | None
-    ) -> list[Result | HfxError]:
-        """The answers to many questions, in order, with errors in the places of those that failed."""
-        return await many.outcomes(self._works(make, items, timeout), *self._crew())
-
-    def iterate(
-        self, make: Callable[[Item], Call[Result]], items: Iterable[Item], timeout: float | None
-    ) -> AsyncGenerator[Result | HfxError, None]:
-        """As `ask_each`, one by one; ITEMS are read as far as answers are."""
-        return many.in_order(self._works(make, items, timeout), *self._crew())
-
-    async def describe(self, name: str, deadline: Deadline) -> ModelMetadata:
-        """What model NAME takes and gives, asked once."""
-        self.check_open()
-        if name not in self._models:
-            check_text(name, "model's name")
-            self._models[name] = await self.explained(
-                name, "", deadline, self.transport.metadata(name, deadline.left())
-            )
-        return self._models[name]
+    async def models(self) -> list[str]:
+        """The names that can be requested, sorted: the ready models without the members of others."""
+        deadline = self.deadline(None)
+        return await self.retries.call(lambda: self.explained("", "", deadline, self._names(deadline.left())), deadline)
 
     async def request(self, call: Call[Any], deadline: Deadline) -> Request:
-        """CALL as tensors, checked against the model. Raises UsageError for what does not fit."""
+        """`call` as tensors, checked against the model. Raises UsageError for what does not fit."""
         model = await self.fitting(call, deadline)
         from hfx.client.tensors import to_tensors
 
@@ -120,7 +98,7 @@ class Session:
         return Request(call.model, inputs, model.outputs, secrets.token_hex(6), deadline.left())
 
     async def fitting(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:
-        """The model that CALL is for. Raises UsageError if it does not take what CALL gives, or gives what it needs."""
+        """The model of `call`. Raises UsageError if it does not take these inputs, or lacks a needed output."""
         try:
             return await self._fitting(call, deadline)
         except UsageError:
@@ -131,7 +109,7 @@ class Session:
     async def explained(
         self, model: str, request_id: str, deadline: Deadline, sent: Coroutine[Any, Any, Result]
     ) -> Result:
-        """What SENT returns; an error of the server gets its request's name and, where possible, its reason."""
+        """What `sent` returns; an error of the server gets its model, its request and the reason that can be found."""
         try:
             return await sent
         except ServerError as error:
@@ -141,28 +119,22 @@ class Session:
                 self._models.pop(model, None)
             raise reason from (error.__cause__ if reason is error else error)
 
-    async def models(self, timeout: float) -> list[str]:
-        """The names to ask for, sorted: the ready models without the members of others."""
-        self.check_open()
-        names = frozenset(await self.transport.models(timeout))
-        return sorted(name for name in names if not _is_member(name, names))
-
     async def is_ready(self) -> bool:
         """Whether the server answers and all of its models are ready."""
         self.check_open()
         return await self.transport.is_ready()
 
     async def wait_ready(self, timeout: float) -> None:
-        """Return when all models are ready; raises RequestTimeout or ServerUnreachable after TIMEOUT seconds."""
+        """Return when all models are ready; raises RequestTimeout or ServerUnreachable after `timeout` seconds."""
         deadline = Deadline(check_seconds("timeout", timeout))
         while not await self.is_ready():
             if deadline.passes_within(READY_POLL_SECONDS):
                 if not await self.transport.is_live():
-                    raise failures.silence(self.transport.url, timeout)
+                    raise errors.silence(self.transport.url, timeout)
                 raise RequestTimeout(
                     f"Not all models of {self.transport.url} were ready within {timeout:g} s.", "See the server's log."
                 )
-            await self._waiting.sleep(READY_POLL_SECONDS)
+            await self._sleep(READY_POLL_SECONDS)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -185,14 +157,17 @@ class Session:
                 "Make a Client in each process.",
             )
 
-    def _works(
-        self, make: Callable[[Item], Call[Result]], items: Iterable[Item], timeout: float | None
-    ) -> Iterable[Callable[[], Coroutine[Any, Any, Result]]]:
-        return (partial(self.ask, make, item, timeout) for item in items)
-
-    def _crew(self) -> tuple[Any, int]:
-        self.check_open()
-        return self._waiting.crew(self.limits.max_in_flight), self.limits.max_in_flight
+    def warn_of_truncation(self, model: str, tokens: int) -> None:
+        """Warn, once for each model, that `tokens` tokens of a text were left out."""
+        if not tokens or model in self._truncated:
+            return
+        self._truncated.add(model)
+        warnings.warn(
+            f"A text is longer than the model {model!r} reads: {tokens} tokens or more were left out. Later ones are "
+            "not warned of: see truncated_tokens of each result.",
+            TruncationWarning,
+            stacklevel=_callers_level(),
+        )
 
     async def _attempt(self, call: Call[Result], deadline: Deadline) -> Result:
         request = await self.request(call, deadline)
@@ -201,33 +176,54 @@ class Session:
     async def _answer(self, call: Call[Result], request: Request) -> Result:
         return call.decode(await self.transport.infer(request))
 
+    async def _describe(self, name: str, deadline: Deadline) -> ModelMetadata:
+        self.check_open()
+        if name not in self._models:
+            check_text(name, "model's name")
+            sent = self.transport.metadata(name, deadline.left())
+            self._models[name] = await self.explained(name, "", deadline, sent)
+        return self._models[name]
+
+    async def _names(self, timeout: float) -> list[str]:
+        self.check_open()
+        names = frozenset(await self.transport.models(timeout))
+        return sorted(name for name in names if not _is_member(name, names))
+
     async def _fitting(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:
-        model = await self.describe(call.model, deadline)
+        model = await self._describe(call.model, deadline)
         check_outputs(model, call.needs)
         check_values(model, call.values)
         return model
 
     async def _reason(self, error: ServerError, model: str, deadline: Deadline) -> ServerError:
         if self._closed:
-            return failures.closed(self.transport.url)
+            return errors.closed(self.transport.url)
         if isinstance(error, RequestTimeout):
             if not await self.transport.is_live():
-                return failures.silence(self.transport.url, deadline.seconds)
+                return errors.silence(self.transport.url, deadline.seconds)
             if deadline.passes_within(CLOCK_SECONDS):
-                return failures.lateness(self.transport.url, deadline.seconds, error.status)
+                return errors.lateness(self.transport.url, deadline.seconds, error.status)
         if isinstance(error, ModelUnknown):
             try:
-                return failures.unknown(error, self.transport.url, model, await self.models(PROBE_SECONDS))
+                return errors.unknown(error, self.transport.url, model, await self._names(PROBE_SECONDS))
             except ServerError:
                 return error
         return error
 
 
 def check_seconds(name: str, seconds: float) -> float:
-    """SECONDS when it is a positive number; raises UsageError otherwise."""
+    """`seconds` when it is a positive number; raises UsageError otherwise."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise UsageError(f"The {name} is {seconds!r}: that can't be kept.", "Give a positive number of seconds.")
     return seconds
+
+
+def _callers_level() -> int:
+    """How many frames the first one outside of this package is away, as seen from the caller of this function."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _is_member(name: str, names: Collection[str]) -> bool:

@@ -1,7 +1,6 @@
-"""A text as it is generated: read piece by piece, ended early by whoever stops reading.
+"""A text as it is generated, read piece by piece; a stream that is left early is cancelled on the server.
 
-Reading, retries and the end are written once (`Reading`); TextStream and AsyncTextStream wait for it, each in its way.
-This file must not know protocols.
+`Reading` is what both streams do: reading, retries and the end. TextStream blocks for it, AsyncTextStream awaits it.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from hfx.client.generations import Generation, Piece, joined
-from hfx.client.session import Call, Session
-from hfx.client.transport import Stream
-from hfx.client.waiting import run
+from hfx.client.calls import Call
+from hfx.client.results import Generation, Piece, joined
+from hfx.client.session import Session
+from hfx.client.transport import Stream, run
 from hfx.errors import ServerError, UsageError
 
 
@@ -75,12 +74,12 @@ class Reading:
         if self._pieces:
             piece = await self._read()
         else:
-            piece = await self._session.retries.carry_out(self._first, self._deadline)
+            piece = await self._session.retries.call(self._first, self._deadline)
         if piece is None:
             await self.close()
             return None
         self._pieces.append(piece)
-        self._session.truncations.note(self._name, piece.truncated_tokens)
+        self._session.warn_of_truncation(self._name, piece.truncated_tokens)
         return piece
 
     async def _first(self) -> Piece | None:

@@ -6,8 +6,8 @@ know texts or results.
 
 from __future__ import annotations
 
-from hfx.client.metadata import ModelMetadata
 from hfx.errors import RequestRefused, UsageError
+from hfx.metadata import ModelMetadata
 from hfx.names import (
     ANSWER,
     CANDIDATE_LABELS,

@@ -1,21 +1,26 @@
-"""What the client needs of a connection to a server, whatever its protocol and its way of waiting.
+"""What the client needs of a connection to a server, whatever its protocol; and the transport for an address.
 
-A transport carries tensors; it must not know tasks, texts or retries. Its methods are coroutines for both clients:
-those of a blocking transport wait inside, and so never give the control back before they are done (`waiting.run`).
+A transport carries tensors. Its methods are coroutines for both clients: those of a blocking transport block inside
+and never suspend, so that `run` completes them without an event loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from hfx.client.address import Access, Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hfx.client.metadata import ModelMetadata, TensorMetadata
     from hfx.client.tensors import Array
+    from hfx.metadata import ModelMetadata, TensorMetadata
 
-PROBE_SECONDS = 2.0  # how long a question about the server's health may take
+Result = TypeVar("Result")
+PROBE_SECONDS = 2.0  # the timeout of a request for the server's health
+TASK = "task"  # the parameter of a generator's configuration that says what it was trained for
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +41,7 @@ class Stream(Protocol):
         """The next answer's tensors, None after the last; raises RequestTimeout when none comes for so many seconds."""
 
     async def close(self) -> None:
-        """Let go of it; if it has not ended, the server is told to end it."""
+        """Close it; a request that has not ended is cancelled on the server."""
 
     def cancel(self) -> None:
         """As `close`, but at once and from any place: another thread, the garbage collector."""
@@ -63,7 +68,41 @@ class Transport(Protocol):
         """The names of the ready models, members too."""
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        """What MODEL takes and gives."""
+        """The inputs and outputs of `model`; of a generator, its task."""
 
     async def close(self) -> None:
         """Close the connection; what is under way ends with an error."""
+
+
+def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """What a coroutine returns that never suspends, because its transport blocks."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise AssertionError("a blocking transport has suspended")
+
+
+def connect(address: Address, access: Access) -> Transport:
+    """A transport that blocks. The libraries of a protocol are imported when a client of it is made."""
+    if address.protocol == "http":
+        from hfx.client.http_connections import BlockingConnection
+        from hfx.client.http_transport import HttpTransport
+
+        return HttpTransport(BlockingConnection(address, access), address.url)
+    from hfx.client.grpc_transport import BlockingChannel, GrpcTransport
+
+    return GrpcTransport(BlockingChannel(address, access), address.url)
+
+
+def connect_async(address: Address, access: Access) -> Transport:
+    """A transport for asyncio."""
+    if address.protocol == "http":
+        from hfx.client.http_connections import AsyncConnection
+        from hfx.client.http_transport import HttpTransport
+
+        return HttpTransport(AsyncConnection(address, access), address.url)
+    from hfx.client.grpc_transport import AsyncChannel, GrpcTransport
+
+    return GrpcTransport(AsyncChannel(address, access), address.url)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ def behind(text: str, count: int) -> Iterator[str]:
 
 
 def test_a_full_queue_is_busy(client: Client) -> None:
-    first, *others = client.classify("narrow", behind("sleep 1.5", 20), return_errors=True)
+    first, *others = client.each(partial(client.classify, "narrow"), behind("sleep 1.5", 20))
     assert isinstance(first, Classification)
     refused = [outcome for outcome in others if isinstance(outcome, HfxError)]
     assert {type(outcome) for outcome in refused} == {ServerBusy}
@@ -109,7 +110,7 @@ def test_a_full_queue_is_busy(client: Client) -> None:
 
 
 def test_a_queue_timeout_is_busy(client: Client) -> None:
-    first, *others = client.classify("hasty", behind("sleep 1.5", 2), return_errors=True)
+    first, *others = client.each(partial(client.classify, "hasty"), behind("sleep 1.5", 2))
     assert isinstance(first, Classification)
     assert {type(outcome) for outcome in others} == {ServerBusy}
 

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_what_is_out_of_range_is_refused_by_name(client: Client) -> None:
 
 
 def test_one_bad_text_of_many_is_told_in_its_place(client: Client) -> None:
-    outcomes = client.generate(MODEL, [TEXT, "Anna " * 2000, TEXT], max_tokens=5, return_errors=True)
+    outcomes = list(client.each(partial(client.generate, MODEL, max_tokens=5), [TEXT, "Anna " * 2000, TEXT]))
     assert isinstance(outcomes[1], RequestRefused) and "512" in outcomes[1].message
     assert outcomes[0] == outcomes[2] and not isinstance(outcomes[0], HfxError)
     with pytest.raises(RequestRefused, match="At index 1: "):

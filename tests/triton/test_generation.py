@@ -238,7 +238,7 @@ def test_a_deadline_ends_a_request(model: str, served: EmbeddedServer) -> None:
     before = metric(served, "narrow", "hfx_deadline_exceeded_total")
     with pytest.raises(urllib.error.HTTPError) as late:
         post(served, f"{model}/generate", text_input="Anna", max_tokens=LONGEST, min_tokens=LONGEST, timeout_ms=5)
-    assert json.loads(late.value.read())["error"].startswith("the deadline passed")
+    assert json.loads(late.value.read())["error"].startswith("[hfx:DEADLINE_EXCEEDED] the deadline passed")
     assert becomes(lambda: metric(served, "narrow", "hfx_deadline_exceeded_total") == before + 1)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfx.answering import Request
 from hfx.cli import main
-from hfx.cli.answers import answer_lines, plain_values
+from hfx.cli.printing import answer_lines, plain_values
 from hfx.cli.reading import Entry
-from hfx.cli.task_options import EncoderOptions, GenerationOptions
-from hfx.cli.tensors import Request, request_of, settings
+from hfx.cli.tensors import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.client import ModelMetadata, TensorMetadata
 from hfx.errors import UsageError
 from hfx.exporter.generation.folders import INPUTS as GENERATOR_INPUTS

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hfx.answering import Part
 from hfx.cli import printing
-from hfx.cli.asking import Part
 from hfx.cli.output import Reporter
 from hfx.cli.reading import Entry
 from hfx.errors import HfxError, RequestRefused, ServerBusy, UsageError

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -85,8 +86,9 @@ def test_a_model_that_does_not_summarize_is_not_asked_to(client: Client, script:
 
 
 def test_each_request_has_an_id_of_its_own_that_errors_tell(client: Client, script: Script) -> None:
-    outcomes = client.generate("writer", ["write 1", "fail INTERNAL the step failed"], return_errors=True)
-    error = outcomes[1]
+    orders = ["write 1", "fail INTERNAL the step failed"]
+    _, error = client.each(partial(client.generate, "writer"), orders)
+    assert isinstance(error, ServerError)
     assert type(error) is ServerError and "the step failed" in error.message
     assert error.model == "writer" and error.request_id in script.ids and len(set(script.ids)) == 2
     assert f"request {error.request_id}" in str(error)
@@ -97,11 +99,11 @@ def test_each_request_has_an_id_of_its_own_that_errors_tell(client: Client, scri
     [
         ("INVALID_ARGUMENT the text is too blue", RequestRefused),
         ("UNAVAILABLE Exceeds maximum queue size", ServerBusy),
-        ("UNAVAILABLE 5 requests wait, of 5 that may. Try again later", ServerBusy),
-        ("UNAVAILABLE the engine finishes its requests and takes no new ones", ServerBusy),
+        ("UNAVAILABLE [hfx:QUEUE_FULL] 5 requests wait, of 5 that may. Try again later", ServerBusy),
+        ("INVALID_ARGUMENT [hfx:DRAINING] the engine takes no new requests", ServerBusy),
         ("NOT_FOUND Request for unknown model: 'x' is not found", ModelUnknown),
         ("INTERNAL Stub process 'x_0_0' is not healthy.", ServerError),
-        ("INVALID_ARGUMENT the deadline passed before the request was done", RequestTimeout),
+        ("INVALID_ARGUMENT [hfx:DEADLINE_EXCEEDED] the deadline passed before the request was done", RequestTimeout),
         ("UNAUTHENTICATED who are you", RequestRefused),
     ],
 )
@@ -109,7 +111,7 @@ def test_a_failure_is_of_its_kind(order: str, kind: type[ServerError], client: C
     with pytest.raises(kind) as caught:
         client.generate("writer", f"fail {order}")
     assert type(caught.value) is kind
-    assert caught.value.status
+    assert caught.value.status and "[hfx:" not in caught.value.message
     assert caught.value.fix or kind is RequestRefused
 
 

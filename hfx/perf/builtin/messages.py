@@ -12,8 +12,8 @@ from typing import Any
 
 from hfx import names
 from hfx.client import ModelMetadata
-from hfx.client.metadata import check_values
 from hfx.errors import UsageError
+from hfx.metadata import check_values
 from hfx.perf.load import Request, RequestSet
 from hfx.perf.load.columns import text_tensors
 

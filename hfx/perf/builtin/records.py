@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hfx.client.generations import CANCELLED
+from hfx.client.results import CANCELLED
 from hfx.errors import RequestCancelled, RequestTimeout, ServerError
 from hfx.perf.builtin.messages import Piece
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hfx.client.metadata import ModelMetadata, TensorMetadata
 from hfx.errors import RepositoryError
 from hfx.manifest import Manifest
+from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.repository.catalog import model
 from hfx.repository.config import MAX_CONFIG_BYTES, parse_config
 from hfx.strict_json import read_text

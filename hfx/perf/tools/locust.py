@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from hfx import names
 from hfx.client import Client
-from hfx.client.metadata import check_values
 from hfx.errors import LoadFailed, UsageError
+from hfx.metadata import check_values
 from hfx.perf.builtin import Generated, Progress
 from hfx.perf.builtin.generator import check
 from hfx.perf.builtin.messages import Piece

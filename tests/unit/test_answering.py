@@ -1,4 +1,4 @@
-"""Many questions at a time: answers in order, as soon as they are there, and no more drawn than may be."""
+"""Many calls at a time: results in order, no more items read than may be, nothing left under way."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from queue import SimpleQueue
 
 import pytest
 
-from hfx.cli.in_turn import in_turn
-from hfx.errors import HfxError, UsageError
+from hfx.answering import Answer, Model, Request, cancellable, ordered_map
+from hfx.errors import HfxError, RequestRefused, UsageError
+from hfx.metadata import ModelMetadata
+from hfx.names import Task
 
 PATIENCE = 10  # seconds until a test that waits for something gives up
 
@@ -26,13 +28,13 @@ def test_answers_come_in_order_however_they_end() -> None:
             second_is_done.set()
         return question * 10
 
-    assert list(in_turn(ask, [1, 2], 2)) == [(1, 10), (2, 20)]
+    assert list(ordered_map(ask, [1, 2], 2)) == [(1, 10), (2, 20)]
 
 
 def test_an_answer_does_not_wait_for_the_next_question() -> None:
     """A program that writes one line and waits for its answer would wait for ever."""
     questions: SimpleQueue[int | None] = SimpleQueue()
-    with closing(in_turn(lambda question: -question, iter(questions.get, None), 8)) as answers:
+    with closing(ordered_map(lambda question: -question, iter(questions.get, None), 8)) as answers:
         for number in range(3):
             questions.put(number)
             assert next(answers) == (number, -number)
@@ -46,13 +48,13 @@ def test_an_error_stands_in_its_place() -> None:
             raise UsageError("odd")
         return question
 
-    found = [outcome for _, outcome in in_turn(ask, range(3), 4)]
+    found = [outcome for _, outcome in ordered_map(ask, range(3), 4)]
     assert (found[0], found[2]) == (0, 2)
     assert isinstance(found[1], HfxError)
 
 
 def test_what_nobody_expects_is_raised_in_its_turn() -> None:
-    answers = in_turn(lambda question: 1 // question, [1, 0, 1], 4)
+    answers = ordered_map(lambda question: 1 // question, [1, 0, 1], 4)
     assert next(answers) == (1, 1)
     with pytest.raises(ZeroDivisionError):
         next(answers)
@@ -63,7 +65,7 @@ def test_a_source_that_breaks_is_raised_after_what_it_gave() -> None:
         yield 1
         raise OSError("gone")
 
-    answers = in_turn(lambda question: question, source(), 4)
+    answers = ordered_map(lambda question: question, source(), 4)
     assert next(answers) == (1, 1)
     with pytest.raises(OSError, match="gone"):
         next(answers)
@@ -84,7 +86,7 @@ def test_no_more_are_asked_at_a_time_than_may_be(at_once: int) -> None:
             running -= 1
         return question
 
-    assert [question for question, _ in in_turn(ask, range(3 * at_once), at_once)] == list(range(3 * at_once))
+    assert [question for question, _ in ordered_map(ask, range(3 * at_once), at_once)] == list(range(3 * at_once))
     assert most == at_once
 
 
@@ -96,7 +98,45 @@ def test_an_endless_source_is_drawn_no_further_than_answers_are_taken() -> None:
             drawn.append(number)
             yield number
 
-    with closing(in_turn(lambda question: question, source(), 4)) as answers:
+    with closing(ordered_map(lambda question: question, source(), 4)) as answers:
         assert len(list(islice(answers, 100))) == 100
         assert len(drawn) <= 100 + 4 + 1
     assert len(drawn) <= 100 + 4 + 2
+
+
+def test_closing_cancels_the_calls_under_way() -> None:
+    started, cancelled = threading.Barrier(3), threading.Semaphore(0)
+
+    def wait(item: int) -> int:
+        released = threading.Event()
+        with cancellable(lambda: (released.set(), cancelled.release())):
+            if item:
+                started.wait(PATIENCE)
+                assert released.wait(PATIENCE)
+        return item
+
+    with closing(ordered_map(wait, range(3), 3)) as outcomes:
+        assert next(outcomes) == (0, 0)
+        started.wait(PATIENCE)
+    assert cancelled.acquire(timeout=PATIENCE) and cancelled.acquire(timeout=PATIENCE)
+
+
+def model() -> Model:
+    def answer(request: Request) -> Answer:
+        if request["text_input"] == ["no"]:
+            raise RequestRefused("No.")
+        return {"label": request["text_input"][0]}
+
+    return Model(Task.TEXT_CLASSIFICATION, ModelMetadata("m", (), ()), answer, None, at_once=2)
+
+
+def test_a_model_answers_each_item_or_tells_why_not() -> None:
+    def request_of(text: str) -> Request:
+        if not text:
+            raise UsageError("There is no text.")
+        return {"text_input": [text]}
+
+    found = list(model().answer_each(["a", "", "no", "b"], request_of))
+    assert [item for item, _ in found] == ["a", "", "no", "b"]
+    assert [type(outcome).__name__ for _, outcome in found] == ["dict", "UsageError", "RequestRefused", "dict"]
+    assert found[3][1] == {"label": "b"}

@@ -1,10 +1,13 @@
-"""A server's failure as an error of hfx, told by its status and, where that says too little, by its words.
+"""A server's failure as an error of hfx: HTTP statuses, gRPC codes, and reasons that hfx's own backends write.
 
-One table of words and one of statuses. Within a stream Triton sends words only, and on its generate endpoints every
-error is HTTP 400, so words go first. Nothing here sends anything; model and request are added by the session.
+hfx's backends begin a message with `[hfx:REASON]` (python_backends/responses/codes.py), which goes first. Triton has no
+such reason: where its status says too little (every error of a generate endpoint is HTTP 400, and within a stream there
+is none), its words are looked up in one table.
 """
 
 from __future__ import annotations
+
+import re
 
 from hfx.errors import (
     ModelUnknown,
@@ -18,18 +21,23 @@ from hfx.errors import (
 
 Kind = type[ServerError]
 
-# What Triton 2.51, the engine and gRPC itself say, whatever the status.
+# python_backends/responses/codes.py has the same reasons.
+REASON = re.compile(r"\[hfx:([A-Z_]+)\] ")
+REASONS: dict[str, Kind] = {
+    "INVALID_REQUEST": RequestRefused,
+    "TOO_LONG": RequestRefused,
+    "QUEUE_FULL": ServerBusy,
+    "DRAINING": ServerBusy,
+    "ENGINE_UNREACHABLE": ServerBusy,  # it has died, or is not there yet: it is started again
+    "DEADLINE_EXCEEDED": RequestTimeout,
+    "FAILED": ServerError,
+}
+# Words of Triton 2.51 and of gRPC 1.7x.
 WORDS: tuple[tuple[str, Kind], ...] = (
-    ("is not healthy", ServerError),
+    ("is not healthy", ServerError),  # the process of a Python model has died
     ("unknown model", ModelUnknown),
-    ("deadline passed", RequestTimeout),
     ("maximum queue size", ServerBusy),
-    ("Request timeout expired", ServerBusy),
-    ("requests wait, of", ServerBusy),
-    ("ended before the answer was there", ServerBusy),  # a relay whose engine has died
-    ("can't be asked: [Errno", ServerBusy),  # or is not there yet
-    ("takes no new ones", ServerBusy),
-    ("the server is stopping", ServerBusy),
+    ("Request timeout expired", ServerBusy),  # in the queue of a model
     ("not at ready state", ServerBusy),
     ("has no available versions", ServerBusy),  # the model is being unloaded
     ("Channel closed", RequestCancelled),
@@ -86,20 +94,24 @@ WORDS_ADVICE = (
     ("not Triton's", "Is the address that of a Triton server's HTTP port?"),
     ("SSL", NO_TLS),
     ("handshake", NO_TLS),
-    # gRPC's words for what answered otherwise, or hung up at the first word.
+    # Words of gRPC for a peer that speaks something else, or hangs up.
     ("http1.x server", NOT_GRPC),
     ("Failed parsing HTTP/2", NOT_GRPC),
     ("failed to connect to all addresses; last error: UNAVAILABLE", NOT_GRPC),
-    # h11's words for what is no HTTP answer.
+    # Words of h11 for what is no HTTP answer.
     ("illegal ", NOT_HTTP),
     ("without sending a response", NOT_HTTP),
 )
 
 
 def failure(status: str, text: str, url: str) -> ServerError:
-    """The error for a failure with STATUS (a gRPC code or an HTTP status; empty within a stream) and TEXT."""
+    """The error for a failure with `status` (a gRPC code or an HTTP status; empty within a stream) and `text`."""
+    reason = REASON.search(text)
+    if reason is not None:
+        text = text[: reason.start()] + text[reason.end() :]
     text = text.strip() or "no reason given"
-    kind = _kind(status, text)
+    kind = REASONS.get(reason[1]) if reason is not None else None
+    kind = kind or _kind(status, text)
     return kind(_message(kind, text, url), _advice(kind, status, text), status=status)
 
 
@@ -137,7 +149,7 @@ def broken(text: str, url: str) -> ServerUnreachable:
 
 
 def unknown(error: ModelUnknown, url: str, model: str, present: list[str]) -> ModelUnknown:
-    """ERROR with the names of the models that there are."""
+    """`error` with the names of the models that there are."""
     fix = f"It serves: {', '.join(present)}." if present else "It serves no model at all."
     return ModelUnknown(f"The server at {url} has no model {model!r}.", fix, status=error.status)
 

@@ -1,0 +1,235 @@
+"""A model that answers a stream of requests, behind a server or in this process; and many calls at a time, in order.
+
+`Model` is what both kinds have in common: `hfx.client.served` and `hfx.local.models` open one. `ordered_map` and
+`map_all` call a function for many items in threads, and cancel what is under way when no more results are wanted.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from hfx.errors import HfxError, RequestCancelled
+from hfx.metadata import ModelMetadata
+from hfx.names import Task
+
+Request = dict[str, list[Any]]  # input tensor -> the values of one row
+Answer = dict[str, Any]  # output tensor -> one row: an array, a value or a list of values
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The next part of a generated text; `truncated_tokens` of the input did not fit into the model."""
+
+    text: str
+    truncated_tokens: int = 0
+
+
+Parts = Generator[Part, None, None]
+
+
+@dataclass(frozen=True)
+class Model:
+    """An opened model; `answer` may be called from `at_once` threads, and raises HfxError.
+
+    `stream` gives the text of a generator as it comes (None: of an encoder); closing it cancels the request.
+    """
+
+    task: Task
+    metadata: ModelMetadata
+    answer: Callable[[Request], Answer]
+    stream: Callable[[Request], Parts] | None
+    at_once: int
+
+    def answer_each(
+        self, items: Iterable[Item], request_of: Callable[[Item], Request]
+    ) -> Generator[tuple[Item, Answer | HfxError], None, None]:
+        """Each item with the answer to the request that `request_of` makes of it, or the HfxError of either; in order.
+
+        At most `at_once` items are read and not yet yielded. Close the generator to cancel what is under way.
+        """
+        return ordered_map(lambda item: self.answer(request_of(item)), items, self.at_once)
+
+
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], at_once: int
+) -> Generator[tuple[Item, Result | HfxError], None, None]:
+    """Each item with the result or HfxError of `function`, in order; at most `at_once` are read and not yet yielded.
+
+    Other exceptions, of `function` or of `items`, are raised in the place of their item. The threads that call
+    `function` also read `items`: a source that pauses delays no result.
+    """
+    workers = _Workers(function, items, at_once)
+    completed: dict[int, tuple[Item, Future[Result | HfxError]]] = {}
+    position = 0
+    with closing(workers.completed()) as coming:
+        for number, item, outcome in coming:
+            completed[number] = item, outcome
+            while position in completed:
+                item, outcome = completed.pop(position)
+                yield item, outcome.result()
+                position += 1
+                workers.release()
+
+
+def map_all(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> list[Result]:
+    """The results of all items, in order; the first HfxError cancels the other calls and is raised with its index."""
+    workers = _Workers(function, items, at_once)
+    results: dict[int, Result] = {}
+    with closing(workers.completed()) as coming:
+        for number, _, outcome in coming:
+            result = outcome.result()
+            if isinstance(result, HfxError):
+                raise at_index(number, result)
+            results[number] = result
+            workers.release()
+    return [results[number] for number in range(len(results))]
+
+
+def at_index(index: int, error: HfxError) -> HfxError:
+    """`error` with the index of its item in the message."""
+    located = copy.copy(error)
+    located.message = f"At index {index}: {error.message}"
+    located.__cause__ = error
+    return located
+
+
+@contextmanager
+def cancellable(cancel: Callable[[], object]) -> Iterator[None]:
+    """A block that waits and is ended by `cancel`, on Ctrl-C or when the map that the thread works for is closed."""
+    scope = _scope.get()
+    try:
+        if scope is None:
+            yield
+        else:
+            with scope.holding(cancel):
+                yield
+    except BaseException:
+        cancel()
+        raise
+
+
+def pause(seconds: float) -> None:
+    """Sleep; raises RequestCancelled if the map that the thread works for is closed meanwhile."""
+    scope = _scope.get()
+    if scope is None:
+        time.sleep(seconds)
+    elif scope.closed.wait(seconds):
+        raise RequestCancelled("The request was cancelled before it was sent again.")
+
+
+class _Scope:
+    """What is under way in the threads of one map."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self._cancels: dict[object, Callable[[], object]] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed.set()
+            cancels = tuple(self._cancels.values())
+        for cancel in cancels:
+            cancel()
+
+    @contextmanager
+    def holding(self, cancel: Callable[[], object]) -> Iterator[None]:
+        key = object()
+        with self._lock:
+            self._cancels[key] = cancel
+        if self.closed.is_set():
+            cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._cancels[key]
+
+
+_scope: ContextVar[_Scope | None] = ContextVar("scope", default=None)
+
+
+class _Workers(Generic[Item, Result]):
+    """Daemon threads, so that an interrupted program ends at once. Each starts the next when it has read an item."""
+
+    def __init__(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> None:
+        self._function = function
+        self._items = iter(items)
+        self._at_once = at_once
+        self._scope = _Scope()
+        self._room = threading.Semaphore(at_once)
+        self._reading = threading.Lock()
+        self._read = 0
+        self._ended = False
+        self._completed: SimpleQueue[tuple[int, Any, Future[Result | HfxError] | None]] = SimpleQueue()
+
+    def completed(self) -> Generator[tuple[int, Item, Future[Result | HfxError]], None, None]:
+        """Positions, items and outcomes as they come; `release` each, so that another item is read."""
+        received, total = 0, None
+        self._start()
+        try:
+            while received != total:
+                position, item, outcome = self._completed.get()
+                if outcome is None:
+                    total = position
+                else:
+                    received += 1
+                    yield position, item, outcome
+        finally:
+            self._scope.close()
+            for _ in range(self._at_once):
+                self.release()
+
+    def release(self) -> None:
+        """Make room for another item."""
+        self._room.release()
+
+    def _start(self) -> None:
+        threading.Thread(target=self._work, name="hfx-map", daemon=True).start()
+
+    def _work(self) -> None:
+        _scope.set(self._scope)
+        while (found := self._next()) is not None:
+            position, item = found
+            outcome: Future[Result | HfxError] = Future()
+            try:
+                outcome.set_result(self._function(item))
+            except HfxError as error:
+                outcome.set_result(error)
+            except BaseException as error:
+                outcome.set_exception(error)
+            self._completed.put((position, item, outcome))
+
+    def _next(self) -> tuple[int, Item] | None:
+        self._room.acquire()
+        with self._reading:
+            position = self._read
+            if self._ended or self._scope.closed.is_set():
+                return None
+            try:
+                item = next(self._items)
+            except StopIteration:
+                self._ended = True
+                self._completed.put((position, None, None))
+                return None
+            except BaseException as error:
+                self._ended = True
+                failed: Future[Result | HfxError] = Future()
+                failed.set_exception(error)
+                self._completed.put((position, None, failed))
+                return None
+            self._read += 1
+            if self._read < self._at_once:
+                self._start()
+            return position, item

@@ -1,0 +1,43 @@
+"""A model behind a server, as a Model that answers requests."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from hfx import names
+from hfx.answering import Answer, Model, Part, Parts, Request
+from hfx.client.client import Client
+from hfx.client.session import TruncationWarning
+from hfx.client.settings import GenerationSettings
+from hfx.client.tasks import task_of
+from hfx.names import GENERATION_TASKS
+
+EARLY_STOPPING = {"true": True, "false": False}
+
+
+def served_model(client: Client, name: str) -> Model:
+    """The model `name` of the client's server. Raises ServerError, and RequestRefused for a model of no known task."""
+    metadata = client.metadata(name)
+    task = task_of(metadata)
+
+    def answer(request: Request) -> Answer:
+        return {key: value[0] for key, value in client.infer(name, request).items()}
+
+    def stream(request: Request) -> Parts:
+        text, settings = _settings(request)
+        with warnings.catch_warnings(), client.stream(name, text, settings) as pieces:
+            warnings.simplefilter("ignore", TruncationWarning)  # each part has its count
+            for piece in pieces:
+                yield Part(piece.text, piece.truncated_tokens)
+
+    return Model(task, metadata, answer, stream if task in GENERATION_TASKS else None, client.max_in_flight)
+
+
+def _settings(request: Request) -> tuple[str, GenerationSettings]:
+    """The text of a request, and its other inputs."""
+    values: dict[str, Any] = {name: each if name == names.STOP_WORDS else each[0] for name, each in request.items()}
+    text, stopping = values.pop(names.TEXT_INPUT), values.get(names.EARLY_STOPPING)
+    if stopping in EARLY_STOPPING:
+        values[names.EARLY_STOPPING] = EARLY_STOPPING[stopping]
+    return text, GenerationSettings(**values)

@@ -1,0 +1,83 @@
+"""A published model in this process, as a Model that answers requests."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hfx import names
+from hfx.answering import Answer, Model, Part, Parts, Request
+from hfx.errors import UsageError
+from hfx.local import read_config
+from hfx.metadata import ModelMetadata, TensorMetadata
+from hfx.names import GENERATION_TASKS, Task
+from hfx.repository.catalog import model as published_model
+
+INT32_MAX = 2**31 - 1
+
+
+@contextmanager
+def local_model(repository: Path, name: str, timeout: float | None = None) -> Iterator[Model]:
+    """The model `name` of `repository`, opened on the CPU; a generator's requests must be done in `timeout` seconds.
+
+    Raises RepositoryError, and UsageError for a timeout of an encoder.
+    """
+    task = published_model(repository, name).task
+    metadata = _metadata(name, read_config(repository / name / "config.pbtxt"))
+    if task in GENERATION_TASKS:
+        with _generator(repository, task, metadata, timeout) as model:
+            yield model
+        return
+    if timeout is not None:
+        raise UsageError(f"A {task} model in this process keeps no timeout.", "Leave the timeout out.")
+    from hfx.local.encoder import LocalModel
+
+    yield Model(task, metadata, LocalModel.open(repository, name).infer, None, at_once=1)
+
+
+def _metadata(name: str, config: Mapping[str, Any]) -> ModelMetadata:
+    """What a server would say of a model's inputs."""
+    inputs = [
+        TensorMetadata(
+            tensor["name"],
+            tensor["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES"),
+            (-1, *map(int, tensor["dims"])),
+        )
+        for tensor in config["input"]
+    ]
+    return ModelMetadata(name, tuple(inputs), ())
+
+
+@contextmanager
+def _generator(repository: Path, task: Task, metadata: ModelMetadata, timeout: float | None) -> Iterator[Model]:
+    from hfx.local.generator import LocalGenerator
+
+    several = TensorMetadata(names.NUM_RETURN_SEQUENCES, "INT32", (-1, 1))
+    deadline = {} if timeout is None else _deadline(timeout)
+    one_document = threading.Lock()  # the chunks of one document fill the engine
+
+    def answer(request: Request) -> Answer:
+        with one_document if request.get(names.LONG) == ["chunk"] else nullcontext():
+            return generator.infer(deadline | request)
+
+    def stream(request: Request) -> Parts:
+        if request.get(names.NUM_RETURN_SEQUENCES, [1]) != [1]:
+            raise UsageError("A stream has one text.", f"Leave {names.NUM_RETURN_SEQUENCES} out.")
+        with closing(generator.stream(deadline | request)) as pieces:
+            for piece in pieces:
+                yield Part(piece.text, piece.truncated_tokens)
+
+    with LocalGenerator.open(repository, metadata.name) as generator:
+        metadata = replace(metadata, inputs=(*metadata.inputs, several))
+        yield Model(task, metadata, answer, stream, 2 * generator.slots)
+
+
+def _deadline(timeout: float) -> Request:
+    if not 0 < timeout < math.inf:
+        raise UsageError(f"A timeout of {timeout} s can't be kept.", "Give a positive number of seconds.")
+    return {names.TIMEOUT_MS: [max(1, min(INT32_MAX, round(1000 * timeout)))]}
