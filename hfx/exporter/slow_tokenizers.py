@@ -270,7 +270,7 @@ def _byt5(tokenizer: Any, folder: Path) -> Any:
 
 def _byte(character: str) -> int:
     """The byte that a character of the byte-level alphabet stands for."""
-    from hfx.python_backends.generation.decoder_kinds import token_bytes
+    from hfx.python_backends.generation.detokenizer import token_bytes
 
     return token_bytes(character)[0]
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfx.python_backends.generation.clean_up import clean_up
-from hfx.python_backends.generation.detokenizer import Detokenizer
+from hfx.python_backends.generation.detokenizer import Detokenizer, clean_up
 from tests.unit.generation_tokenizers import KINDS, LINES, byte_level, random_text, unigram
 
 ROUNDS = 300

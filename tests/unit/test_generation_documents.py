@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from hfx.python_backends.generation.documents import parts
+from hfx.python_backends.generation.documents import parts, sentences
 from hfx.python_backends.generation.prompts import PromptEncoder
-from hfx.python_backends.generation.sentences import sentences
 from hfx.python_backends.generation.settings import choose
 from tests.unit.generation_models import configuration
 from tests.unit.generation_tokenizers import LINES, byte_level, random_text, unigram

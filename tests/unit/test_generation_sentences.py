@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hfx.python_backends.generation.sentences import sentences
+from hfx.python_backends.generation.documents import sentences
 from tests.unit.generation_tokenizers import LINES, random_text
 
 

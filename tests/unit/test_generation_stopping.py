@@ -9,8 +9,8 @@ import pytest
 
 from hfx.python_backends.engine.request import Completion, Token
 from hfx.python_backends.generation.detokenizer import Detokenizer
+from hfx.python_backends.generation.runs import Transcript
 from hfx.python_backends.generation.stopping import StopStrings
-from hfx.python_backends.generation.transcript import Transcript
 from tests.unit.generation_tokenizers import byte_level, random_text, unigram
 
 

@@ -24,7 +24,7 @@ from hfx.exporter.tokenizer import load_tokenizer
 from hfx.exporter.transformers_versions import OLD, bad_words_at_start, cleans_up, tied_and_scaled, writer
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.generation.clean_up import clean_up
+from hfx.python_backends.generation.detokenizer import clean_up
 from tests.transformers4.writing import (
     ANSWER,
     CHECKPOINTS,

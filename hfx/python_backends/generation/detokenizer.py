@@ -1,18 +1,218 @@
 """From token ids to text: the whole of it at once, or as the tokens come.
 
 Both are what transformers' `tokenizer.decode(ids, skip_special_tokens=True)` gives, spaces cleaned up where the
-tokenizer is configured so. Owns the choice of the decoding; knows no stop strings and no engine.
+tokenizer is configured so. Knows no stop strings and no engine.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, Union
 
-from .clean_up import CleanedDecoding, clean_up
-from .decoder_kinds import decoder_kind, decoder_steps, is_byte_token, token_bytes
-from .decodings import ByteDecoding, Decoding, WholeDecoding, WindowDecoding
+# bytes: tokens are bytes, and the text is their UTF-8. windows: a token's text depends on whether it is the first one,
+# and on the token before it at most; only a run of <0x..> tokens depends on what follows. whole: nothing is known.
+DecoderKind = Literal["bytes", "windows", "whole"]
+
+Step = Mapping[str, Any]
+Decoder = Union[Step, None]
+
+# Decoders that look at one token at a time (Metaspace and WordPiece also at whether it is the first, BPEDecoder the
+# last: the space that it then leaves out is taken for the beginning of the next token's text).
+_TOKENWISE = ("Replace", "ByteFallback", "Strip", "Metaspace", "WordPiece", "BPEDecoder")
+
+
+def decoder_kind(decoder: Decoder) -> DecoderKind:
+    """The kind of a tokenizer.json's decoder; without one (None), tokens are joined by spaces."""
+    steps = decoder_steps(decoder)
+    kinds = [step["type"] for step in steps]
+    if kinds == ["ByteLevel"]:
+        return "bytes"
+    fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
+    if all(kind in _TOKENWISE for kind in kinds[:fused]) and all(map(_reads_the_beginning, steps[fused + 1 :])):
+        return "windows"
+    return "whole"
+
+
+def decoder_steps(decoder: Decoder) -> Sequence[Step]:
+    """The decoders that are applied one after another."""
+    if decoder is None:
+        return ()
+    if decoder["type"] == "Sequence":
+        return [step for each in decoder["decoders"] for step in decoder_steps(each)]
+    return (decoder,)
+
+
+def is_byte_token(token: str) -> bool:
+    """Whether ByteFallback takes a token for a byte (<0x0A>)."""
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+
+
+def token_bytes(token: str) -> bytes:
+    """The bytes that the ByteLevel decoder takes a token for; one with other characters (an added token) is UTF-8."""
+    try:
+        return bytes(_BYTE_OF[character] for character in token)
+    except KeyError:
+        return token.encode()
+
+
+def _reads_the_beginning(step: Step) -> bool:
+    """Whether a decoder of the fused text changes nothing but its beginning."""
+    return bool(step["type"] == "Fuse" or (step["type"] == "Strip" and step["stop"] == 0))
+
+
+def _byte_of() -> dict[str, int]:
+    """GPT-2's table: printable bytes of Latin-1 stand for themselves, the others for U+0100 and on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_of()
+
+
+DecodeIds = Callable[[Sequence[int]], str]
+
+
+class Decoding(Protocol):
+    """What the classes here have in common."""
+
+    def push(self, token_id: int) -> str:
+        """Take the next token; the text that is now decided, often none."""
+
+    def finish(self) -> str:
+        """The rest, as no token follows; an unfinished character is U+FFFD, as in transformers."""
+
+
+class ByteDecoding:
+    """Tokens are bytes of UTF-8 (byte-level BPE). Invalid bytes give the U+FFFD that the library gives."""
+
+    def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
+        self._bytes_of = bytes_of
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        """See Decoding."""
+        return self._utf8.decode(self._bytes_of(token_id))
+
+    def finish(self) -> str:
+        """See Decoding."""
+        return self._utf8.decode(b"", final=True)
+
+
+class WindowDecoding:
+    """A token's text is what it adds to the text of the tokens before it.
+
+    Of those, one that has a text (the anchor: the decoder then does not take ours for the first) and the last one are
+    enough. Tokens that `is_open` wait for the next one that is not: a run of bytes is text only as a whole.
+    """
+
+    def __init__(self, decode: DecodeIds, is_open: Callable[[int], bool]) -> None:
+        self._decode = decode
+        self._is_open = is_open
+        self._anchor: list[int] = []
+        self._last: list[int] = []
+        self._waiting: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        """See Decoding."""
+        self._waiting.append(token_id)
+        return "" if self._is_open(token_id) else self._release()
+
+    def finish(self) -> str:
+        """See Decoding."""
+        return self._release() if self._waiting else ""
+
+    def _release(self) -> str:
+        before = self._anchor + self._last
+        known = self._decode(before)
+        text = self._decode(before + self._waiting)
+        self._keep(text)
+        self._waiting = []
+        return text[len(known) :]
+
+    def _keep(self, text: str) -> None:
+        last = self._waiting[-1:]
+        if self._decode(last):
+            self._anchor, self._last = last, []
+        elif self._anchor and self._decode(self._anchor):
+            self._last = last
+        else:
+            self._anchor += self._waiting
+
+
+class WholeDecoding:
+    """A decoder of which nothing is known: the text comes at the end."""
+
+    def __init__(self, decode: DecodeIds) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        """See Decoding."""
+        self._ids.append(token_id)
+        return ""
+
+    def finish(self) -> str:
+        """See Decoding."""
+        return self._decode(self._ids)
+
+
+# In this order (transformers 4.57, PreTrainedTokenizerBase.clean_up_tokenization).
+_REPLACED = (
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"),
+    (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
+
+# Each pattern is a space and at most this many characters more.
+_REACH = 3
+
+# Words behind which the loss of a space that follows could complete a pattern: " ' " itself, and " n" before "'t".
+_OPEN_WORDS = ("'", "n")
+
+
+def clean_up(text: str) -> str:
+    """`text` without the spaces that tokenization left before punctuation."""
+    for pattern, replacement in _REPLACED:
+        text = text.replace(pattern, replacement)
+    return text
+
+
+class CleanedDecoding:
+    """Another decoding's text, cleaned up; the end of it is held back until no later text can change it."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        self._decoding = decoding
+        self._held = ""
+
+    def push(self, token_id: int) -> str:
+        """See Decoding."""
+        text = self._held + self._decoding.push(token_id)
+        cut = _last_cut(text)
+        self._held = text[cut:]
+        return clean_up(text[:cut])
+
+    def finish(self) -> str:
+        """See Decoding."""
+        return clean_up(self._held + self._decoding.finish())
+
+
+def _last_cut(text: str) -> int:
+    """The last place where `text`, which begins at such a place, can be cut and its parts be cleaned up apart."""
+    return next((at for at in range(len(text), 0, -1) if _separates(text, at)), 0)
+
+
+def _separates(text: str, at: int) -> bool:
+    """Whether no pattern can lie across `at`, in any of the passes: they begin with spaces and only spaces get lost.
+
+    That is so where no space is within reach before it, and before a space that ends a word other than _OPEN_WORDS.
+    """
+    space = text.rfind(" ", max(0, at - _REACH), at)
+    if space < 0:
+        return True
+    word = text[space + 1 : at]
+    return text[at : at + 1] == " " and word != "" and word not in _OPEN_WORDS
 
 
 class Detokenizer:

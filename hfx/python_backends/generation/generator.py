@@ -21,10 +21,9 @@ from .documents import parts
 from .merging import Document, concatenated, summarized
 from .prompts import PromptEncoder, Text
 from .results import Generated, Piece, joined
-from .runs import Read, Run, in_order
+from .runs import Read, Run, Submission, TextModel, deadline_in, in_order
 from .settings import Choices, choose
 from .streams import TextStream, gathered
-from .submission import Submission, TextModel, deadline_in
 from .waits import Script
 
 TOKENIZER_FILE = "tokenizer.json"

@@ -1,21 +1,69 @@
-"""One prompt in the engine, and the pieces of its texts.
+"""One call's requests: from a text to a run in the engine, and the pieces of its texts as the engine's events come.
 
-Owns a request's handle from its submission to its end: whoever stops reading has it cancelled. Knows neither texts
-before they are prompts nor how a caller waits.
+A request whose reader stops is cancelled. How a caller waits is in waits.py and streams.py.
 """
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from ..engine.errors import QueueFull
+from ..engine.engine import Engine
+from ..engine.errors import InvalidRequest, QueueFull
 from ..engine.handle import Handle
-from ..engine.request import Completion, Event, Token
-from .prompts import Prompt, Text
+from ..engine.request import Completion, Event, Request, Token
+from .detokenizer import Decoding, Detokenizer
+from .prompts import Prompt, PromptEncoder, Text
 from .results import Piece
-from .transcript import Transcript
+from .settings import Choices
+from .stopping import StopStrings
 from .waits import Completions, NextEvent, Script
+
+
+class Transcript:
+    """`tokens` were generated so far, to the one that completed a stop string (`stopped`) at most."""
+
+    def __init__(self, decoding: Decoding, stop_words: Sequence[str]) -> None:
+        self._decoding = decoding
+        self._stops = StopStrings(stop_words)
+        self._log_probs: list[float] = []
+        self.tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has come; what comes after it is left out."""
+        return self._stops.found
+
+    def push(self, token: Token) -> str:
+        """The text that is decided by the next token."""
+        return self._push(token.id, token.log_prob)
+
+    def complete(self, completion: Completion) -> str:
+        """The rest of the text; tokens that have not been pushed, as those of beams, are taken from `completion`."""
+        text = ""
+        for at in range(self.tokens, len(completion.ids)):
+            text += self._push(completion.ids[at], None if completion.log_probs is None else completion.log_probs[at])
+            if self.stopped:
+                return text
+        text += self._stops.push(self._decoding.finish())
+        return text + self._stops.finish()
+
+    def take_log_probs(self) -> tuple[float, ...]:
+        """Those of the tokens since the last call."""
+        taken, self._log_probs = tuple(self._log_probs), []
+        return taken
+
+    def _push(self, token_id: int, log_prob: float | None) -> str:
+        self.tokens += 1
+        if log_prob is not None:
+            self._log_probs.append(log_prob)
+        return self._stops.push(self._decoding.push(token_id))
+
 
 Submit = Callable[[Text], "Run"]
 Read = Callable[["Run"], Script]
@@ -110,3 +158,60 @@ def _submit_more(submit: Submit, waiting: deque[Text], running: deque[Run], at_o
                 raise
             return
         waiting.popleft()
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """What the calls of a model share."""
+
+    engine: Engine
+    prompts: PromptEncoder
+    detokenizer: Detokenizer
+
+
+class Submission:
+    """Submits the texts of one call, or the parts of one document of it."""
+
+    def __init__(
+        self, model: TextModel, choices: Choices, request_id: str = "", priority: int = 0, deadline: float | None = None
+    ) -> None:
+        self.choices = choices
+        self._model = model
+        self._id = request_id
+        self._priority = priority
+        self._deadline = deadline
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._cancelled = False
+        self._lock = threading.Lock()  # of the two above
+
+    def submit(self, text: Text) -> Run:
+        """A run of one text; its end at once, if the call is cancelled. Raises EngineError in its kinds."""
+        prompt = self._model.prompts.encode(text, self.choices)
+        request = Request(prompt.ids, prompt.settings, id=self._id, priority=self._priority, deadline=self._deadline)
+        handle = self._model.engine.submit(request)
+        stops = self.choices.stop_words
+        texts = range(prompt.settings.num_return_sequences)
+        run = Run(handle, prompt, [Transcript(self._model.detokenizer.open(), stops) for _ in texts])
+        with self._lock:
+            self._runs.add(run)
+            cancelled = self._cancelled
+        if cancelled:
+            run.cancel()
+        return run
+
+    def cancel(self) -> None:
+        """Cancel every run, those that are submitted later too. From any thread."""
+        with self._lock:
+            self._cancelled = True
+            runs = tuple(self._runs)
+        for run in runs:
+            run.cancel()
+
+
+def deadline_in(timeout: float | None) -> float | None:
+    """The deadline `timeout` seconds from now. Raises InvalidRequest."""
+    if timeout is None:
+        return None
+    if type(timeout) not in (int, float) or not 0 <= timeout < math.inf:
+        raise InvalidRequest("timeout", timeout, "seconds, at least 0")
+    return time.monotonic() + timeout
