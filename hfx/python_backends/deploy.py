@@ -14,7 +14,7 @@ Files = dict[str, Path]
 
 HERE = Path(__file__).resolve().parent
 
-_ENCODERS = ("capping", "encoding", "hypotheses", "inputs", "rows", "settings", "texts", "windows")
+_ENCODERS = ("encoding", "hypotheses", "inputs", "rows", "settings", "texts", "windows")
 
 # What a task's postprocessing needs beside its own module.
 _SHARED = ("inputs", "tasks")
@@ -22,7 +22,7 @@ _EXTRA = {"token_classification": ("text_classification", "words")}
 
 # A generator's engine: packages, and what they need beside them.
 _GENERATOR = ("engine", "generation", "responses")
-_GENERATOR_SHARED = ("capping", "inputs")
+_GENERATOR_SHARED = ("inputs",)
 
 # What a relay needs of the package `responses`; the rest is the engine's.
 _RELAY = ("__init__", "line", "outputs", "relaying", "turns")

@@ -9,8 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from typing import Any
 
-from .capping import BYTES_PER_TOKEN, Piece, piece, refuse_longer, sequence_length, settled
-from .inputs import InvalidInput, Tensors, Text, column, decoded, encoded, refuse_tokens, same_rows, table
+from .inputs import (
+    BYTES_PER_TOKEN,
+    InvalidInput,
+    Piece,
+    Tensors,
+    Text,
+    column,
+    decoded,
+    encoded,
+    piece,
+    refuse_longer,
+    refuse_tokens,
+    same_rows,
+    sequence_length,
+    settled,
+    table,
+)
 from .rows import Row, Sequence
 from .settings import Settings
 

@@ -1,11 +1,13 @@
-"""What a client may send to the tokenizing step, and how a refusal is worded.
+"""What a client may send to a tokenizing step: the strings of a request, how much of a text is tokenized, and refusals.
 
-Owns the reading of STRING tensors into rows; knows no tokenizer and no Triton.
+A tokenizer is linear in the text and takes a hundred times its memory, while a model reads `max_length` tokens: the
+rest is cut off first, with a proof that the cut did not change the tokens kept. Knows no task and no Triton.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -74,3 +76,82 @@ def refuse_tokens(field: str, ids: Iterable[int], vocab_size: int | None, tokeni
 def strings(*texts: Text) -> NDArray[np.object_]:
     """A [len(texts), 1] STRING tensor, as Triton hands it to a model."""
     return np.array([[encoded(text)] for text in texts], dtype=np.object_)
+
+
+# The first cap holds ordinary text several times over (English has 4 to 5 bytes a token); a text that does not fill
+# the model's tokens with it (runs of blanks, of control characters) gets the next one, and is then taken as it is.
+BYTES_PER_TOKEN = (16, 64, 256)
+
+# A cut changes the tokens near it only: those of the word it falls into, which has at most 100 characters (WordPiece
+# makes one unknown token of longer ones), or the last few of a Viterbi path.
+MARGIN = 128
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of a text that is tokenized, and the bytes of the text before it."""
+
+    text: str
+    cut: bool
+    start: int = 0
+
+
+def piece(field: str, raw: bytes, limit: int, side: str) -> Piece:
+    """The first (side "right") or last (side "left") `limit` bytes of `raw`, whole characters only.
+
+    Raises InvalidInput where they are not UTF-8.
+    """
+    if len(raw) <= limit:
+        return Piece(decoded(field, raw), False)
+    if side == "right":
+        return Piece(decoded(field, raw[: _border(raw, limit, -1)]), True)
+    start = _border(raw, len(raw) - limit, 1)
+    return Piece(decoded(field, raw[start:]), True, start)
+
+
+def characters_before(raw: bytes, used: Piece) -> int:
+    """The number of characters of `raw` before a piece of it; a character has one byte that is not 10xxxxxx."""
+    signed = np.frombuffer(raw, np.int8, count=used.start)
+    step = 1 << 20  # in the processor's cache
+    return sum(int(np.count_nonzero(signed[at : at + step] >= -64)) for at in range(0, used.start, step))
+
+
+def refuse_longer(field: str, raw: bytes, max_tokens: int) -> None:
+    """Refuse a text that may not be cut and can't fit into `max_tokens` tokens in any ordinary way."""
+    limit = max_tokens * BYTES_PER_TOKEN[0]
+    if len(raw) > limit:
+        raise InvalidInput(f"{field} has {len(raw)} bytes; at most {limit} can be taken")
+
+
+def settled(encoding: Any, side: str, sequence: int = 0) -> bool:
+    """Whether the tokens kept in the encoding of a cut text are those of the whole text.
+
+    They are when the cut lies in another word than the last token kept, or MARGIN tokens away from it.
+    """
+    dropped = encoding.overflowing
+    if not dropped:
+        return False
+    kept, outer = _words(encoding, sequence), _words(dropped[-1], sequence)
+    if not kept or not outer:
+        return False
+    other_word = max(outer) > max(kept) if side == "right" else min(outer) < min(kept)
+    return other_word or sum(sequence_length(part, sequence) for part in dropped) >= MARGIN
+
+
+def sequence_length(encoding: Any, sequence: int) -> int:
+    """The number of tokens of one of an encoding's sequences, special tokens not counted."""
+    return encoding.sequence_ids.count(sequence)  # type: ignore[no-any-return]
+
+
+def _words(encoding: Any, sequence: int) -> list[int]:
+    pairs = zip(encoding.word_ids, encoding.sequence_ids, strict=True)
+    return [word for word, of in pairs if word is not None and of == sequence]
+
+
+def _border(raw: bytes, at: int, step: int) -> int:
+    """The nearest beginning of a character from `at` on in the direction of `step`; continuation bytes are 10xxxxxx."""
+    for _ in range(3):
+        if at >= len(raw) or raw[at] & 0xC0 != 0x80:
+            break
+        at += step
+    return at

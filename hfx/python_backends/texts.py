@@ -12,8 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .capping import BYTES_PER_TOKEN, Piece, characters_before, piece, settled
-from .inputs import InvalidInput, Tensors, Text, column, encoded, refuse_tokens
+from .inputs import (
+    BYTES_PER_TOKEN,
+    InvalidInput,
+    Piece,
+    Tensors,
+    Text,
+    characters_before,
+    column,
+    encoded,
+    piece,
+    refuse_tokens,
+    settled,
+)
 from .rows import SPECIAL, Row, Sequence
 from .settings import Settings
 

@@ -13,8 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from .capping import Piece, characters_before, piece, refuse_longer, sequence_length
-from .inputs import InvalidInput, Tensors, Text, column, decoded, encoded, refuse_tokens, same_rows
+from .inputs import (
+    InvalidInput,
+    Piece,
+    Tensors,
+    Text,
+    characters_before,
+    column,
+    decoded,
+    encoded,
+    piece,
+    refuse_longer,
+    refuse_tokens,
+    same_rows,
+    sequence_length,
+)
 from .rows import SPECIAL, Row, Sequence
 from .settings import Settings
 

@@ -13,7 +13,7 @@ import pytest
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
-from hfx.python_backends.engine.kv_cache_device import SOURCE, TARGET, DeviceCache, DeviceCaches, copy_graph
+from hfx.python_backends.engine.kv_cache import SOURCE, TARGET, DeviceCache, DeviceCaches, copy_graph
 from hfx.python_backends.engine.memory import Binding
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.scheduler import Limits, Scheduler

@@ -86,7 +86,7 @@ def test_a_model_is_two_folders_that_break_no_rule(repository: Path, family: str
     assert lint(repository) == []
     version = repository / f"{family}_stream" / "1"
     for name in ("model.py", "generation.json", "tokenizer.json", "cpu/engine.json", "engine/engine.py",
-                 "generation/generator.py", "capping.py", "inputs.py"):  # fmt: skip
+                 "generation/generator.py", "inputs.py"):  # fmt: skip
         assert (version / name).is_file(), name
     assert (repository / family / "1" / "model.py").is_file()
 

@@ -16,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, tokenize_files
 from hfx.python_backends.onnxruntime.batch_inputs import KINDS, BatchInput
-from hfx.python_backends.onnxruntime.completion import complete
 from hfx.python_backends.onnxruntime.config import ConfigError, model_file
 from hfx.python_backends.onnxruntime.providers import providers, session_options
 from hfx.python_backends.onnxruntime.ragged import Layout, Request, answer, check
@@ -26,6 +25,7 @@ from hfx.python_backends.onnxruntime.sessions import (
     OpenVinoSession,
     Outputs,
     Session,
+    complete,
     open_session,
     openvino_properties,
     signature,

@@ -26,9 +26,9 @@ from hfx.exporter.options import (
 )
 from hfx.exporter.source import Checkpoint
 from hfx.local import Device
+from hfx.python_backends.engine.generation_settings import DEFAULT_SLOTS
 from hfx.releases import Release
 
-DEFAULT_SLOTS = 32
 LARGEST_SLOTS = 1024
 QUEUED_A_SLOT = 16  # requests that may wait for each slot before the next is refused
 FALLBACK_LENGTH = 512  # what T5 and its kin were trained with; their positions have no end

@@ -15,6 +15,7 @@ from types import TracebackType
 
 from .core import Core, Observer
 from .errors import Draining, EngineClosed, EngineError
+from .generation_settings import DEFAULT_SLOTS
 from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
@@ -59,7 +60,7 @@ class Engine:
         cls,
         folder: Path | str,
         *,
-        slots: int = 8,
+        slots: int = DEFAULT_SLOTS,
         max_queue: int = 64,
         threads: int = 0,
         provider: str = "CPU",

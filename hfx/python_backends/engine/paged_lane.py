@@ -6,39 +6,17 @@ Owns next inputs and positions, and a request; knows neither the encoder nor req
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .kv_cache_grown import GrownRows
 from .openvino_model import InferRequest, LogitsReader
-from .paged_rows import PagedSources
+from .paged_rows import PagedRows, PagedSources
 from .runner import Outputs, Pairs
 
-
-class OwnRows(Protocol):
-    """The K/V of the rows' own tokens: PagedRows, or GrownRows."""
-
-    def bind(self, rows: int) -> None:
-        """Before the first run of `rows` rows after runs of another number."""
-
-    def prepare(self, rows: int) -> None:
-        """Before each run."""
-
-    def advance(self, rows: int) -> None:
-        """After each run."""
-
-    def clear(self, row: int) -> None:
-        """Empty the row."""
-
-    def follow(self, pairs: Pairs) -> None:
-        """(source, target) rows of one length; no source is a target."""
-
-    def move(self, source: int, target: int) -> None:
-        """Make `target` hold what `source` does, which is not in use then."""
-
-    def let_go(self, first: int) -> None:
-        """Rows from `first` on are not in use."""
+OwnRows = Union[PagedRows, GrownRows]  # K/V of the rows' own tokens
 
 
 class PagedLane:

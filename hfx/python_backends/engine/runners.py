@@ -11,8 +11,7 @@ from collections.abc import Callable
 from .decoder_runner import DecoderRunner
 from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
-from .kv_cache import CacheMaker, KvCache
-from .kv_cache_device import DeviceCaches
+from .kv_cache import CacheMaker, DeviceCaches, KvCache
 from .openvino_model import refusal
 from .paged_decoder_runner import PagedDecoderRunner
 from .paged_encoder_decoder_runner import PagedEncoderDecoderRunner

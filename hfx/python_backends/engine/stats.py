@@ -93,23 +93,9 @@ class Counters:
 
     def snapshot(self, slots: int, slots_free: int, waiting: int, requests: int) -> Stats:
         """With what there is at the moment."""
-        return Stats(
-            slots=slots,
-            slots_used=slots - slots_free,
-            slots_free=slots_free,
-            waiting=waiting,
-            requests=requests,
-            steps=self.steps,
-            step_seconds=self.step_seconds,
-            prompt_runs=self.prompt_runs,
-            prompt_seconds=self.prompt_seconds,
-            prompt_tokens=self.prompt_tokens,
-            tokens=self.tokens,
-            completed=self.completed,
-            cancelled=self.cancelled,
-            failed=self.failed,
-            deadlines=self.deadlines,
-            refused=dict(self.refused),
-            first_token=self.first_token.snapshot(),
-            inter_token=self.inter_token.snapshot(),
-        )
+        copies = {
+            "refused": dict(self.refused),
+            "first_token": self.first_token.snapshot(),
+            "inter_token": self.inter_token.snapshot(),
+        }
+        return Stats(slots, slots - slots_free, slots_free, waiting, requests, **{**vars(self), **copies})

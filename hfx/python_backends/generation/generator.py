@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from ..engine.engine import Engine
 from ..engine.errors import InvalidRequest, ModelDamaged
+from ..engine.generation_settings import DEFAULT_SLOTS
 from .configuration import Configuration
 from .detokenizer import Detokenizer
 from .documents import parts
@@ -68,7 +69,7 @@ class TextGenerator:
         device: str = "cpu",
         provider: str = "",
         runtime: str | None = None,
-        slots: int = 8,
+        slots: int = DEFAULT_SLOTS,
         max_queue: int = 64,
         threads: int = 0,
     ) -> TextGenerator:

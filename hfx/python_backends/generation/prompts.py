@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
-from ..capping import BYTES_PER_TOKEN, MARGIN, piece
 from ..engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
 from ..engine.request import Settings
-from ..inputs import InvalidInput, decoded
+from ..inputs import BYTES_PER_TOKEN, MARGIN, InvalidInput, decoded, piece
 from .configuration import Configuration
 from .settings import Choices
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb
 
-from .completion import complete
 from .config import model_file
 from .ragged import Layout, Request, answer, check
-from .sessions import open_session, signature
+from .sessions import complete, open_session, signature
 
 
 class TritonPythonModel:

@@ -1,7 +1,7 @@
-"""One ONNX file, two runtimes with one interface: ONNX Runtime and OpenVINO.
+"""One ONNX file, two runtimes with one interface, ONNX Runtime and OpenVINO; and what a configuration gets from it.
 
-Owns how a configuration becomes a session; knows nothing of requests and batches. Neither runtime is allowed to report
-to its maker: both are told so before they are imported.
+Neither runtime is allowed to report to its maker: both are told so before they are imported. Knows nothing of requests
+and batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import Config, ConfigError, accelerators, integer, parameters
+from .config import DTYPES, Config, ConfigError, accelerators, integer, parameters
 from .providers import providers, session_options
 
 Feed = Mapping[str, NDArray[Any]]
@@ -199,3 +199,33 @@ def _openvino_tensor(port: Any) -> Tensor:
 def _text(array: NDArray[Any]) -> NDArray[Any]:
     texts = [each.decode() if isinstance(each, bytes) else each for each in array.flat]
     return np.array(texts, dtype=np.object_).reshape(array.shape)
+
+
+DEFAULT_MAX_BATCH_SIZE = 4  # the C++ backend's default-max-batch-size
+
+_DATA_TYPES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def complete(auto: Any, session: Session) -> None:
+    """Add inputs and outputs to `auto`; batching too, when the first of several dimensions of every tensor is free.
+
+    A tensor of one dimension can't be batched: Triton refuses inputs and outputs without dims.
+    """
+    tensors = [*session.inputs, *session.outputs]
+    batchable = all(len(tensor.shape) > 1 and tensor.shape[0] == -1 for tensor in tensors)
+    if batchable and auto.as_dict()["max_batch_size"] == 0:
+        auto.set_max_batch_size(DEFAULT_MAX_BATCH_SIZE)
+        auto.set_dynamic_batching()
+    skipped = 1 if batchable else 0
+    for tensor in session.inputs:
+        auto.add_input(_declared(tensor, skipped))
+    for tensor in session.outputs:
+        auto.add_output(_declared(tensor, skipped))
+
+
+def _declared(tensor: Tensor, skipped: int) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "data_type": _DATA_TYPES[tensor.dtype.type],
+        "dims": list(tensor.shape[skipped:]),
+    }
