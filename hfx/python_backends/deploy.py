@@ -18,7 +18,7 @@ _ENCODERS = ("encoding", "hypotheses", "inputs", "rows", "settings", "texts", "w
 
 # What a task's postprocessing needs beside its own module.
 _SHARED = ("inputs", "tasks")
-_EXTRA = {"token_classification": ("text_classification", "words")}
+_EXTRA = {"token_classification": ("text_classification",)}
 
 # A generator's engine: packages, and what they need beside them.
 _GENERATOR = ("engine", "generation", "responses")

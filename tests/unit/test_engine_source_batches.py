@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hfx.python_backends.engine.source_batches import batches, padded_length
+from hfx.python_backends.engine.paged_encoder_decoder_runner import batches, padded_length
 
 
 def test_lengths_are_rounded_up_to_few_sizes_and_never_beyond_what_the_model_reads() -> None:

@@ -19,7 +19,7 @@ import transformers
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
-from hfx.python_backends.generation import TextGenerator
+from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.results import joined
 from tests.unit.generation_models import facts
 from tests.unit.generation_tokenizers import LINES, byte_level, unigram

@@ -23,8 +23,8 @@ from hfx.python_backends.engine.errors import (
     QueueFull,
     StepFailed,
 )
-from hfx.python_backends.generation import Generated, Piece, TextGenerator
-from hfx.python_backends.generation.results import joined
+from hfx.python_backends.generation.generator import TextGenerator
+from hfx.python_backends.generation.results import Generated, Piece, joined
 from tests.unit.generation_models import answered, continued, text_of, write_model
 
 SOURCE = 48

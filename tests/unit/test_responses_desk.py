@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.errors import DeadlineExceeded, EngineError, InvalidRequest, QueueFull, StepFailed
-from hfx.python_backends.generation import TextGenerator
+from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.responses.desk import LONG_TEXT, Desk
 from hfx.python_backends.responses.outbox import Reply
 from hfx.python_backends.responses.task import Task

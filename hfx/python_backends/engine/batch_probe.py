@@ -1,7 +1,7 @@
 """What keeps an answer from depending on its batch on this processor, found by running a model as it is opened.
 
 A library chooses its kernels by the number of rows, and another kernel adds up in another order: the last bits change,
-and with int8 or int4 a last bit can become another token. Knows nothing of models.
+and with int8 or int4 a last bit can become another token.
 """
 
 from __future__ import annotations

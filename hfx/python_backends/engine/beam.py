@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .endings import Endings
-from .processors import Processors, renormalize
+from .processors import Endings, Processors, renormalize
 from .request import Completion, FinishReason, Request
 from .search import Step, check_best
 

@@ -1,7 +1,6 @@
-"""One step of the engine after another: schedule, run, pick, finish; and everybody told of what came of it.
+"""One step of the engine after another: schedule, run, pick, finish, deliver the events.
 
-Owns what becomes of failures, cancellations and deadlines; knows neither threads nor sessions. Calls come from one
-thread at a time.
+What becomes of failures, cancellations and deadlines is decided here. Calls come from one thread at a time.
 """
 
 from __future__ import annotations

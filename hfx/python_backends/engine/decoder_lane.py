@@ -1,7 +1,4 @@
-"""The decoder of an encoder-decoder for one number of beams, with the memory of its lane.
-
-Owns the step's bindings and the two caches of a unit; knows neither the encoder nor requests.
-"""
+"""The decoder of an encoder-decoder for one number of beams, with the memory of its lane."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decoder-only models in ONNX Runtime: one graph runs prompts, parts of prompts, and steps.
-
-Owns the session, the lane's memory and its bindings; knows nothing of requests.
-"""
+"""Decoder-only models in ONNX Runtime: one graph runs prompts, parts of prompts, and steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Encoder-decoder models in ONNX Runtime: an encoder, and a decoder graph for each width of lane.
-
-Owns the sessions and the memory that the lanes share; knows nothing of requests.
-"""
+"""Encoder-decoder models in ONNX Runtime: an encoder, and a decoder graph for each width of lane."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The closed error tree of the engine.
 
 Every failure that a caller can cause, cure or must live with is one of these; `message` says what happened, `fix` what
-to do next. Nothing here knows how errors reach a user.
+to do next.
 
     EngineError
       InvalidRequest          a field of the request is outside its range, or two fields contradict each other

@@ -1,7 +1,4 @@
-"""The caller's end of a request: an iterator of events, from any thread or event loop.
-
-Owns the hand-over between the scheduler's thread and the caller's; knows nothing of models and steps.
-"""
+"""The caller's end of a request: an iterator of events, from any thread or event loop."""
 
 from __future__ import annotations
 

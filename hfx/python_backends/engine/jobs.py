@@ -1,7 +1,4 @@
-"""A request inside the engine: its searches, where their rows are, and how far they have come.
-
-Owns the state that the scheduler changes from step to step; knows no tensors and no threads.
-"""
+"""A request inside the engine: its searches, where their rows are, and how far they have come."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The keys and values of encoded sources: one copy a unit, shared by its beams.
-
-Owns these arrays and their names in the graphs; knows nothing of the encoder that made them.
-"""
+"""The keys and values of encoded sources: one copy a unit, shared by its beams."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Keys and values in rows of one capacity, which grows with the longest: for attention that takes no blocks.
-
-Owns the arrays that a decoder reads, and the writing of what each run adds; knows neither tokens nor why rows move.
-"""
+"""Keys and values in rows of one capacity, which grows with the longest: for attention that takes no blocks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Memory that graphs read and write in place: reserved on the host page by page, and bound to a session without a copy.
-
-Knows nothing of what the arrays mean.
-"""
+"""Memory that graphs read and write in place: reserved on the host page by page, and bound without a copy."""
 
 from __future__ import annotations
 

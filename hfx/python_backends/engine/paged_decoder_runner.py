@@ -1,7 +1,4 @@
-"""Decoder-only models in OpenVINO: one graph runs prompts, parts of prompts, and steps, on K/V in blocks.
-
-Owns the compiled model, the blocks, and what steps read and change in place; knows nothing of requests.
-"""
+"""Decoder-only models in OpenVINO: one graph runs prompts, parts of prompts, and steps, on K/V in blocks."""
 
 from __future__ import annotations
 

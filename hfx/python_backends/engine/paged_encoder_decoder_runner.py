@@ -1,12 +1,9 @@
-"""Encoder-decoder models in OpenVINO: an encoder, and one decoder for lanes of any width, on K/V in blocks.
-
-Owns the compiled models and the blocks that the lanes share; knows nothing of requests.
-"""
+"""Encoder-decoder models in OpenVINO: an encoder, and one decoder for lanes of any width, on K/V in blocks."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +18,34 @@ from .paged_rows import PREFIX, PagedRows, PagedSources
 from .plan import Ids
 from .runner import Outputs, Pairs
 from .sessions import SessionSettings
-from .source_batches import batches
 from .spec import OPENVINO, EngineSpec
+
+# Sources whose lengths are rounded up to the same number are encoded in one run: OpenVINO keeps some MB for every shape
+# that it has run. Lengths up to the first number become multiples of the second: a source's padding follows from its
+# own length alone, and so do its numbers.
+STEPS = ((64, 16), (256, 32), (1 << 62, 64))
+
+
+def padded_length(length: int, most: int) -> int:
+    """`length` rounded up, to at most `most`."""
+    step = next(step for longest, step in STEPS if length <= longest)
+    return min(-(-length // step) * step, most)
+
+
+def batches(lengths: Sequence[int], most: int, together: int) -> Iterator[tuple[int, list[int]]]:
+    """(padded length, places in `lengths`) of each run; 1, 2, 4, 8... sources go into one, `together` at most.
+
+    `most` is the largest length.
+    """
+    alike: dict[int, list[int]] = {}
+    for at, length in enumerate(lengths):
+        alike.setdefault(padded_length(length, most), []).append(at)
+    for width, places in alike.items():
+        start = 0
+        while start < len(places):
+            count = 1 << (min(len(places) - start, together).bit_length() - 1)
+            yield width, places[start : start + count]
+            start += count
 
 
 class PagedEncoderDecoderRunner:

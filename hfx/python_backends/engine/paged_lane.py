@@ -1,7 +1,4 @@
-"""The lane of an encoder-decoder for one number of beams: what its steps read and change in place.
-
-Owns next inputs and positions, and a request; knows neither the encoder nor requests of callers.
-"""
+"""The lane of an encoder-decoder for one number of beams: what its steps read and change in place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """From the outputs of a run to what each search chose.
 
-Owns the vectorised part (gathering rows, log-softmax and top-k in one run for all searches) and the isolation of a
-search that fails; knows no rule of decoding.
+Rows are gathered, log-softmaxed and their best taken in one run for all searches; a search that fails fails alone.
 """
 
 from __future__ import annotations

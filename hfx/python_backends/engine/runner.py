@@ -1,7 +1,4 @@
-"""What the engine asks of a runtime: the seam at which another one than ONNX Runtime can be put in.
-
-Owns the protocol and the translation of plans into its calls; knows nothing of requests.
-"""
+"""What the engine asks of a runtime: the seam at which another one than ONNX Runtime can be put in."""
 
 from __future__ import annotations
 

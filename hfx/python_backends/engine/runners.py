@@ -1,7 +1,4 @@
-"""Which runner serves a model: ONNX Runtime's or OpenVINO's.
-
-Owns the choice, and what is said where it can't be had; knows nothing of requests.
-"""
+"""Which runner serves a model: ONNX Runtime's or OpenVINO's."""
 
 from __future__ import annotations
 

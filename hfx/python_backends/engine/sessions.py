@@ -1,7 +1,4 @@
-"""ONNX Runtime sessions of a generation model, and whether this machine can run it.
-
-Owns session options and the checks of version, processor and provider; knows nothing of requests.
-"""
+"""ONNX Runtime sessions of a generation model, and whether this machine can run it."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .endings import Endings
-from .processors import Processors
+from .processors import Endings, Processors
 from .request import Completion, FinishReason, Request, Token
 from .sampling import Sampler
 from .search import Step, check_best

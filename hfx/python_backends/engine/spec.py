@@ -1,7 +1,4 @@
-"""engine.json: what a generation model is made of, read and checked.
-
-Owns the format of the file; knows nothing of sessions and memory.
-"""
+"""engine.json: what a generation model is made of, read and checked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Counters of an engine: what metrics are made of.
-
-Owns the numbers; knows nothing of where they come from and who reads them.
-"""
+"""Counters of an engine: what metrics are made of."""
 
 from __future__ import annotations
 

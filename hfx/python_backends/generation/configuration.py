@@ -1,7 +1,6 @@
 """generation.json: the task of a generation model, its limits, default settings and the tokens with a meaning.
 
-Owns the format of the file and reads it strictly: a field that is missing, unknown or not as it should be is an error
-that names it. Knows nothing of requests.
+It is read strictly: a field that is missing, unknown or not as it should be is an error that names it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From token ids to text: the whole of it at once, or as the tokens come.
 
 Both are what transformers' `tokenizer.decode(ids, skip_special_tokens=True)` gives, spaces cleaned up where the
-tokenizer is configured so. Knows no stop strings and no engine.
+tokenizer is configured so.
 """
 
 from __future__ import annotations

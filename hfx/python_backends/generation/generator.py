@@ -1,7 +1,4 @@
-"""Text in, text out: the one door to a generation model, in this process and in Triton.
-
-Owns the way of a request through the parts of this package; which token comes next is the engine's.
-"""
+"""Text in, text out: the one door to a generation model, in this process and in Triton."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What becomes of the parts of a long document: their texts one after the other, or a text of those texts.
 
-Both are scripts over runs; they know neither how a document is divided nor tokens.
+Both are scripts over runs.
 """
 
 from __future__ import annotations

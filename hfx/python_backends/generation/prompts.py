@@ -1,7 +1,7 @@
 """From a text to the token ids that the engine gets, within what the model holds.
 
 Ids equal those of the checkpoint's own tokenizer with truncation: a text for an encoder loses its end, one that a
-decoder continues its beginning, special tokens stay. What is lost is counted. Knows no sentences and no engine.
+decoder continues its beginning, special tokens stay. What is lost is counted.
 """
 
 from __future__ import annotations

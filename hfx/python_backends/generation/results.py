@@ -1,4 +1,4 @@
-"""What a caller gets: a text, or its pieces as they come. Frozen values; they know nothing of how they are made."""
+"""What a caller gets: a text, or its pieces as they come."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a request's fields and a model's defaults come to: the engine's settings, and what is done to texts.
 
-Owns the rules between fields. A field of the caller that contradicts another, or that the way of decoding would not
+A field of the caller that contradicts another, or that the way of decoding would not
 read, is refused; a default of the model gives way to what the caller asks for.
 """
 

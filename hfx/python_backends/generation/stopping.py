@@ -1,7 +1,7 @@
 """Where a text ends because of its stop strings.
 
 The text ends before the stop string that is complete first (of two that are complete at once, the longer one), however
-tokens and pieces are cut. Knows no tokens.
+tokens and pieces are cut.
 """
 
 from __future__ import annotations

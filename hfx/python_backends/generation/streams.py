@@ -1,7 +1,7 @@
 """Pieces of text for a caller who waits in a thread or in an event loop.
 
 What a request does is written once, as a script (waits.py). A TextStream runs a script and waits in the caller's way,
-or has itself called again by one who waits for many. Knows no tokens.
+or has itself called again by one who waits for many.
 """
 
 from __future__ import annotations

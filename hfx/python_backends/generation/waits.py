@@ -1,7 +1,6 @@
 """What the script of a request waits for, and the three ways of waiting: in a thread, in an event loop, or not at all.
 
-A script is a generator that yields pieces of text and waits; whoever runs it sends it what it waited for. Knows no
-tokens and no texts.
+A script is a generator that yields pieces of text and waits; its runner sends it what it waited for.
 """
 
 from __future__ import annotations
