@@ -173,9 +173,9 @@ def test_a_queue_keeps_order_when_somebody_leaves_its_middle() -> None:
         queue.push(job)
     queue.remove(jobs[0])
     queue.remove(jobs[2])
-    assert (len(queue), queue.rows, list(queue)) == (3, 3, [jobs[1], jobs[3], jobs[4]])
+    assert (len(queue), list(queue)) == (3, [jobs[1], jobs[3], jobs[4]])
     assert [queue.pop() for _ in range(3)] == [jobs[1], jobs[3], jobs[4]]
-    assert (len(queue), queue.rows, queue.first()) == (0, 0, None)
+    assert (len(queue), queue.first()) == (0, None)
 
 
 def test_a_long_prompt_comes_in_chunks_with_a_decode_step_between_any_two() -> None:

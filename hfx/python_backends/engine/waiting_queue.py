@@ -18,7 +18,6 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Job]] = []
         self._left: set[Job] = set()
-        self.rows = 0
 
     def __len__(self) -> int:
         return len(self._heap) - len(self._left)
@@ -30,7 +29,6 @@ class WaitingQueue:
         """Append `job`."""
         rank = job.arrival - OVERTAKES_A_LEVEL * job.request.priority
         heapq.heappush(self._heap, (rank, job.arrival, job))
-        self.rows += job.rows
 
     def check_room(self, arriving: Sequence[Job], free_rows: int, max_queue: int) -> None:
         """Raise QueueFull if more than `max_queue` requests would wait with those that are `arriving`.
@@ -56,14 +54,11 @@ class WaitingQueue:
     def pop(self) -> Job:
         """Take the next to get rows. Raises IndexError where none waits."""
         self.first()
-        job = heapq.heappop(self._heap)[2]
-        self.rows -= job.rows
-        return job
+        return heapq.heappop(self._heap)[2]
 
     def remove(self, job: Job) -> None:
         """Take `job`, which waits, out of the middle."""
         self._left.add(job)
-        self.rows -= job.rows
         if len(self._left) > len(self._heap) // 2:
             self._heap = [entry for entry in self._heap if entry[2] not in self._left]
             heapq.heapify(self._heap)

@@ -25,22 +25,11 @@ Outputs = dict[str, NDArray[Any]]
 
 # ONNX's element types, as ONNX Runtime writes them.
 ONNX_DTYPES: dict[str, Any] = {
-    "tensor(bool)": np.bool_,
-    "tensor(uint8)": np.uint8,
-    "tensor(uint16)": np.uint16,
-    "tensor(uint32)": np.uint32,
-    "tensor(uint64)": np.uint64,
-    "tensor(int8)": np.int8,
-    "tensor(int16)": np.int16,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-    "tensor(float16)": np.float16,
+    **{f"tensor({np.dtype(dtype).name})": dtype for dtype in DTYPES.values()},
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
     "tensor(string)": np.object_,
 }
-
-
 RESULT_SUFFIX = "/sink_port_0"  # what OpenVINO appends to the name of an ONNX output
 
 
