@@ -12,19 +12,15 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-import gevent
-import gevent.socket
 import grpc.experimental.gevent as grpc_gevent
 from gevent.event import Event
 from locust import User, constant, events, task
 from locust.exception import StopUser
-from locust.stats import CSV_STATS_INTERVAL_SEC
 
 from hfx import names
 from hfx.client import Client
@@ -108,16 +104,6 @@ def begin(environment: Any, **_: Any) -> None:
         environment.runner.quit()
         return
     environment.events.spawning_complete.add_listener(lambda **_: turns.spawned.set())
-    if environment.parsed_options.records:
-        gevent.spawn(_end_with_starter, environment.runner)
-
-
-def _end_with_starter(runner: Any) -> None:
-    """End when hfx perf run closes our input, or is gone: a signal might come before locust listens to signals."""
-    gevent.socket.wait_read(sys.stdin.fileno())
-    runner.stop()
-    gevent.sleep(CSV_STATS_INTERVAL_SEC + 0.1)  # the tables are written so often, and not at the end
-    runner.quit()
 
 
 def _turns(environment: Any) -> Turns:

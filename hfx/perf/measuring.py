@@ -1,13 +1,13 @@
 """One load put to one served model, and everything that was measured of it as one Run.
 
 Chooses the tool, takes the server's figures around the part that counts, and judges whether anything was measured at
-all. It must not know options, tables, or how a tool sends.
+all.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,22 +16,24 @@ from hfx.client import Client, ModelMetadata
 from hfx.client.tasks import task_of
 from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
-from hfx.perf.builtin import Generated, Progress
 from hfx.perf.load import Limits, Plan, RequestSet, Slo
-from hfx.perf.results.schema import Load, Requests, Run, Scalar, Subject
+from hfx.perf.loadgen.generate import Watch, check, generate
+from hfx.perf.loadgen.log import Progress, RequestLog
+from hfx.perf.loadgen.stats import run_of
+from hfx.perf.results.schema import Requests, Run, Scalar, Subject
 from hfx.perf.server import ServerWatch, Sources, Statistics, place
 
 if TYPE_CHECKING:
     from hfx.triton import EmbeddedServer
 
+__all__ = ["MeasureSpec", "Target", "Watch", "device_of", "measure", "metadata", "nothing", "run_of", "server_target"]
 TOOLS = ("builtin", "perf_analyzer", "locust")
 PATIENCE = 10.0  # seconds that a server may take to say what a model takes
-Watch = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A served model: NAME (never NAME_stream), where it is asked (`grpc_url`: HOST:PORT), and what is known of it.
+    """A served model: NAME (never NAME_stream), its address (`grpc_url`: HOST:PORT), and what is known of it.
 
     `http_url` and `metrics_url` are whole URLs; `pid` is the server's, on this machine. What is empty is not known.
     """
@@ -48,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True)
 class MeasureSpec:
-    """What is asked, how long and how, but not how many at a time. `stream` None: as the task is usually used.
+    """What is sent, how long and how, but not how many at a time. `stream` None: as the task is usually used.
 
     `arguments` are further flags of perf_analyzer's or locust's own.
     """
@@ -62,7 +64,7 @@ class MeasureSpec:
 
 
 def server_target(server: EmbeddedServer, model: str, precision: str = "") -> Target:
-    """MODEL on a Triton that this process started."""
+    """`model` on a Triton that this process started."""
     return Target(model, server.grpc_url, server.http_url, server.metrics_url, server.device, precision, pid=server.pid)
 
 
@@ -80,7 +82,7 @@ def device_of(target: Target) -> str:
 
 
 def placed(target: Target) -> Target:
-    """TARGET with the addresses and the process that it does not name, where they can be found."""
+    """`target` with the addresses and the process that it does not name, where they can be found."""
     if target.http_url and target.metrics_url and target.pid is not None:
         return target
     found = place(target.grpc_url)
@@ -104,52 +106,24 @@ def measure(
     watch: Watch | None = None,
     stop: threading.Event | None = None,
 ) -> Run:
-    """Put PLAN's load to TARGET and return what was measured. `watch` hears of the progress, `stop` ends it early.
+    """Put the load of `plan` to `target` and return what was measured. `watch` gets progress, `stop` ends it early.
 
     Raises UsageError for what the model or the tool can't take, ServerUnreachable, ModelUnknown, and LoadFailed when
     there was not one answer.
     """
     target, spec = _known(target, spec)
+    check(plan, spec.limits, spec.slo, bool(spec.stream))
     stop = stop or threading.Event()
-    door = target.model + STREAM_SUFFIX if spec.stream else target.model
     sources = Sources(target.model, target.grpc_url, target.metrics_url, target.pid)
     with ServerWatch(sources) as server:
-        made = _generate(target, plan, spec, _counting(server, spec.limits, watch), stop)
-        side = server.end(door, made.requests.succeeded)
-    if not made.requests.succeeded and not stop.is_set():
-        raise nothing(target.model, made.requests)
-    run = run_of(
-        made,
-        _subject(target, spec, label, settings),
-        plan.load(spec.asks.words, spec.limits.words, case),
-        round,
-    )
-    notes = (*made.notes, *server.failures, *_unknown(target))
-    return replace(run, slo=spec.slo.text if spec.slo else "", server=side, notes=notes)
-
-
-def run_of(made: Generated, subject: Subject, load: Load, round: int = 0) -> Run:
-    """What a load came to, as one Run of SUBJECT: what callers saw, and nothing of the server."""
-    return Run(
-        subject=subject,
-        load=load,
-        began=made.began,
-        seconds=made.seconds,
-        requests=made.requests,
-        throughput=made.throughput,
-        latency=made.latency,
-        round=round,
-        interrupted=made.interrupted,
-        stable=made.stable,
-        tokens_per_second=made.tokens_per_second,
-        tokens=made.tokens,
-        ttft=made.ttft,
-        tpot=made.tpot,
-        gaps=made.gaps,
-        goodput=made.goodput,
-        client=made.client,
-        notes=made.notes,
-    )
+        log = _log(target, plan, spec, _counting(server, spec.limits, watch), stop)
+        subject = _subject(target, spec, label, settings)
+        load = plan.load(spec.asks.words, spec.limits.words, case)
+        run = run_of(log, subject, load, plan, spec.slo, round)
+        side = server.end(_served(target, spec), run.requests.succeeded)
+    if not run.requests.succeeded and not stop.is_set():
+        raise nothing(target.model, run.requests)
+    return replace(run, server=side, notes=(*run.notes, *server.failures, *_unknown(target)))
 
 
 def nothing(model: str, requests: Requests) -> LoadFailed:
@@ -186,7 +160,7 @@ def _unknown(target: Target) -> tuple[str, ...]:
 
 
 def _known(target: Target, spec: MeasureSpec) -> tuple[Target, MeasureSpec]:
-    """Both with what only the server can tell: the task, the way of asking, the process."""
+    """Both with what only the server knows: the task, its device, its process; and whether to stream."""
     found = metadata(target)
     task = target.task or _task(found)
     if spec.stream and task not in GENERATION_TASKS:
@@ -206,43 +180,46 @@ def _task(found: ModelMetadata) -> str:
         return ""
 
 
-def _generate(target: Target, plan: Plan, spec: MeasureSpec, watch: Watch, stop: threading.Event) -> Generated:
+def _served(target: Target, spec: MeasureSpec) -> str:
+    """The name that is sent to."""
+    return target.model + STREAM_SUFFIX if spec.stream else target.model
+
+
+def _log(target: Target, plan: Plan, spec: MeasureSpec, watch: Watch, stop: threading.Event) -> RequestLog:
+    if spec.tool == "builtin":
+        if spec.arguments:
+            raise UsageError(
+                f"The built-in generator has no flags of its own: {' '.join(spec.arguments)}.",
+                "Leave out what follows `--`.",
+            )
+        url, requests = target.grpc_url, spec.asks
+        return generate(url, target.model, plan, requests, spec.limits, bool(spec.stream), watch, stop)
+    if spec.tool not in TOOLS:
+        raise UsageError(f"There is no tool {spec.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
+    model = metadata(replace(target, model=_served(target, spec)))
     if spec.tool == "perf_analyzer":
         from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 
-        return run_perf_analyzer(target, plan, spec, watch, stop)
-    if spec.tool == "locust":
-        from hfx.perf.tools.locust import run_locust
+        return run_perf_analyzer(target, plan, spec, model, watch, stop)
+    from hfx.perf.tools.locust import run_locust
 
-        return run_locust(target, plan, spec, watch, stop)
-    if spec.tool != "builtin":
-        raise UsageError(f"There is no tool {spec.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
-    if spec.arguments:
-        raise UsageError(
-            f"The built-in generator has no flags of its own: {' '.join(spec.arguments)}.",
-            "Leave out what follows `--`.",
-        )
-    from hfx.perf.builtin import generate
-
-    return generate(
-        target.grpc_url, target.model, plan, spec.asks, spec.limits, spec.slo, bool(spec.stream), watch, stop
-    )
+    return run_locust(target, plan, spec, model, watch, stop)
 
 
 def _counting(server: ServerWatch, limits: Limits, watch: Watch | None) -> Watch:
-    """WATCH that also tells SERVER what counts."""
+    """`watch` that also tells `server` what counts."""
     warms_up = bool(limits.warmup_requests or limits.warmup_seconds)
     counts = False
 
-    def heard(progress: Progress) -> None:
+    def watched(progress: Progress) -> None:
         nonlocal counts
         if progress.phase != "warmup" and not counts:
             counts = True
             (server.begin if warms_up else server.begin_usage)()
-        # Not by those in flight: of a burst none is, when all have just been told to go.
+        # Not by those in flight: of a burst none is, when all have just been sent.
         if progress.phase == "draining" and progress.succeeded + progress.failed >= progress.sent:
             server.end_usage()
         if watch:
             watch(progress)
 
-    return heard
+    return watched

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hfx.cli.output import Reporter, visible
 
 if TYPE_CHECKING:
-    from hfx.perf.builtin import Progress
+    from hfx.perf.loadgen.log import Progress
 
 COLUMNS = ("load", "", "time", "sent", "failed", "under way", "requests/s", "p50 ms", "p99 ms")
 WORDS = {"warmup": "warming up", "counted": "measuring", "draining": "ending"}

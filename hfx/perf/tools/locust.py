@@ -1,7 +1,7 @@
-"""Load from locust, headless and in a process of its own: perf/locustfile.py with the same requests, plans and figures.
+"""Load from locust, headless and in a process of its own: hfx/perf/locustfile.py with the same requests and plans.
 
 Its own CSV and HTML reports are kept, in a folder that the result's notes name. Users write down every request as it
-ends; that file says how far the run is, and what the figures are made of. It must not know how figures are made.
+ends; that file says how far the run is, and is its log.
 """
 
 from __future__ import annotations
@@ -11,127 +11,94 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from hfx import names
-from hfx.client import Client
-from hfx.errors import LoadFailed, UsageError
-from hfx.metadata import check_values
-from hfx.perf.builtin import Generated, Progress
-from hfx.perf.builtin.generator import check
-from hfx.perf.builtin.messages import Piece
-from hfx.perf.load import Closed, Limits, Plan, RequestSet
-from hfx.perf.tools.locust_process import Job, carried_out
-from hfx.perf.tools.requested import Asked, due_times, generated
+from hfx.client import ModelMetadata
+from hfx.errors import HfxError, LoadFailed, UsageError
+from hfx.perf.load import Closed, Limits, Plan
+from hfx.perf.loadgen.generate import completed, counts_tokens
+from hfx.perf.loadgen.log import Piece, Progress, RequestLog, RequestRecord
+from hfx.perf.tools.process import ToolProcess, follow
+from hfx.perf.tools.recorded import Recorded, due_times, log_of
 
 if TYPE_CHECKING:
     from hfx.perf.measuring import MeasureSpec, Target
 
 LOCUSTFILE = Path(__file__).parents[1] / "locustfile.py"
 REPORTS = "hfx-locust"  # in the current folder
-METADATA_SECONDS = 10.0
-MOST_USERS = 500  # of an open load
-OWN = {
-    "-f": "the users", "--locustfile": "the users", "-H": "the server", "--host": "the server", "--model": "the model",
-    "-u": "the load", "--users": "the load", "-r": "the load", "--spawn-rate": "the load",
-    "-t": "the limits", "--run-time": "the limits", "-s": "the limits", "--stop-timeout": "the limits",
-    "--request-timeout": "the limits", "--headless": "the way it runs", "--autostart": "the way it runs",
-    "--master": "the way it runs", "--worker": "the way it runs", "--processes": "the way it runs",
-    "--data": "the requests", "--column": "the requests", "--lengths": "the requests", "--max-tokens": "the requests",
-    "--requests-file": "the requests", "--times": "the load", "--records": "the record", "--stream": "the requests",
-}  # fmt: skip
+END_SECONDS = 10.0  # its reports
+MAX_USERS = 500  # of an open load
+OWN = frozenset({
+    "-f", "--locustfile", "-H", "--host", "--model", "-u", "--users", "-r", "--spawn-rate", "-t", "--run-time", "-s",
+    "--stop-timeout", "--request-timeout", "--headless", "--autostart", "--master", "--worker", "--processes", "--data",
+    "--column", "--lengths", "--max-tokens", "--requests-file", "--times", "--records", "--stream",
+})  # fmt: skip
 
 
 def run_locust(
     target: Target,
     plan: Plan,
-    order: MeasureSpec,
+    spec: MeasureSpec,
+    model: ModelMetadata,
     watch: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
-) -> Generated:
-    """Put PLAN to TARGET by locust. Raises UsageError for what it or the model can't take, and LoadFailed.
+) -> RequestLog:
+    """Put `plan` to `model` at `target`. Raises UsageError for what locust or the model can't take, and LoadFailed.
 
-    Of an open plan each request has a user who waits for its time; where all are busy it is late, and counts from the
+    Of an open plan each request has a user that waits for its time; where all are busy it is late, and counts from the
     moment it was due.
     """
-    stream, limits = bool(order.stream), order.limits
-    check_arguments(order.arguments)
-    check(plan, limits, order.slo, stream)
-    _check_stable(limits)
-    counts = _counts(target, order.asks, stream)
+    check_arguments(spec.arguments)
+    limits, stream = spec.limits, bool(spec.stream)
+    if limits.stable is not None:
+        raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
+    completed(spec.asks, model, stream, limits.timeout)
     times = () if isinstance(plan, Closed) else due_times(plan, limits)
     users = plan.callers if isinstance(plan, Closed) else users_for(times, limits.timeout)
-    with TemporaryDirectory(prefix="hfx-perf-") as folder:
-        files = Files(Path(folder))
-        files.write(order.asks, times)
-        reports = None if _has_reports(order.arguments) else report_folder(target.model)
-        words = command(target, users, limits, stream, files, reports)
-        job = Job((*words, *order.arguments), plan, limits, len(times), files.records, files.output)
-        ended = carried_out(job, watch, stop)
-        asked = read_records(files.records)
-    if not asked:
+    reports = None if _has_reports(spec.arguments) else report_folder(target.model)
+    with TemporaryDirectory(prefix="hfx-perf-") as name:
+        folder = Path(name)
+        records = folder / "records.jsonl"
+        lines = (json.dumps({name: list(values) for name, values in each.inputs.items()}) for each in spec.asks.items)
+        (folder / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        (folder / "times.json").write_text(json.dumps(list(times)))
+        records.touch()
+        words = (*command(target, users, limits, stream, folder, reports), *spec.arguments)
+        with ToolProcess(words, folder / "output.txt") as process:
+            followed = follow(process, lambda: records.read_bytes().count(b"\n"), plan, limits, times, watch, stop)
+            if followed.ended:
+                raise failure(process.text)
+            process.interrupt(limits.timeout + END_SECONDS)
+        recorded = read_records(records)
+    if not recorded:
         raise LoadFailed(f"locust got no answer from {target.model}.", f"Try one alone: hfx infer {target.model} TEXT")
-    made = generated(asked, plan, limits, order.slo, stream, counts, ended)
-    return _with_reports(made, reports)
-
-
-@dataclass(frozen=True)
-class Files:
-    """What locust reads and writes, in a folder of its own."""
-
-    folder: Path
-
-    @property
-    def requests(self) -> Path:
-        """A request a line."""
-        return self.folder / "requests.jsonl"
-
-    @property
-    def times(self) -> Path:
-        """When they are due."""
-        return self.folder / "times.json"
-
-    @property
-    def records(self) -> Path:
-        """What became of them."""
-        return self.folder / "records.jsonl"
-
-    @property
-    def output(self) -> Path:
-        """What locust says."""
-        return self.folder / "output.txt"
-
-    def write(self, asks: RequestSet, times: Sequence[float]) -> None:
-        """The files that are read."""
-        lines = (json.dumps({name: list(values) for name, values in ask.inputs.items()}) for ask in asks.items)
-        self.requests.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        self.times.write_text(json.dumps(list(times)))
-        self.records.touch()
+    notes = () if reports is None else (f"locust's own reports: {reports}",)
+    log = RequestLog(stream, counts_tokens(model), interrupted=followed.interrupted, cores=followed.cores, notes=notes)
+    return log_of(recorded, limits, log, lambda piece: Piece(*piece))
 
 
 def command(
-    target: Target, users: int, limits: Limits, stream: bool, files: Files, reports: Path | None
+    target: Target, users: int, limits: Limits, stream: bool, folder: Path, reports: Path | None
 ) -> tuple[str, ...]:
     """The command line, but for what a user adds."""
     kept = () if reports is None else ("--csv", str(reports / "locust"), "--html", str(reports / "report.html"))
     return (
         sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--host", f"grpc://{target.grpc_url}",
         "--users", str(users), "--spawn-rate", str(users), "--stop-timeout", f"{math.ceil(limits.timeout)}",
-        "--model", target.model, "--request-timeout", f"{limits.timeout:g}", "--requests-file", str(files.requests),
-        "--times", str(files.times), "--records", str(files.records), *(("--stream",) if stream else ()), *kept,
+        "--model", target.model, "--request-timeout", f"{limits.timeout:g}",
+        "--requests-file", str(folder / "requests.jsonl"), "--times", str(folder / "times.json"),
+        "--records", str(folder / "records.jsonl"), *(("--stream",) if stream else ()), *kept,
     )  # fmt: skip
 
 
 def check_arguments(words: Sequence[str]) -> None:
     """Raise UsageError for an option that hfx sets itself."""
     for word in words:
-        what = OWN.get(word.partition("=")[0])
-        if what is not None:
-            raise UsageError(f"locust's {word} is set by hfx: it is {what}.", "Use the option of hfx perf run instead.")
+        if word.partition("=")[0] in OWN:
+            raise UsageError(f"locust's {word} is set by hfx.", "Use the options of hfx perf run instead.")
 
 
 def users_for(times: Sequence[float], timeout: float) -> int:
@@ -141,53 +108,37 @@ def users_for(times: Sequence[float], timeout: float) -> int:
         while times[first] <= at - timeout:
             first += 1
         most = max(most, index - first + 1)
-    return min(most, MOST_USERS)
+    return min(most, MAX_USERS)
 
 
 def report_folder(model: str) -> Path:
     """A new folder for locust's own reports, in the current one where that can be."""
-    name = f"{model}-{datetime.now().strftime('%Y%m%d-%H%M%S-%f')}"
     try:
-        folder = Path(REPORTS) / name
+        folder = Path(REPORTS) / f"{model}-{datetime.now().strftime('%Y%m%d-%H%M%S-%f')}"
         folder.mkdir(parents=True)
     except OSError:
         return Path(mkdtemp(prefix=f"{REPORTS}-"))
     return folder
 
 
-def read_records(path: Path) -> list[Asked]:
+def read_records(path: Path) -> list[Recorded]:
     """The requests that users wrote down; a last line that is not whole is left out."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [_asked(json.loads(line)) for line in lines if line.endswith("\n")]
+    return [_recorded(json.loads(line)) for line in lines if line.endswith("\n")]
 
 
-def _asked(record: dict[str, Any]) -> Asked:
-    pieces = tuple(Piece(read, written, cut, reason) for read, written, cut, reason in record.pop("pieces"))
-    kind = record.pop("error")
-    error = None if kind is None else (str(kind[0]), str(kind[1]))
-    return Asked(times=tuple(record.pop("times")), pieces=pieces, error=error, **record)
+def failure(text: str) -> HfxError:
+    """locust's failure, by the last error that it printed."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it printed nothing"]
+    line = [*lines, *(line for line in lines if "/ERROR/" in line or "error:" in line)][-1]
+    kind = UsageError if "unrecognized arguments" in line else LoadFailed
+    return kind(f"locust ended by itself: {line.partition(': ')[2] or line}", "`locust --help` shows its options.")
+
+
+def _recorded(values: dict[str, Any]) -> Recorded:
+    pieces, error = tuple(values.pop("pieces")), values.pop("error")
+    return Recorded(RequestRecord(0, error=tuple(error) if error else None, **values), pieces)
 
 
 def _has_reports(words: Sequence[str]) -> bool:
     return any(word.partition("=")[0] in ("--csv", "--html") for word in words)
-
-
-def _with_reports(made: Generated, reports: Path | None) -> Generated:
-    from dataclasses import replace
-
-    return made if reports is None else replace(made, notes=(*made.notes, f"locust's own reports: {reports}"))
-
-
-def _check_stable(limits: Limits) -> None:
-    if limits.stable is not None:
-        raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
-
-
-def _counts(target: Target, asks: RequestSet, stream: bool) -> bool:
-    """Whether answers tell their tokens. Raises UsageError for requests that the model does not take."""
-    model = target.model + names.STREAM_SUFFIX if stream else target.model
-    with Client(target.grpc_url, timeout=METADATA_SECONDS, retries=0) as client:
-        metadata = client.metadata(model)
-    for ask in asks.items:
-        check_values(metadata, {name: list(values) for name, values in ask.inputs.items()})
-    return any(tensor.name == names.OUTPUT_TOKENS for tensor in metadata.outputs)

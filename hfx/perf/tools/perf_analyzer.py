@@ -1,164 +1,210 @@
-"""Load from NVIDIA's perf_analyzer, a C++ program: the same requests, plans and figures as of the built-in generator.
+"""Load from NVIDIA's perf_analyzer, a C++ program: the same requests and plans as of the built-in generator.
 
-It runs in short windows without an end of its own, and is interrupted when the server has answered what was ordered:
-with a fixed number of requests it now and then waits for ever after the last one, and its own rate is of whole seconds.
-Open plans are given to it as a file of pauses, so that every kind of arrival is sent as the built-in generator would,
-and latency counts from the moment a request was due. It must not know how figures are made of requests.
+It measures windows without end, and is interrupted when the server has answered what was ordered: with a fixed number
+of requests it now and then waits for ever after the last one, and its own rate is of whole seconds. Open plans are
+given to it as a file of pauses, and latency counts from the moment a request was due.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from hfx import names
-from hfx.client import Client, ModelMetadata
-from hfx.errors import LoadFailed, UsageError
-from hfx.metadata import check_values
-from hfx.perf.builtin import Generated, Progress
-from hfx.perf.builtin.generator import check
-from hfx.perf.load import Closed, Limits, Plan
+from hfx.client import ModelMetadata
+from hfx.errors import HfxError, LoadFailed, UsageError
+from hfx.perf.load import Closed, Limits, Plan, Request
+from hfx.perf.loadgen.generate import completed, counts_tokens
+from hfx.perf.loadgen.log import Progress, RequestLog, RequestRecord
+from hfx.perf.server.statistics import Counts, Statistics
 from hfx.perf.tools import install
-from hfx.perf.tools.analyzer_files import read_record, write_inputs, write_times
-from hfx.perf.tools.analyzer_process import Job, carried_out
-from hfx.perf.tools.requested import due_times, generated
+from hfx.perf.tools.process import ToolProcess, follow
+from hfx.perf.tools.recorded import Recorded, callers_of, due_times, log_of, piece_of
 
 if TYPE_CHECKING:
     from hfx.perf.measuring import MeasureSpec, Target
 
+MICRO, NANO = 1e-6, 1e-9
 WINDOW_SECONDS = 0.5
 NEVER_STABLE = "0.000001"  # per cent
-MOST_WINDOWS = 1_000_000
-METADATA_SECONDS = 10.0
-INT32_MAX = 2**31 - 1
-# What hfx sets itself, under all its names.
+MAX_WINDOWS = 1_000_000
+NEVER = 3600.0  # seconds: after the last request; perf_analyzer begins anew otherwise
+START_SECONDS = 0.001  # before the first
+FAILED = "had error:"
+TAIL_BYTES = 200
+END = re.compile(rb'\],"version":"[^"]*","service_kind":"[^"]*","endpoint":"[^"]*"\}\s*$')
+# A float that JSON does not have is left out by perf_analyzer: `"output_log_probs":,`
+LEFT_OUT = re.compile(r'(?<!\\)":(?=[,}\]])')
+# Flags that hfx sets itself, and its own options for them.
 OWN = {
-    "the model": ("-m",),
-    "the server": ("-u", "-i", "--service-kind", "--streaming"),
-    "the load": (
+    "NAME": ("-m",),
+    "--url": ("-u", "-i", "--service-kind", "--streaming"),
+    "--concurrency and --rate": (
         "-t", "-c", "-d", "--concurrency-range", "--periodic-concurrency-range", "--request-period",
         "--request-rate-range", "--request-distribution", "--request-intervals", "--binary-search",
     ),
-    "the limits": (
+    "--requests, --duration, --warmup and --stable": (
         "-p", "--measurement-interval", "--measurement-mode", "--measurement-request-count", "--request-count",
         "-s", "--stability-percentage", "-r", "--max-trials", "-l", "--latency-threshold",
     ),
-    "the requests": ("-b", "-z", "--input-data", "--data-directory", "--shape", "--string-data", "--string-length"),
-    "the record": ("--profile-export-file",),
+    "--data": ("-b", "-z", "--input-data", "--data-directory", "--shape", "--string-data", "--string-length"),
+    "--output": ("--profile-export-file",),
 }  # fmt: skip
-OPTIONS = {
-    "the model": "NAME",
-    "the server": "--url",
-    "the load": "--concurrency and --rate",
-    "the limits": "--requests, --duration, --warmup and --stable",
-    "the requests": "--data",
-    "the record": "--output",
-}
 
 
 def run_perf_analyzer(
     target: Target,
     plan: Plan,
-    order: MeasureSpec,
+    spec: MeasureSpec,
+    model: ModelMetadata,
     watch: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
-) -> Generated:
-    """Put PLAN to TARGET by perf_analyzer. Raises UsageError for what it or the model can't take, and LoadFailed.
+) -> RequestLog:
+    """Put `plan` to `model` at `target`. Raises UsageError for what it or the model can't take, and LoadFailed.
 
     A request that fails ends perf_analyzer's run, and with it this one.
     """
-    stream = bool(order.stream)
-    check_arguments(order.arguments)
-    check(plan, order.limits, order.slo, stream)
-    program = install.find()
-    model = target.model + names.STREAM_SUFFIX if stream else target.model
-    metadata = _metadata(target, model)
-    extra = _extra(metadata, order.limits, stream)
-    for ask in order.asks.items:
-        check_values(metadata, {name: list(values) for name, values in ask.inputs.items()})
-    times = () if isinstance(plan, Closed) else due_times(plan, order.limits)
-    counts = any(tensor.name == names.OUTPUT_TOKENS for tensor in metadata.outputs)
-    with TemporaryDirectory(prefix="hfx-perf-") as folder:
-        files = Files(Path(folder))
-        write_inputs(order.asks, files.inputs, extra)
-        if times:
-            write_times(times, files.times)
-        words = command(target, model, plan, order.limits, stream, files)
-        job = Job(program, (*words, *order.arguments), target.grpc_url, model, plan, order.limits, times, files.record)
-        ended = carried_out(job, watch, stop)
-        asked = read_record(files.record, plan, times)
-    if not asked:
+    check_arguments(spec.arguments)
+    program, limits, stream = install.find(), spec.limits, bool(spec.stream)
+    requests = completed(spec.asks, model, stream, limits.timeout)
+    times = () if isinstance(plan, Closed) else due_times(plan, limits)
+    with TemporaryDirectory(prefix="hfx-perf-") as name, Statistics(target.grpc_url) as statistics:
+        folder = Path(name)
+        record = folder / "record.json"
+        write_inputs(requests, folder / "inputs.json")
+        write_times(times, folder / "pauses.txt")
+        words = (*command(target, model.name, plan, limits, stream, folder), *spec.arguments)
+        before = _answers(statistics, model.name)
+        with ToolProcess((str(program.path), *words), folder / "output.txt", program.environment) as process:
+            answered = lambda: _answers(statistics, model.name) - before  # noqa: E731
+            followed = follow(process, answered, plan, limits, times, watch, stop, FAILED)
+            process.interrupt(limits.timeout, lambda: _is_whole(record))
+            if not _is_whole(record):
+                raise failure(process.text)
+        recorded = read_record(record, plan, times)
+    if not recorded:
         raise LoadFailed(
-            f"perf_analyzer got no answer from {model} within {order.limits.timeout:g} s.",
+            f"perf_analyzer got no answer from {model.name} within {limits.timeout:g} s.",
             f"Try one alone: hfx infer {target.model} TEXT",
         )
-    return generated(asked, plan, order.limits, order.slo, stream, counts, ended)
+    log = RequestLog(stream, counts_tokens(model), interrupted=followed.interrupted, cores=followed.cores)
+    log.single_core, log.stable = False, None if limits.stable is None else followed.ended
+    return log_of(recorded, limits, log, piece_of)
 
 
-@dataclass(frozen=True)
-class Files:
-    """What perf_analyzer reads and writes, in a folder of its own."""
-
-    folder: Path
-
-    @property
-    def inputs(self) -> Path:
-        """The requests."""
-        return self.folder / "inputs.json"
-
-    @property
-    def times(self) -> Path:
-        """The pauses between them."""
-        return self.folder / "pauses.txt"
-
-    @property
-    def record(self) -> Path:
-        """What became of them; it must not be there before."""
-        return self.folder / "record.json"
-
-
-def command(target: Target, model: str, plan: Plan, limits: Limits, stream: bool, files: Files) -> tuple[str, ...]:
+def command(target: Target, model: str, plan: Plan, limits: Limits, stream: bool, folder: Path) -> tuple[str, ...]:
     """perf_analyzer's arguments, but for those that a user adds."""
-    stable = limits.stable is not None
-    window = limits.window if stable else WINDOW_SECONDS
-    load = ("--concurrency-range", str(plan.callers)) if isinstance(plan, Closed) else _open(files)
+    window = WINDOW_SECONDS if limits.stable is None else limits.window
+    if isinstance(plan, Closed):
+        load: tuple[str, ...] = ("--concurrency-range", str(plan.callers))
+    else:  # without --async, few threads would wait for their answers
+        load = ("--request-intervals", str(folder / "pauses.txt"), "--async")
     return (
         "-m", model, "-i", "grpc", "-u", target.grpc_url, *(("--streaming",) if stream else ()),
-        "--input-data", str(files.inputs), "--profile-export-file", str(files.record), *load,
-        "--measurement-interval", str(round(window * 1e3)), "--max-trials", str(MOST_WINDOWS),
-        "--stability-percentage", f"{limits.stable:g}" if limits.stable is not None else NEVER_STABLE,
+        "--input-data", str(folder / "inputs.json"), "--profile-export-file", str(folder / "record.json"), *load,
+        "--measurement-interval", str(round(window * 1e3)), "--max-trials", str(MAX_WINDOWS),
+        "--stability-percentage", NEVER_STABLE if limits.stable is None else f"{limits.stable:g}",
     )  # fmt: skip
 
 
 def check_arguments(words: Sequence[str]) -> None:
     """Raise UsageError for a flag that hfx sets itself."""
-    own = {flag: what for what, flags in OWN.items() for flag in flags}
+    own = {flag: option for option, flags in OWN.items() for flag in flags}
     for word in words:
-        what = own.get(word.partition("=")[0])
-        if what is not None:
-            raise UsageError(
-                f"perf_analyzer's {word} is set by hfx: it is {what}.", f"Use {OPTIONS[what]} of hfx perf run instead."
+        option = own.get(word.partition("=")[0])
+        if option is not None:
+            raise UsageError(f"perf_analyzer's {word} is set by hfx.", f"Use {option} of hfx perf run instead.")
+
+
+def write_inputs(requests: Sequence[Request], path: Path) -> None:
+    """The requests, which are sent in turn."""
+    data = [
+        {name: {"content": list(values), "shape": [len(values)]} for name, values in request.inputs.items()}
+        for request in requests
+    ]
+    path.write_text(json.dumps({"data": data}), encoding="utf-8")
+
+
+def write_times(times: Sequence[float], path: Path) -> None:
+    """When each request is sent, in seconds from the start, as the pauses before each in microseconds."""
+    pauses = [START_SECONDS, *(later - earlier for earlier, later in itertools.pairwise(times)), NEVER]
+    path.write_text("".join(f"{round(pause / MICRO)}\n" for pause in pauses), encoding="utf-8")
+
+
+def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Recorded]:
+    """The requests of a record that were answered. Those of an open `plan` were due at `times`.
+
+    Raises HfxError for a damaged record.
+    """
+    try:
+        [experiment] = _read_json(path)["experiments"]
+        recorded = [_recorded(each) for each in experiment["requests"] if each["response_timestamps"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HfxError(f"perf_analyzer's record can't be read: {error!r}.", "Run it again.") from error
+    records = [each.record for each in recorded]
+    if isinstance(plan, Closed):
+        callers = callers_of([(each.sent, each.end) for each in records], plan.callers)
+        changes: list[dict[str, Any]] = [{"caller": caller} for caller in callers]
+    else:
+        recorded.sort(key=lambda each: each.record.sent)
+        # The clocks of plan and record meet where a request was least late; an interrupted run has fewer.
+        pairs = list(zip(recorded, times, strict=False))
+        start = min((each.record.sent - at for each, at in pairs), default=0.0)
+        recorded, changes = [each for each, _ in pairs], [{"due": start + at} for _, at in pairs]
+    return [
+        replace(each, record=replace(each.record, **change)) for each, change in zip(recorded, changes, strict=True)
+    ]
+
+
+def failure(text: str) -> HfxError:
+    """perf_analyzer's failure, by what it printed."""
+    unknown = next((line for line in text.splitlines() if "unrecognized option" in line), "")
+    if unknown:
+        return UsageError(
+            f"perf_analyzer has no such flag:{unknown.rpartition(':')[2]}.",
+            "`perf_analyzer --help` lists them; `hfx perf tools` says where it is.",
+        )
+    lines = [line.strip() for line in text.splitlines()]
+    for lead in (FAILED, "error:", "Error:", "Failed"):
+        reasons = [line.partition(lead)[2].strip() or line for line in lines if lead in line]
+        if reasons:
+            return LoadFailed(
+                f"perf_analyzer ended with the first error: {reasons[-1]}",
+                "It can't go on after one; --tool builtin counts them and goes on.",
             )
+    return LoadFailed("perf_analyzer got no answer and said nothing.", "Try again, or use --tool builtin.")
 
 
-def _open(files: Files) -> tuple[str, ...]:
-    return ("--request-intervals", str(files.times), "--async")  # else few threads would wait for their answers
+def _answers(statistics: Statistics, model: str) -> int:
+    return statistics.look().get(model, Counts()).requests
 
 
-def _metadata(target: Target, model: str) -> ModelMetadata:
-    with Client(target.grpc_url, timeout=METADATA_SECONDS, retries=0) as client:
-        return client.metadata(model)
+def _is_whole(record: Path) -> bool:
+    """Whether the record was written to its end, `…"endpoint":""}`; the program may never end after it."""
+    try:
+        with record.open("rb") as file:
+            file.seek(-min(TAIL_BYTES, record.stat().st_size), os.SEEK_END)
+            return bool(END.search(file.read()))
+    except OSError:
+        return False
 
 
-def _extra(metadata: ModelMetadata, limits: Limits, stream: bool) -> Mapping[str, Any]:
-    """What the built-in generator adds too: a deadline, so that no generator goes on for nobody."""
-    extra: dict[str, Any] = {}
-    if names.TIMEOUT_MS in metadata.input_types:
-        extra[names.TIMEOUT_MS] = min(max(1, round(limits.timeout * 1e3)), INT32_MAX)
-    if stream:
-        extra[names.STREAM] = True
-    return extra
+def _read_json(path: Path) -> Any:
+    text = path.read_bytes().decode(errors="replace")
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(LEFT_OUT.sub('":null', text))
+
+
+def _recorded(request: Mapping[str, Any]) -> Recorded:
+    sent, times = request["timestamp"] * NANO, [at * NANO for at in request["response_timestamps"]]
+    record = RequestRecord(0, due=sent, sent=sent, end=times[-1], times=times)
+    return Recorded(record, tuple(request.get("response_outputs", ())))

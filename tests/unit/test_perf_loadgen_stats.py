@@ -4,63 +4,54 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.builtin import Generated, check
-from hfx.perf.builtin.driver import Outcome
-from hfx.perf.builtin.figures import figures
-from hfx.perf.builtin.messages import Piece
-from hfx.perf.builtin.records import Record, Recorder, Tape
-from hfx.perf.builtin.strain import Strain, percentile, saturation
-from hfx.perf.builtin.windows import Windows
 from hfx.perf.load import Closed, Limits, Open, Plan, Slo
+from hfx.perf.loadgen.generate import check
+from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, percentile
+from hfx.perf.loadgen.stats import run_of, saturation
+from hfx.perf.loadgen.windows import Windows
+from hfx.perf.results import Run, Subject
 
 DIGITS = 1e-3  # of the histogram, relative
 
 
-def record(number: int, due: float, took: float, caller: int = 0, late: float = 0.0, error: Any = None) -> Record:
-    found = Record(number, due, caller)
-    found.sent, found.end, found.error = due + late, due + took, error
-    return found
+@dataclass
+class Ended:
+    """A request that has ended, and its messages."""
+
+    record: RequestRecord
+    messages: list[str]
 
 
-def streamed(number: int, due: float, times: list[float]) -> Record:
+def record(number: int, due: float, took: float, caller: int = 0, late: float = 0.0, error: Any = None) -> Ended:
+    return Ended(RequestRecord(number, due, caller, due + late, due + took, error=error), [])
+
+
+def streamed(number: int, due: float, times: list[float]) -> Ended:
     """A stream with a token at each of these seconds after it was due."""
     found = record(number, due, times[-1])
-    found.times = [due + each for each in times]
-    found.messages = [str(at).encode() for at in range(1, len(times) + 1)]
-    found.messages[-1] += b" end"
+    found.record.times = [due + each for each in times]
+    found.messages = [str(at) for at in range(1, len(times) + 1)]
+    found.messages[-1] += " end"
     return found
 
 
-def read(message: bytes) -> Piece:
-    count, _, end = message.decode().partition(" ")
+def read(message: str) -> Piece:
+    count, _, end = message.partition(" ")
     return Piece(read=3, written=int(count), finish_reason=end)
 
 
-def explain(words: str) -> tuple[str, str]:
-    return "ServerError", words
-
-
-def tape(*records: Record, stream: bool = False) -> Tape:
-    recorder = Recorder(read if stream else None, explain, stream)
-    for each in records:
-        recorder.add(each)
-    return recorder.finish()
-
-
-def outcome(rows: Tape, **others: Any) -> Outcome:
-    plain = Outcome(rows, Strain(0.1, array("d", [0.0] * 9)), "now", 0.0, None, False, ())
-    return replace(plain, **others)
-
-
-def made(plan: Plan, *records: Record, slo: str = "", stream: bool = False, **others: Any) -> Generated:
+def made(plan: Plan, *ended: Ended, slo: str = "", stream: bool = False, **others: Any) -> Run:
+    log = RequestLog(stream, stream, cores=0.1, lags=array("d", [0.0] * 9), **others)
+    for each in ended:
+        log.add(each.record, each.messages, read if stream else None)
     judged = Slo.parse(slo) if slo else None
-    return figures(outcome(tape(*records, stream=stream), **others), plan, judged, counts=stream)
+    return run_of(log, Subject("a", "a", "builtin"), plan.load("", ""), plan, judged)
 
 
 def test_percentiles_are_those_of_the_times() -> None:
@@ -121,14 +112,14 @@ def test_times_of_tokens() -> None:
 
 def test_a_message_of_several_tokens_counts_them_all() -> None:
     several = streamed(0, 0.0, [0.2, 0.5])
-    several.messages = [b"2", b"8 end"]
+    several.messages = ["2", "8 end"]
     found = made(Closed(1), several, stream=True)
     assert found.tpot is not None and found.tpot.p50 == pytest.approx(50, rel=DIGITS)
 
 
 def test_the_first_token_is_not_the_first_message() -> None:
     held = streamed(0, 0.0, [0.1, 0.4])
-    held.messages = [b"0", b"1 end"]
+    held.messages = ["0", "1 end"]
     found = made(Closed(1), held, stream=True)
     assert found.ttft is not None and found.ttft.p50 == pytest.approx(400, rel=DIGITS)
 
@@ -138,8 +129,8 @@ def test_tokens_are_in_the_order_of_their_requests_whenever_they_ended() -> None
     assert found.tokens is not None and found.tokens.each == (3, 1)
 
 
-@pytest.mark.parametrize(("last", "kind"), [(b"3", "ServerError"), (b"3 cancelled", "RequestCancelled")])
-def test_a_text_without_its_end_is_an_error(last: bytes, kind: str) -> None:
+@pytest.mark.parametrize(("last", "kind"), [("3", "ServerError"), ("3 cancelled", "RequestCancelled")])
+def test_a_text_without_its_end_is_an_error(last: str, kind: str) -> None:
     cut = streamed(0, 0.0, [0.1, 0.2, 0.3])
     cut.messages[-1] = last
     found = made(Closed(1), cut, streamed(1, 1.0, [0.1]), stream=True)
@@ -162,13 +153,9 @@ def test_only_the_last_windows_count_where_the_load_became_stable() -> None:
     assert found.tokens is not None and found.tokens.written == 5 + 6
 
 
-def test_many_answers_are_read_while_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfx.perf.builtin.records.MOST_WAITING", 5)
-    recorder = Recorder(read, explain, stream=True)
-    for at in range(100):
-        recorder.add(streamed(at, float(at), [0.1]))
-    assert len(recorder.tape.number) >= 98
-    assert len(recorder.finish().number) == 100
+def test_tokens_that_come_in_one_go_have_no_time_between_them() -> None:
+    found = made(Closed(1), streamed(0, 0.0, [0.2, 0.2 + 2e-6, 0.2 + 4e-6]), stream=True)
+    assert found.tpot is None and found.ttft is not None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,244 @@
+"""Carries out a plan: which request is sent when, which ones count, and when the load is over.
+
+Requests are bytes before the clock starts. A request of an open plan counts from the moment it was due, however late it
+could be sent. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from hfx.errors import ServerUnreachable
+from hfx.perf.load.limits import Limits
+from hfx.perf.load.plans import Closed, Open, Plan
+from hfx.perf.loadgen.log import Phase, Progress, RequestLog, RequestRecord, percentile, timestamp
+from hfx.perf.loadgen.windows import Windows
+
+REPORT_SECONDS = 0.25
+SHOWN_SECONDS = 1.0  # that a Progress is about
+LAG_SECONDS = 0.02  # between two looks at the event loop's lag
+DEAD_SECONDS = 3.0  # with nothing but broken connections: the server is gone
+MIN_BROKEN = 3
+BACK_OFF_SECONDS = 0.1  # of a caller whose connection broke
+MAX_SLEEP = 0.1  # between two looks at whether the load is over
+ROUNDING = 1e-6  # seconds: 50 a second for 3 seconds are 150 requests
+UNREACHABLE = ServerUnreachable.__name__
+
+
+class Transport(Protocol):
+    """Sends one request and appends it to the log."""
+
+    async def send(self, record: RequestRecord, log: RequestLog | None) -> None:
+        """Send `record.index` now, fill the record in, and append it to `log`."""
+
+
+class Driver:
+    """One load of `limits`; `report` is called with Progress and must not take long. The log is `log`."""
+
+    def __init__(
+        self, plan: Plan, limits: Limits, transport: Transport, log: RequestLog, report: Callable[[Progress], None]
+    ) -> None:
+        self._plan, self._limits, self._transport, self._log, self._report = plan, limits, transport, log, report
+        self._windows = _windows(plan, limits)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._phase: Phase = "warmup"
+        self._over = False
+        self._fault: BaseException | None = None  # a defect of hfx: a failed request is none
+        self._sent = self._succeeded = self._failed = self._in_flight = self._warm = 0
+        self._recent: deque[tuple[float, float]] = deque()  # of the last second: end and latency
+        self._origin = self._since = time.perf_counter()
+        self._began = (self._origin, time.process_time())
+        self._alive = self._origin  # when something else than a broken connection came last
+        self._broken = 0  # connections since
+
+    async def run(self) -> RequestLog:
+        """Carry it out."""
+        log, plan = self._log, self._plan
+        log.began = timestamp()
+        others = [asyncio.create_task(self._measure_lag()), asyncio.create_task(self._watch())]
+        self._origin = self._alive = time.perf_counter()
+        try:
+            await (self._closed(plan) if isinstance(plan, Closed) else self._open(plan))
+        finally:
+            for task in others:
+                task.cancel()
+        if self._fault is not None:
+            raise self._fault
+        wall, used = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        log.cores = used / wall if wall > 0 else 0.0
+        log.stable = self._windows.stable if self._windows else None
+        log.since = self._windows.begin if self._windows and log.stable else self._since
+        self._tell()
+        return log
+
+    def stop(self) -> None:
+        """End it early: requests under way are cancelled and do not count."""
+        self._over = self._log.interrupted = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def _closed(self, plan: Closed) -> None:
+        for caller in range(plan.callers):
+            self._spawn(self._call(caller))
+        await self._finished()
+
+    async def _call(self, caller: int) -> None:
+        while (record := self._next(time.perf_counter(), caller)) is not None:
+            await self._send(record)
+            if record.error is not None and record.error[0] == UNREACHABLE:
+                await asyncio.sleep(BACK_OFF_SECONDS)
+
+    async def _open(self, plan: Open) -> None:
+        limits = self._limits
+        if plan.at_once:  # the warm-up one after the other before the clock starts
+            for _ in range(limits.warmup_requests):
+                if (record := self._next(time.perf_counter(), 0)) is not None:
+                    self._spawn(self._send(record))
+                    await self._finished()
+        self._origin = time.perf_counter()
+        for at in plan.times(limits.requests if plan.at_once else None, None):
+            due = self._origin + at
+            if self._is_past(due):
+                break
+            await self._sleep_until(due)
+            if (record := self._next(due, 0)) is None:
+                break
+            self._spawn(self._send(record))
+        self._drain()
+        await self._finished()
+
+    async def _sleep_until(self, due: float) -> None:
+        while (wait := due - time.perf_counter()) > 0 and not self._over:
+            await asyncio.sleep(min(wait, MAX_SLEEP))
+
+    async def _finished(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _next(self, due: float, caller: int) -> RequestRecord | None:
+        """The request that is due then; None where there is to be no more."""
+        limits = self._limits
+        if self._over:
+            return None
+        if self._phase == "warmup":
+            if self._warm < limits.warmup_requests or due - self._origin < limits.warmup_seconds - ROUNDING:
+                self._warm += 1
+                return RequestRecord(-self._warm, due, caller)
+            self._begin(due)
+        if self._is_past(due) or self._sent == limits.requests:
+            self._drain()
+            return None
+        self._sent += 1
+        return RequestRecord(self._sent - 1, due, caller)
+
+    async def _send(self, record: RequestRecord) -> None:
+        counts = record.number >= 0
+        self._in_flight += 1
+        try:
+            await self._transport.send(record, self._log if counts else None)
+        except asyncio.CancelledError:
+            self._sent -= counts  # as if it had not been sent
+            raise
+        finally:
+            self._in_flight -= 1
+        if record.error is None or record.error[0] != UNREACHABLE:
+            self._alive, self._broken = record.end, 0
+        else:
+            self._broken += 1
+        if counts:
+            self._count(record)
+
+    def _count(self, record: RequestRecord) -> None:
+        if record.error is not None:
+            self._failed += 1
+            return
+        self._succeeded += 1
+        latency = record.end - record.due
+        self._recent.append((record.end, latency))
+        if self._windows:
+            self._windows.add(latency)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None and self._fault is None:
+            self._fault = fault
+            self.stop()
+
+    def _is_past(self, due: float) -> bool:
+        seconds = self._limits.most_seconds
+        return self._phase != "warmup" and seconds is not None and due - self._since > seconds - ROUNDING
+
+    def _begin(self, due: float) -> None:
+        """The warm-up ends with the request that is due then."""
+        self._phase, self._since = "counted", due
+        self._log.began = timestamp()
+        self._began = (time.perf_counter(), time.process_time())
+        self._log.lags = array("d")
+        self._recent.clear()
+        if self._windows:
+            self._windows.start(due)
+        self._tell()
+
+    def _drain(self) -> None:
+        if self._phase == "counted":
+            self._phase = "draining"
+            self._tell()
+
+    async def _measure_lag(self) -> None:
+        while True:
+            due = time.perf_counter() + LAG_SECONDS
+            await asyncio.sleep(LAG_SECONDS)
+            self._log.lags.append(max(0.0, time.perf_counter() - due))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            self._tell()
+            self._check(time.perf_counter())
+
+    def _check(self, now: float) -> None:
+        """End the load where the server is gone, or its figures are stable."""
+        if self._broken >= MIN_BROKEN and now - self._alive >= DEAD_SECONDS and not self._over:
+            self._log.notes += (f"The server was gone for {now - self._alive:.0f} s: the load was ended early.",)
+            self.stop()
+        if self._windows and self._phase == "counted":
+            self._windows.tick(now)
+            if self._windows.stable:
+                self._over = True
+                self._drain()
+
+    def _tell(self) -> None:
+        now, recent = time.perf_counter(), self._recent
+        while recent and recent[0][0] < now - SHOWN_SECONDS:
+            recent.popleft()
+        latencies = [1e3 * latency for _, latency in recent]
+        seconds = min(SHOWN_SECONDS, now - self._began[0])
+        self._report(
+            Progress(
+                phase=self._phase,
+                elapsed=now - self._origin,
+                sent=self._sent,
+                succeeded=self._succeeded,
+                failed=self._failed,
+                in_flight=self._in_flight,
+                throughput=len(recent) / seconds if seconds > 0 else 0.0,
+                p50=percentile(latencies, 0.5),
+                p99=percentile(latencies, 0.99),
+            )
+        )
+
+
+def _windows(plan: Plan, limits: Limits) -> Windows | None:
+    if limits.stable is None:
+        return None
+    return Windows(limits.window, plan.callers if isinstance(plan, Closed) else 1, limits.stable)

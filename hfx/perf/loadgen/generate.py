@@ -1,0 +1,156 @@
+"""`generate`: check the requests against the model, start the generator's process, follow it, and take its log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+from hfx import names
+from hfx.client import Client, ModelMetadata
+from hfx.client.address import Access, parse_address
+from hfx.metadata import check_values
+from hfx.client.tensors import datatype_of, to_bytes, to_tensors
+from hfx.errors import HfxError, ServerError, UsageError
+from hfx.perf.load import Limits, Open, Plan, Request, RequestSet, Slo, text_tensors
+from hfx.perf.loadgen.log import Progress, RequestLog
+from hfx.perf.loadgen.worker import Job
+
+WORKER = "hfx.perf.loadgen.worker"
+POLL_SECONDS = 0.05
+END_SECONDS = 10.0
+MAX_INT32 = 2**31 - 1
+Watch = Callable[[Progress], None]
+
+
+def generate(
+    url: str,
+    model: str,
+    plan: Plan,
+    requests: RequestSet,
+    limits: Limits,
+    stream: bool = False,
+    watch: Watch | None = None,
+    stop: threading.Event | None = None,
+    access: Access | None = None,
+) -> RequestLog:
+    """Put `plan` to `model` (its NAME_stream with `stream`) at `url`, a gRPC address.
+
+    `watch` is called some times a second, and at each change of phase, in this thread. When `stop` is set, requests
+    under way are cancelled, and what has ended counts. Raises UsageError for requests that the model does not take,
+    ServerUnreachable and ModelUnknown before anything is sent; what fails later is counted.
+    """
+    address, access = parse_address(url), access or Access()
+    if address.protocol != "grpc":
+        raise UsageError(f"{url} is an HTTP address.", "Give the server's gRPC port (8001 unless chosen otherwise).")
+    with Client(url, headers=access.headers, tls=access.tls) as client:
+        metadata = client.metadata(model + names.STREAM_SUFFIX if stream else model)
+    messages = tuple(_encoded(request, metadata) for request in completed(requests, metadata, stream, limits.timeout))
+    job = Job(address, access, plan, limits, messages, stream, counts_tokens(metadata))
+    with _process() as (process, pipe):
+        try:
+            pipe.send(job)
+            return _followed(pipe, watch, stop)
+        except (EOFError, OSError):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+            reason = f"The load generator's process ended with code {process.returncode}."
+            raise HfxError(reason, "See what it said above.") from None
+
+
+def check(plan: Plan, limits: Limits, slo: Slo | None, stream: bool) -> None:
+    """Raise UsageError for a load without an end, or an SLO that can't be judged."""
+    if slo is not None:
+        slo.check(stream)
+    endless = limits.requests is None and limits.most_seconds is None
+    if isinstance(plan, Open) and plan.at_once:
+        if limits.requests is None or limits.warmup_seconds or limits.stable is not None:
+            raise UsageError(
+                "A burst of all requests at once needs their number, and has no seconds.",
+                "Give --requests; a warm-up may be a number of requests.",
+            )
+    elif endless and not (isinstance(plan, Open) and plan.arrivals == "trace"):
+        raise UsageError("The load has no end.", "Give --requests or --duration.")
+
+
+def completed(requests: RequestSet, model: ModelMetadata, stream: bool, timeout: float) -> Sequence[Request]:
+    """`requests` with what `model` is always sent: a deadline, and that pieces are wanted.
+
+    The deadline ends a generation that outlives its timeout. Raises UsageError for a request that it does not take.
+    """
+    needed = text_tensors(model.input_types)
+    extra: dict[str, tuple[Any, ...]] = {}
+    if names.TIMEOUT_MS in model.input_types:
+        extra[names.TIMEOUT_MS] = (min(max(1, round(timeout * 1e3)), MAX_INT32),)
+    if stream:
+        extra[names.STREAM] = (True,)
+    for request in requests.items:
+        missing = [name for name in needed if name not in request.inputs]
+        if missing:
+            raise UsageError(
+                f"The model {model.name!r} needs a {missing[0]}, which the requests do not have.",
+                f"Say which column it is with --column {missing[0]}=COLUMN.",
+            )
+        check_values(model, request.inputs)
+    return [replace(request, inputs=extra | dict(request.inputs)) for request in requests.items]
+
+
+def counts_tokens(model: ModelMetadata) -> bool:
+    """Whether its answers give their tokens."""
+    return any(tensor.name == names.OUTPUT_TOKENS for tensor in model.outputs)
+
+
+def _encoded(request: Request, model: ModelMetadata) -> bytes:
+    message = service_pb2.ModelInferRequest(model_name=model.name)
+    for name, tensor in to_tensors(request.inputs, model.input_types).items():
+        message.inputs.add(name=name, datatype=datatype_of(tensor), shape=tensor.shape)
+        message.raw_input_contents.append(to_bytes(tensor))
+    return bytes(message.SerializeToString())
+
+
+def _followed(pipe: Connection, watch: Watch | None, stop: threading.Event | None) -> RequestLog:
+    is_stopping = False
+    while True:
+        if stop is not None and stop.is_set() and not is_stopping:
+            pipe.send(None)
+            is_stopping = True
+        if not pipe.poll(POLL_SECONDS):
+            continue
+        message = pipe.recv()
+        if isinstance(message, ServerError):
+            raise message
+        if isinstance(message, RequestLog):
+            return message
+        if watch is not None:
+            watch(message)
+
+
+@contextmanager
+def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+    """The worker and this end of its pipe; it has ended when the context is left."""
+    ours, theirs = Pipe()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())]
+    # In a group of its own, Ctrl-C reaches its starter alone, which passes it on.
+    process = subprocess.Popen(
+        command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, process_group=0
+    )
+    theirs.close()
+    try:
+        yield process, ours
+    finally:
+        ours.close()  # which tells it to end
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,168 @@
+"""A Run of the log of a load: distributions, rates and counts. The same log gives the same Run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hfx.perf.load import Closed, Open, Plan, Slo
+from hfx.perf.loadgen.log import COLUMNS, TIMED_OUT, RequestLog, percentile
+from hfx.perf.results.distribution import distribution
+from hfx.perf.results.schema import ClientSide, Distribution, Load, Requests, Run, Subject, Tokens
+
+Rows = Any  # np.recarray of ROW
+Column = npt.NDArray[Any]
+ROW = np.dtype([(name, np.float64) for name in COLUMNS])
+MOST_EACH = 4096  # requests whose tokens are kept one by one
+RESOLUTION = 1e-5  # seconds: messages closer together were read from the socket in one go
+P99 = 0.99
+BUSY_CORES = 0.9
+IDLE_CORES = 0.5
+LATE_SECONDS = 0.005  # that may be late on any machine
+LATE_SHARE = 0.2  # of the latency: less hardly changes the figures
+MAX_STRETCH = 1.1
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A request that succeeded, as load.slo judges it."""
+
+    latency: float
+    ttft: float | None
+    tpot: float | None
+
+
+def run_of(log: RequestLog, subject: Subject, load: Load, plan: Plan, slo: Slo | None = None, round: int = 0) -> Run:
+    """What `log` came to. `throughput` counts what succeeded while the load was on.
+
+    That time is, of callers, from each one's first request to its last answer, on average; of arrivals at their own
+    times, from the first answer to the last; of all at once, the whole of `seconds`, which are from the first moment
+    that a request was due to the last answer.
+    """
+    rows, gaps = _counted(log)
+    good = rows[rows.kind == 0]
+    seconds = float(rows.end.max() - rows.due.min()) if rows.size else 0.0
+    busy = _busy_seconds(rows, good, plan, seconds)
+    tokens = _tokens(rows, good) if log.counts and good.size else None
+    return Run(
+        subject=subject,
+        load=load,
+        began=log.began,
+        seconds=seconds,
+        requests=_requests(log, rows, good),
+        throughput=good.size / busy if busy > 0 else 0.0,
+        latency=distribution((good.end - good.due).tolist()),
+        round=round,
+        interrupted=log.interrupted,
+        stable=log.stable,
+        tokens_per_second=tokens.written / busy if tokens and busy > 0 else None,
+        tokens=tokens,
+        ttft=_times(good.ttft),
+        tpot=_times(good.tpot),
+        gaps=distribution(gaps.tolist()),
+        slo=slo.text if slo else "",
+        goodput=_goodput(good, rows.size, slo) if slo is not None and rows.size else None,
+        client=_client(log, rows, good, plan),
+        notes=(*log.notes, *_notes(rows)),
+    )
+
+
+def saturation(cores: float, lag: float | None, late: float | None, latency: float | None, stretch: float = 1.0) -> str:
+    """Why the load generator was at its limit; "" where it was not.
+
+    `lag`, `late` and `latency` are 99th percentiles in seconds: of the loop's lag, of sends after their time, of
+    requests. `stretch` is how many times longer sending took than planned.
+    """
+    tolerable = max(LATE_SECONDS, LATE_SHARE * (latency or 0.0))
+    if cores >= BUSY_CORES:
+        return f"the load generator kept {cores:.2f} of a core busy, which is all that it can"
+    why = ", as other processes had the cores" if cores < IDLE_CORES else ""
+    if stretch > MAX_STRETCH and late is not None and late > LATE_SECONDS:
+        return f"requests were sent at {1 / stretch:.0%} of the rate{why}"
+    if late is not None and late > tolerable:
+        return f"requests were sent up to {late * 1e3:.1f} ms (p99) after their time{why}"
+    if lag is not None and lag > tolerable:
+        return f"the load generator's event loop was late by {lag * 1e3:.1f} ms (p99){why}"
+    return ""
+
+
+def _counted(log: RequestLog) -> tuple[Rows, Column]:
+    """The rows that count, and the pauses between the messages of those that succeeded."""
+    rows: Rows = np.asarray(log.rows).view(ROW).view(np.recarray)
+    counts = rows.due >= log.since
+    return rows[counts], np.asarray(log.gaps)[np.repeat(counts & (rows.kind == 0), rows.gaps.astype(int))]
+
+
+def _busy_seconds(rows: Rows, good: Rows, plan: Plan, seconds: float) -> float:
+    if isinstance(plan, Closed):
+        return _mean_span(rows)
+    if not _is_spread(plan, rows) or good.size < 2:
+        return seconds
+    between = float(good.end.max() - good.end.min())
+    return between * good.size / (good.size - 1) if between > 0 else seconds
+
+
+def _is_spread(plan: Open, rows: Rows) -> bool:
+    return not plan.at_once and bool(rows.size) and float(rows.due.max()) > float(rows.due.min())
+
+
+def _mean_span(rows: Rows) -> float:
+    """Seconds from a caller's first request to its last answer, on average."""
+    if not rows.size:
+        return 0.0
+    _, caller = np.unique(rows.caller, return_inverse=True)
+    begin, end = np.full(caller.max() + 1, np.inf), np.full(caller.max() + 1, -np.inf)
+    np.minimum.at(begin, caller, rows.due)
+    np.maximum.at(end, caller, rows.end)
+    return float((end - begin).mean())
+
+
+def _requests(log: RequestLog, rows: Rows, good: Rows) -> Requests:
+    errors = Counter(log.kinds[int(kind)] for kind in rows.kind[rows.kind > 0])
+    messages = {kind: message for kind, message in log.failures.items() if kind in errors}
+    timeouts = errors.pop(TIMED_OUT, 0)
+    return Requests(rows.size, good.size, timeouts, dict(errors), messages)
+
+
+def _tokens(rows: Rows, good: Rows) -> Tokens:
+    written = good.written.astype(int)
+    is_whole = good.size == rows.size <= MOST_EACH
+    each = tuple(written[np.argsort(good.number, kind="stable")].tolist()) if is_whole else ()
+    return Tokens(int(good.read.sum()), int(written.sum()), each)
+
+
+def _times(values: Column) -> Distribution | None:
+    """Of tokens' times; what is below the clock's resolution was not measured."""
+    return distribution(values[values >= RESOLUTION].tolist())
+
+
+def _goodput(good: Rows, sent: int, slo: Slo) -> float:
+    times = zip((good.end - good.due).tolist(), good.ttft.tolist(), good.tpot.tolist(), strict=True)
+    kept = sum(slo.kept(Timed(latency, _or_none(ttft), _or_none(tpot))) for latency, ttft, tpot in times)
+    return kept / sent
+
+
+def _client(log: RequestLog, rows: Rows, good: Rows, plan: Plan) -> ClientSide:
+    lag, latency = percentile(log.lags, P99), percentile((good.end - good.due).tolist(), P99)
+    late = percentile((rows.sent - rows.due).tolist(), P99) if isinstance(plan, Open) else None
+    why = saturation(log.cores if log.single_core else 0.0, lag, late, latency, _stretch(rows, plan))
+    return ClientSide(cores=log.cores, lag_p99=None if lag is None else lag * 1e3, saturated=why)
+
+
+def _stretch(rows: Rows, plan: Plan) -> float:
+    if isinstance(plan, Closed) or not _is_spread(plan, rows):
+        return 1.0
+    return float((rows.sent.max() - rows.due.min()) / (rows.due.max() - rows.due.min()))
+
+
+def _notes(rows: Rows) -> tuple[str, ...]:
+    truncated = int((rows.truncated > 0).sum())
+    return (f"{truncated} texts were longer than the model reads: their rest was left out.",) if truncated else ()
+
+
+def _or_none(value: float) -> float | None:
+    return value if value == value else None

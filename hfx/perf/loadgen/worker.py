@@ -1,0 +1,198 @@
+"""The load generator's process: takes a job from the process that started it, reports progress, and sends the log.
+
+A process of its own, as the work of its starter (a live table, reading the server's metrics) would make its clock late.
+It ends when its starter says so or is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import select
+import selectors
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from hfx import names
+from hfx.client import errors
+from hfx.client.address import Access, Address, Tls
+from hfx.client.grpc_transport import DIRECT, OPTIONS, WITH_STATUS
+from hfx.errors import ServerError
+from hfx.perf.load.limits import Limits
+from hfx.perf.load.plans import Plan
+from hfx.perf.loadgen.driver import Driver
+from hfx.perf.loadgen.log import Piece, Progress, RequestLog, RequestRecord
+
+SERVICE = "/inference.GRPCInferenceService"
+CONNECT_SECONDS = 5.0
+GC_THRESHOLD = (100_000, 50, 1000)  # each collection is a pause
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a process needs to put a load to a server; `messages` are requests as bytes, `counts` as in the log."""
+
+    address: Address
+    access: Access
+    plan: Plan
+    limits: Limits
+    messages: tuple[bytes, ...]
+    stream: bool
+    counts: bool
+
+
+class GrpcTransport:
+    """Requests over one gRPC channel, each answered by one message or by a stream."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._headers = tuple(job.access.headers.items())
+        self._channel = _open(job.address, job.access.tls)
+        self._infer = self._channel.unary_unary(f"{SERVICE}/ModelInfer")
+        self._stream = self._channel.stream_stream(f"{SERVICE}/ModelStreamInfer")
+        self._read = (read_streamed if job.stream else read_answer) if job.counts else None
+
+    async def connect(self) -> None:
+        """Raises ServerError where there is no server."""
+        try:
+            call = self._channel.unary_unary(f"{SERVICE}/ServerLive")
+            await call(b"", timeout=CONNECT_SECONDS, metadata=self._headers)
+        except grpc.RpcError as error:
+            raise _error(error.code().name, error.details(), self._job.address.url, CONNECT_SECONDS) from error
+
+    async def send(self, record: RequestRecord, log: RequestLog | None) -> None:
+        """Send the request now, and append it to `log` once it has ended."""
+        messages = self._job.messages
+        message, answers = messages[record.index % len(messages)], list[bytes]()
+        record.sent = time.perf_counter()
+        try:
+            await (self._streamed if self._job.stream else self._answered)(message, record, answers)
+            record.end = record.times[-1] if record.times else time.perf_counter()
+        except grpc.RpcError as error:
+            self._fail(record, error.code().name, error.details() or "")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises it for that, too
+        if log is not None:
+            log.add(record, answers, self._read)
+
+    async def close(self) -> None:
+        """Close the channel; calls under way end."""
+        await self._channel.close()
+
+    async def _answered(self, message: bytes, record: RequestRecord, answers: list[bytes]) -> None:
+        answers.append(await self._infer(message, timeout=self._job.limits.timeout, metadata=self._headers))
+        record.times.append(time.perf_counter())
+
+    async def _streamed(self, message: bytes, record: RequestRecord, answers: list[bytes]) -> None:
+        call = self._stream(timeout=self._job.limits.timeout, metadata=(*self._headers, WITH_STATUS))
+        await call.write(message)
+        await call.done_writing()
+        while (answer := await call.read()) is not grpc.aio.EOF:
+            record.times.append(time.perf_counter())
+            answers.append(answer)
+
+    def _fail(self, record: RequestRecord, status: str, message: str) -> None:
+        record.end = time.perf_counter()
+        error = _error(status, message, self._job.address.url, self._job.limits.timeout)
+        record.error = type(error).__name__, error.message
+
+
+def read_answer(message: bytes) -> Piece:
+    """What a ModelInferResponse says of its tokens."""
+    return _piece(service_pb2.ModelInferResponse.FromString(message))
+
+
+def read_streamed(message: bytes) -> Piece:
+    """What a ModelStreamInferResponse says of its tokens."""
+    answer = service_pb2.ModelStreamInferResponse.FromString(message)
+    return Piece(error=answer.error_message) if answer.error_message else _piece(answer.infer_response)
+
+
+def main() -> None:
+    """Serve one job on the connection whose descriptor is the argument."""
+    pipe = Connection(int(sys.argv[1]))
+    os.set_inheritable(pipe.fileno(), False)
+    # select() waits for microseconds, epoll for whole milliseconds, by which every send would be late.
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
+        try:
+            answer: RequestLog | ServerError = runner.run(serve(pipe.recv(), pipe))
+        except ServerError as error:
+            answer = error
+    with suppress(OSError):
+        pipe.send(answer)
+
+
+async def serve(job: Job, pipe: Connection) -> RequestLog:
+    """Carry out `job`. Raises ServerError where there is no connection."""
+    transport = GrpcTransport(job)
+    await transport.connect()
+    driver = Driver(job.plan, job.limits, transport, RequestLog(job.stream, job.counts), _reporting(pipe))
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:  # the starter has said to stop, or is gone
+        loop.remove_reader(pipe.fileno())
+        driver.stop()
+
+    loop.add_reader(pipe.fileno(), stop)
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLD)
+    try:
+        return await driver.run()
+    finally:
+        loop.remove_reader(pipe.fileno())
+        await transport.close()
+
+
+def _reporting(pipe: Connection) -> Callable[[Progress], None]:
+    """Sends progress to the starter, and drops it where the pipe is full: the next one says the same."""
+
+    def report(progress: Progress) -> None:
+        if select.select([], [pipe], [], 0)[1]:
+            with suppress(OSError):  # the starter is gone: the loop hears of it, too
+                pipe.send(progress)
+
+    return report
+
+
+def _open(address: Address, tls: Tls | None) -> Any:
+    options = (*OPTIONS, DIRECT) if address.is_loopback else OPTIONS
+    if not address.secure:
+        return grpc.aio.insecure_channel(address.target, options=options)
+    tls = tls or Tls()
+    files = (None if path is None else Path(path).read_bytes() for path in (tls.ca, tls.key, tls.certificate))
+    return grpc.aio.secure_channel(address.target, grpc.ssl_channel_credentials(*files), options=options)
+
+
+def _error(status: str, message: str, url: str, timeout: float) -> ServerError:
+    if status == "DEADLINE_EXCEEDED":
+        return errors.lateness(url, timeout)
+    return errors.failure(status, message, url)
+
+
+def _piece(answer: Any) -> Piece:
+    raw = {tensor.name: content for tensor, content in zip(answer.outputs, answer.raw_output_contents, strict=False)}
+    read, written, truncated = (
+        int(np.frombuffer(raw[name], np.int32)[0]) if raw.get(name) else 0
+        for name in (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)
+    )
+    # A text is preceded by the four bytes of its length.
+    return Piece(read, written, truncated, raw.get(names.FINISH_REASON, b"")[4:].decode(errors="replace"))
+
+
+if __name__ == "__main__":
+    main()

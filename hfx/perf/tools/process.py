@@ -1,0 +1,200 @@
+"""A tool's process: started, followed by the answers that it has got, interrupted at the end, and never left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Self
+
+from hfx.perf.load import Closed, Limits, Plan
+from hfx.perf.loadgen.log import Progress
+
+PR_SET_PDEATHSIG = 1
+POLL_SECONDS = 0.1
+SHOWN_SECONDS = 1.0  # that a Progress is about
+START_SECONDS = 60.0  # until the first answer
+AFTER_SECONDS = 0.3  # a little more is sent than counts
+
+
+class ToolProcess:
+    """`command`, its output in the file `output`; a context manager that kills it."""
+
+    def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._output = output
+        with output.open("wb") as file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                preexec_fn=_killed_with(os.getpid()),
+                process_group=0,  # a terminal's Ctrl-C is for hfx, which passes it on
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def processor_seconds(self) -> float:
+        """Of all its threads; 0 when it has ended."""
+        import psutil
+
+        try:
+            times = psutil.Process(self._process.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
+
+    @property
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_bytes().decode(errors="replace")
+
+    def interrupt(self, seconds: float, is_done: Callable[[], bool] = lambda: False) -> None:
+        """Send it SIGINT, and return when it has ended or `is_done`, or after so many seconds."""
+        if self.alive:
+            self._process.send_signal(signal.SIGINT)
+        end = time.monotonic() + seconds
+        while self.alive and time.monotonic() < end and not is_done():
+            time.sleep(POLL_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass(frozen=True)
+class Followed:
+    """How a run went: cores that the tool kept busy after the warm-up, and whether Ctrl-C or the tool ended it."""
+
+    cores: float
+    interrupted: bool = False
+    ended: bool = False
+
+
+def follow(
+    process: ToolProcess,
+    answered: Callable[[], int],
+    plan: Plan,
+    limits: Limits,
+    times: Sequence[float],
+    watch: Callable[[Progress], None] | None,
+    stop: Event | None,
+    fatal: str = "",
+) -> Followed:
+    """Until all is `answered`, `stop` is set, the process ends or prints `fatal`, or no answer comes any more.
+
+    `times` are those of an open plan.
+    """
+    course = _Course(process, answered, plan, limits, times)
+    while process.alive:
+        progress = course.look()
+        if watch is not None:
+            watch(progress)
+        if stop is not None and stop.is_set():
+            return Followed(course.cores, interrupted=True)
+        if course.is_over or course.is_stuck or (fatal and fatal in process.text):
+            return Followed(course.cores)
+        time.sleep(POLL_SECONDS)
+    return Followed(course.cores, ended=True)
+
+
+class _Course:
+    """How far a run has come."""
+
+    def __init__(
+        self,
+        process: ToolProcess,
+        answered: Callable[[], int],
+        plan: Plan,
+        limits: Limits,
+        times: Sequence[float],
+    ) -> None:
+        self._process, self._answered, self._limits, self._times = process, answered, limits, times
+        self._callers = plan.callers if isinstance(plan, Closed) else 0
+        self._first: float | None = None  # answer
+        self._moved = time.monotonic()
+        self._warm: tuple[float, int, float] | None = None  # the warm-up's end: when, answers, processor seconds
+        self._recent: deque[tuple[float, int]] = deque()
+        self._done = 0
+        self.cores = 0.0
+
+    def look(self) -> Progress:
+        """What is known now."""
+        now, done, used = time.monotonic(), self._answered(), self._process.processor_seconds
+        if done != self._done:
+            self._done, self._moved = done, now
+            self._first = self._first or now
+        self._recent.append((now, done))
+        while self._recent[0][0] < now - SHOWN_SECONDS:
+            self._recent.popleft()
+        if self._warm is None and self._is_warm(now):
+            self._warm = (now, done, used)
+        if self._warm is not None and used and now > self._warm[0]:
+            self.cores = (used - self._warm[2]) / (now - self._warm[0])
+        return self._progress(now)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all has been answered that was ordered."""
+        if self._times:
+            return self._done >= len(self._times)
+        if self._warm is None:
+            return False
+        since, before, _ = self._warm
+        limits, seconds = self._limits, self._limits.most_seconds
+        if limits.requests is not None and self._done - before >= limits.requests + self._callers:
+            return True
+        return seconds is not None and time.monotonic() - since >= seconds + AFTER_SECONDS
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing has come for longer than any request may take."""
+        pause = max((later - earlier for earlier, later in itertools.pairwise(self._times)), default=0.0)
+        patience = self._limits.timeout + (START_SECONDS if self._first is None else pause)
+        return time.monotonic() - self._moved > patience
+
+    def _is_warm(self, now: float) -> bool:
+        limits = self._limits
+        if self._first is None or self._done < limits.warmup_requests:
+            return False
+        return now - self._first >= limits.warmup_seconds
+
+    def _progress(self, now: float) -> Progress:
+        warms_up = bool(self._limits.warmup_requests or self._limits.warmup_seconds)
+        phase = "warmup" if warms_up and self._warm is None else "counted"
+        (first, least), (last, most) = self._recent[0], self._recent[-1]
+        rate = (most - least) / (last - first) if last > first else 0.0
+        counted = self._done - (self._warm[1] if self._warm else 0)
+        elapsed = now - (self._first or now)
+        return Progress(phase, elapsed, counted + self._callers, counted, 0, self._callers, rate)  # type: ignore[arg-type]
+
+
+def _killed_with(parent: int) -> Callable[[], None]:
+    """Called in the child before its program: a killed hfx must not leave a load behind."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def demand() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the demand
+            os._exit(1)
+
+    return demand
