@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfx import names
-from hfx.perf.builtin import Generated
 from hfx.perf.load import Closed, Limits, Request, RequestSet
-from hfx.perf.measuring import MeasureSpec, server_target
+from hfx.perf.measuring import MeasureSpec, measure, server_target
+from hfx.perf.results import Run
 from hfx.perf.tools.install import fetch
-from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 from hfx.triton import EmbeddedServer
 
 WARM_REQUESTS = 1000
@@ -67,10 +66,10 @@ class Servers:
         """Requests that nobody counts: every shape of ASKS is met, memory pools have grown."""
         self._load(model, asks, concurrency, WARM_REQUESTS)
 
-    def _load(self, model: str, asks: RequestSet, concurrency: int, requests: int) -> Generated:
+    def _load(self, model: str, asks: RequestSet, concurrency: int, requests: int) -> Run:
         limits = Limits(requests=max(requests, FEWEST_ROUNDS * concurrency), warmup_requests=concurrency)
         order = MeasureSpec(asks, limits, tool="perf_analyzer", stream=False)
-        return run_perf_analyzer(server_target(self._servers[model], model), Closed(concurrency), order)
+        return measure(server_target(self._servers[model], model), Closed(concurrency), order)
 
 
 def asks_of(texts: Iterable[str]) -> RequestSet:

@@ -6,21 +6,15 @@ Owns what of a request a peer can do: a text, and exactly so many greedy tokens.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from bench.peers.loads import TextLoad, Times
 from hfx import names
 from hfx.errors import PeerFailed
-from hfx.perf.builtin import Generated
-from hfx.perf.builtin.driver import Outcome
-from hfx.perf.builtin.figures import figures
-from hfx.perf.builtin.records import SUCCEEDED, Tape
-from hfx.perf.builtin.strain import Strain
-from hfx.perf.load import Closed, Limits, Plan, RequestSet, Slo
+from hfx.perf.load import Closed, Limits, Plan, RequestSet
+from hfx.perf.loadgen.log import RequestLog
 
 KNOWN = (names.TEXT_INPUT, names.MAX_TOKENS, names.MIN_TOKENS)
 # Settings of a request that change nothing of a greedy answer with exactly so many tokens.
@@ -51,24 +45,16 @@ def text_load(plan: Plan, asks: RequestSet, limits: Limits) -> TextLoad:
     return TextLoad(texts, at, warm=limits.warmup_requests)
 
 
-def generated(times: Sequence[Times], plan: Plan, slo: Slo | None, began: str) -> Generated:
-    """The figures of a load that is over; all of its requests were answered."""
-    tape = Tape()
+def log_of(times: Sequence[Times], began: str) -> RequestLog:
+    """The log of a load that is over; all of its requests were answered."""
+    log = RequestLog(stream=True, counts=True, began=began)
     for number, each in enumerate(times):
-        tape.number.append(number)
-        tape.caller.append(each.caller)
-        tape.due.append(each.due)
-        tape.late.append(0.0)
-        tape.took.append(each.end - each.due)
-        tape.kind.append(SUCCEEDED)
-        tape.ttft.append(each.first - each.due)
-        tape.tpot.append((each.end - each.first) / (each.written - 1) if each.written > 1 else math.nan)
-        tape.read.append(each.read)
-        tape.written.append(each.written)
-        tape.truncated.append(0)
-        tape.gap_count.append(0)
-    outcome = Outcome(tape, Strain(0.0, array("d")), began, 0.0, None, False, ())
-    return replace(figures(outcome, plan, slo, counts=True), client=None)  # nobody sends anything
+        ttft = each.first - each.due
+        tpot = (each.end - each.first) / (each.written - 1) if each.written > 1 else math.nan
+        log.rows.extend((
+            number, each.caller, each.due, each.due, each.end, 0, ttft, tpot, each.read, each.written, 0, 0,
+        ))  # fmt: skip
+    return log
 
 
 def now() -> str:

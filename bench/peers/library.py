@@ -10,15 +10,15 @@ from pathlib import Path
 
 from bench.peers.cases import Batch, PeerRun
 from bench.peers.conversions import Convert, Finish, converted
-from bench.peers.generated import generated, now, text_load
+from bench.peers.generated import log_of, now, text_load
 from bench.peers.model import Kind, Model, Reading, read
 from bench.peers.nets import OpenNet, open_labels, open_texts
 from bench.peers.packages import SEPARATOR, Packages
 from bench.peers.peer import Identity, Opened, Peer, cores
 from bench.peers.resident import Pace, Resident
 from hfx.errors import FetchFailed, PeerFailed
-from hfx.perf.builtin import Generated
-from hfx.perf.load import Limits, Plan, RequestSet, Slo
+from hfx.perf.load import Limits, Plan, RequestSet
+from hfx.perf.loadgen.log import RequestLog
 
 FEWEST, WAKE_SECONDS = 1, 1.5  # calls; shorter ones are made once before, so that caches and clocks have woken up
 
@@ -101,12 +101,12 @@ class InProcess(Opened):
         answered, memory = sample.value
         return PeerRun(sample.seconds, answered, sample.cpu_seconds, memory)
 
-    def load(self, plan: Plan, asks: RequestSet, limits: Limits, slo: Slo | None = None) -> Generated:
+    def load(self, plan: Plan, asks: RequestSet, limits: Limits) -> RequestLog:
         """See Opened."""
         if not self._has_load:
-            return super().load(plan, asks, limits, slo)
+            return super().load(plan, asks, limits)
         load, began = text_load(plan, asks, limits), now()
-        return generated(self._resident.answer(load), plan, slo, began)
+        return log_of(self._resident.answer(load), began)
 
     def close(self) -> None:
         """See Opened."""

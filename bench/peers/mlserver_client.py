@@ -24,14 +24,10 @@ from bench.peers.model import Kind, Reading, read
 from bench.peers.peer import Identity, Opened, Peer, cores
 from bench.peers.posts import Connection, PostFailed, connected, post_request
 from bench.peers.resident import LONGEST_ANSWER, Prepare, Resident, Run
-from hfx.client.address import Access, parse_address
 from hfx.errors import CaseFailed, FetchFailed, PeerFailed, RequestTimeout, ServerError
-from hfx.perf.builtin import Generated
-from hfx.perf.builtin.driver import Driver, Job, Outcome
-from hfx.perf.builtin.figures import figures
-from hfx.perf.builtin.messages import Piece
-from hfx.perf.builtin.records import Record, Recorder
-from hfx.perf.load import Closed, Limits, Plan, RequestSet, Slo
+from hfx.perf.load import Closed, Limits, Plan, RequestSet
+from hfx.perf.loadgen.driver import Driver
+from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord
 
 PATIENCE = 0.1  # seconds in which requests of a load are gathered to a batch
 OPEN_CONNECTIONS, MOST = 64, 512  # that are ready before requests come at times of their own; at all
@@ -93,7 +89,7 @@ class OpenMLServer(Opened):
         answered = answer(rows(body), batch.texts, wanted, self.reading)
         return PeerRun(times, answered, spent, peak_bytes(mlserver.child(server.pid)))
 
-    def load(self, plan: Plan, asks: RequestSet, limits: Limits, slo: Slo | None = None) -> Generated:
+    def load(self, plan: Plan, asks: RequestSet, limits: Limits) -> RequestLog:
         """See Opened: a request for each text, on connections that are kept."""
         texts = asked(asks, labels=self.reading.kind == "classifier")
         lengths = {new for _, new in texts}
@@ -106,10 +102,9 @@ class OpenMLServer(Opened):
         if fresh:
             asyncio.run(_posted(server.address, posts[0]))
             self._check_length(server, texts[0][0], wanted)
-        job = Job(parse_address(f"http://{server.address}"), Access(), plan, limits, posts, False, True)
         with Resident(open_client, address=server.address) as client:
-            outcome = client.answer(Sending(job, new))
-        return figures(outcome, plan, slo, counts=bool(new))
+            log: RequestLog = client.answer(Sending(plan, limits, posts, new))
+        return log
 
     def close(self) -> None:
         """See Opened."""
@@ -192,52 +187,55 @@ async def _posted(address: str, post: bytes, seconds: float = 0.0) -> tuple[tupl
         connection.close()
 
 
-class Door:
+@dataclass(frozen=True)
+class Sending:
+    """A load for the client's process: a post for each request, whose answers have `new` tokens (0: labels)."""
+
+    plan: Plan
+    limits: Limits
+    posts: tuple[bytes, ...]
+    new: int
+
+
+class HttpTransport:
     """Posts on connections that are kept, one request at a time on each."""
 
-    def __init__(self, address: str, timeout: float, count: int) -> None:
-        self._address = address
-        self._timeout = timeout
-        self._count = count
+    def __init__(self, address: str, sending: Sending) -> None:
+        self._address, self._sending = address, sending
         self._free: list[Connection] = []
 
-    async def connect(self) -> None:
-        """Have `count` connections."""
-        self._free = [await connected(self._address) for _ in range(self._count)]
+    async def connect(self, count: int) -> None:
+        """Open `count` connections."""
+        self._free = [await connected(self._address) for _ in range(count)]
 
     async def close(self) -> None:
-        """Let go of them."""
+        """Close them."""
         for connection in self._free:
             connection.close()
 
-    async def ask(self, message: bytes, record: Record) -> None:
-        """Send it now, and note what comes; returns after the answer, or with the record's error set."""
+    async def send(self, record: RequestRecord, log: RequestLog | None) -> None:
+        """Send the request now, and append it to `log` once it has ended."""
+        posts, timeout, answers = self._sending.posts, self._sending.limits.timeout, list[bytes]()
         connection = self._free.pop() if self._free else await connected(self._address)
         record.sent = time.perf_counter()
         try:
-            async with asyncio.timeout(self._timeout):
-                record.messages.append(await connection.post(message))
+            async with asyncio.timeout(timeout):
+                answers.append(await connection.post(posts[record.index % len(posts)]))
             self._free.append(connection)
         except TimeoutError:
-            record.error = RequestTimeout.__name__, f"No answer in {self._timeout:g} s."
+            record.error = RequestTimeout.__name__, f"No answer in {timeout:g} s."
         except PostFailed as error:
             record.error = ServerError.__name__, str(error)
         finally:
             record.end = time.perf_counter()
             if record.error is not None:
                 connection.close()  # one that failed is not used again
-
-
-@dataclass(frozen=True)
-class Sending:
-    """A load for the client's process: a post for each request, whose answers have `new` tokens (0: labels)."""
-
-    job: Job
-    new: int
+        if log is not None:
+            log.add(record, answers, partial(_piece, self._sending.new))
 
 
 def open_client(address: str) -> Prepare:
-    """A client of the server at HOST:PORT; answers Sending with an Outcome."""
+    """A client of the server at HOST:PORT; answers Sending with a RequestLog."""
 
     def prepare(case: Sending) -> Run:
         return lambda: asyncio.run(_sent(address, case))
@@ -245,20 +243,19 @@ def open_client(address: str) -> Prepare:
     return prepare
 
 
-async def _sent(address: str, case: Sending) -> Outcome:
-    plan = case.job.plan
-    count = min(plan.callers if isinstance(plan, Closed) else OPEN_CONNECTIONS, MOST)
-    door = Door(address, case.job.limits.timeout, count)
-    await door.connect()
-    recorder = Recorder(partial(_piece, case.new), lambda words: (ServerError.__name__, words), False)
-    driver = Driver(case.job, door, recorder, lambda news: None)
+async def _sent(address: str, sending: Sending) -> RequestLog:
+    plan = sending.plan
+    transport = HttpTransport(address, sending)
+    await transport.connect(min(plan.callers if isinstance(plan, Closed) else OPEN_CONNECTIONS, MOST))
+    log = RequestLog(counts=bool(sending.new))
+    driver = Driver(plan, sending.limits, transport, log, lambda progress: None)
     gc.freeze()
     gc.disable()
     try:
         return await driver.run()
     finally:
         gc.enable()
-        await door.close()
+        await transport.close()
 
 
 def _piece(new: int, body: bytes) -> Piece:

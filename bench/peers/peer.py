@@ -16,8 +16,8 @@ from bench.peers.packages import Packages
 from hfx.errors import PeerFailed
 
 if TYPE_CHECKING:
-    from hfx.perf.builtin import Generated
-    from hfx.perf.load import Limits, Plan, RequestSet, Slo
+    from hfx.perf.load import Limits, Plan, RequestSet
+    from hfx.perf.loadgen.log import RequestLog
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Opened(ABC):
         The first of a kind is answered once before, uncounted. Raises PeerFailed.
         """
 
-    def load(self, plan: Plan, asks: RequestSet, limits: Limits, slo: Slo | None = None) -> Generated:
+    def load(self, plan: Plan, asks: RequestSet, limits: Limits) -> RequestLog:
         """Answer requests that come by PLAN. Raises PeerFailed, also where this peer answers none."""
         raise PeerFailed(f"{self.identity.title} has no way to answer requests one by one")
 

@@ -126,9 +126,10 @@ def batch(case: Case, asks: RequestSet) -> Batch:
 def _load_run(way: PeerWay, opened: Opened, case: Case, asks: RequestSet, round_: int) -> Run:
     """A peer that is a server takes the very load."""
     limits = _limits(case)
-    found = opened.load(case.plan, asks, limits)
+    log = opened.load(case.plan, asks, limits)
     subject = Subject(way.label, case.name, "peer", precision=way.precision, peer=way.name, protocol="http")
-    return run_of(found, subject, case.plan.load(asks.words, limits.words, case.name), round_)
+    load = case.plan.load(asks.words, limits.words, case.name)
+    return run_of(log, subject, load, case.plan, round=round_)
 
 
 def warm(ours: OpenedWay, case: Case, asks: RequestSet) -> None:

@@ -19,9 +19,8 @@ import tritonclient.http.aio
 
 from hfx.errors import FetchFailed
 from hfx.perf.load import Closed, Limits, Request, RequestSet
-from hfx.perf.measuring import MeasureSpec, server_target
+from hfx.perf.measuring import MeasureSpec, measure, server_target
 from hfx.perf.tools.install import fetch
-from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_rig import RECITAL
 from tests.triton.reciting import Recital
@@ -186,8 +185,8 @@ def test_perf_analyzer_measures(writing_server: EmbeddedServer, stream: bool) ->
     except FetchFailed as failure:
         pytest.skip(f"perf_analyzer can't be fetched: {failure}")
     ask = Request({"text_input": (PROMPT,), "max_tokens": (MANY if stream else TOKENS,)})
-    order = MeasureSpec(RequestSet((ask,), ""), Limits(requests=40), tool="perf_analyzer", stream=stream)
-    found = run_perf_analyzer(server_target(writing_server, RECITAL), Closed(4), order)
+    spec = MeasureSpec(RequestSet((ask,), ""), Limits(requests=40), tool="perf_analyzer", stream=stream)
+    found = measure(server_target(writing_server, RECITAL), Closed(4), spec)
     assert found.requests.succeeded == 40 and found.tokens is not None
     assert set(found.tokens.each) == {MANY if stream else TOKENS}
     assert (found.gaps is not None) == stream

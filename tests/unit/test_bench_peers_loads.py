@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from bench.peers.generated import asked, generated, now, text_load
+from bench.peers.generated import asked, log_of, now, text_load
 from bench.peers.loads import Line, Prompt, TextLoad, Times, alike, serve_batches
 from hfx.errors import PeerFailed
 from hfx.perf.load import Closed, Limits, Open, Request, RequestSet, Slo
-from hfx.perf.results.schema import Scalar
+from hfx.perf.loadgen.stats import run_of
+from hfx.perf.results.schema import Scalar, Subject
 
 STEP = 0.01
 
@@ -125,7 +126,8 @@ def test_plans() -> None:
 
 def test_figures() -> None:
     times = [Times(0.5 * n, first=0.5 * n + 0.1, end=0.5 * n + 0.3, read=4, written=5) for n in range(5)]
-    found = generated(times, Open(2.0), Slo.parse("ttft<200ms,latency<1s"), now())
+    plan, slo = Open(2.0), Slo.parse("ttft<200ms,latency<1s")
+    found = run_of(log_of(times, now()), Subject("a", "a", "peer"), plan.load("", ""), plan, slo)
     assert found.requests.sent == found.requests.succeeded == 5
     assert found.throughput == pytest.approx(2.0)
     assert found.tokens is not None and found.tokens.each == (5,) * 5

@@ -20,8 +20,8 @@ from hfx.cli.perf.live import Row, live
 from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, ServerOptions, SloOptions
 from hfx.client import ModelMetadata, TensorMetadata
 from hfx.errors import UsageError
-from hfx.perf.builtin import Progress
 from hfx.perf.load import Closed, Open
+from hfx.perf.loadgen.log import Progress
 from hfx.perf.results import read_result
 from tests.unit.client_servers import Script, grpc_server
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 import pytest
 
 from hfx.errors import LoadFailed, ModelUnknown, ServerUnreachable, UsageError
-from hfx.perf.builtin import Progress
 from hfx.perf.load import Closed, Limits, Open, Request, RequestSet, Slo
+from hfx.perf.loadgen.log import Progress
 from hfx.perf.measuring import MeasureSpec, Target, device_of, measure, metadata, nothing
 from hfx.perf.results import Requests
 from tests.unit.client_servers import Script, grpc_server

@@ -34,7 +34,7 @@ class ToolProcess:
         with output.open("wb") as file:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # which stays silent; locust can't wait for /dev/null
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -78,7 +78,7 @@ class ToolProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 @dataclass(frozen=True)
