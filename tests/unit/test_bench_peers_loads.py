@@ -136,7 +136,6 @@ def test_figures() -> None:
     assert found.ttft is not None and found.ttft.p50 == pytest.approx(100, rel=0.01)
     assert found.tpot is not None and found.tpot.p50 == pytest.approx(50, rel=0.01)
     assert found.goodput == 1.0
-    assert found.client is None
 
 
 def test_a_load_can_travel_to_a_process() -> None:

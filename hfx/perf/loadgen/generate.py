@@ -13,14 +13,14 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tritonclient.grpc import service_pb2
-
 from hfx import names
 from hfx.client import Client, ModelMetadata
 from hfx.client.address import Access, parse_address
-from hfx.metadata import check_values
-from hfx.client.tensors import datatype_of, to_bytes, to_tensors
+from hfx.client.grpc_transport import encode_request
+from hfx.client.tensors import to_tensors
+from hfx.client.transport import Request as InferRequest
 from hfx.errors import HfxError, ServerError, UsageError
+from hfx.metadata import check_values
 from hfx.perf.load import Limits, Open, Plan, Request, RequestSet, Slo, text_tensors
 from hfx.perf.loadgen.log import Progress, RequestLog
 from hfx.perf.loadgen.worker import Job
@@ -110,11 +110,8 @@ def counts_tokens(model: ModelMetadata) -> bool:
 
 
 def _encoded(request: Request, model: ModelMetadata) -> bytes:
-    message = service_pb2.ModelInferRequest(model_name=model.name)
-    for name, tensor in to_tensors(request.inputs, model.input_types).items():
-        message.inputs.add(name=name, datatype=datatype_of(tensor), shape=tensor.shape)
-        message.raw_input_contents.append(to_bytes(tensor))
-    return bytes(message.SerializeToString())
+    tensors = to_tensors(request.inputs, model.input_types)
+    return bytes(encode_request(InferRequest(model.name, tensors, (), "", 0.0)).SerializeToString())
 
 
 def _followed(pipe: Connection, watch: Watch | None, stop: threading.Event | None) -> RequestLog:
