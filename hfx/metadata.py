@@ -1,7 +1,7 @@
-"""What a served model takes and gives, and whether a request fits it.
+"""The tensors of a model, and whether a request fits them.
 
-A request is checked here before it is sent, so that a mistake is told by name and costs no way to the server. Ranges of
-values are the model's to know. This file must not know tasks or connections.
+A request is checked here before it is sent, so that a mistake is named and costs no call. Ranges of values are checked
+by the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ INTEGERS = {
     for bits in (8, 16, 32, 64)
     for name in (f"INT{bits}", f"UINT{bits}")
 }
+INT32_MAX = 2**31 - 1
 FLOATS = ("FP16", "FP32", "FP64")
+
+
+Value = str | int | float | bool
+Values = Mapping[str, Sequence[Value]]  # input tensor -> the values of one request
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,22 @@ class ModelMetadata:
         return {tensor.name: tensor.datatype for tensor in self.inputs}
 
 
+def check_text(text: object, role: str) -> str:
+    """`text` when it is a string that UTF-8 can carry; raises UsageError otherwise."""
+    if not isinstance(text, str):
+        raise UsageError(f"The {role} is of type {type(text).__name__}, not a string.", "Give a str.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"The {role} holds half of a surrogate pair at character {error.start}: that is no Unicode text.",
+            'Read its source with the right encoding, or replace such characters: text.encode("utf-8", "replace").',
+        ) from None
+    return text
+
+
 def check_values(model: ModelMetadata, values: Mapping[str, Sequence[object]]) -> None:
-    """Raise UsageError for an input that MODEL does not have, or a value that its type can't hold."""
+    """Raise UsageError for an input that `model` does not have, or a value that its type can't hold."""
     unknown = [name for name in values if name not in model.input_types]
     if unknown:
         raise UsageError(
@@ -57,7 +76,7 @@ def check_values(model: ModelMetadata, values: Mapping[str, Sequence[object]]) -
 
 
 def check_outputs(model: ModelMetadata, needed: Sequence[str]) -> None:
-    """Raise UsageError if MODEL does not give all that is NEEDED of an answer."""
+    """Raise UsageError if `model` lacks an output that is `needed`."""
     given = [tensor.name for tensor in model.outputs]
     missing = [name for name in needed if name not in given]
     if missing:

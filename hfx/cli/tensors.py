@@ -139,8 +139,7 @@ def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata
 
 def checked(request: Mapping[str, Any], model: ModelMetadata) -> Request:
     """`request` as lists of values that `model` takes; raises UsageError naming the first that it does not."""
-    from hfx.client.inputs import check_text
-    from hfx.metadata import check_values
+    from hfx.metadata import check_text, check_values
 
     values = {name: _listed(value) for name, value in request.items()}
     check_values(model, values)

@@ -7,14 +7,6 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hfx.client.inputs import (
-    Values,
-    check_text,
-    classification_values,
-    question_values,
-    text_values,
-    zero_shot_values,
-)
 from hfx.client.results import (
     Answer,
     Classification,
@@ -31,21 +23,27 @@ from hfx.client.results import (
 )
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
+from hfx.metadata import INT32_MAX, Values, check_text
 from hfx.names import (
     ANSWER,
+    CANDIDATE_LABELS,
+    CONTEXT,
     EMBEDDING,
     END,
     ENTITIES,
     FINISH_REASON,
     INPUT_TOKENS,
     LABEL,
+    MULTI_LABEL,
     OUTPUT_TOKENS,
+    QUESTION,
     SCORE,
     START,
     STREAM,
     STREAM_SUFFIX,
     TEXT_INPUT,
     TEXT_OUTPUT,
+    TOP_K,
 )
 
 if TYPE_CHECKING:
@@ -86,41 +84,51 @@ def infer(name: str) -> Callable[[Values], Call[dict[str, Array]]]:
 
 def classify(name: str, top_k: Count) -> Callable[[str], Call[Classification]]:
     """Text classification."""
-    return lambda text: Call(name, classification_values(text, top_k), decode_classification, (LABEL, SCORE))
+    options = _top_k(top_k)
+    return lambda text: Call(name, _text(text) | options, decode_classification, (LABEL, SCORE))
 
 
 def label_tokens(name: str) -> Callable[[str], Call[Entities]]:
     """Token classification."""
-    return lambda text: Call(name, text_values(text), decode_entities, (ENTITIES,))
+    return lambda text: Call(name, _text(text), decode_entities, (ENTITIES,))
 
 
 def answer(name: str) -> Callable[[tuple[str, str]], Call[Answer]]:
     """Question answering, of a question and a context."""
-    return lambda pair: Call(name, question_values(*pair), decode_answer, (ANSWER, SCORE, START, END))
+
+    def call(pair: tuple[str, str]) -> Call[Answer]:
+        values = {QUESTION: [check_text(pair[0], "question")], CONTEXT: [check_text(pair[1], "context")]}
+        return Call(name, values, decode_answer, (ANSWER, SCORE, START, END))
+
+    return call
 
 
 def embed(name: str) -> Callable[[str], Call[Embedding]]:
     """Feature extraction."""
-    return lambda text: Call(name, text_values(text), decode_embedding, (EMBEDDING,))
+    return lambda text: Call(name, _text(text), decode_embedding, (EMBEDDING,))
 
 
 def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Callable[[str], Call[Classification]]:
     """Zero-shot classification by candidate `labels`."""
-    candidates = labels if isinstance(labels, str) else list(labels)
-    return lambda text: Call(
-        name, zero_shot_values(text, candidates, top_k, multi_label), decode_classification, (LABEL, SCORE)
-    )
+    if isinstance(labels, str):
+        raise UsageError(f"The labels are one string, {labels!r}.", f"Give a list: {labels.split(',')!r}.")
+    options = {CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_top_k(top_k)}
+    if not options[CANDIDATE_LABELS]:
+        raise UsageError("There are no candidate labels.", "Give at least one.")
+    if multi_label is not None:
+        options[MULTI_LABEL] = [bool(multi_label)]
+    return lambda text: Call(name, _text(text) | options, decode_classification, (LABEL, SCORE))
 
 
 def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[Generation]]:
     """A generated text."""
     values = setting_values(settings)
-    return lambda text: Call(name, {TEXT_INPUT: [check_text(text, "text")], **values}, decode_generation, GENERATED)
+    return lambda text: Call(name, _text(text) | values, decode_generation, GENERATED)
 
 
 def stream(name: str, text: str, settings: GenerationSettings) -> Call[Piece]:
     """A generated text in pieces: the request is to the engine of `name`."""
-    values: Values = {TEXT_INPUT: [check_text(text, "text")], STREAM: [True], **setting_values(settings)}
+    values: Values = _text(text) | {STREAM: [True]} | setting_values(settings)
     return Call(check_text(name, "model's name") + STREAM_SUFFIX, values, decode_piece, GENERATED)
 
 
@@ -156,3 +164,15 @@ def check_iterable(items: Any) -> None:
     """Raise UsageError for what is neither a text nor an iterable of texts."""
     if isinstance(items, bytes) or not isinstance(items, Iterable):
         raise UsageError(f"The texts are of type {type(items).__name__}.", "Give a str, or a list of them.")
+
+
+def _text(text: str) -> dict[str, list[Any]]:
+    return {TEXT_INPUT: [check_text(text, "text")]}
+
+
+def _top_k(top_k: Count) -> dict[str, list[Any]]:
+    if top_k is None:
+        return {}
+    if isinstance(top_k, bool) or not isinstance(top_k, int) or not 1 <= top_k <= INT32_MAX:
+        raise UsageError(f"top_k is {top_k!r}.", "Give a whole number from 1 up, or leave it out for the model's own.")
+    return {TOP_K: [top_k]}

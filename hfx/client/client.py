@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from hfx.answering import map_all, ordered_map, pause
 from hfx.client import calls
-from hfx.client.address import Tls, access_of, parse_address
+from hfx.client.address import Tls
 from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
-from hfx.client.inputs import Values
 from hfx.client.results import Answer, Classification, Entities, Generation
 from hfx.client.retries import RetryPolicy, policy_of
 from hfx.client.session import Limits, Session
 from hfx.client.settings import Settings, merged
-from hfx.client.streams import Reading, TextStream
+from hfx.client.streams import TextStream
 from hfx.client.tasks import check_summarizer
 from hfx.client.transport import Transport, connect, run
 from hfx.errors import HfxError
-from hfx.metadata import ModelMetadata
+from hfx.metadata import ModelMetadata, Values
 
 if TYPE_CHECKING:
     from hfx.client.calls import Vectors
@@ -62,9 +61,7 @@ class Client:
         transport: Transport | None = None,
     ) -> None:
         limits, policy = Limits(timeout, max_in_flight, idle_timeout), policy_of(retries)
-        if transport is None:
-            address = parse_address(url)
-            transport = connect(address, access_of(address, headers, token, tls))
+        transport = transport or connect(url, headers, token, tls)
         self.url = transport.url
         self.max_in_flight = max_in_flight
         self._session = Session(transport, _sleep, limits, policy)
@@ -209,7 +206,7 @@ class Client:
     ) -> TextStream:
         """As `generate`, but the pieces of the text as they come: `with client.stream(…) as pieces: …`."""
         call = calls.stream(name, text, merged(settings, keywords))
-        return TextStream(Reading(self._session, name, call, timeout))
+        return TextStream(self._session, name, call, timeout)
 
     def close(self) -> None:
         """Close the connection; calls that are under way in other threads end with RequestCancelled."""

@@ -42,31 +42,18 @@ WORDS: tuple[tuple[str, Kind], ...] = (
     ("has no available versions", ServerBusy),  # the model is being unloaded
     ("Channel closed", RequestCancelled),
 )
+REFUSED = (
+    "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE ALREADY_EXISTS PERMISSION_DENIED UNAUTHENTICATED UNIMPLEMENTED "
+    "RESOURCE_EXHAUSTED 400 401 403 413 501"
+)
+# gRPC codes and HTTP statuses; empty: within a stream. Others are a ServerError.
 STATUSES: dict[str, Kind] = {
-    "UNAVAILABLE": ServerUnreachable,
-    "DEADLINE_EXCEEDED": RequestTimeout,
+    **dict.fromkeys(("", *REFUSED.split()), RequestRefused),
+    **dict.fromkeys(("UNAVAILABLE", "404", "502"), ServerUnreachable),
+    **dict.fromkeys(("DEADLINE_EXCEEDED", "408", "504"), RequestTimeout),
+    **dict.fromkeys(("429", "503"), ServerBusy),
     "NOT_FOUND": ModelUnknown,
     "CANCELLED": RequestCancelled,
-    "INVALID_ARGUMENT": RequestRefused,
-    "FAILED_PRECONDITION": RequestRefused,
-    "OUT_OF_RANGE": RequestRefused,
-    "ALREADY_EXISTS": RequestRefused,
-    "PERMISSION_DENIED": RequestRefused,
-    "UNAUTHENTICATED": RequestRefused,
-    "UNIMPLEMENTED": RequestRefused,
-    "RESOURCE_EXHAUSTED": RequestRefused,
-    "": RequestRefused,
-    "400": RequestRefused,
-    "401": RequestRefused,
-    "403": RequestRefused,
-    "404": ServerUnreachable,
-    "408": RequestTimeout,
-    "413": RequestRefused,
-    "429": ServerBusy,
-    "501": RequestRefused,
-    "502": ServerUnreachable,
-    "503": ServerBusy,
-    "504": RequestTimeout,
 }
 ADVICE: dict[Kind, str] = {
     ServerUnreachable: "Start one with `hfx serve`, or give the address of its gRPC port (HOST:PORT) or of its HTTP "

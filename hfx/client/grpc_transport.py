@@ -39,10 +39,6 @@ DIRECT = ("grpc.enable_http_proxy", 0)  # a proxy of the environment can't reach
 WITH_STATUS = ("triton_grpc_error", "true")
 
 
-class IdleTimeout(Exception):
-    """No message has come for too long."""
-
-
 class BlockingChannel:
     """A channel whose waits block the thread."""
 
@@ -81,8 +77,8 @@ class _BlockingMessages:
             try:
                 message = self._queue.get(timeout=timeout)
             except Empty:
-                raise IdleTimeout from None
-        if isinstance(message, grpc.RpcError):
+                raise TimeoutError from None
+        if isinstance(message, Exception):
             raise message
         return message
 
@@ -95,7 +91,7 @@ def _enqueue(call: Any, queue: SimpleQueue[Any]) -> None:
         for message in call:
             queue.put(message)
         queue.put(None)
-    except grpc.RpcError as error:
+    except Exception as error:  # raised where it is read
         queue.put(error)
 
 
@@ -145,7 +141,7 @@ class _AsyncMessages:
                 message = await self._channel._outcome(self._call, self._call.read())
         except TimeoutError:
             self._call.cancel()
-            raise IdleTimeout from None
+            raise
         return None if message is grpc.aio.EOF else message
 
     def cancel(self) -> None:
@@ -220,7 +216,7 @@ class _GrpcStream:
     async def read(self, timeout: float) -> dict[str, Array] | None:
         try:
             message = await self._messages.read(timeout)
-        except IdleTimeout:
+        except TimeoutError:
             raise errors.stillness(self._url, timeout) from None
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
             raise _failure(error, self._url, self._timeout) from error

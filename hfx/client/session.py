@@ -17,11 +17,10 @@ from typing import Any, TypeVar
 
 from hfx.client import errors
 from hfx.client.calls import Call
-from hfx.client.inputs import INT32_MAX, check_text
 from hfx.client.retries import Deadline, Retries, RetryPolicy
 from hfx.client.transport import PROBE_SECONDS, Request, Transport
 from hfx.errors import ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
-from hfx.metadata import ModelMetadata, check_outputs, check_values
+from hfx.metadata import INT32_MAX, ModelMetadata, check_outputs, check_text, check_values
 from hfx.names import MEMBER_SUFFIXES, TIMEOUT_MS
 
 Item = TypeVar("Item")

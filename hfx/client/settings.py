@@ -1,20 +1,20 @@
-"""How a generator is to write: one frozen value, given as an object or as keyword arguments.
+"""How a generator writes: one frozen value, given as an object or as keyword arguments.
 
-Owns the names of the settings, their types and what they mean. Ranges are checked by the model, which knows its own;
-they are told here for readers. This file must not know connections.
+Types are checked here, by the table of settings that the engine has too; ranges by the model, and named for readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from types import UnionType
 from typing import Any, Literal, TypedDict
 
-from hfx.client.inputs import Value
 from hfx.errors import UsageError
-from hfx.names import EARLY_STOPPING, SOURCE_LANG, STOP_WORDS, TARGET_LANG
+from hfx.metadata import Value
+from hfx.names import EARLY_STOPPING, STOP_WORDS
+from hfx.python_backends.engine.errors import InvalidRequest
+from hfx.python_backends.engine.generation_settings import SETTINGS
 
 EarlyStopping = bool | Literal["never"]
 Long = Literal["truncate", "chunk", "error"]
@@ -105,18 +105,16 @@ class GenerationSettings:
 
 
 FIELDS = tuple(field.name for field in fields(GenerationSettings))
-WHOLE = ("max_tokens", "min_tokens", "num_beams", "top_k", "seed", "no_repeat_ngram_size", "overlap")
-NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
-TYPES: Mapping[str, tuple[type | UnionType, str]] = {
-    **dict.fromkeys(WHOLE, (int, "a whole number")),
-    **dict.fromkeys(NUMBERS, (int | float, "a number")),
-    **dict.fromkeys((SOURCE_LANG, TARGET_LANG), (str, "a text, the code of a language")),
+TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "INT32": ((int,), "a whole number"),
+    "UINT64": ((int,), "a whole number"),
+    "FP32": ((int, float), "a number"),
+    "BOOL": ((bool,), "True or False"),
 }
-WORDS = {"long": ("truncate", "chunk", "error"), "merge": ("concat", "recursive")}
 
 
 def merged(settings: GenerationSettings | None, keywords: Settings) -> GenerationSettings:
-    """SETTINGS with KEYWORDS, which win; raises UsageError for a keyword or value that can't be."""
+    """`settings` with `keywords`, which win; raises UsageError for a keyword or value that can't be."""
     if settings is not None and not isinstance(settings, GenerationSettings):
         raise UsageError(
             f"The settings are of type {type(settings).__name__}.", "Give GenerationSettings(...), or keywords."
@@ -151,14 +149,13 @@ def _check(name: str, value: Any) -> None:
 
 
 def _allowed(name: str, value: Any) -> str:
-    """What the setting takes; empty if it takes VALUE."""
-    if name in WORDS:
-        return "" if value in WORDS[name] else " or ".join(f'"{word}"' for word in WORDS[name])
-    if name in TYPES:
-        kind, allowed = TYPES[name]
-        return "" if isinstance(value, kind) and not isinstance(value, bool) else allowed
-    if name == STOP_WORDS:
-        return "" if all(isinstance(word, str) and word for word in value) else "a list of texts, none of them empty"
-    if name == EARLY_STOPPING:
-        return "" if isinstance(value, bool) or value == "never" else 'True, False or "never"'
-    return "" if isinstance(value, bool) else "True or False"
+    """What the setting takes; empty if it takes `value`."""
+    setting = SETTINGS[name]
+    if setting.dtype in TYPES:
+        types, allowed = TYPES[setting.dtype]
+        return "" if type(value) in types else allowed
+    try:
+        setting.check(name, value)
+    except InvalidRequest as refusal:
+        return refusal.allowed
+    return ""

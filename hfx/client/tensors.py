@@ -1,7 +1,7 @@
 """Plain values as numpy arrays, and arrays as the bytes that both of Triton's protocols carry.
 
-Strings travel as BYTES tensors (little-endian length, then UTF-8). This file must not know models, tasks or
-protocols. Source: the KServe v2 protocol with Triton's binary tensor data extension.
+Strings are BYTES tensors: little-endian length, then UTF-8. Source: the KServe v2 protocol with Triton's binary tensor
+data extension.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hfx.client.inputs import check_text
 from hfx.errors import ServerError
+from hfx.metadata import check_text
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = Mapping[str, Array]
@@ -37,24 +37,24 @@ _NAMES = {dtype: name for name, dtype in DATA_TYPES.items()}
 
 
 def to_tensors(values: Mapping[str, Sequence[Any]], datatypes: Mapping[str, str]) -> dict[str, Array]:
-    """Tensors of shape [1, number of values] in the DATATYPES of the model's inputs."""
+    """Tensors of shape [1, number of values] in the `datatypes` of the model's inputs."""
     return {name: _tensor(name, list(items), datatypes[name]) for name, items in values.items()}
 
 
 def datatype_of(array: Array) -> str:
-    """Triton's name for the type of ARRAY; arrays of objects hold `bytes`."""
+    """Triton's name for the type of `array`; arrays of objects hold `bytes`."""
     return BYTES if array.dtype == np.object_ else _NAMES[array.dtype]
 
 
 def to_bytes(array: Array) -> bytes:
-    """The content of ARRAY as it travels."""
+    """The content of `array` as it travels."""
     if array.dtype != np.object_:
         return np.ascontiguousarray(array).tobytes()
     return b"".join(struct.pack("<I", len(item)) + item for item in array.ravel())
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], content: bytes) -> Array:
-    """The tensor NAME from what has travelled; BYTES become objects of `bytes`. Raises ServerError if it is damaged."""
+    """The tensor `name` from its bytes; BYTES become objects of `bytes`. Raises ServerError if it is damaged."""
     try:
         if datatype == BYTES:
             return _strings(content).reshape(tuple(shape))
@@ -64,7 +64,7 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], content: bytes) -
 
 
 def from_list(name: str, datatype: str, shape: Sequence[int], items: Sequence[Any]) -> Array:
-    """The tensor NAME from the values of a JSON answer. Raises ServerError if they are not of its type and shape."""
+    """The tensor `name` from the values of a JSON answer. Raises ServerError if they are not of its type and shape."""
     try:
         if datatype == BYTES:
             return _objects([item.encode() for item in items]).reshape(tuple(shape))

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hfx.client.address import Access, Address
+from hfx.client.address import Tls, access_of, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,25 +84,19 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     raise AssertionError("a blocking transport has suspended")
 
 
-def connect(address: Address, access: Access) -> Transport:
-    """A transport that blocks. The libraries of a protocol are imported when a client of it is made."""
+def connect(
+    url: str, headers: Mapping[str, str] | None, token: str | None, tls: Tls | None, *, for_asyncio: bool = False
+) -> Transport:
+    """A transport that blocks, or one for asyncio. The libraries of a protocol are imported when one is made."""
+    address = parse_address(url)
+    access = access_of(address, headers, token, tls)
     if address.protocol == "http":
-        from hfx.client.http_connections import BlockingConnection
+        from hfx.client.http_connections import AsyncConnection, BlockingConnection
         from hfx.client.http_transport import HttpTransport
 
-        return HttpTransport(BlockingConnection(address, access), address.url)
-    from hfx.client.grpc_transport import BlockingChannel, GrpcTransport
+        connection = AsyncConnection if for_asyncio else BlockingConnection
+        return HttpTransport(connection(address, access), url)
+    from hfx.client.grpc_transport import AsyncChannel, BlockingChannel, GrpcTransport
 
-    return GrpcTransport(BlockingChannel(address, access), address.url)
-
-
-def connect_async(address: Address, access: Access) -> Transport:
-    """A transport for asyncio."""
-    if address.protocol == "http":
-        from hfx.client.http_connections import AsyncConnection
-        from hfx.client.http_transport import HttpTransport
-
-        return HttpTransport(AsyncConnection(address, access), address.url)
-    from hfx.client.grpc_transport import AsyncChannel, GrpcTransport
-
-    return GrpcTransport(AsyncChannel(address, access), address.url)
+    channel = AsyncChannel if for_asyncio else BlockingChannel
+    return GrpcTransport(channel(address, access), url)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from hfx.client import ModelMetadata, Request, TensorMetadata
+from hfx.client import ModelMetadata, Request, TensorMetadata, calls
 from hfx.client.grpc_transport import decode_response, encode_request
 from hfx.client.http_messages import decode_infer, encode_infer
-from hfx.client.inputs import question_values, text_values, zero_shot_values
 from hfx.client.results import decode_answer, decode_classification, decode_embedding, decode_entities
 from hfx.client.tasks import check_summarizer, task_of
 from hfx.client.tensors import DATA_TYPES, Array, to_tensors
@@ -112,35 +111,40 @@ def test_values_become_tensors_of_one_row() -> None:
 @pytest.mark.parametrize("text", [None, b"bytes", 3, ["list"]])
 def test_what_is_no_string_is_refused_by_its_type(text: object) -> None:
     with pytest.raises(UsageError, match=type(text).__name__):
-        text_values(text)  # type: ignore[arg-type]
+        calls.embed("m")(text)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
 def test_half_a_surrogate_pair_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="surrogate"):
-        question_values("ok", text)
+        calls.answer("m")(("ok", text))
 
 
 def test_labels_in_one_string_are_refused_with_the_list_they_may_mean() -> None:
     with pytest.raises(UsageError) as caught:
-        zero_shot_values("text", "good,bad")
+        calls.zero_shot("m", "good,bad", None, None)
     assert "['good', 'bad']" in caught.value.fix
 
 
 def test_no_labels_are_refused() -> None:
     with pytest.raises(UsageError, match="no candidate labels"):
-        zero_shot_values("text", [])
+        calls.zero_shot("m", [], None, None)
 
 
 @pytest.mark.parametrize("top_k", [0, -1, 2**31, True, 1.5])
 def test_a_number_of_labels_that_makes_no_sense_is_refused(top_k: int) -> None:
     with pytest.raises(UsageError, match="top_k"):
-        zero_shot_values("text", ["a"], top_k=top_k)
+        calls.zero_shot("m", ["a"], None, top_k)
 
 
 def test_settings_that_are_left_out_are_not_sent() -> None:
-    assert set(zero_shot_values("text", ["a"])) == {"text_input", "candidate_labels"}
-    assert set(zero_shot_values("text", ["a"], 1, False)) == {"text_input", "candidate_labels", "top_k", "multi_label"}
+    assert set(calls.zero_shot("m", ["a"], None, None)("text").values) == {"text_input", "candidate_labels"}
+    assert set(calls.zero_shot("m", ["a"], False, 1)("text").values) == {
+        "text_input",
+        "candidate_labels",
+        "top_k",
+        "multi_label",
+    }
 
 
 def test_a_classification_keeps_the_order_of_its_labels() -> None:
