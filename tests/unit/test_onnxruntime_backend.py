@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, tokenize_files
+from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, relay_files, stream_files, tokenize_files
 from hfx.python_backends.onnxruntime.config import ConfigError, model_file
 from hfx.python_backends.onnxruntime.providers import providers, session_options
 from hfx.python_backends.onnxruntime.ragged import KINDS, BatchInput, Layout, Request, answer, check
@@ -491,13 +492,18 @@ def test_tensors_of_one_dimension_are_completed_without_batching(ragged_file: Pa
 # What lies in Triton's folders
 
 
-def test_every_file_to_deploy_exists_and_none_imports_hfx() -> None:
+def test_every_file_to_deploy_exists_and_imports_only_its_like() -> None:
     tasks = ("text-classification", "zero-shot-classification", "token-classification", "question-answering")
-    for files in (tokenize_files(), onnxruntime_files(), *(postprocess_files(task) for task in tasks)):
+    folders = (tokenize_files(), onnxruntime_files(), stream_files(), relay_files(), *map(postprocess_files, tasks))
+    for files in folders:
         assert "model.py" in files
-        for source in files.values():
+        for target, source in files.items():
             text = source.read_text(encoding="utf-8")
             assert "import hfx\n" not in text and "from hfx." not in text and "import hfx." not in text
+            for dots, module in re.findall(r"^ *from (\.+)([\w.]+) import", text, re.MULTILINE):
+                folder = Path(target).parents[len(dots) - 1]
+                path = folder / module.replace(".", "/")
+                assert {f"{path}.py", f"{path}/__init__.py"} & files.keys(), f"{target}: {dots}{module}"
     with pytest.raises(KeyError):
         postprocess_files("feature-extraction")
 

@@ -22,9 +22,10 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.engine.stats import Counters, Histogram
-from hfx.python_backends.responses.codes import _CODES, ENGINE_UNREACHABLE, code_of, reason_of
+from hfx.python_backends.responses.codes import _CODES, code_of, reason_of
 from hfx.python_backends.responses.figures import counts, histograms
 from hfx.python_backends.responses.orders import DECODED, LISTS, Order, read_order
+from hfx.python_backends.responses.reasons import ENGINE_UNREACHABLE
 from hfx.python_backends.responses.register import Register
 
 

@@ -6,6 +6,7 @@ Codes are names in pb.TritonError, which is not there yet while the stub imports
 from __future__ import annotations
 
 from ..engine.errors import DeadlineExceeded, DoesNotFit, Draining, InvalidRequest, QueueFull
+from .reasons import message
 
 # Kind, Triton's code, reason in the message; hfx/client/errors.py and docs/generation-serving.md have the same reasons.
 _CODES = (
@@ -16,7 +17,6 @@ _CODES = (
     (DeadlineExceeded, "CANCELLED", "DEADLINE_EXCEEDED"),
     (Exception, "INTERNAL", "FAILED"),
 )
-ENGINE_UNREACHABLE = "ENGINE_UNREACHABLE"  # the relay's: its engine has died, or is not there yet
 _REASONS = ((InvalidRequest, "invalid"), (DoesNotFit, "too_long"), (QueueFull, "queue_full"), (Draining, "draining"))
 REASONS = tuple(reason for _, reason in _REASONS)
 
@@ -29,11 +29,6 @@ def code_of(error: Exception) -> str:
 def message_of(error: Exception) -> str:
     """What a caller reads: `[hfx:REASON]`, for programs, and the error's own message."""
     return message(next(reason for kind, _, reason in _CODES if isinstance(error, kind)), str(error))
-
-
-def message(reason: str, text: str) -> str:
-    """`text` with its reason in front."""
-    return f"[hfx:{reason}] {text}"
 
 
 def reason_of(error: Exception) -> str | None:

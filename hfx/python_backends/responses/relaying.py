@@ -12,9 +12,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb
 
-from .codes import ENGINE_UNREACHABLE, message
 from .line import Line, connected, text_of
 from .outputs import output
+from .reasons import ENGINE_UNREACHABLE, message
 from .turns import Turns
 
 IDLE_SECONDS = 0.05
