@@ -21,7 +21,7 @@ from hfx.python_backends.engine.errors import (
     QueueFull,
     StepFailed,
 )
-from hfx.python_backends.engine.stats import Counters, Histogram
+from hfx.python_backends.engine.stats import Histogram, Stats
 from hfx.python_backends.responses.codes import _CODES, code_of, reason_of
 from hfx.python_backends.responses.figures import counts, histograms
 from hfx.python_backends.responses.orders import DECODED, LISTS, Order, read_order
@@ -145,12 +145,11 @@ def test_a_histogram_counts_by_upper_bounds() -> None:
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 7.0):
         histogram.observe(value)
-    found = histogram.snapshot()
-    assert (found.counts, found.sum) == ((2, 1, 1), 10.0)
+    assert (histogram.counts, histogram.sum) == ([2, 1, 1], 10.0)
 
 
 def test_figures_are_as_prometheus_expects() -> None:
-    counters = Counters(tokens=5, cancelled=2, deadlines=1)
+    counters = Stats(tokens=5, cancelled=2, deadlines=1)
     for seconds in (0.004, 0.004, 0.3, 100.0):
         counters.first_token.observe(seconds)
     stats = counters.snapshot(8, 3, 4, 9)

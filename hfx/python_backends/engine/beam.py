@@ -7,7 +7,7 @@ only concern requests that are over while others of their batch go on; here a re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,20 +30,6 @@ class Continuations:
     tokens: Array
     scores: Floats
     log_probs: Floats
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A finished beam."""
-
-    ids: tuple[int, ...]
-    score: float
-    reason: FinishReason
-    log_probs: tuple[float, ...] | None
-
-    def completion(self, index: int) -> Completion:
-        """It as the answer number `index`."""
-        return Completion(index, self.ids, self.reason, self.score, self.log_probs)
 
 
 class BeamSearch:
@@ -72,7 +58,7 @@ class BeamSearch:
         # The beams are equal at first: only one may speak.
         self._scores = np.full(self.rows, DEAD, np.float32)
         self._scores[0] = 0
-        self._finished: list[Hypothesis | None] = [None] * self.rows
+        self._finished: list[Completion | None] = [None] * self.rows
         self._finished_scores = np.full(self.rows, DEAD, np.float32)
 
     @property
@@ -113,7 +99,7 @@ class BeamSearch:
         finished = [each for each in self._finished if each is not None]
         running = [self._hypothesis(beam, self._length, "cancelled") for beam in range(self.rows)]
         best = [*finished, *running][: self._settings.num_return_sequences]
-        return tuple(Completion(i, each.ids, "cancelled", None, each.log_probs) for i, each in enumerate(best))
+        return tuple(replace(each, index=i, finish_reason="cancelled", score=None) for i, each in enumerate(best))
 
     def _best(self, values: Floats, ids: Array, log_probs: Floats | None) -> Continuations:
         scores = values[:, : self._width] + self._scores[:, None]
@@ -165,17 +151,17 @@ class BeamSearch:
         ]
         self._finished_scores = scores[order]
 
-    def _end(self, best: Continuations, column: int, score: np.float32) -> Hypothesis:
+    def _end(self, best: Continuations, column: int, score: np.float32) -> Completion:
         beam, token = best.beams[column], int(best.tokens[column])
         reason = self._endings.reason(self._ids[beam, self._start : self._length], token)
         body = self._hypothesis(beam, self._length, reason)
         log_probs = None if body.log_probs is None else (*body.log_probs, float(best.log_probs[column]))
-        return Hypothesis((*body.ids, token), float(score), reason, log_probs)
+        return replace(body, ids=(*body.ids, token), score=float(score), log_probs=log_probs)
 
-    def _hypothesis(self, beam: int, length: int, reason: FinishReason) -> Hypothesis:
+    def _hypothesis(self, beam: int, length: int, reason: FinishReason) -> Completion:
         ids = tuple(self._ids[beam, self._start : length].tolist())
         log_probs = tuple(self._log_probs[beam, : len(ids)].tolist()) if self.wants_log_probs else None
-        return Hypothesis(ids, float(DEAD), reason, log_probs)
+        return Completion(0, ids, reason, float(DEAD), log_probs)
 
     def _follow(self, parents: Array, tokens: Array, log_probs: Floats) -> None:
         new = slice(self._start, self._length)
@@ -201,5 +187,5 @@ class BeamSearch:
 
     def _completions(self) -> tuple[Completion, ...]:
         returned = self._finished[: self._settings.num_return_sequences]
-        nothing = Hypothesis((), float(DEAD), "length", () if self.wants_log_probs else None)
-        return tuple((each or nothing).completion(index) for index, each in enumerate(returned))
+        nothing = Completion(0, (), "length", float(DEAD), () if self.wants_log_probs else None)
+        return tuple(replace(each or nothing, index=index) for index, each in enumerate(returned))

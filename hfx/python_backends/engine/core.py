@@ -18,7 +18,7 @@ from .request import Event
 from .runner import MixFailed, Runner, carry_out
 from .scheduler import Scheduler
 from .search import Step
-from .stats import Counters
+from .stats import Stats
 
 Observer = Callable[[Plan, Scheduler], None]
 
@@ -28,7 +28,7 @@ class Core:
 
     def __init__(self, scheduler: Scheduler, runner: Runner, picker: Picker, observer: Observer | None = None) -> None:
         self.scheduler = scheduler
-        self.counters = Counters()
+        self.counters = Stats()
         self.jobs: dict[int, Job] = {}  # by arrival
         self._runner = runner
         self._picker = picker

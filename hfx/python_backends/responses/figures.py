@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..engine.stats import Distribution, Stats
+from ..engine.stats import Histogram, Stats
 from .codes import REASONS
 
 Kind = Literal["counter", "gauge"]
@@ -48,7 +48,7 @@ _READ: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ("hfx_deadline_exceeded_total", "counter", "Requests whose deadline passed", lambda stats: stats.deadlines),
 )
 _REFUSED = ("hfx_requests_refused_total", "Requests that were not taken, by reason")
-_HISTOGRAMS: tuple[tuple[str, str, Callable[[Stats], Distribution]], ...] = (
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[Stats], Histogram]], ...] = (
     (
         "hfx_time_to_first_token_seconds",
         "Seconds from a request's submission to its first token (of beams: to their end)",
@@ -76,7 +76,7 @@ def histograms(stats: Stats) -> Iterator[Figure]:
         yield from _histogram(name, description, of(stats))
 
 
-def _histogram(name: str, description: str, found: Distribution) -> Iterator[Figure]:
+def _histogram(name: str, description: str, found: Histogram) -> Iterator[Figure]:
     """Cumulative buckets, as histogram_quantile wants them. One addition each publishes any number of values."""
     total = 0
     for bound, count in zip((*map(str, found.bounds), "+Inf"), found.counts, strict=True):
