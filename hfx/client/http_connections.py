@@ -12,41 +12,18 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import httpx
 
 from hfx.client.address import Access, Address, Tls
 
+Headers = Mapping[str, str]
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64)
 TIMEOUTS = (TimeoutError, httpx.TimeoutException)  # what all waits here raise when the time is over
 # httpcore's names for the moments when a connection is there.
 CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
-
-
-@dataclass(frozen=True)
-class HttpRequest:
-    """A request to be sent: its path, and what it carries. Without a body it is a GET."""
-
-    path: str
-    body: bytes | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-
-    def build(self, client: httpx.Client | httpx.AsyncClient, timeout: float) -> httpx.Request:
-        """The request that `client` sends; each of its waits may take `timeout` seconds."""
-        method = "GET" if self.body is None else "POST"
-        return client.build_request(method, self.path, content=self.body, headers=self.headers, timeout=timeout)
-
-
-@dataclass(frozen=True)
-class HttpResponse:
-    """An answer."""
-
-    status: int
-    headers: Any
-    body: bytes
 
 
 class BlockingConnection:
@@ -56,21 +33,38 @@ class BlockingConnection:
         self._client = httpx.Client(**_options(address, access))
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    async def fetch(self, request: HttpRequest, timeout: float) -> HttpResponse:
-        """The whole answer."""
+    async def open(self, path: str, body: bytes | None, headers: Headers, timeout: float) -> httpx.Response:
+        """The beginning of the answer to a POST, or to a GET without a body; each of its waits has this timeout."""
+        request = _request(self._client, path, body, headers, timeout)
+        request.extensions["trace"] = self._trace
+        return self._client.send(request, stream=True)
+
+    async def read(self, answer: httpx.Response, timeout: float) -> bytes:
+        """The rest of the answer."""
         end = time.monotonic() + timeout
-        with closing(self.send(request, timeout)) as answer:
-            return HttpResponse(answer.status_code, answer.headers, b"".join(_until(end, answer.iter_bytes())))
+        parts = []
+        for part in answer.iter_bytes():
+            if time.monotonic() > end:
+                raise TimeoutError
+            parts.append(part)
+        return b"".join(parts)
 
-    def lines(self, request: HttpRequest) -> BlockingLines:
-        """The answer line by line."""
-        return BlockingLines(self, request)
+    def lines(self, answer: httpx.Response) -> Iterator[str]:
+        """The lines of the answer, for `next_line`."""
+        return answer.iter_lines()
 
-    def send(self, request: HttpRequest, timeout: float) -> httpx.Response:
-        """The beginning of the answer."""
-        sent = request.build(self._client, timeout)
-        sent.extensions["trace"] = self._trace
-        return self._client.send(sent, stream=True)
+    async def next_line(self, lines: Any, timeout: float) -> str | None:
+        """The next line, None at the end; the timeout is that of `open`."""
+        return next(lines, None)
+
+    async def leave(self, answer: httpx.Response) -> None:
+        """Close the answer: if it is not at its end, its connection too."""
+        answer.close()
+
+    def cancel(self, answer: httpx.Response) -> None:
+        """As `leave`, from any thread and from the garbage collector, which must not wait: a thread closes it."""
+        _hang_up(answer.extensions["network_stream"])
+        threading.Thread(target=answer.close, name="hfx-client-close", daemon=True).start()
 
     async def close(self) -> None:
         """Close all connections; threads that wait at one are woken."""
@@ -83,106 +77,58 @@ class BlockingConnection:
             self._connections.add(found["return_value"])
 
 
-class BlockingLines:
-    """The lines of one answer."""
-
-    def __init__(self, connection: BlockingConnection, request: HttpRequest) -> None:
-        self._connection = connection
-        self._request = request
-        self._answer: httpx.Response | None = None
-        self._lines: Iterator[str] = iter(())
-
-    async def open(self, timeout: float) -> HttpResponse | None:
-        """Send the request; the whole answer if it is an error, None otherwise."""
-        self._answer = answer = self._connection.send(self._request, timeout)
-        if not answer.is_success:
-            return HttpResponse(answer.status_code, answer.headers, answer.read())
-        self._lines = answer.iter_lines()
-        return None
-
-    async def next(self, timeout: float) -> str | None:
-        """The next line, None at the end; the timeout is that of `open`."""
-        return next(self._lines, None)
-
-    async def close(self) -> None:
-        """Close the answer's connection."""
-        if self._answer is not None:
-            self._answer.close()
-
-    def cancel(self) -> None:
-        """As `close`, from any thread and from the garbage collector, which must not wait: a thread closes it."""
-        if self._answer is not None:
-            _hang_up(self._answer.extensions["network_stream"])
-            threading.Thread(target=self._answer.close, name="hfx-client-close", daemon=True).start()
-
-
 class AsyncConnection:
-    """Connections whose waits are asyncio's; of one event loop."""
+    """As BlockingConnection, but the waits are asyncio's; of one event loop."""
 
     def __init__(self, address: Address, access: Access) -> None:
         self._client = httpx.AsyncClient(**_options(address, access))
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closings: set[asyncio.Task[None]] = set()
 
-    async def fetch(self, request: HttpRequest, timeout: float) -> HttpResponse:
-        """The whole answer."""
+    async def open(self, path: str, body: bytes | None, headers: Headers, timeout: float) -> httpx.Response:
+        """The beginning of the answer to a POST, or to a GET without a body."""
+        self._loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
-            answer = await self._client.send(request.build(self._client, timeout))
-        return HttpResponse(answer.status_code, answer.headers, answer.content)
+            return await self._client.send(_request(self._client, path, body, headers, timeout), stream=True)
 
-    def lines(self, request: HttpRequest) -> AsyncLines:
-        """The answer line by line."""
-        return AsyncLines(self, request)
+    async def read(self, answer: httpx.Response, timeout: float) -> bytes:
+        """The rest of the answer."""
+        async with asyncio.timeout(timeout):
+            return await answer.aread()
 
-    async def send(self, request: HttpRequest, timeout: float) -> httpx.Response:
-        """The beginning of the answer."""
-        return await self._client.send(request.build(self._client, timeout), stream=True)
+    def lines(self, answer: httpx.Response) -> AsyncIterator[str]:
+        """The lines of the answer, for `next_line`."""
+        return answer.aiter_lines()
 
-    def close_later(self, answer: httpx.Response) -> None:
-        """Close `answer` in a task of its own."""
-        task = asyncio.get_running_loop().create_task(answer.aclose())
-        self._closings.add(task)
-        task.add_done_callback(self._closings.discard)
+    async def next_line(self, lines: Any, timeout: float) -> str | None:
+        """The next line, None at the end."""
+        async with asyncio.timeout(timeout):
+            return await anext(lines, None)
+
+    async def leave(self, answer: httpx.Response) -> None:
+        """Close the answer: if it is not at its end, its connection too."""
+        await answer.aclose()
+
+    def cancel(self, answer: httpx.Response) -> None:
+        """As `leave`, from any thread and from the garbage collector."""
+        if self._loop is not None and not self._loop.is_closed():
+            _hang_up(answer.extensions["network_stream"])
+            self._loop.call_soon_threadsafe(self._leave_later, answer)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
 
+    def _leave_later(self, answer: httpx.Response) -> None:
+        task = asyncio.get_running_loop().create_task(answer.aclose())
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
 
-class AsyncLines:
-    """As BlockingLines."""
 
-    def __init__(self, connection: AsyncConnection, request: HttpRequest) -> None:
-        self._connection = connection
-        self._request = request
-        self._loop = asyncio.get_running_loop()
-        self._answer: httpx.Response | None = None
-        self._lines: AsyncIterator[str] | None = None
-
-    async def open(self, timeout: float) -> HttpResponse | None:
-        """Send the request; the whole answer if it is an error, None otherwise."""
-        async with asyncio.timeout(timeout):
-            self._answer = answer = await self._connection.send(self._request, timeout)
-            if not answer.is_success:
-                return HttpResponse(answer.status_code, answer.headers, await answer.aread())
-        self._lines = answer.aiter_lines()
-        return None
-
-    async def next(self, timeout: float) -> str | None:
-        """The next line, None at the end."""
-        assert self._lines is not None
-        async with asyncio.timeout(timeout):
-            return await anext(self._lines, None)
-
-    async def close(self) -> None:
-        """Close the answer's connection."""
-        if self._answer is not None:
-            await self._answer.aclose()
-
-    def cancel(self) -> None:
-        """As `close`, from any thread and from the garbage collector."""
-        if self._answer is not None and not self._loop.is_closed():
-            _hang_up(self._answer.extensions["network_stream"])
-            self._loop.call_soon_threadsafe(self._connection.close_later, self._answer)
+def _request(client: Any, path: str, body: bytes | None, headers: Headers, timeout: float) -> httpx.Request:
+    method = "GET" if body is None else "POST"
+    request: httpx.Request = client.build_request(method, path, content=body, headers=headers, timeout=timeout)
+    return request
 
 
 def _hang_up(connection: Any) -> None:
@@ -211,10 +157,3 @@ def _context(tls: Tls) -> ssl.SSLContext:
     if tls.certificate is not None:
         context.load_cert_chain(str(tls.certificate), str(tls.key))
     return context
-
-
-def _until(end: float, parts: Iterator[bytes]) -> Iterator[bytes]:
-    for part in parts:
-        if time.monotonic() > end:
-            raise TimeoutError
-        yield part

@@ -5,8 +5,10 @@ The connection blocks or is asyncio's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -15,11 +17,7 @@ from hfx.client import errors
 from hfx.client.http_connections import (
     TIMEOUTS,
     AsyncConnection,
-    AsyncLines,
     BlockingConnection,
-    BlockingLines,
-    HttpRequest,
-    HttpResponse,
 )
 from hfx.client.http_messages import (
     JSON,
@@ -40,6 +38,7 @@ from hfx.metadata import ModelMetadata
 from hfx.names import TEXT_OUTPUT
 
 OK = 200
+NO_HEADERS: Mapping[str, str] = {}
 
 
 class HttpTransport:
@@ -52,14 +51,12 @@ class HttpTransport:
     async def infer(self, request: Request) -> dict[str, Array]:
         """The output tensors, by name."""
         body, headers = encode_infer(request)
-        answer = await self._fetch(_sent(request.model, "infer", body, headers), request.timeout)
-        return decode_infer(answer.body, answer.headers)
+        answer, content = await self._fetch(_path(request.model, "/infer"), request.timeout, body, headers)
+        return decode_infer(content, answer.headers)
 
     def stream(self, request: Request) -> Stream:
         """The answers of a decoupled model; the request is sent with the first read."""
-        body, headers = encode_generate(request)
-        lines = self._connection.lines(_sent(request.model, "generate_stream", body, headers))
-        return _HttpStream(lines, self.url, request)
+        return _HttpStream(self._connection, self.url, request)
 
     async def is_live(self) -> bool:
         """Whether the server answers."""
@@ -71,16 +68,18 @@ class HttpTransport:
 
     async def models(self, timeout: float) -> list[str]:
         """The names of the ready models."""
-        asked = HttpRequest("/v2/repository/index", b'{"ready":true}', (("content-type", JSON),))
-        return decode_index((await self._fetch(asked, timeout)).body)
+        headers = {"content-type": JSON}
+        _, content = await self._fetch("/v2/repository/index", timeout, b'{"ready":true}', headers)
+        return decode_index(content)
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         """The inputs and outputs of `model`; of a generator, its task."""
-        found = decode_metadata(model, (await self._fetch(_sent(model, ""), timeout)).body)
+        _, content = await self._fetch(_path(model), timeout)
+        found = decode_metadata(model, content)
         if not any(tensor.name == TEXT_OUTPUT for tensor in found.outputs):
             return found
-        config = await self._fetch(_sent(model, "config"), timeout)
-        return replace(found, task=decode_parameter(config.body, TASK))
+        _, config = await self._fetch(_path(model, "/config"), timeout)
+        return replace(found, task=decode_parameter(config, TASK))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -88,69 +87,81 @@ class HttpTransport:
 
     async def _is(self, state: str) -> bool:
         try:
-            return (await self._connection.fetch(HttpRequest(f"/v2/health/{state}"), PROBE_SECONDS)).status == OK
-        except (httpx.HTTPError, TimeoutError):
+            await self._fetch(f"/v2/health/{state}", PROBE_SECONDS)
+        except ServerError:
             return False
+        return True
 
-    async def _fetch(self, sent: HttpRequest, timeout: float) -> HttpResponse:
-        try:
-            answer = await self._connection.fetch(sent, timeout)
-        except TIMEOUTS:
-            raise errors.lateness(self.url, timeout, "") from None
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            raise errors.broken(str(error) or type(error).__name__, self.url) from error
-        if answer.status != OK:
-            raise _refused(answer, self.url)
-        return answer
+    async def _fetch(
+        self, path: str, timeout: float, body: bytes | None = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> tuple[httpx.Response, bytes]:
+        """The answer and its body. Raises ServerError."""
+        deadline = Deadline(timeout)
+        with _translated(self.url, timeout):
+            answer = await self._connection.open(path, body, headers, timeout)
+            try:
+                content = await self._connection.read(answer, deadline.left())
+            finally:
+                await self._connection.leave(answer)
+        if answer.status_code != OK:
+            raise errors.failure(str(answer.status_code), error_text(content), self.url)
+        return answer, content
 
 
 class _HttpStream:
-    def __init__(self, lines: BlockingLines | AsyncLines, url: str, request: Request) -> None:
-        self._lines = lines
+    def __init__(self, connection: BlockingConnection | AsyncConnection, url: str, request: Request) -> None:
+        self._connection = connection
         self._url = url
         self._request = request
         self._deadline = Deadline(request.timeout)
-        self._opened = False
+        self._answer: httpx.Response | None = None
+        self._lines: Any = None
 
     async def read(self, timeout: float) -> dict[str, Array] | None:
-        left = self._deadline.left()
         if self._deadline.passes_within(0):
             raise errors.lateness(self._url, self._request.timeout, "")
-        try:
+        left = self._deadline.left()
+        with _translated(self._url, self._request.timeout, idle=timeout if timeout < left else None):
             found = await self._event(min(timeout, left))
-        except TIMEOUTS:
-            if timeout < left:
-                raise errors.stillness(self._url, timeout) from None
-            raise errors.lateness(self._url, self._request.timeout, "") from None
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            raise errors.broken(str(error) or type(error).__name__, self._url) from error
         if isinstance(found, str):
             raise errors.failure("", found, self._url)
         return found
 
     async def close(self) -> None:
-        await self._lines.close()
+        if self._answer is not None:
+            await self._connection.leave(self._answer)
 
     def cancel(self) -> None:
-        self._lines.cancel()
+        if self._answer is not None:
+            self._connection.cancel(self._answer)
 
     async def _event(self, timeout: float) -> dict[str, Array] | str | None:
-        if not self._opened:
-            refusal = await self._lines.open(timeout)
-            if refusal is not None:
-                raise _refused(refusal, self._url)
-            self._opened = True
-        while (line := await self._lines.next(timeout)) is not None:
+        """The tensors of the next event, its error's text, or None at the end."""
+        if self._answer is None:
+            body, headers = encode_generate(self._request)
+            path = _path(self._request.model, "/generate_stream")
+            self._answer = await self._connection.open(path, body, headers, timeout)
+            if self._answer.status_code != OK:
+                content = await self._connection.read(self._answer, timeout)
+                raise errors.failure(str(self._answer.status_code), error_text(content), self._url)
+            self._lines = self._connection.lines(self._answer)
+        while (line := await self._connection.next_line(self._lines, timeout)) is not None:
             event = decode_event(line, self._request.outputs)
             if event is not None:
                 return event
         return None
 
 
-def _sent(model: str, verb: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> HttpRequest:
-    path = f"/v2/models/{quote(model, safe='')}"
-    return HttpRequest(f"{path}/{verb}" if verb else path, body, tuple((headers or {}).items()))
+def _path(model: str, verb: str = "") -> str:
+    return f"/v2/models/{quote(model, safe='')}{verb}"
 
 
-def _refused(answer: HttpResponse, url: str) -> ServerError:
-    return errors.failure(str(answer.status), error_text(answer.body), url)
+@contextmanager
+def _translated(url: str, timeout: float, idle: float | None = None) -> Iterator[None]:
+    """Raise what the connection raises as errors of hfx; `idle` is the timeout if the deadline is not."""
+    try:
+        yield
+    except TIMEOUTS:
+        raise (errors.lateness(url, timeout, "") if idle is None else errors.stillness(url, idle)) from None
+    except (httpx.HTTPError, httpx.StreamError) as error:
+        raise errors.broken(str(error) or type(error).__name__, url) from error

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from hfx.client import AsyncClient, Client
-from hfx.errors import ServerError, ServerUnreachable, UsageError
+from hfx.errors import ServerError, ServerUnreachable
 
 # What a listener does with a connection: bytes to send at once, then whether it hangs up.
 BEHAVIOURS = {
@@ -143,32 +143,6 @@ def trickler() -> Iterator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_nobody_at_the_port_is_unreachable_at_once() -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))  # bound, not listening: nobody else gets it
-        began = time.monotonic()
-        with pytest.raises(ServerUnreachable, match="can't be reached"):
-            Client(f"127.0.0.1:{reserved.getsockname()[1]}").classify("name", "text")
-        assert time.monotonic() - began < 5
-
-
 def test_a_host_without_an_address_is_unreachable() -> None:
     with pytest.raises(ServerUnreachable, match=r"nohost\.invalid"):
         Client("nohost.invalid:8001", timeout=5).models()
-
-
-def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    with listener(b"", True) as proxy, listener(b"", True) as address:
-        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-            monkeypatch.setenv(name, f"http://{proxy}")
-        monkeypatch.delenv("no_proxy", raising=False)
-        with pytest.raises(ServerUnreachable) as caught:
-            Client(address, timeout=2).classify("name", "text")
-        assert proxy not in caught.value.message
-
-
-def test_a_closed_client_says_so() -> None:
-    client = Client("127.0.0.1:1")
-    client.close()
-    with pytest.raises(UsageError, match="closed"):
-        client.classify("name", "text")

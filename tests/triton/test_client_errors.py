@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -50,20 +49,6 @@ def test_many_texts_are_batched_and_come_back_in_order(server: EmbeddedServer, c
     assert [result.label for result in client.classify("toy", texts)] == [f"{len(text)} characters" for text in texts]
     after = server.statistics()["toy_tokenize"]
     assert after["execution_count"] - before["execution_count"] < len(texts)
-
-
-def test_threads_may_share_a_client(client: Client) -> None:
-    answers: dict[int, list[Classification]] = {}
-
-    def ask(length: int) -> None:
-        answers[length] = client.classify("toy", ["x" * length] * 50)
-
-    threads = [threading.Thread(target=ask, args=(length,)) for length in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all({a.label for a in answers[length]} == {f"{length} characters"} for length in range(8))
 
 
 def test_a_refusal_carries_the_model_s_words(client: Client) -> None:

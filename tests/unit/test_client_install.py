@@ -13,7 +13,6 @@ from tests.unit.client_servers import Script, grpc_server, http_server
 from tests.unit.wheels import build_wheel
 
 ABSENT = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tokenizers", "scipy", "safetensors")
-MOST_MILLISECONDS = 150  # the least of several runs, so that a busy machine does not fail it
 
 pytestmark = pytest.mark.slow
 
@@ -40,11 +39,6 @@ def out(python: Path, *words: str) -> str:
 def test_nothing_that_exports_or_runs_models_is_installed(python: Path) -> None:
     code = f"import importlib.util as u; print([name for name in {ABSENT!r} if u.find_spec(name)])"
     assert out(python, "-c", code).strip() == "[]"
-
-
-def test_the_import_is_fast_and_light(python: Path) -> None:
-    code = "import sys, time; t = time.perf_counter(); import hfx.client; print((time.perf_counter() - t) * 1000)"
-    assert min(float(out(python, "-c", code)) for _ in range(7)) < MOST_MILLISECONDS
 
 
 @pytest.mark.parametrize("serve", [grpc_server, http_server])

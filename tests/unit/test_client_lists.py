@@ -107,19 +107,15 @@ def test_a_text_gives_one_result() -> None:
     assert (result.label, result.score, result.truncated_tokens) == ("a", 0.5, 0)
 
 
-def test_a_list_gives_a_list_in_order() -> None:
+def test_a_list_gives_a_list_in_order_and_max_in_flight_are_sent_at_a_time() -> None:
+    transport, client = echo(most=4)
     texts = [str(number) for number in range(50)]
-    assert [result.label for result in echo()[1].classify("echo", texts)] == texts
+    assert [result.label for result in client.classify("echo", texts)] == texts
+    assert transport.most == 4
 
 
 def test_no_texts_give_no_results() -> None:
     assert echo()[1].classify("echo", []) == []
-
-
-def test_no_more_than_max_in_flight_are_on_their_way() -> None:
-    transport, client = echo(most=4)
-    client.classify("echo", (str(number) for number in range(50)))
-    assert transport.most == 4
 
 
 def test_no_more_than_max_in_flight_tasks_are_on_their_way() -> None:
