@@ -1,7 +1,4 @@
-"""The options that say how a server is reached, and the client that they make.
-
-This file must not know what a model is asked.
-"""
+"""The options that say how a server is reached, and the client that they make."""
 
 from __future__ import annotations
 

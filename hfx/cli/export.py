@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hfx.cli.figures import figures_line
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
 
@@ -154,10 +154,10 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
     lines = [f"Published {manifest.name} ({manifest.task}) to {repository}."]
     for device in ("cpu", "gpu"):
         if device in parity:
-            lines.append(f"  {device}: {figures_line(parity[device])}")
+            lines.append(f"  {device}: {_figures_line(parity[device])}")
             for runtime, figures in parity[device].get("reserve", {}).items():
                 reserve = {"precision": parity[device]["precision"], "runtime": runtime, **figures}
-                lines.append(f"  {device}, in reserve: {figures_line(reserve)}")
+                lines.append(f"  {device}, in reserve: {_figures_line(reserve)}")
     choice: Any = manifest.choices.get("cpu_runtime")
     if choice:
         lines.append(f"  cpu runtime: {choice['runtime']}{_times(choice['milliseconds'])}")
@@ -192,3 +192,44 @@ def _words(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {entry}" for key, entry in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _figures_line(figures: Mapping[str, Any]) -> str:
+    """The parity gate's figures of an encoder's file or a generator's engine, from a manifest's `parity`, as a line."""
+    if "unverified" in figures:
+        return f"{figures['precision']}, not verified on this machine: {figures['unverified']}"
+    return _generator_line(figures) if "forced" in figures else _encoder_line(figures)
+
+
+def _encoder_line(figures: Mapping[str, Any]) -> str:
+    return (
+        f"{figures['precision']}, {figures['requests']} requests: agreement {100 * figures['agreement']:.2f} %"
+        + (f" (and {100 * figures['ties']:.2f} % ties)" if figures["ties"] else "")
+        + f", "
+        f"score drift {figures['mean_drift']:.1e} (max {figures['max_drift']:.1e}), "
+        f"largest difference {figures['delta']:.1e}, alone and in a batch "
+        + ("equal to the bit" if figures["company"] == 0 else f"within {figures['company']:.1e}")
+    )
+
+
+def _generator_line(figures: Mapping[str, Any]) -> str:
+    forced, beams = figures["forced"], figures["beams"]
+    kinds = {"greedy": figures["greedy"], **({f"{beams['num_beams']} beams": beams} if beams else {})}
+    same = ", ".join(
+        f"{name} {100 * each['same']:.1f} % of {each['texts']}"
+        + (f" (and {100 * each['ties']:.1f} % ties)" if each["ties"] else "")
+        for name, each in kinds.items()
+    )
+    other = sum(each["company"] for each in kinds.values())
+    runtime = f" on {figures['runtime']}" if "runtime" in figures else ""
+    return (
+        f"{figures['precision']}{runtime}, {forced['positions']} tokens of {forced['texts']} texts: agreement "
+        f"{100 * figures['agreement']:.2f} %"
+        + (f" (beside {100 * forced['ties']:.2f} % ties)" if forced["ties"] else "")
+        + f", largest difference of a logit {forced['delta']:.1e}, same texts: {same}, "
+        + (
+            "alone and in a batch equal to the bit"
+            if other == 0
+            else f"{other} texts whose last bits depend on the batch"
+        )
+    )

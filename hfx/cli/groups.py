@@ -1,7 +1,6 @@
 """Options that belong together, as one frozen dataclass: a command's parameter of such a type stands for its fields.
 
-Each field is an option in typer's annotations, and its name is what it sets (a tensor, an argument). This file must not
-know what any option means.
+Each field is an option in typer's annotations, and its name is what it sets (a tensor, an argument).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What `hfx infer` is asked to answer: words of the command line, lines of text, or JSON lines.
+"""The input of `hfx infer`: words of the command line, lines of text, or JSON lines.
 
-Each becomes an Entry that knows where it stands, one at a time and never all at once. What can't be read is an entry,
-too, so that it costs no other its answer. This file must not know models or tasks.
+Entries are read one at a time. What can't be read is an entry, too, so that the others are answered.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@
     HfxError
       UsageError              a value, setting or address that can't be taken; nothing was sent
       ServerError             the server failed; `status`, `model` and `request_id` tell at what
-        ServerUnreachable       nobody listens, or the connection broke: tried again
+        ServerUnreachable       nothing listens, or the connection broke: tried again
         ServerBusy              its queue is full, or it takes no more requests: tried again
         RequestTimeout          no answer in time, or nothing new of a stream for too long
         RequestCancelled        the request was ended before its answer was complete

@@ -1,6 +1,6 @@
-"""Where a server is and how it may be talked to: protocol, host and port, TLS, headers and token.
+"""The address of a server, and what connections to it carry: TLS, headers and a token.
 
-Owns what may go over which wire: a token never travels in plain text to another machine. It must not know messages.
+A token never travels in plain text to another machine.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Access:
 
 
 def parse_address(url: str) -> Address:
-    """URL's parts; raises UsageError for what is no address."""
+    """The parts of `url`; raises UsageError for what is no address."""
     try:
         parts = urlsplit(url if "://" in url else f"grpc://{url}")
         port = parts.port or (USUAL_PORTS.get(parts.scheme) if parts.port is None else None)

@@ -1,7 +1,6 @@
 """Requests and answers as bodies of Triton's HTTP protocol: binary tensors of plain calls, JSON events of streams.
 
-Owns the bodies' form and nothing of how they travel. Source: the KServe v2 protocol with Triton's binary tensor data
-extension, and its generate extension.
+Source: the KServe v2 protocol with Triton's binary tensor data extension, and its generate extension.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def error_text(body: bytes) -> str:
 
 
 def _parsed(text: str | bytes) -> Any:
-    """TEXT's JSON value; raises ValueError for what is none, or nested without end."""
+    """The JSON value of `text`; raises ValueError for what is none, or nested without end."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -1,7 +1,4 @@
-"""Requests to Triton's HTTP endpoints, and their failures as errors of hfx.
-
-The connection blocks or is asyncio's.
-"""
+"""Requests to Triton's HTTP endpoints, and their failures as errors of hfx."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def decode_generation(outputs: Tensors) -> Generation:
 
 
 def joined(pieces: Sequence[Piece]) -> Generation:
-    """The text that PIECES are of; without the last piece, it has been cancelled."""
+    """The text of `pieces`; without the last piece, it has been cancelled."""
     last = pieces[-1] if pieces else Piece("")
     return Generation(
         text="".join(piece.text for piece in pieces),
@@ -220,17 +220,17 @@ def joined(pieces: Sequence[Piece]) -> Generation:
 
 
 def _tensor(outputs: Tensors, name: str) -> Array:
-    """The tensor NAME; raises ServerError if the answer lacks it."""
+    """The tensor `name`; raises ServerError if the answer lacks it."""
     if name not in outputs:
         raise ServerError(
             f"The model's answer has no tensor {name!r} but {', '.join(sorted(outputs)) or 'none at all'}.",
-            "Is it a model for this task? `hfx list` tells.",
+            "Is it a model for this task? `hfx list` shows the tasks.",
         )
     return outputs[name]
 
 
 def _scalar(outputs: Tensors, name: str) -> Any:
-    """The only value of tensor NAME."""
+    """The only value of tensor `name`."""
     array = _tensor(outputs, name)
     if array.size != 1:
         raise ServerError(f"The model's tensor {name!r} has {array.size} values instead of one.")
@@ -238,19 +238,19 @@ def _scalar(outputs: Tensors, name: str) -> Any:
 
 
 def _text(outputs: Tensors, name: str) -> str:
-    """The only value of tensor NAME, a string."""
+    """The only value of tensor `name`, a string."""
     return _as_text(_scalar(outputs, name), name)
 
 
 def _as_text(value: object, name: str) -> str:
-    """VALUE of tensor NAME as a string."""
+    """`value` of tensor `name` as a string."""
     if not isinstance(value, bytes):
         raise ServerError(f"The model's tensor {name!r} holds no text.")
     return value.decode("utf-8", "replace")
 
 
 def _number(outputs: Tensors, name: str) -> int:
-    """The only value of tensor NAME, a whole number."""
+    """The only value of tensor `name`, a whole number."""
     value = _scalar(outputs, name)
     if not isinstance(value, int):
         raise ServerError(f"The model's tensor {name!r} holds no whole number.")

@@ -1,8 +1,4 @@
-"""Which task a served model answers, told by its configuration's parameter `task` or else by its tensors.
-
-A client knows a model's inputs and outputs from the server, and needs no manifest. One row a task; this file must not
-know texts or results.
-"""
+"""The task of a served model: its configuration's parameter `task`, or else what its tensors fit."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ SUMMARIZERS = (Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION)
 
 
 def task_of(model: ModelMetadata) -> Task:
-    """The task of MODEL; raises RequestRefused for a model that takes no text or gives no known result.
+    """The task of `model`; raises RequestRefused for a model that takes no text or gives no known result.
 
     Generators have the same tensors whatever they were trained for: one whose configuration does not tell is a
     text-generation.
@@ -54,7 +50,7 @@ def task_of(model: ModelMetadata) -> Task:
 
 
 def check_summarizer(model: ModelMetadata) -> None:
-    """Raise UsageError if MODEL is known not to summarize; a generator that does not tell its task may."""
+    """Raise UsageError if `model` is known not to summarize; a generator of unknown task may."""
     task = task_of(model)
     if task not in SUMMARIZERS and (model.task or task is not Task.TEXT_GENERATION):
         raise UsageError(
