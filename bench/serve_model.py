@@ -57,7 +57,6 @@ def with_words(checkpoint: Path, target: Path) -> None:
 def export(checkpoint: str, folder: str) -> None:
     """`hfx export` without the gate: random weights answer with near ties, so there is nothing to compare."""
     from hfx.exporter import pipeline
-    from hfx.exporter.generation import steps
     from hfx.exporter.options import ExportOptions
     from hfx.exporter.plan import make_plan
     from hfx.exporter.source import open_checkpoint
@@ -72,9 +71,8 @@ def export(checkpoint: str, folder: str) -> None:
         force=True,
         command="python -m bench.serve",
     )
-    gate = (steps.answer_in_torch, steps.compare_engines, steps.measure_on_data)
-    kept = tuple(step for step in steps.STEPS if step.run not in gate)
-    pipeline.export(make_plan(open_checkpoint(checkpoint), options), contextlib.nullcontext, kept)
+    plan = make_plan(open_checkpoint(checkpoint), options)
+    pipeline.export(plan, contextlib.nullcontext, pipeline.without_gate(plan))
 
 
 def parameters(folder: Path) -> Mapping[str, int]:

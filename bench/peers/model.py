@@ -76,7 +76,7 @@ def _generator(checkpoint: object, task: str) -> Reading:
 
 
 def _classifier(checkpoint: object, task: str) -> Reading:
-    from hfx.exporter.plan import longest_input
+    from hfx.exporter.encoder.plan import longest_input
     from hfx.exporter.tasks import find_task
 
     if task != Task.TEXT_CLASSIFICATION:

@@ -155,7 +155,6 @@ def exported(checkpoint: Path | str, task: str, precision: str, slots: int | Non
 def export(checkpoint: str, task: str, precision: str, slots: int | None, folder: str) -> None:
     """`hfx export` without the gate."""
     from hfx.exporter import pipeline
-    from hfx.exporter.generation import steps
     from hfx.exporter.options import ExportOptions
     from hfx.exporter.plan import make_plan
     from hfx.exporter.source import open_checkpoint
@@ -171,7 +170,5 @@ def export(checkpoint: str, task: str, precision: str, slots: int | None, folder
         force=True,
         command="python -m bench.peers",
     )
-    all_steps: Any = steps.STEPS if task in GENERATION_TASKS else pipeline.STEPS
-    gate = ("answer_in_torch", "compare_engines", "compare_answers", "measure_on_data")
-    kept = tuple(step for step in all_steps if step.run.__name__ not in gate)
-    pipeline.export(make_plan(open_checkpoint(checkpoint), options), lambda title: contextlib.nullcontext(), kept)
+    plan = make_plan(open_checkpoint(checkpoint), options)
+    pipeline.export(plan, contextlib.nullcontext, pipeline.without_gate(plan))

@@ -48,23 +48,19 @@ def command(
         raise UsageError("--input-column, --target-column, --metric and --min are about --data.", "Add --data F.csv.")
     if minimum is not None and max_drop is not None:
         raise UsageError("--min and --max-drop exclude each other.", "Leave one of them out.")
-    from hfx.exporter import verify as encoders
-    from hfx.exporter.generation import verify as generators
-    from hfx.exporter.verify import DataOptions
+    from hfx.exporter.verify import DataOptions, against_checkpoint, on_data, open_published
     from hfx.repository import recover
-    from hfx.repository.catalog import model as read_model
 
     report = reporter(context)
     recover(repository)
-    task = read_model(repository, name).task
+    published = open_published(repository, name)
+    task = published.task.task
     options = DataOptions(data, tuple(input_column or ()), target_column, metric, minimum, max_drop) if data else None
     figures: dict[str, Any] = {"name": name, "task": str(task), "device": device.value, "url": url or None}
-    verify: Any = generators if task in GENERATION_TASKS else encoders
-    published = verify.open_published(repository, name)
     with report.progress("Verifying"), _model(repository, name, task, device.value, url) as ask:
-        figures["parity"] = verify.against_checkpoint(published, ask, device.value, max_drop)
+        figures["parity"] = against_checkpoint(published, ask, device.value, max_drop)
         if options is not None:
-            figures["data"] = verify.on_data(published, ask, options)
+            figures["data"] = on_data(published, ask, options)
     report.result(figures, _lines(figures))
 
 

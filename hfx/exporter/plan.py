@@ -1,93 +1,68 @@
 """The frozen plan of an export: all that will be built, decided and checked before any work is done.
 
-Owns the plan of encoders and the choice between kinds of models. Reads a checkpoint's small JSON files and the
-options; loads no weight and imports no torch.
+A plan reads a checkpoint's small JSON files and the options, and no weight. The kinds are encoder/plan.py and
+generation/plan.py.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
-from hfx.errors import UsageError
-from hfx.exporter.config_file import tokenizer_limit
-from hfx.exporter.encoders import ENCODERS, Encoder, check_encoder
-from hfx.exporter.generation.plan import GeneratorPlan, make_generator_plan
-from hfx.exporter.generation.tasks import is_generator
-from hfx.exporter.options import (
-    GENERATOR_OPTIONS,
-    CpuRuntime,
-    Exporter,
-    ExportOptions,
-    Graph,
-    Precision,
-    checked_max_length,
-    precisions,
-    refuse_foreign,
-    shared_plan,
-)
-from hfx.exporter.sentence_transformers import read_max_length, read_pooling
+from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.generation.tasks import GenerationTask, is_generator
+from hfx.exporter.options import CpuRuntime, ExportOptions, Precision
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks import ALIASES, EncoderTask, find_task, infer_task
-from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
-from hfx.names import Task
-from hfx.releases import Release
+from hfx.exporter.tasks import ALIASES, EncoderTask
+from hfx.local import Device
+from hfx.names import check_name, default_name
+from hfx.releases import Release, release
 
-# LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
-OPSET = 18
-DEFAULT_MAX_BATCH_SIZE = 64
-LARGEST_MAX_BATCH_SIZE = 1024
-# Sequences are padded to the next of these. Padding is compute: on a mix of sentences and paragraphs these waste 9 %,
-# doubling widths 39 %. 16 is the least: below it, OpenVINO's vector kernels take another path and the last bit of an
-# answer would depend on its neighbours' lengths.
-WIDTHS = (
-    *range(16, 65, 8),
-    *range(80, 257, 16),
-    *range(288, 513, 32),
-    *range(576, 1025, 64),
-    *range(1152, 2049, 128),
-    *range(2304, 4097, 256),
-    *range(4608, 8193, 512),
-)
-FALLBACK_MAX_LENGTH = 512
+# What made the graph: hfx's own blocks from a generator's tensors, torch's tracer, or optimum.
+Graph = Literal["own", "traced", "optimum"]
+# What an asked precision means on CPU and GPU.
 PRECISIONS: Mapping[str | None, tuple[Precision, Precision]] = {
     None: ("fp32", "fp16"),
     "fp32": ("fp32", "fp32"),
     "int8": ("int8", "fp16"),
+    "int4": ("int4", "fp16"),
     "fp16": ("fp16", "fp16"),
 }
+SHORTEST = 8  # tokens: room for the special ones of a pair and a few words
 
 
-@dataclass(frozen=True)
-class ExportPlan:
-    """What will be built of an encoder. A precision is None where nothing is built for that device."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What every plan says. A precision is None where nothing is built for that device; `max_length` is in tokens."""
 
     name: str
-    task: EncoderTask
+    task: EncoderTask | GenerationTask
     checkpoint: Checkpoint
     repository: Path
     cpu_precision: Precision | None
     gpu_precision: Precision | None
     cpu_runtime: CpuRuntime
-    exporter: Exporter
-    release: Release
-    opset: int
-    max_batch_size: int
+    graph: Graph
     max_length: int
-    widths: tuple[int, ...]
+    release: Release
     threads: int
-    aggregation: str | None
     verify_data: tuple[Path, ...]
     max_drop: float | None
     force: bool
     command: str
 
     @property
-    def graph(self) -> Graph:
-        """By what the graph is made."""
-        return "optimum" if self.exporter == "optimum" else "traced"
+    def built(self) -> dict[Device, Precision]:
+        """The devices that something is built for, with their precisions."""
+        both: dict[Device, Precision | None] = {"cpu": self.cpu_precision, "gpu": self.gpu_precision}
+        return {device: precision for device, precision in both.items() if precision}
+
+    def details(self) -> dict[str, object]:
+        """What `describe` says of the fields that only plans of a kind have."""
+        return {}
 
     def describe(self) -> dict[str, object]:
         """The plan as it is printed by `--dry-run`."""
@@ -102,24 +77,20 @@ class ExportPlan:
             "cpu_runtime": self.cpu_runtime,
             "graph": self.graph,
             "triton": self.release.tag,
-            "onnxruntime": self.release.ort,
-            "opset": self.opset,
-            "max_batch_size": self.max_batch_size,
             "max_length": self.max_length,
-            "widths": list(self.widths),
+            **self.details(),
             "threads": self.threads,
-            "aggregation": self.aggregation,
             "verify_data": [str(path) for path in self.verify_data],
             "max_drop": self.max_drop,
             "replaces": self.force and (self.repository / self.name).exists(),
         }
 
 
-Plan = ExportPlan | GeneratorPlan
-
-
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
     """Decide everything about the export of `checkpoint`; UsageError or CheckpointUnsupported where it can't be."""
+    from hfx.exporter.encoder.plan import make_encoder_plan
+    from hfx.exporter.generation.plan import make_generator_plan
+
     if options.task in ALIASES:
         options = replace(options, task=ALIASES[options.task])
     if is_generator(checkpoint, options.task):
@@ -127,78 +98,69 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
     return make_encoder_plan(checkpoint, options)
 
 
-def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> ExportPlan:
-    """Decide everything about the export of an encoder."""
-    task = find_task(options.task) if options.task else infer_task(checkpoint)
-    refuse_foreign(options, GENERATOR_OPTIONS, task.task)
-    check_encoder(checkpoint, task.task)
-    _check_exporter(options.exporter)
-    settings = task.postprocess_settings
-    if settings is not None:
-        settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
-    if task.headless:
-        read_pooling(checkpoint.folder)
-    cpu, gpu = precisions(options, PRECISIONS, "encoder tasks", "fp32, fp16 (GPU) or int8 (CPU)")
-    max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
-    return ExportPlan(
-        **shared_plan(checkpoint, options),
-        task=task,
-        cpu_precision=cpu,
-        gpu_precision=gpu,
-        cpu_runtime=options.cpu_runtime,
-        exporter=options.exporter,
-        opset=OPSET,
-        max_batch_size=_max_batch_size(options.max_batch_size),
-        max_length=max_length,
-        widths=widths_up_to(max_length),
-        aggregation=_aggregation(options.aggregation, task),
-    )
+def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) -> dict[str, Any]:
+    """The fields of a Plan that its kind does not decide, which has `int4` or not; UsageError for a refused option."""
+    target = release(options.triton)
+    if options.max_drop is not None and not 0 <= options.max_drop <= 1:
+        raise UsageError(f"--max-drop {options.max_drop} is out of range.", "It is a share: 0.01 is one point of 100.")
+    for path in options.verify_data:
+        if not path.is_file():
+            raise UsageError(f"There is no file {path} (--verify-data).", "Pass a CSV or TSV file with a header.")
+    cpu, gpu = _precisions(options, int4)
+    return {
+        "name": check_name(options.name) if options.name else default_name(checkpoint.id),
+        "checkpoint": checkpoint,
+        "repository": options.repository,
+        "cpu_precision": cpu,
+        "gpu_precision": gpu,
+        "cpu_runtime": options.cpu_runtime,
+        "release": target,
+        "threads": os.cpu_count() or 1,
+        "verify_data": options.verify_data,
+        "max_drop": options.max_drop,
+        "force": options.force,
+        "command": options.command,
+    }
 
 
-def _check_exporter(exporter: Exporter) -> None:
-    if exporter == "optimum" and importlib.util.find_spec("optimum") is None:
+def refuse_options(options: ExportOptions, others: Mapping[str, str], task: str) -> None:
+    """Raise UsageError where an option of the other kind was given; `others` are fields and how they are typed."""
+    for field, option in others.items():
+        if getattr(options, field) != getattr(ExportOptions, field):
+            raise UsageError(f"The export of a {task} model does not take {option}.", f"Leave {option} out.")
+
+
+def _precisions(options: ExportOptions, int4: bool) -> tuple[Precision | None, Precision | None]:
+    """What is built for CPU and GPU (None: nothing); UsageError for a precision that a device or the kind has not."""
+    precision = options.precision
+    if precision not in PRECISIONS or (precision == "int4" and not int4):
+        kind, integers = ("generators", "int8 or int4") if int4 else ("encoder tasks", "int8")
+        raise UsageError(f"--precision {precision} is not for {kind}.", f"Choose fp32, fp16 (GPU) or {integers} (CPU).")
+    if precision == "fp16" and options.device != "gpu":
         raise UsageError(
-            "--exporter optimum needs optimum, which is not installed.",
-            "Leave it out, or install hfx[optimum] in an environment of its own: optimum wants transformers 4.57.",
+            "fp16 is for GPUs: no CPU runtime computes faster in it.", "Add --device gpu, or use --quantize."
         )
+    if precision in ("int8", "int4") and options.device == "gpu":
+        raise UsageError(f"{precision} is for CPUs; the GPU file is fp16.", "Leave it out, or use --device both.")
+    cpu, gpu = PRECISIONS[precision]
+    return (cpu if options.device != "gpu" else None), (gpu if options.device != "cpu" else None)
 
 
-def widths_up_to(max_length: int) -> tuple[int, ...]:
-    """The widths of a model that reads `max_length` tokens; the last one is `max_length` itself."""
-    return (*(width for width in WIDTHS if width < max_length), max_length)
+def checked_max_length(requested: int | None, longest: int, shortest: int = SHORTEST) -> int:
+    """`--max-length`, or what the checkpoint reads, which must be `shortest` at least.
 
-
-def _max_batch_size(wanted: int | None) -> int:
-    chosen = DEFAULT_MAX_BATCH_SIZE if wanted is None else wanted
-    if not 1 <= chosen <= LARGEST_MAX_BATCH_SIZE:
-        raise UsageError(f"--max-batch-size {chosen} is out of range.", f"Choose 1 to {LARGEST_MAX_BATCH_SIZE}.")
-    return chosen
-
-
-def _aggregation(wanted: str | None, task: EncoderTask) -> str | None:
-    """How tokens are joined to entities; None for every other task."""
-    if task.task is not Task.TOKEN_CLASSIFICATION:
-        if wanted:
-            raise UsageError(f"--aggregation is for token-classification, not {task.task}.", "Leave it out.")
-        return None
-    if wanted not in (None, *AGGREGATIONS):
-        raise UsageError(f"There is no aggregation {wanted!r}.", f"Choose one of {', '.join(AGGREGATIONS)}.")
-    return wanted or DEFAULT_AGGREGATION
-
-
-def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
-    """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say."""
-    config, limits = checkpoint.config, []
-    positions = config.get("max_position_embeddings")
-    if isinstance(positions, int) and positions > 0:
-        padding = config.get("pad_token_id")
-        encoder = ENCODERS.get(checkpoint.model_type, Encoder())
-        offset = (padding if isinstance(padding, int) else 1) + 1 if encoder.positions_after_padding else 0
-        limits.append(positions - offset)
-    if (stated := tokenizer_limit(checkpoint.folder)) is not None:
-        limits.append(stated)
-    if task.task is Task.FEATURE_EXTRACTION and (trained := read_max_length(checkpoint.folder)):
-        limits.append(trained)
-    if task.longest:
-        limits.append(task.longest)
-    return min(limits, default=FALLBACK_MAX_LENGTH)
+    Raises UsageError or CheckpointUnsupported outside of what is possible.
+    """
+    if longest < shortest:
+        raise CheckpointUnsupported(
+            f"By its files, this checkpoint reads at most {longest} tokens; {shortest} are needed for its task.",
+            "Correct max_position_embeddings (config.json) or model_max_length (tokenizer_config.json).",
+        )
+    if requested is None:
+        return longest
+    if not shortest <= requested <= longest:
+        raise UsageError(
+            f"--max-length {requested} is out of range.",
+            f"This checkpoint reads {shortest} to {longest} tokens.",
+        )
+    return requested

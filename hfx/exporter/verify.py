@@ -1,6 +1,7 @@
 """A published model verified again: against the answers recorded from its checkpoint, and on labelled data.
 
-Whoever calls says how the model is asked (in this process, through a server); nothing here needs torch.
+The export keeps the checkpoint's answers of the gate in reference.json, beside the model, so that neither the
+checkpoint nor torch is needed. A model is asked by a function: in this process or through a server.
 """
 
 from __future__ import annotations
@@ -14,16 +15,29 @@ from typing import Any
 import numpy as np
 
 from hfx import names
-from hfx.errors import UsageError, VerificationFailed
+from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
+from hfx.exporter.encoder.gate import limits
+from hfx.exporter.generation.tasks import DATA_SETTINGS, GenerationTask, find_generation_task
+from hfx.exporter.options import DEFAULT_MAX_DROP
 from hfx.exporter.parity.data import read_data
-from hfx.exporter.parity.gate import DEFAULT_MAX_DROP, limits
-from hfx.exporter.parity.recorded import FILE, Recorded, read_recorded
+from hfx.exporter.plan import Plan
 from hfx.exporter.tasks import EncoderTask, find_task
 from hfx.exporter.tasks.task import Answer, Request
 from hfx.manifest import Manifest
 from hfx.repository.catalog import model as read_model
 
+REFERENCE_FILE = "reference.json"
+FORMAT = 1
+ALONE = 8  # requests of a generator that are also run one by one
 Ask = Callable[[Sequence[Request]], list[Answer]]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Requests and, for each, what the checkpoint answered in torch."""
+
+    requests: tuple[Request, ...]
+    answers: tuple[Answer, ...]
 
 
 @dataclass(frozen=True)
@@ -31,7 +45,7 @@ class Published:
     """A model of a repository: manifest, task, and the label names of its last step (empty where it has none)."""
 
     manifest: Manifest
-    task: EncoderTask
+    task: EncoderTask | GenerationTask
     labels: tuple[str, ...]
     recorded: Recorded
 
@@ -48,33 +62,59 @@ class DataOptions:
     max_drop: float | None = None
 
 
+def write_recorded(recorded: Recorded, path: Path) -> None:
+    """Write `recorded` as JSON, one request a line."""
+    pairs = zip(recorded.requests, recorded.answers, strict=True)
+    lines = [json.dumps({"request": r, "answer": a}, ensure_ascii=True) for r, a in pairs]
+    rows = ",\n".join(lines)
+    path.write_text(f'{{"format": {FORMAT}, "rows": [\n{rows}\n]}}\n', encoding="utf-8")
+
+
+def read_recorded(path: Path) -> Recorded:
+    """Read a reference.json; ModelCorrupt where it is missing or damaged."""
+    try:
+        value: Any = json.loads(path.read_bytes())
+        if value["format"] != FORMAT:
+            raise ValueError(f"format {value['format']!r}")
+        rows = [(dict(row["request"]), dict(row["answer"])) for row in value["rows"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelCorrupt(
+            f"{path} can't be read: {error!r}.", "Export the model again with --force; it records the answers."
+        ) from error
+    return Recorded(tuple(r for r, _ in rows), tuple(a for _, a in rows))
+
+
 def open_published(repository: Path, name: str) -> Published:
     """NAME in `repository`; RepositoryError where it is missing or damaged."""
     manifest = read_model(repository, name)
     settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
     labels = json.loads(settings.read_bytes()).get("labels", []) if settings.is_file() else []
-    recorded = read_recorded(repository / name / FILE)
-    return Published(manifest, find_task(manifest.task), tuple(labels), recorded)
+    find = find_generation_task if manifest.task in names.GENERATION_TASKS else find_task
+    return Published(manifest, find(manifest.task), tuple(labels), read_recorded(repository / name / REFERENCE_FILE))
 
 
 def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: float | None) -> dict[str, Any]:
-    """Agreement with the checkpoint's recorded answers; VerificationFailed beyond the limits of the precision."""
+    """Compare with the checkpoint's recorded answers; VerificationFailed where the model is not as it was exported."""
     precision: Any = getattr(published.manifest.precision, device)
     if precision is None:
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
+    if isinstance(published.task, EncoderTask):
+        figures = _compare_answers(published, published.task, ask, precision, max_drop)
+    else:
+        figures = _compare_texts(published, ask, published.manifest.parity[device], max_drop)
+    return {**figures, "precision": precision}
+
+
+def _compare_answers(
+    published: Published, task: EncoderTask, ask: Ask, precision: Any, max_drop: float | None
+) -> dict[str, Any]:
+    """Agreement with the recorded answers; VerificationFailed beyond the limits of the precision."""
     answers = ask(published.recorded.requests)
-    compared = [published.task.compare(a, b) for a, b in zip(published.recorded.answers, answers, strict=True)]
+    compared = [task.compare(a, b) for a, b in zip(published.recorded.answers, answers, strict=True)]
     agreement = sum(comparison.same for comparison in compared) / len(compared)
     ties = sum(comparison.tie for comparison in compared) / len(compared)
     drift = float(np.mean([comparison.drift for comparison in compared]))
     limit = limits(precision, max_drop)
-    figures = {
-        "requests": len(answers),
-        "agreement": agreement,
-        "ties": ties,
-        "mean_drift": drift,
-        "precision": precision,
-    }
     if not (agreement + ties >= limit.agreement and drift <= limit.drift):
         raise VerificationFailed(
             f"{published.manifest.name} does not answer like its checkpoint on {len(answers)} requests: "
@@ -82,40 +122,101 @@ def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: fl
             f"mean score drift {drift:.2e} (at most {limit.drift:.2e}).",
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )
-    return figures
+    return {"requests": len(answers), "agreement": agreement, "ties": ties, "mean_drift": drift}
+
+
+def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: float | None) -> dict[str, Any]:
+    """The share of the checkpoint's texts; VerificationFailed where it has fallen since the export.
+
+    What the export measured is the measure: a quantized model parts from some of the checkpoint's texts by nature.
+    Where answers were the same to the last bit of their log-probabilities in any batch, they must be so again.
+    """
+    requests = [{**request, names.RETURN_LOG_PROBS: True} for request in published.recorded.requests]
+    answers = ask(requests)
+    alone = range(0, len(requests), -(-len(requests) // ALONE))
+    differ = sum(ask([requests[i]])[0] != answers[i] for i in alone)
+    if differ and _was_batch_invariant(at_export):
+        raise VerificationFailed(
+            f"{differ} of {len(alone)} answers of {published.manifest.name} have other log-probabilities alone than "
+            "together with others.",
+            "Serve it by the runtime onnxruntime (docs/generation-serving.md), or export it again on this processor.",
+        )
+    figures = {**same_texts(answers, published.recorded), "alone": len(alone), "other_alone": differ}
+    share, drop = _share_at_export(at_export), DEFAULT_MAX_DROP if max_drop is None else max_drop
+    if share is not None and not figures["same"] >= share - drop:
+        raise VerificationFailed(
+            f"{published.manifest.name} gives {figures['same']:.4f} of the checkpoint's {figures['requests']} texts; "
+            f"at its export it gave {share:.4f} (at least {share - drop:.4f} are asked).",
+            "Check that the server serves this repository (`hfx lint`), or export again.",
+        )
+    return {**figures, "at_export": share}
+
+
+def same_texts(answers: Sequence[Answer], recorded: Recorded) -> dict[str, Any]:
+    """How many requests were answered, and the share of texts that are the recorded ones."""
+    pairs = zip(answers, recorded.answers, strict=True)
+    same = sum(answer[names.TEXT_OUTPUT] == known[names.TEXT_OUTPUT] for answer, known in pairs)
+    return {"requests": len(recorded.answers), "same": same / len(recorded.answers)}
+
+
+def _was_batch_invariant(parity: dict[str, Any]) -> bool:
+    """Whether no text had other log-probabilities in another batch at the export, in any runtime that may serve."""
+    runtimes = (parity, *parity.get("reserve", {}).values())
+    wholes = (each.get(way) for each in runtimes for way in ("greedy", "beams"))
+    return not any(whole["company"] for whole in wholes if whole)
+
+
+def _share_at_export(parity: dict[str, Any]) -> float | None:
+    """The share of the checkpoint's texts at the export, of the runtime that has fewer of them: either may serve."""
+    runtimes = (parity, *parity.get("reserve", {}).values())
+    # Files for a GPU that were compared on a CPU were not asked as texts.
+    shares = [(each.get("texts") or each.get("greedy") or {}).get("same") for each in runtimes]
+    return min((share for share in shares if share is not None), default=None)
 
 
 def on_data(published: Published, ask: Ask, options: DataOptions) -> dict[str, Any]:
-    """The task's metric on the user's data; VerificationFailed below --min, or too far below the checkpoint's."""
+    """A metric on the user's data; VerificationFailed below --min, or too far below the checkpoint's."""
     task = published.task
-    if options.metric not in (None, task.metric_name):
-        raise UsageError(f"{task.task} is measured by {task.metric_name}.", f"Leave --metric {options.metric} out.")
+    metric = options.metric or task.metric_name
+    if metric not in task.metrics:
+        raise UsageError(f"{task.task} is not measured by {metric}.", f"Choose {' or '.join(task.metrics)}.")
     config = {"id2label": {str(i): label for i, label in enumerate(published.labels)}}
     data = read_data(options.path, task, config, options.input_columns, options.target_column)
-    value = task.metric(ask(data.requests), data.targets)
-    figures = {"file": options.path.name, "metric": task.metric_name, "rows": len(data.targets), "value": value}
-    least, reason = _least(published, options)
+    settings = DATA_SETTINGS if isinstance(task, GenerationTask) else {}
+    value = task.metrics[metric](ask([{**request, **settings} for request in data.requests]), data.targets)
+    least, reason = _least(published, options, metric)
     if least is not None and not value >= least:  # NaN fails
         raise VerificationFailed(
-            f"{task.metric_name} of {published.manifest.name} on {options.path.name} is {value:.4f}, below {least:.4f} "
+            f"{metric} of {published.manifest.name} on {options.path.name} is {value:.4f}, below {least:.4f} "
             f"({reason}).",
             "Export another precision, or accept less.",
         )
-    return figures
+    return {"file": options.path.name, "metric": metric, "rows": len(data.targets), "value": value}
 
 
-def _least(published: Published, options: DataOptions) -> tuple[float | None, str]:
+def _least(published: Published, options: DataOptions, metric: str) -> tuple[float | None, str]:
     """What the metric must reach, and why."""
     if options.minimum is not None:
         return options.minimum, "--min"
-    measured: Any = published.manifest.parity.get("data") or {}
-    torch = measured.get(options.path.name, {}).get("torch")
-    if torch is None:
+    parity: Any = published.manifest.parity
+    measured = (parity.get("data") or {}).get(options.path.name, {})
+    if measured.get("metric") != metric:
         if options.max_drop is not None:
             raise UsageError(
-                f"The checkpoint was not measured on {options.path.name}, so a drop can't be told.",
+                f"The checkpoint's {metric} was not measured on {options.path.name}, so there is no drop to compare.",
                 f"Export with --verify-data {options.path.name}, or use --min.",
             )
         return None, ""
     drop = DEFAULT_MAX_DROP if options.max_drop is None else options.max_drop
-    return float(torch) - drop, f"the checkpoint's {torch:.4f} less {drop:g}"
+    return float(measured["torch"]) - drop, f"the checkpoint's {measured['torch']:.4f} less {drop:g}"
+
+
+def check_drop(plan: Plan, file: str, device: str, torch: float, value: float) -> None:
+    """At the export: VerificationFailed where the metric on `file` is too far below the checkpoint's."""
+    drop = DEFAULT_MAX_DROP if plan.max_drop is None else plan.max_drop
+    if not torch - value <= drop:  # NaN fails
+        raise VerificationFailed(
+            f"{plan.task.metric_name} on {file} falls from {torch:.4f} (torch) to {value:.4f} ({device}), by more than "
+            f"{drop:g}.",
+            "Nothing was published. Use another --precision, or accept more with --max-drop.",
+        )

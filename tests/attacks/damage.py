@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from hfx.errors import SourceError
+from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.load import load_model
-from hfx.exporter.plan import ExportOptions, ExportPlan, make_plan
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 
@@ -42,7 +44,7 @@ def pickle_weights(folder: Path, change: Callable[[dict[str, Any]], Any], **opti
     return folder / "pytorch_model.bin"
 
 
-def plan(folder: Path, **options: Any) -> ExportPlan:
+def plan(folder: Path, **options: Any) -> EncoderPlan:
     return make_plan(open_checkpoint(str(folder)), ExportOptions(**options))
 
 

@@ -18,7 +18,7 @@ import torch
 from bench.peers import PEERS
 from bench.peers.model import read as read_model
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
-from hfx.exporter.encoders import ENCODERS
+from hfx.exporter.encoder.architectures import ENCODERS
 from hfx.exporter.families import FAMILIES
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.torch_generator import TorchGenerator

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfx.exporter.build import build_graph
+from hfx.exporter.encoder.build import build_graph
 from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from hfx.exporter.build import build_graph
+from hfx.exporter.encoder.build import build_graph
 from hfx.exporter.tasks import find_task
 from tests.unit import onnx_toys
 

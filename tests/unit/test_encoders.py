@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from hfx import names
-from hfx.exporter.build import build_graph
-from hfx.exporter.encoders import ENCODERS
+from hfx.exporter.encoder.architectures import ENCODERS
+from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.reference import pool
+from hfx.exporter.encoder.trace import OTHER, TRACED
 from hfx.exporter.graph.pooling import Pooling
-from hfx.exporter.parity.reference import pool
 from hfx.exporter.tasks import find_task
-from hfx.exporter.trace import OTHER, TRACED
 from hfx.names import Task
 from tests.tiers import full
 from tests.unit import onnx_toys, tiny_encoders

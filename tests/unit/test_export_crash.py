@@ -22,7 +22,8 @@ import os, signal, sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from hfx.exporter.generation import steps as generation
+from hfx.exporter.encoder import steps as encoder
+from hfx.exporter.generation import steps as generator
 from hfx.exporter.options import ExportOptions
 from hfx.exporter import pipeline
 from hfx.exporter.plan import make_plan
@@ -34,7 +35,7 @@ def kill(plan, made):
 checkpoint, repository, title = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 options = ExportOptions(name="model", precision="fp32", device="cpu", repository=repository, force=True,
                         cpu_runtime="openvino")
-every = generation.STEPS if sys.argv[4] == "generator" else pipeline.STEPS
+every = generator.STEPS if sys.argv[4] == "generator" else encoder.STEPS
 stop = [step.title for step in every].index(title)
 steps = [*every[:stop], replace(every[stop], run=kill)]
 pipeline.export(make_plan(open_checkpoint(checkpoint), options), lambda title: nullcontext(), steps)

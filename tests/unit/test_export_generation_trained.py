@@ -86,7 +86,7 @@ def test_a_trained_checkpoint_is_published(name: str, precision: str, tmp_path: 
 
 
 def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
-    from hfx.exporter.generation import verify
+    from hfx.exporter import verify
 
     data = write_data(tmp_path, "summaries-bart")
     published(zoo.checkpoint("summaries-bart"), tmp_path / "r", name="m", verify_data=(data,))

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from hfx.exporter.generation.data import exact_match, rouge, rouge_l, words
+from hfx.exporter.generation.tasks import exact_match, rouge, rouge_l, words
 
 # The expected numbers are rouge-score's fmeasure for rougeL, without stemming.
 SCORED = [

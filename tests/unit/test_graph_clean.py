@@ -130,7 +130,7 @@ def test_a_tiny_deberta_exports_and_answers_like_torch() -> None:
     import torch
     import transformers
 
-    from hfx.exporter.build import build_graph
+    from hfx.exporter.encoder.build import build_graph
     from hfx.exporter.tasks import find_task
     from tests.tiny_checkpoints import SIZES
 

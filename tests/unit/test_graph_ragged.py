@@ -120,7 +120,7 @@ def test_the_inputs_are_flat_int32_and_a_shape_a_row(item_rank: int) -> None:
 
 @pytest.fixture(scope="module")
 def bert() -> tuple[onnx.ModelProto, object]:
-    from hfx.exporter.build import build_graph
+    from hfx.exporter.encoder.build import build_graph
     from hfx.exporter.tasks import find_task
 
     model = tiny_checkpoints.bert(num_labels=3)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.plan import WIDTHS, ExportOptions, ExportPlan, make_plan, widths_up_to
+from hfx.exporter.encoder.plan import WIDTHS, EncoderPlan, widths_up_to
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.plan import make_plan
 from hfx.exporter.source import Checkpoint
 from hfx.names import Task
 from hfx.releases import DEFAULT_TAG
@@ -30,9 +32,9 @@ def checkpoint(folder: Path, **config: Any) -> Checkpoint:
     return Checkpoint("org/Some_Model.v2", folder, None, BERT | config, ())
 
 
-def plan(folder: Path, options: ExportOptions | None = None, **config: Any) -> ExportPlan:
+def plan(folder: Path, options: ExportOptions | None = None, **config: Any) -> EncoderPlan:
     made = make_plan(checkpoint(folder, **config), options or ExportOptions())
-    assert isinstance(made, ExportPlan)
+    assert isinstance(made, EncoderPlan)
     return made
 
 

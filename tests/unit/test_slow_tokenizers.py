@@ -18,9 +18,10 @@ from hfx import names
 from hfx.errors import CheckpointCorrupt
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.settings import GenerationSettings
+from hfx.exporter.options import ExportOptions
 from hfx.exporter.parity.texts import bundled_texts, edge_texts
 from hfx.exporter.pipeline import export
-from hfx.exporter.plan import ExportOptions, make_plan
+from hfx.exporter.plan import make_plan
 from hfx.exporter.slow_tokenizers import NO_TEXT, read_model
 from hfx.exporter.source import Checkpoint, open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer

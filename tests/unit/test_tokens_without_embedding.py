@@ -11,8 +11,9 @@ from tokenizers import processors
 
 from hfx import names
 from hfx.errors import CheckpointCorrupt, RequestRefused, UsageError
+from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
-from hfx.exporter.plan import ExportOptions, make_plan
+from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.local.encoder import LocalModel

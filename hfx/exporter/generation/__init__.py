@@ -1,1 +1,1 @@
-"""Generators: a language model becomes an engine's folders, is verified, and is published as NAME and NAME_stream."""
+"""The export of a generator: engine folders of a GPT-2, BART or T5, how it decodes, and its gate."""

@@ -18,8 +18,7 @@ from hfx.exporter.generation.limits import LIMITS, Figures, Whole
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Effort, Ids
 from hfx.exporter.generation.reference import BeamWork, Reference
-from hfx.exporter.parity.recorded import Recorded
-from hfx.local import Answer
+from hfx.exporter.verify import Recorded
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Completion, Request, Settings
 from hfx.python_backends.engine.sessions import SessionSettings
@@ -92,13 +91,6 @@ def recorded(reference: Reference, work: Work, text_of: Callable[[Ids], str]) ->
     requests = [{names.TEXT_INPUT: prompt.text, **fields} for prompt in reference.prompts[:RECORDED_TEXTS]]
     answers = [{names.TEXT_OUTPUT: text_of(ids)} for ids in reference.greedy[:RECORDED_TEXTS]]
     return Recorded(tuple(requests), tuple(answers))
-
-
-def same_texts(answers: Sequence[Answer], recorded: Recorded) -> dict[str, Any]:
-    """How many requests were answered, and the share of texts that are the recorded ones."""
-    pairs = zip(answers, recorded.answers, strict=True)
-    same = sum(answer[names.TEXT_OUTPUT] == known[names.TEXT_OUTPUT] for answer, known in pairs)
-    return {"requests": len(recorded.answers), "same": same / len(recorded.answers)}
 
 
 def open_engine(folder: Path, reference: Reference, session: SessionSettings) -> Engine:

@@ -11,8 +11,6 @@ import numpy as np
 from hfx.errors import VerificationFailed
 from hfx.exporter.options import Precision
 
-# The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
-DEFAULT_MAX_DROP = 0.01
 OWN_TEXTS = "The bundled texts may be unlike what it was trained on: give some of yours with --verify-data. "
 
 

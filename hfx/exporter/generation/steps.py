@@ -1,4 +1,4 @@
-"""A generator's export, as the literal list of its steps.
+"""The export of a generator, as the literal list of its steps.
 
 Weights go from the checkpoint's files to the engine's by slices, torch holds the checkpoint in one step alone, and an
 engine is open in others: what a step needs of memory is gone when the next begins.
@@ -10,55 +10,49 @@ import resource
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.generation import comparison, folders, gate, runtimes
+from hfx.exporter.generation.data import DataReference, answer_data, measure_data, read_all, texts_of
 from hfx.exporter.generation.engine_folder import release_memory, without_openvino, write_first
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.parity.recorded import FILE as RECORDED_FILE
-from hfx.exporter.parity.recorded import Recorded, write_recorded
-from hfx.exporter.publication import GraphFacts, check_rules, seal
-from hfx.exporter.runtime import CpuChoice, Runtime
-from hfx.exporter.step import Step
-from hfx.manifest import Manifest
+from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts, effort_for
+from hfx.exporter.generation.reference import Reference, make_reference
+from hfx.exporter.generation.torch_generator import TorchGenerator
+from hfx.exporter.parity.texts import bundled_texts, edge_texts
+from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders, seal
+from hfx.exporter.runtime import Runtime
+from hfx.exporter.tokenizer import load_tokenizer, require_embeddings, with_embeddings
+from hfx.exporter.verify import REFERENCE_FILE, Recorded, same_texts, write_recorded
+from hfx.local.generator import LocalGenerator
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
-from hfx.repository import Staging, publish
-
-if TYPE_CHECKING:
-    from hfx.exporter.generation.data import DataReference
-    from hfx.exporter.generation.reference import Reference
-
 
 LANGUAGES_TEXT = "A text."  # its special tokens are what is compared
 
 
 @dataclass(frozen=True)
-class Artefacts:
+class GeneratorArtefacts(Artefacts):
     """What the steps have made; a field is set by the step that its comment names."""
 
-    staging: Staging
-    tokenizer: Any = None  # read_tokenizer
     version: Path = Path()  # write_engines: NAME_stream/1
     refused: Mapping[str, str] = field(default_factory=dict)  # write_engines: CPU runtime -> why it can't run the model
-    choice: CpuChoice | None = None  # choose_runtime, compare_engines; None where nothing is built for CPU
     work: gate.Work | None = None  # answer_in_torch
     reference: Reference | None = None  # answer_in_torch
     recorded: Recorded | None = None  # answer_in_torch
     data: tuple[DataReference, ...] = ()  # answer_in_torch
-    parity: dict[str, Any] = field(default_factory=dict)
-    choices: dict[str, Any] = field(default_factory=dict)
-    manifest: Manifest | None = None  # seal_model
+
+    def first_spec(self, plan: GeneratorPlan) -> EngineSpec:
+        """engine.json of the first device."""
+        return read_spec(self.version / next(iter(plan.built)))
 
 
-def read_tokenizer(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+def read_tokenizer(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
     """The checkpoint's tokenizer in memory, checked."""
-    from hfx.exporter.tokenizer import load_tokenizer
-
     return replace(made, tokenizer=load_tokenizer(plan.checkpoint))
 
 
-def write_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+def write_engines(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
     """Graphs and weights of each device, straight from the checkpoint's tensors."""
     version = folders.make_stream_folder(plan, made.staging)
     refused: Mapping[str, str] = {}
@@ -70,7 +64,7 @@ def write_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     return replace(made, version=version, refused=refused)
 
 
-def choose_runtime(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+def choose_runtime(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
     """The CPU runtime that is faster here; OpenVINO's files go where it is not."""
     if "cpu" not in plan.built:
         return made
@@ -81,23 +75,16 @@ def choose_runtime(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     return replace(made, choice=choice)
 
 
-def write_folders(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+def write_folders(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
     """Everything beside the engines: configurations, tokenizer, settings."""
     folders.write_relay(plan, made.staging)
     folders.write_stream_configs(plan, made.version.parent, made.choice.runtime if made.choice else None)
-    folders.write_text_files(plan, made.version, made.tokenizer, _spec(plan, made))
+    folders.write_text_files(plan, made.version, made.tokenizer, made.first_spec(plan))
     return made
 
 
-def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+def answer_in_torch(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
     """The checkpoint's own continuations of the bundled texts, and its answers to the user's data."""
-    from hfx.exporter.generation.data import answer_data, read_all, texts_of
-    from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts, effort_for
-    from hfx.exporter.generation.reference import make_reference
-    from hfx.exporter.generation.torch_generator import TorchGenerator
-    from hfx.exporter.parity.texts import bundled_texts, edge_texts
-    from hfx.exporter.tokenizer import require_embeddings, with_embeddings
-
     texts = with_embeddings(plan.checkpoint, made.tokenizer, bundled_texts())
     checked = check_tokens(made.tokenizer, made.version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
     checked += check_languages(made.tokenizer, made.version, LANGUAGES_TEXT)
@@ -114,7 +101,7 @@ def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     reference = make_reference(generator, prompts, work.tokens, work.beam_work)
     data = answer_data(plan, labelled, generator, made.version)
     recorded = gate.recorded(reference, work, generator.text)
-    write_recorded(recorded, made.staging.root / plan.name / RECORDED_FILE)
+    write_recorded(recorded, made.staging.root / plan.name / REFERENCE_FILE)
     choices = {"parameters": reference.parameters, "verified_by": asdict(work.effort)}
     del generator
     release_memory()
@@ -129,7 +116,7 @@ def answer_in_torch(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     )
 
 
-def compare_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+def compare_engines(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
     """Every engine against the checkpoint, then as text; VerificationFailed where one differs too much."""
     assert made.reference is not None and made.work is not None
     standard = comparison.Standard(plan, made.version, made.reference, made.work)
@@ -147,22 +134,18 @@ def compare_engines(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
 
 
 def _same_texts(
-    plan: GeneratorPlan, made: Artefacts, compared: comparison.Comparison, runtime: Runtime
+    plan: GeneratorPlan, made: GeneratorArtefacts, compared: comparison.Comparison, runtime: Runtime
 ) -> dict[str, Any]:
-    from hfx.local.generator import LocalGenerator
 
     assert made.recorded is not None
     with LocalGenerator.open(made.staging.root, plan.name, compared.device, compared.kind, runtime) as model:
-        figures = gate.same_texts(model.infer_all(made.recorded.requests), made.recorded)
+        figures = same_texts(model.infer_all(made.recorded.requests), made.recorded)
     release_memory()
     return figures
 
 
-def measure_on_data(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+def measure_on_data(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
     """The task's metric on the user's data, torch against every engine that can run here."""
-    from hfx.exporter.generation.data import measure_data
-    from hfx.local.generator import LocalGenerator
-
     figures: dict[str, dict[str, Any]] = {
         each.file: {"metric": plan.task.metric_name, "rows": len(each.data.targets), "torch": each.torch}
         for each in made.data
@@ -178,13 +161,9 @@ def measure_on_data(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
     return replace(made, parity={**made.parity, "data": figures} if figures else made.parity)
 
 
-def seal_model(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
+def seal_model(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
     """The manifest: every file hashed, every figure and decision kept."""
-    import onnx
-
-    spec = _spec(plan, made)
-    graph = onnx.load(spec.files.decoder[1], load_external_data=False)
-    opset = next(entry.version for entry in graph.opset_import if entry.domain in ("", "ai.onnx"))
+    spec = made.first_spec(plan)
     choices = {
         **made.choices,
         **({"cpu_runtime": made.choice.as_json(plan.cpu_runtime)} if made.choice else {}),
@@ -197,35 +176,17 @@ def seal_model(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
         "minimum_onnxruntime": spec.minimum_onnxruntime,
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-    manifest = seal(plan, made.staging, GraphFacts(opset, graph.ir_version), made.parity, choices)
-    return replace(made, manifest=manifest)
+    return seal(plan, replace(made, choices=choices), spec.files.decoder[1])
 
 
-def _spec(plan: GeneratorPlan, made: Artefacts) -> EngineSpec:
-    """engine.json of the first device."""
-    return read_spec(made.version / next(iter(plan.built)))
-
-
-def lint_staged(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
-    """The repository's own rules on the staged folders."""
-    check_rules(plan, made.staging)
-    return made
-
-
-def publish_folders(plan: GeneratorPlan, made: Artefacts) -> Artefacts:
-    """Into the repository, by renames."""
-    publish(made.staging, replace=plan.force)
-    return made
-
-
-STEPS: tuple[Step[GeneratorPlan, Artefacts], ...] = (
+STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (
     Step("Loading the tokenizer", read_tokenizer),
     Step("Writing engines", write_engines),
     Step("Timing CPU runtimes", choose_runtime),
     Step("Writing model folders", write_folders),
-    Step("Continuing texts with the checkpoint", answer_in_torch),
-    Step("Comparing continuations", compare_engines),
-    Step("Measuring on your data", measure_on_data),
+    Step("Continuing texts with the checkpoint", answer_in_torch, gate=True),
+    Step("Comparing continuations", compare_engines, gate=True),
+    Step("Measuring on your data", measure_on_data, gate=True),
     Step("Hashing files", seal_model),
     Step("Checking the repository's rules", lint_staged),
     Step("Publishing", publish_folders),

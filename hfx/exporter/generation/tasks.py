@@ -1,21 +1,25 @@
-"""The tasks that a generator can be published for, and which one a checkpoint is for.
+"""The tasks that a generator can be published for, which one a checkpoint is for, and the metrics of generated texts.
 
-A task is a value; how its model decodes is settings.py's. Nothing here touches torch or ONNX.
+ROUGE-L is the F-measure of the longest common subsequence of words (Lin 2004).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import read_json
+from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tasks.task import Answer
 from hfx.names import GENERATION_TASKS, Task
 from hfx.repository.config import TensorSpec
 
-Kind = Literal["decoder", "encoder-decoder"]
 Metric = Literal["rouge", "exact_match"]
 
 # The classes of transformers that generate text, by the ends of their names.
@@ -23,6 +27,46 @@ DECODERS = ("LMHeadModel", "ForCausalLM")
 ENCODER_DECODERS = ("ForConditionalGeneration", "MarianMTModel", "T5WithLMHeadModel")
 SUMMARIZERS = ("pegasus",)  # model types that were trained for nothing else
 TRANSLATORS = ("marian", "m2m_100")
+WORDS = re.compile(r"\w+")
+# How labelled texts are continued: all is left to the model, but for chance.
+DATA_SETTINGS = {names.DO_SAMPLE: False, names.LONG: "truncate"}
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in lower case. Unlike Google's rouge-score, of every script and not of ASCII alone."""
+    return WORDS.findall(text.lower())
+
+
+def rouge_l(answer: str, target: str) -> float:
+    """ROUGE-L of one answer: the harmonic mean of its precision and recall; 0 where either has no word."""
+    found, wanted = words(answer), words(target)
+    common = _common(found, wanted)
+    return 2 * common / (len(found) + len(wanted)) if common else 0.0
+
+
+def _common(first: Sequence[str], second: Sequence[str]) -> int:
+    """Length of the longest common subsequence."""
+    row = [0] * (len(second) + 1)
+    for word in first:
+        corner = 0
+        for column, other in enumerate(second, 1):
+            above = row[column]
+            row[column] = corner + 1 if word == other else max(above, row[column - 1])
+            corner = above
+    return row[-1]
+
+
+def rouge(answers: Sequence[str], targets: Sequence[str]) -> float:
+    """Mean ROUGE-L."""
+    return sum(rouge_l(a, t) for a, t in zip(answers, targets, strict=True)) / len(targets)
+
+
+def exact_match(answers: Sequence[str], targets: Sequence[str]) -> float:
+    """Share of answers that are the target, but for outer blanks."""
+    return sum(a.strip() == t.strip() for a, t in zip(answers, targets, strict=True)) / len(targets)
+
+
+METRICS: Mapping[str, Callable[[Sequence[str], Sequence[str]], float]] = {"rouge": rouge, "exact_match": exact_match}
 
 
 @dataclass(frozen=True)
@@ -34,6 +78,17 @@ class GenerationTask:
     auto_class: str
     metric_name: Metric
     inputs: tuple[TensorSpec, ...] = (TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),)
+
+    @property
+    def metrics(self) -> dict[str, Callable[[Sequence[Answer], Sequence[str]], float]]:
+        """The metrics of labelled data by name: of answers against targets."""
+        return {name: partial(_of_answers, metric) for name, metric in METRICS.items()}
+
+
+def _of_answers(
+    metric: Callable[[Sequence[str], Sequence[str]], float], answers: Sequence[Answer], targets: Sequence[str]
+) -> float:
+    return metric([answer[names.TEXT_OUTPUT] for answer in answers], targets)
 
 
 TASKS = (

@@ -62,6 +62,11 @@ class EncoderTask:
     shortest: int = 16
 
     @property
+    def metrics(self) -> dict[str, Callable[[Sequence[Answer], Sequence[str]], float]]:
+        """The metrics of labelled data by name: of answers against targets."""
+        return {self.metric_name: self.metric}
+
+    @property
     def example(self) -> Request:
         """A request that any model of this task answers; used for warm-up and for measuring."""
         return self.samples(["The quick brown fox jumps over the lazy dog."])[0]

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names
+from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
-from hfx.exporter.plan import ExportPlan
 from hfx.exporter.runtime import CpuChoice
 from hfx.exporter.tasks.task import Settings
 from hfx.exporter.tokenizer import pad_id, vocab_limit
+from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.repository import (
     BatchInput,
@@ -37,19 +38,19 @@ CPU = (InstanceGroup("KIND_CPU", 1),)
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
 
-def token_inputs(plan: ExportPlan, inputs: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+def token_inputs(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[TensorSpec, ...]:
     """The tensors that travel from the tokenizer to the net: a width, or sequences and a width."""
     return tuple(TensorSpec(name, "TYPE_INT32", (-1,) * plan.task.item_rank) for name in inputs)
 
 
-def public_outputs(plan: ExportPlan) -> tuple[TensorSpec, ...]:
+def public_outputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     """The outputs of the entry point; where the net answers itself, with the net's exact dims."""
     if plan.task.postprocess_settings is None:
         return (*plan.task.net_outputs(plan.checkpoint.config), TRUNCATED)
     return (*plan.task.outputs, TRUNCATED)
 
 
-def write_ensemble(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...]) -> None:
+def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...]) -> None:
     """The entry point NAME."""
     folder = staging.folder(plan.name)
     (folder / "1").mkdir()
@@ -79,7 +80,7 @@ def write_ensemble(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...]) 
     write_config(config, plan.command, folder / "config.pbtxt")
 
 
-def write_tokenizer(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...], tokenizer: Any) -> None:
+def write_tokenizer(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...], tokenizer: Any) -> None:
     """NAME_tokenize: the tokenizer as transformers set it up, and how its output becomes tensors."""
     folder = staging.folder(plan.name + names.TOKENIZE_SUFFIX)
     version = copy_files(folder, deploy.tokenize_files())
@@ -113,7 +114,7 @@ def write_tokenizer(plan: ExportPlan, staging: Staging, inputs: tuple[str, ...],
 
 
 def write_net(
-    plan: ExportPlan, folder: Path, inputs: tuple[str, ...], files: dict[str, str], choice: CpuChoice | None
+    plan: EncoderPlan, folder: Path, inputs: tuple[str, ...], files: dict[Device, str], choice: CpuChoice | None
 ) -> None:
     """The configurations of NAME_net, whose ONNX files `files` (device -> file name) lie in its version folder."""
     config = ModelConfig(
@@ -144,7 +145,7 @@ def write_net(
         write_config(cpu, plan.command, folder / "config.pbtxt")
 
 
-def write_postprocess(plan: ExportPlan, staging: Staging, tokenizer: Any) -> None:
+def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> None:
     """NAME_postprocess, for the tasks that have one."""
     task = plan.task
     if task.postprocess_settings is None:
@@ -170,7 +171,7 @@ def write_postprocess(plan: ExportPlan, staging: Staging, tokenizer: Any) -> Non
     write_config(config, plan.command, folder / "config.pbtxt")
 
 
-def _postprocess_inputs(plan: ExportPlan) -> tuple[TensorSpec, ...]:
+def _postprocess_inputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     task = plan.task
     known = {spec.name: spec for spec in (*task.inputs, *task.token_outputs)}
     known |= {spec.name: spec for spec in token_inputs(plan, (names.INPUT_IDS,))}
@@ -178,7 +179,7 @@ def _postprocess_inputs(plan: ExportPlan) -> tuple[TensorSpec, ...]:
     return tuple(replace(spec, ragged=-1 in spec.dims) for spec in read)  # requests of any shape share a batch
 
 
-def _text_warmup(plan: ExportPlan, folder: Path, read: tuple[TensorSpec, ...]) -> Warmup:
+def _text_warmup(plan: EncoderPlan, folder: Path, read: tuple[TensorSpec, ...]) -> Warmup:
     """One example request from files in `warmup/`; each of Triton's BYTES is a 4-byte length and the text."""
     (folder / "warmup").mkdir()
     example, inputs = plan.task.example, {}
@@ -191,7 +192,7 @@ def _text_warmup(plan: ExportPlan, folder: Path, read: tuple[TensorSpec, ...]) -
     return Warmup("text", 1, inputs)
 
 
-def _width_warmups(plan: ExportPlan, inputs: tuple[str, ...]) -> tuple[Warmup, ...]:
+def _width_warmups(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[Warmup, ...]:
     """Every width up to LONGEST_WARMUP, and the last, once: the first request of a shape pays for its preparation."""
     lead = (1,) * (plan.task.item_rank - 1)
     widths = [width for width in plan.widths if width <= LONGEST_WARMUP or width == plan.widths[-1]]

@@ -9,14 +9,14 @@ import onnx
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
+from hfx.exporter.encoder.trace import optimum_graph, trace
+from hfx.exporter.encoder.traceable import traceable
 from hfx.exporter.graph.clean import clean
 from hfx.exporter.graph.pooling import Pooling, append_pooling
 from hfx.exporter.graph.ragged import flatten_inputs
 from hfx.exporter.options import Exporter
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.tasks.task import EncoderTask
-from hfx.exporter.trace import optimum_graph, trace
-from hfx.exporter.traceable import traceable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

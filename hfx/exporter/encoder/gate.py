@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import VerificationFailed
+from hfx.exporter.encoder.reference import forward
 from hfx.exporter.graph.pooling import Pooling
 from hfx.exporter.options import Precision
-from hfx.exporter.parity.reference import forward
 from hfx.exporter.tasks.task import EncoderTask
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
 
-# The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
-DEFAULT_MAX_DROP = 0.01
 ALONE = 64  # requests that are also run one by one, to see that company doesn't change an answer
 
 

@@ -1,0 +1,133 @@
+"""The plan of an encoder's export. torch is not imported."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from hfx.errors import UsageError
+from hfx.exporter.config_file import tokenizer_limit
+from hfx.exporter.encoder.architectures import ENCODERS, Encoder, check_encoder
+from hfx.exporter.encoder.sentence_transformers import read_max_length, read_pooling
+from hfx.exporter.options import Exporter, ExportOptions
+from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.tasks import EncoderTask, find_task, infer_task
+from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
+from hfx.names import Task
+
+GENERATOR_OPTIONS = {"slots": "--slots"}
+# LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
+OPSET = 18
+DEFAULT_MAX_BATCH_SIZE = 64
+LARGEST_MAX_BATCH_SIZE = 1024
+# Sequences are padded to the next of these. Padding is compute: on a mix of sentences and paragraphs these waste 9 %,
+# doubling widths 39 %. 16 is the least: below it, OpenVINO's vector kernels take another path and the last bit of an
+# answer would depend on its neighbours' lengths.
+WIDTHS = (
+    *range(16, 65, 8),
+    *range(80, 257, 16),
+    *range(288, 513, 32),
+    *range(576, 1025, 64),
+    *range(1152, 2049, 128),
+    *range(2304, 4097, 256),
+    *range(4608, 8193, 512),
+)
+FALLBACK_MAX_LENGTH = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderPlan(Plan):
+    """What will be built of an encoder."""
+
+    task: EncoderTask
+    exporter: Exporter
+    opset: int
+    max_batch_size: int
+    widths: tuple[int, ...]
+    aggregation: str | None
+
+    def details(self) -> dict[str, object]:
+        """What `describe` says of an encoder."""
+        return {
+            "onnxruntime": self.release.ort,
+            "opset": self.opset,
+            "max_batch_size": self.max_batch_size,
+            "widths": list(self.widths),
+            "aggregation": self.aggregation,
+        }
+
+
+def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> EncoderPlan:
+    """Decide everything about the export of an encoder; UsageError or CheckpointUnsupported where it can't be."""
+    task = find_task(options.task) if options.task else infer_task(checkpoint)
+    refuse_options(options, GENERATOR_OPTIONS, task.task)
+    check_encoder(checkpoint, task.task)
+    _check_exporter(options.exporter)
+    settings = task.postprocess_settings
+    if settings is not None:
+        settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
+    if task.headless:
+        read_pooling(checkpoint.folder)
+    common = common_fields(checkpoint, options, int4=False)
+    max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
+    return EncoderPlan(
+        **common,
+        task=task,
+        exporter=options.exporter,
+        graph="optimum" if options.exporter == "optimum" else "traced",
+        opset=OPSET,
+        max_batch_size=_max_batch_size(options.max_batch_size),
+        max_length=max_length,
+        widths=widths_up_to(max_length),
+        aggregation=_aggregation(options.aggregation, task),
+    )
+
+
+def _check_exporter(exporter: Exporter) -> None:
+    if exporter == "optimum" and importlib.util.find_spec("optimum") is None:
+        raise UsageError(
+            "--exporter optimum needs optimum, which is not installed.",
+            "Leave it out, or install hfx[optimum] in an environment of its own: optimum wants transformers 4.57.",
+        )
+
+
+def widths_up_to(max_length: int) -> tuple[int, ...]:
+    """The widths of a model that reads `max_length` tokens; the last one is `max_length` itself."""
+    return (*(width for width in WIDTHS if width < max_length), max_length)
+
+
+def _max_batch_size(requested: int | None) -> int:
+    size = DEFAULT_MAX_BATCH_SIZE if requested is None else requested
+    if not 1 <= size <= LARGEST_MAX_BATCH_SIZE:
+        raise UsageError(f"--max-batch-size {size} is out of range.", f"Choose 1 to {LARGEST_MAX_BATCH_SIZE}.")
+    return size
+
+
+def _aggregation(requested: str | None, task: EncoderTask) -> str | None:
+    """How tokens are joined to entities; None for every other task."""
+    if task.task is not Task.TOKEN_CLASSIFICATION:
+        if requested:
+            raise UsageError(f"--aggregation is for token-classification, not {task.task}.", "Leave it out.")
+        return None
+    if requested not in (None, *AGGREGATIONS):
+        raise UsageError(f"There is no aggregation {requested!r}.", f"Choose one of {', '.join(AGGREGATIONS)}.")
+    return requested or DEFAULT_AGGREGATION
+
+
+def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
+    """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say."""
+    config, limits = checkpoint.config, []
+    positions = config.get("max_position_embeddings")
+    if isinstance(positions, int) and positions > 0:
+        padding = config.get("pad_token_id")
+        encoder = ENCODERS.get(checkpoint.model_type, Encoder())
+        offset = (padding if isinstance(padding, int) else 1) + 1 if encoder.positions_after_padding else 0
+        limits.append(positions - offset)
+    if (stated := tokenizer_limit(checkpoint.folder)) is not None:
+        limits.append(stated)
+    if task.task is Task.FEATURE_EXTRACTION and (trained := read_max_length(checkpoint.folder)):
+        limits.append(trained)
+    if task.longest:
+        limits.append(task.longest)
+    return min(limits, default=FALLBACK_MAX_LENGTH)

@@ -1,0 +1,185 @@
+"""The export of an encoder, as the literal list of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from hfx import names
+from hfx.exporter import runtime
+from hfx.exporter.encoder import folders, gate
+from hfx.exporter.encoder.build import build_graph, save
+from hfx.exporter.encoder.plan import EncoderPlan
+from hfx.exporter.encoder.sentence_transformers import read_pooling
+from hfx.exporter.graph.pooling import Pooling
+from hfx.exporter.load import load_model
+from hfx.exporter.options import Precision
+from hfx.exporter.parity.data import read_data
+from hfx.exporter.parity.texts import bundled_texts, edge_texts
+from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders, seal
+from hfx.exporter.quantize.encoder import half, row_wise, weight_only
+from hfx.exporter.tokenizer import load_tokenizer, pad_id, with_embeddings
+from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
+from hfx.local import Device
+from hfx.local.encoder import LocalModel
+
+FILE_NAMES: dict[Precision, str] = {"fp32": "model.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
+
+
+@dataclass(frozen=True)
+class EncoderArtefacts(Artefacts):
+    """What the steps have made; a field is set by the step that its comment names."""
+
+    model: Any = None  # load
+    pooling: Pooling | None = None  # load
+    graph: onnx.ModelProto | None = None  # build
+    inputs: tuple[str, ...] = ()  # build
+    files: dict[Device, str] = field(default_factory=dict)  # write_nets: file names
+    candidates: dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]] = field(default_factory=dict)  # write_nets
+    reference: gate.Reference | None = None  # answer_in_torch
+
+    def net_folder(self, plan: EncoderPlan) -> Path:
+        """The version folder of NAME_net."""
+        return self.staging.root / (plan.name + names.NET_SUFFIX) / "1"
+
+
+def load(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """The checkpoint's model and tokenizer in memory, checked."""
+    task = plan.task
+    pooling = read_pooling(plan.checkpoint.folder) if task.headless else None
+    tokenizer = load_tokenizer(plan.checkpoint)
+    model = load_model(plan.checkpoint, task.auto_class, task.headless)
+    return replace(made, model=model, tokenizer=tokenizer, pooling=pooling)
+
+
+def build(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """The float32 graph."""
+    padding = pad_id(plan.checkpoint, made.tokenizer)
+    graph = build_graph(made.model, plan.task, plan.opset, padding, made.pooling, plan.exporter)
+    inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
+    return replace(made, graph=graph, inputs=inputs)
+
+
+def write_nets(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """The ONNX files of every precision, in the form of every runtime that may serve it."""
+    made.staging.folder(plan.name + names.NET_SUFFIX)
+    folder = made.net_folder(plan)
+    folder.mkdir()
+    graph, files = made.graph, dict[Device, str]()
+    assert graph is not None
+    if plan.gpu_precision:
+        files["gpu"] = FILE_NAMES[plan.gpu_precision]
+        save(half(graph) if plan.gpu_precision == "fp16" else graph, folder / files["gpu"])
+    candidates: dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]] = {}
+    counts: dict[str, Any] = {}
+    for name in runtime.possible_runtimes(plan.cpu_runtime) if plan.cpu_precision else ():
+        files["cpu"] = FILE_NAMES[plan.cpu_precision or "fp32"]
+        path = folder / (files["cpu"] if plan.cpu_precision == "fp32" else f"{name}.{files['cpu']}")
+        group = None
+        if plan.cpu_precision == "int8":
+            quantized = weight_only(graph) if name == "openvino" else row_wise(graph, runtime.weight_levels())
+            counts["int8_weights"] = quantized.weights
+            save(quantized.model, path)
+            group = int(made.model.config.hidden_size)
+        elif not path.exists():
+            save(graph, path)
+        candidates[name] = (runtime.CpuChoice(name, group if name == "openvino" else None), path)
+    return replace(made, files=files, candidates=candidates, choices={**made.choices, **counts}, graph=None)
+
+
+def choose_runtime(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """The CPU runtime that is fastest here; the files of the others go."""
+    if not made.candidates:
+        return made
+    choice = runtime.choose(made.candidates, made.inputs, plan.task.item_rank, plan.threads, plan.max_length)
+    kept = made.net_folder(plan) / made.files["cpu"]
+    path = made.candidates[choice.runtime][1]
+    if path != kept:
+        path.rename(kept)
+    for _, other in made.candidates.values():
+        if other != kept:
+            other.unlink(missing_ok=True)
+    choices = {**made.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}
+    if plan.cpu_precision == "fp32" and choice.runtime == "onnxruntime":
+        choices["fused_operators"] = runtime.online_fusions(kept)
+    return replace(made, choice=choice, choices=choices, candidates={})
+
+
+def write_folders(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """Everything beside the ONNX files: configurations, tokenizer, Python backends."""
+    folders.write_ensemble(plan, made.staging, made.inputs)
+    folders.write_tokenizer(plan, made.staging, made.inputs, made.tokenizer)
+    folders.write_net(plan, made.net_folder(plan).parent, made.inputs, made.files, made.choice)
+    folders.write_postprocess(plan, made.staging, made.tokenizer)
+    return made
+
+
+def answer_in_torch(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """The checkpoint's own answers to the bundled texts, from the staged tokenizer's tokens."""
+    model = LocalModel.open(made.staging.root, plan.name, _first(plan), "CPU")
+    texts = [*bundled_texts(), *edge_texts(plan.max_length)]
+    requests = plan.task.samples(with_embeddings(plan.checkpoint, made.tokenizer, texts))
+    reference = gate.make_reference(model, plan.task, requests, made.model, made.inputs, made.pooling)
+    checked = gate.check_tokens(model, plan.task, made.tokenizer, reference)
+    recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))
+    write_recorded(recorded, made.staging.root / plan.name / REFERENCE_FILE)
+    return replace(made, reference=reference, parity={"tokenized_alike": checked})
+
+
+def compare_answers(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """Every file against the checkpoint; VerificationFailed with the figures where one differs too much."""
+    assert made.reference is not None
+    parity = dict(made.parity)
+    for device, precision in plan.built.items():
+        model = LocalModel.open(made.staging.root, plan.name, device, "CPU")
+        figures = gate.measure(model, plan.task, made.reference)
+        parity[device] = {"precision": precision, **figures.as_json()}
+        gate.judge(f"The {precision} file for {device.upper()}", figures, gate.limits(precision, plan.max_drop))
+    return replace(made, parity=parity)
+
+
+def measure_on_data(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """The task's metric on the user's data, torch against every file."""
+    results: dict[str, Any] = {}
+    for path in plan.verify_data:
+        data = read_data(path, plan.task, plan.checkpoint.config)
+        model = LocalModel.open(made.staging.root, plan.name, _first(plan), "CPU")
+        reference = gate.make_reference(model, plan.task, data.requests, made.model, made.inputs, made.pooling)
+        expected = plan.task.metric(reference.answers, data.targets)
+        figures: dict[str, Any] = {"metric": plan.task.metric_name, "rows": len(data.targets), "torch": expected}
+        for device in plan.built:
+            model = LocalModel.open(made.staging.root, plan.name, device, "CPU")
+            outputs = model.run(reference.encoded)
+            answers = [model.answer(r, e, o) for r, e, o in zip(data.requests, reference.encoded, outputs, strict=True)]
+            figures[device] = plan.task.metric(answers, data.targets)
+            check_drop(plan, path.name, device, expected, figures[device])
+        results[path.name] = figures
+    return replace(made, parity={**made.parity, "data": results} if results else made.parity)
+
+
+def seal_net(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+    """The manifest."""
+    return seal(plan, made, made.net_folder(plan) / next(iter(made.files.values())))
+
+
+def _first(plan: EncoderPlan) -> Device:
+    """The device whose files tokenize for the reference: any has the same."""
+    return next(iter(plan.built))
+
+
+STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (
+    Step("Loading the checkpoint", load),
+    Step("Building the graph", build),
+    Step("Writing ONNX files", write_nets),
+    Step("Timing CPU runtimes", choose_runtime),
+    Step("Writing model folders", write_folders),
+    Step("Answering with the checkpoint", answer_in_torch, gate=True),
+    Step("Comparing answers", compare_answers, gate=True),
+    Step("Measuring on your data", measure_on_data, gate=True),
+    Step("Hashing files", seal_net),
+    Step("Checking the repository's rules", lint_staged),
+    Step("Publishing", publish_folders),
+)
