@@ -5,17 +5,15 @@ Entries are read one at a time. What can't be read is an entry, too, so that the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from hfx.errors import UsageError
+from hfx.rows import Line, json_object, lines
 
 STANDARD_INPUT = "-"
-LONGEST_LINE = 64 * 2**20  # bytes; what is longer is no line but a wrong file, and must not fill the memory
 ID = "id"  # of an object: no input, but what tells its answer from the others'
 
 
@@ -39,17 +37,18 @@ def words(texts: Sequence[str]) -> Iterator[Entry]:
 
 def text_lines(file: BinaryIO) -> Iterator[Entry]:
     """Each line as a text; an empty line is an empty text."""
-    for number, line in _lines(file):
-        yield Entry(f"Line {number}", line)
+    for line in _lines(file):
+        text = line.text
+        yield Entry(f"Line {line.number}", text.rstrip("\n").removesuffix("\r") if isinstance(text, str) else text)
 
 
 def json_lines(file: BinaryIO) -> Iterator[Entry]:
     """Each line as an object; lines without anything are skipped."""
-    for number, line in _lines(file):
-        if isinstance(line, UsageError):
-            yield Entry(f"Line {number}", line)
-        elif line.strip():
-            yield _object(f"Line {number}", line)
+    for line in _lines(file):
+        if isinstance(line.text, UsageError):
+            yield Entry(f"Line {line.number}", line.text)
+        elif line.text.strip():
+            yield _object(f"Line {line.number}", line.text)
 
 
 def opened(path: Path) -> BinaryIO:
@@ -68,62 +67,15 @@ def opened(path: Path) -> BinaryIO:
         ) from error
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, str | UsageError]]:
+def _lines(file: BinaryIO) -> Iterator[Line]:
     with file:
-        for number in count(1):
-            line = file.readline(LONGEST_LINE + 1)
-            if not line:
-                return
-            yield number, _decoded(line) if _is_whole(line) else _too_long(file)
-
-
-def _is_whole(line: bytes) -> bool:
-    return len(line) <= LONGEST_LINE or line.endswith(b"\n")
-
-
-def _too_long(file: BinaryIO) -> UsageError:
-    _skip_line(file)
-    return UsageError(f"It is longer than {LONGEST_LINE // 2**20} MiB.", "Is the input text, one request a line?")
-
-
-def _skip_line(file: BinaryIO) -> None:
-    while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
-        pass
-
-
-def _decoded(line: bytes) -> str | UsageError:
-    try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode()
-    except UnicodeDecodeError as error:
-        return UsageError(f"It is not UTF-8 (byte {error.start}).", "Convert it first, e.g. by iconv.")
+        yield from lines(file)
 
 
 def _object(place: str, line: str) -> Entry:
     try:
-        value = json.loads(line, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
-    except RecursionError:
-        return Entry(place, _no_object("it is nested too deeply"))
-    except json.JSONDecodeError as error:
-        return Entry(place, _no_object(f"{error.msg} at character {error.pos + 1}"))
-    except ValueError as error:
-        return Entry(place, _no_object(str(error)))
-    if not isinstance(value, dict):
-        return Entry(place, _no_object(f"it is a {type(value).__name__}"))
+        value = json_object(line)
+    except UsageError as error:
+        return Entry(place, error)
     name = value.pop(ID, None)
     return Entry(place, value, name)
-
-
-def _no_object(reason: str) -> UsageError:
-    return UsageError(f"It is no JSON object: {reason}.", 'Write one a line, e.g. {"text_input": "Hello"}.')
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in it")
-    return members
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number of JSON")

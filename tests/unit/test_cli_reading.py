@@ -42,7 +42,7 @@ def test_a_line_that_is_not_utf8_costs_no_other() -> None:
 
 @pytest.mark.parametrize("length", [10, 11, 20, 21, 500])
 def test_a_line_that_is_too_long_is_skipped_to_its_end(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LONGEST_LINE", 10)
+    monkeypatch.setattr("hfx.rows.text.MAX_BYTES", 10)
     first, second = text_lines(BytesIO(b"x" * length + b"\nnext"))
     assert second == Entry("Line 2", "next")
     assert isinstance(first.content, str) == (length <= 10)

@@ -162,7 +162,7 @@ def test_a_file_of_times_or_gaps(content: str, times: tuple[float, ...], tmp_pat
         ("0\n2\n1\n", "line 3: the times go back"),
         ("0\nx\n", "line 2: 'x' is no time"),
         ("0\nnan\n", "line 2"),
-        ("a,b\n1,2\n", "no column time or gap: it has a, b"),
+        ("a,b\n1,2\n", "no column time or gap, but a, b"),
         ("time,b\n1,2\n\n3\nx\n", "line 5"),
         ("b,time\n1,2\n3\n", "line 3: '' is no time"),
         ("", "has no times"),
@@ -181,7 +181,7 @@ def test_a_file_of_times_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="can't be read"):
         parse_trace(tmp_path / "none.csv")
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="no file of times"):
+    with pytest.raises(UsageError, match="NUL"):
         parse_trace(tmp_path / "bytes.csv")
 
 

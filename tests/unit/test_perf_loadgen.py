@@ -242,11 +242,11 @@ def test_what_is_sent_in_the_warm_up_does_not_count(server: FakeServer) -> None:
 
 def test_all_at_once_comes_at_once_after_its_warm_up(server: FakeServer) -> None:
     found = measured(
-        server.url, CLASSIFIER, Open(arrivals="burst"), asks("sleep 0.2"), Limits(requests=40, warmup_requests=2)
+        server.url, CLASSIFIER, Open(arrivals="burst"), asks("sleep 0.8"), Limits(requests=40, warmup_requests=2)
     )
     assert found.requests.sent == 40 and server.service.peak == 40
-    assert server.service.arrivals[-1] - server.service.arrivals[2] < 0.15
-    assert found.throughput <= 40 / 0.2
+    assert server.service.arrivals[-1] - server.service.arrivals[2] < 0.7
+    assert found.throughput <= 40 / 0.8
 
 
 def test_bursts_and_traces_come_when_they_are_due(server: FakeServer) -> None:

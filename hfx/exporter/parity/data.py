@@ -1,11 +1,11 @@
-"""Labelled data from the user's CSV or TSV: requests of a task, and what the right answers are.
+"""Labelled data from the user's table: requests of a task, and what the right answers are.
 
-Owns the reading of tables; a task's metric compares. Columns are found by their usual names unless they are given.
+Columns are found by their usual names unless they are given.
 """
 
 from __future__ import annotations
 
-import csv
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.tasks.task import Config, Request, labels_of
 from hfx.repository import TensorSpec
+from hfx.rows import RowError, read_rows
 
-FIELD_LIMIT = 64 * 1024 * 1024  # a context may be long; the csv module's own limit is 128 KB
 MOST_ROWS = 100_000
 INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     names.TEXT_INPUT: ("text_input", "text", "sentence", "input"),
@@ -74,27 +74,16 @@ def read_data(
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    csv.field_size_limit(FIELD_LIMIT)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
-            rows = []
-            for row in reader:
-                if None in row or None in row.values():
-                    raise UsageError(
-                        f"{path}, line {reader.line_num}: not as many fields as the header has.",
-                        "Quote commas in texts.",
-                    )
-                rows.append(row)
-                if len(rows) > MOST_ROWS:
-                    raise UsageError(f"{path} has over {MOST_ROWS} rows.", "Take a sample of it.")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(
-            f"{path} can't be read as CSV: {error}.", "Save it as UTF-8 CSV or TSV with a header."
-        ) from error
+    rows = [row.cells for row in itertools.islice(read_rows(path).rows, MOST_ROWS + 1)]
+    if len(rows) > MOST_ROWS:
+        raise RowError(path, f"it has over {MOST_ROWS} rows.", "Take a sample of it.")
     if not rows:
-        raise UsageError(f"{path} has no rows.", "It needs a header and at least one row.")
-    return rows
+        raise RowError(path, "it has no rows.", "It needs a header and at least one row.")
+    return [{name: _text(cell) for name, cell in row.items()} for row in rows]
+
+
+def _text(cell: object) -> str:
+    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
 
 
 def _column(path: Path, header: list[str], wanted: Sequence[str]) -> str:

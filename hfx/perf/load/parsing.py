@@ -1,21 +1,47 @@
-"""Plans as people write them on a command line or in a file of times."""
+"""Loads as they are written: durations (`10s`, `200ms`), callers, rates, arrivals, and files of times."""
 
 from __future__ import annotations
 
 import csv
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar, get_args
 
 from hfx.errors import UsageError
 from hfx.perf.load.plans import MOST_CALLERS, Arrivals, Open
+from hfx.rows import Place, RowError, lines
 
 Number = TypeVar("Number", int, float)
 MOST_STEPS = 1000
 TIME, GAP = "time", "gap"
 GRAMMAR = "Give numbers (1,2,4), doubling (1:64:2x) or steps (1:16:4)."
+# Microseconds: the quotient is then the nearest number to what was written.
+UNITS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "min": 60_000_000, "h": 3_600_000_000}
+PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zµ]*)\s*")
+
+
+def parse_seconds(text: str, what: str = "duration", *, unit: str = "s") -> float:
+    """`text` in seconds; a bare number is of `unit`, and without one refused. Raises UsageError naming `what`."""
+    found = PATTERN.fullmatch(text)
+    value = float(found[1]) if found else math.nan
+    scale = UNITS.get(found[2] or unit) if found else None
+    if scale is None or not 0 < value < math.inf:
+        raise UsageError(f"The {what} is {text!r}.", "Give a positive number with us, ms, s, m or h, such as 200ms.")
+    return value * scale / UNITS["s"]
+
+
+def parse_warmup(text: str) -> tuple[int, float]:
+    """`20` is 20 requests, `2s` two seconds, `0` no warm-up: (requests, seconds). Raises UsageError."""
+    bare = text.strip()
+    if bare.isascii() and bare.isdigit():
+        return int(bare), 0.0
+    try:
+        return 0, parse_seconds(text, "warm-up", unit="")
+    except UsageError as error:
+        raise UsageError(error.message, "Give a number of requests (20) or a time with its unit (2s).") from None
 
 
 def parse_concurrency(text: str) -> tuple[int, ...]:
@@ -32,7 +58,7 @@ def parse_rates(text: str) -> tuple[float, ...]:
 
 
 def parse_open(rate: float | None, arrivals: str, trace: Path | None = None, seed: int = 0) -> Open:
-    """A plan of ARRIVALS: `constant`, `poisson`, `burst`, `burst:16` (so many at a time) or `trace` (of a file)."""
+    """A plan of `arrivals`: `constant`, `poisson`, `burst`, `burst:16` (so many at a time) or `trace` (of a file)."""
     kind, _, size = arrivals.partition(":")
     known = next((each for each in get_args(Arrivals) if each == kind), None)
     if known is None or (size and (known != "burst" or not _is_digits(size))):
@@ -51,7 +77,7 @@ def parse_trace(path: Path) -> tuple[float, ...]:
     A line `gap`, or such a column, makes the numbers the seconds since the request before. Empty lines and lines that
     begin with `#` are skipped. Raises UsageError with the line that is wrong.
     """
-    numbered = [(line, row) for line, row in _lines(path) if row and not row[0].startswith("#")]
+    numbered = [(line, row) for line, row in _cells(path) if row and not row[0].startswith("#")]
     column, is_gap = 0, False
     if numbered and not _is_number(numbered[0][1][0]):
         (_, header), *numbered = numbered
@@ -60,9 +86,10 @@ def parse_trace(path: Path) -> tuple[float, ...]:
     times = list(itertools.accumulate(values)) if is_gap else values
     for (line, _), earlier, later in zip(numbered[1:], times, times[1:], strict=False):
         if later < earlier:
-            raise UsageError(f"{path}, line {line}: the times go back.", f"Sort them, or head them {GAP!r} for gaps.")
+            fix = f"Sort them, or head them {GAP!r} for gaps."
+            raise RowError(path, "the times go back.", fix, Place(line, line))
     if not times:
-        raise UsageError(f"{path} has no times.", "Give a number of seconds a line.")
+        raise RowError(path, "it has no times.", "Give a number of seconds a line.")
     return tuple(each - times[0] for each in times)
 
 
@@ -109,23 +136,22 @@ def _is_digits(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            for row in reader:
-                yield reader.line_num, row
+        with path.open("rb") as file:
+            for line in lines(file):
+                if isinstance(line.text, UsageError):
+                    raise RowError(path, line.text.message, line.text.fix, Place(line.number, line.number))
+                yield line.number, next(csv.reader([line.text.strip()]), [])
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}.", "Give a file of times.") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} is no file of times: {error}.", "Give a number of seconds a line.") from None
+        raise RowError(path, f"it can't be read: {error.strerror}.", "Give a file of times.") from error
 
 
 def _column(path: Path, header: list[str]) -> tuple[int, bool]:
     for name in (TIME, GAP):
         if name in header:
             return header.index(name), name == GAP
-    raise UsageError(f"{path} has no column {TIME} or {GAP}: it has {', '.join(header)}.", "Head the times so.")
+    raise RowError(path, f"it has no column {TIME} or {GAP}, but {', '.join(header)}.", "Head the times so.")
 
 
 def _is_number(text: str) -> bool:
@@ -143,5 +169,5 @@ def _value(path: Path, line: int, row: list[str], column: int) -> float:
         value = math.nan
     if not -math.inf < value < math.inf:
         shown = row[column] if column < len(row) else ""
-        raise UsageError(f"{path}, line {line}: {shown!r} is no time.", "Give a number of seconds.")
+        raise RowError(path, f"{shown!r} is no time.", "Give a number of seconds.", Place(line, line))
     return value

@@ -1,7 +1,4 @@
-"""When requests are sent: by callers who wait for their answers, or at times of their own.
-
-A plan is a value that any tool can carry out. It must not know what is sent.
-"""
+"""When requests are sent, by callers that wait for their answers or at times of their own, and how long it goes on."""
 
 from __future__ import annotations
 
@@ -19,11 +16,12 @@ if TYPE_CHECKING:
 
 Arrivals = Literal["constant", "poisson", "burst", "trace"]
 MOST_CALLERS = 100_000
+LONGEST_UNTIL_STABLE = 60.0  # seconds, where nothing else is said
 
 
 @dataclass(frozen=True)
 class Closed:
-    """So many callers, each of whom sends the next request when the last one is answered."""
+    """So many callers, each of which sends its next request when the last one is answered."""
 
     callers: int
 
@@ -83,7 +81,7 @@ class Open:
         return (len(self.trace) - 1) / seconds if seconds > 0 else None
 
     def times(self, count: int | None, seconds: float | None) -> Iterator[float]:
-        """When each request is due, in seconds from the start: COUNT of them, and none at SECONDS or later.
+        """When each request is due, in seconds from the start: `count` of them, and none at `seconds` or later.
 
         Without either, a trace ends by itself and all others go on for ever. Raises UsageError for a burst of no size.
         """
@@ -114,6 +112,49 @@ class Open:
 
 
 Plan = Closed | Open
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`requests` or `seconds` that count, whichever comes first, after a warm-up of requests or seconds that do not.
+
+    With `stable`, the load goes on until throughput and median latency of three windows in a row lie within so many
+    per cent, and these windows count; a window has at least `window` seconds. A request may take `timeout` seconds.
+    """
+
+    requests: int | None = None
+    seconds: float | None = None
+    warmup_requests: int = 0
+    warmup_seconds: float = 0.0
+    stable: float | None = None
+    window: float = 2.0
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.requests is not None and self.requests < 1:
+            raise UsageError(f"With {self.requests} requests nothing is measured.", "Give at least 1.")
+        for name in ("seconds", "stable", "window", "timeout"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"The limit {name} is {value!r}.", "Give a positive number.")
+        if self.warmup_requests < 0 or not 0 <= self.warmup_seconds < math.inf:
+            raise UsageError("A warm-up can't be shorter than none.", "Give a number of requests, or seconds.")
+
+    @property
+    def most_seconds(self) -> float | None:
+        """How long requests that count are sent at most."""
+        unbounded = self.stable is not None and self.seconds is None and self.requests is None
+        return LONGEST_UNTIL_STABLE if unbounded else self.seconds
+
+    @property
+    def words(self) -> str:
+        """In a result file."""
+        parts = [f"{self.requests} request{'' if self.requests == 1 else 's'}"] if self.requests else []
+        parts += [f"{self.most_seconds:g} s"] if self.most_seconds else []
+        most = " or ".join(parts)
+        if self.stable is None:
+            return most
+        return f"until stable within {self.stable:g} %" + (f", {most} at most" if most else "")
 
 
 def _poisson(rate: float, chance: random.Random) -> Iterator[float]:

@@ -1,28 +1,41 @@
-"""What is asked: requests from a data file, or synthetic ones.
-
-A request is plain values by the names of the model's tensors, as `client.infer` takes them. It must not know when it is
-sent.
-"""
+"""What is sent: requests of a data file, as plain values by the names of the model's tensors."""
 
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
+from hfx import names
 from hfx.errors import UsageError
-from hfx.names import CANDIDATE_LABELS, QUESTION, TEXT_INPUT
-from hfx.perf.load.cells import SETTINGS, Scalar, values_of
-from hfx.perf.load.columns import located
-from hfx.perf.load.lengths import Fixed, Lengths
-from hfx.perf.load.rows import Row, read_rows
-from hfx.perf.load.texts import of_tokens, of_words
+from hfx.python_backends.engine import generation_settings
+from hfx.rows import Row, RowError, read_rows
 
+Scalar = str | int | float | bool
 Settings = Mapping[str, Scalar | Sequence[Scalar]]
-LABELS: tuple[Scalar, ...] = ("sports", "politics", "travel")
-QUESTION_WORDS = 8
+Kind = Literal["text", "list", "integer", "number", "flag"]
+
+TEXTS = (names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.CANDIDATE_LABELS)  # needed by a model that takes them
+USUAL: Mapping[str, tuple[str, ...]] = {names.TEXT_INPUT: (names.TEXT_INPUT, "text", "prompt", "sentence", "document")}
+DTYPES: Mapping[str, Kind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "flag"}
+KINDS: Mapping[str, Kind] = {
+    **{each.name: DTYPES.get(each.dtype, "text") for each in generation_settings.SETTINGS.values()},
+    names.STOP_WORDS: "list", names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer",
+    names.BEAM_WIDTH: "integer", names.TIMEOUT_MS: "integer", names.MULTI_LABEL: "flag",
+}  # fmt: skip
+SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
+FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+DESCRIPTIONS: Mapping[Kind, str] = {
+    "text": "a text",
+    "list": "a list of texts",
+    "integer": "a whole number",
+    "number": "a number",
+    "flag": "true or false",
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RequestSet:
-    """Requests that are sent in turn, and from the start again when they are used up; `words` say what they are."""
+    """Requests that are sent in turn, and from the start again when they are used up; `words` says what they are."""
 
     items: tuple[Request, ...]
     words: str
@@ -51,81 +64,159 @@ def from_file(
     limit: int | None = None,
     inputs: Collection[str] = SETTINGS,
 ) -> RequestSet:
-    """A request for each of the first LIMIT rows of a CSV, TSV, JSON-lines or Parquet file.
+    """A request for each of the first `limit` rows of a file that hfx.rows reads.
 
-    COLUMNS say which column is which tensor; an empty name is the tensor's own. A column named like a setting sets it
-    for that request, unless its cell is empty or the model, whose INPUTS these are, does not take it; it goes before
-    SETTINGS. Raises UsageError with file, line and column.
+    `columns`: tensor -> column; an empty name is the tensor's own. A column named like a setting sets it for that
+    request, unless its cell is empty or the model, whose `inputs` these are, does not take it; it goes before
+    `settings`. Raises RowError with file, line and column.
     """
     rows = read_rows(path)
     where = located(columns, rows.columns, path)
     own = {name: name for name in SETTINGS if name in inputs and name not in where}
     shared = constants(settings)
-    found = []
+    requests = []
     for row in itertools.islice(rows.rows, limit):
-        texts = {tensor: _cell(path, row, tensor, column, rows.textual) for tensor, column in where.items()}
-        chosen = {
-            tensor: _cell(path, row, tensor, column, rows.textual)
-            for tensor, column in own.items()
-            if row.cells.get(column) not in (None, "")
-        }
-        found.append(Request(texts | shared | chosen))
-    if not found:
-        raise UsageError(f"{path} has columns but no row.", "Give a row for each request.")
-    return RequestSet(tuple(found), _described(path, found, where, shared))
-
-
-def synthetic(
-    count: int,
-    lengths: Lengths,
-    seed: int = 0,
-    settings: Settings | None = None,
-    tensors: Sequence[str] = (TEXT_INPUT,),
-    tokens: Callable[[str], int] | None = None,
-) -> RequestSet:
-    """COUNT requests with texts of drawn LENGTHS: in words, or in TOKENS exactly. The same SEED gives the same texts.
-
-    Of several TENSORS, a question is always short and labels are always the same. Raises UsageError.
-    """
-    if count < 1:
-        raise UsageError(f"{count} requests can't be made.", "Give at least 1.")
-    chance, shared = random.Random(seed), constants(settings)
-
-    def text(tensor: str) -> tuple[Scalar, ...]:
-        if tensor == CANDIDATE_LABELS:
-            return LABELS
-        if tensor == QUESTION:
-            return (f"{of_words(QUESTION_WORDS, chance)}?",)
-        length = lengths.draw(chance)
-        return (of_words(length, chance) if tokens is None else of_tokens(length, tokens, chance),)
-
-    items = tuple(Request({tensor: text(tensor) for tensor in tensors} | shared) for _ in range(count))
-    unit = "word" if tokens is None else "token"
-    plural = "" if lengths == Fixed(1) else "s"
-    return RequestSet(items, f"synthetic texts of {lengths.words} {unit}{plural}{_settings_words(shared)}")
+        present = {tensor: column for tensor, column in own.items() if row.cells.get(column) not in (None, "")}
+        texts, chosen = (_cells(path, row, tensors, rows.textual) for tensors in (where, present))
+        requests.append(Request(texts | shared | chosen))
+    if not requests:
+        raise RowError(path, "it has columns but no row.", "Give a row for each request.")
+    return RequestSet(tuple(requests), _described(path, requests, where, shared))
 
 
 def constants(settings: Settings | None) -> dict[str, tuple[Scalar, ...]]:
-    """SETTINGS for every request as the values of tensors; raises UsageError."""
+    """`settings` of every request as the values of tensors. Raises UsageError."""
     return {name: values_of(name, value, textual=True) for name, value in (settings or {}).items()}
 
 
-def _cell(path: Path, row: Row, tensor: str, column: str, textual: bool) -> tuple[Scalar, ...]:
-    try:
-        return values_of(tensor, row.cells.get(column), textual)
-    except UsageError as error:
-        raise UsageError(f"{path}, {row.place}, column {column!r}: {error.message}", error.fix) from None
+def text_tensors(inputs: Iterable[str]) -> tuple[str, ...]:
+    """The tensors that each request must have, of a model with these `inputs`. Raises UsageError for none."""
+    given = set(inputs)
+    found = tuple(name for name in TEXTS if name in given)
+    if not found:
+        raise UsageError(
+            f"The model takes no text: it takes {', '.join(sorted(given)) or 'nothing'}.",
+            "Ask for the model itself, not for a member of it: `hfx list` shows the names.",
+        )
+    return found
+
+
+def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]:
+    """Tensor -> column, of `COLUMN` for the text or `TENSOR=COLUMN`; what is not given has the tensor's own name.
+
+    Raises UsageError for a tensor that the model, whose `inputs` these are, does not have.
+    """
+    inputs = list(inputs)
+    needed = text_tensors(inputs)
+    found: dict[str, str] = {}
+    for part in given:
+        tensor, column = _pair(part, needed)
+        if tensor not in inputs or tensor in found:
+            reason = "is given twice" if tensor in found else f"is none of the model's inputs: {', '.join(inputs)}"
+            raise UsageError(f"The column of {tensor!r} can't be set: it {reason}.", "Give TENSOR=COLUMN once each.")
+        found[tensor] = column
+    return dict.fromkeys(needed, "") | found
+
+
+def located(columns: Mapping[str, str], present: Collection[str], path: Path) -> dict[str, str]:
+    """`columns` with a column for each tensor, of those `present` in `path`. Raises RowError with what is there."""
+    return {tensor: _located(tensor, column, present, path) for tensor, column in columns.items()}
+
+
+def values_of(tensor: str, value: Any, textual: bool) -> tuple[Scalar, ...]:
+    """The values of `tensor` in a cell or an option; `textual` ones are read, others are of their type already.
+
+    Raises UsageError without a place.
+    """
+    kind = KINDS.get(tensor, "text")
+    read = _read(kind, value) if textual and isinstance(value, str) else value
+    if tensor == names.EARLY_STOPPING and isinstance(read, bool):
+        read = str(read).lower()  # a text, as it has a third value
+    listed: Sequence[Any] = read if isinstance(read, list | tuple) else (read,)
+    if not listed or (kind != "list" and len(listed) != 1) or not all(_is(kind, each) for each in listed):
+        raise UsageError(f"{tensor} is {_shown(value)}.", f"Give {DESCRIPTIONS[kind]}.")
+    return tuple(listed)
+
+
+def _cells(path: Path, row: Row, tensors: Mapping[str, str], textual: bool) -> dict[str, tuple[Scalar, ...]]:
+    """The values of each tensor in its column."""
+    values = {}
+    for tensor, column in tensors.items():
+        try:
+            values[tensor] = values_of(tensor, row.cells.get(column), textual)
+        except UsageError as error:
+            raise RowError(path, error.message, error.fix, row.place, column) from None
+    return values
 
 
 def _described(
-    path: Path, found: Sequence[Request], where: Mapping[str, str], shared: Mapping[str, tuple[Scalar, ...]]
+    path: Path, requests: Sequence[Request], where: Mapping[str, str], shared: Mapping[str, tuple[Scalar, ...]]
 ) -> str:
     tensor, column = next(iter(where.items()))
-    lengths = sorted(len(str(ask.inputs[tensor][0]).split()) for ask in found)
-    noun = "request" if len(found) == 1 else "requests"
+    lengths = sorted(len(str(request.inputs[tensor][0]).split()) for request in requests)
+    noun = "request" if len(requests) == 1 else "requests"
     size = f"{lengths[0]} to {lengths[-1]} words" if lengths[0] < lengths[-1] else f"{lengths[0]} words"
-    return f"{path.name}, column {column}: {len(found)} {noun} of {size}{_settings_words(shared)}"
+    return f"{path.name}, column {column}: {len(requests)} {noun} of {size}{settings_text(shared)}"
 
 
-def _settings_words(shared: Mapping[str, tuple[Scalar, ...]]) -> str:
+def settings_text(shared: Mapping[str, tuple[Scalar, ...]]) -> str:
+    """The settings of every request in a result file, with a comma before each."""
     return "".join(f", {name}={','.join(map(str, values))}" for name, values in shared.items())
+
+
+def _located(tensor: str, column: str, present: Collection[str], path: Path) -> str:
+    wanted = (column,) if column else USUAL.get(tensor, (tensor,))
+    found = next((name for name in wanted if name in present), None)
+    if found is None:
+        option = "--column COLUMN" if tensor == names.TEXT_INPUT else f"--column {tensor}=COLUMN"
+        raise RowError(
+            path,
+            f"it has no column {wanted[0]!r}; its columns are {', '.join(present) or 'none'}.",
+            f"Say which one is the {tensor} with {option}.",
+        )
+    return found
+
+
+def _pair(part: str, needed: Sequence[str]) -> tuple[str, str]:
+    tensor, equals, column = part.partition("=")
+    if not equals:
+        if len(needed) > 1 and needed[0] != names.TEXT_INPUT:
+            raise UsageError(
+                f"The column {part!r} could be the {' or the '.join(needed)}.",
+                f"Give {' and '.join(f'{name}=COLUMN' for name in needed)}.",
+            )
+        tensor, column = needed[0], part
+    if not column:
+        raise UsageError(f"{part!r} names no column.", "Give COLUMN, or TENSOR=COLUMN.")
+    return tensor, column
+
+
+def _read(kind: Kind, text: str) -> Any:
+    bare = text.strip()
+    try:
+        if kind == "integer":
+            return int(bare)
+        if kind == "number":
+            return float(bare)
+        if kind == "list":
+            return json.loads(bare) if bare.startswith("[") else _split(bare)
+    except ValueError:
+        return None
+    return FLAGS.get(bare.lower()) if kind == "flag" else text
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _is(kind: Kind, value: Any) -> bool:
+    if kind == "integer":
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, bool if kind == "flag" else str)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,7 +1,4 @@
-"""A service level: what a request must keep to count as good.
-
-Owns the names that can be bound and their judgement. It must not know how a request was timed.
-"""
+"""A service level: what a request must keep to count as good."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from hfx.errors import UsageError
-from hfx.perf.load.durations import parse_seconds
+from hfx.perf.load.parsing import parse_seconds
 
 NAMES = ("ttft", "tpot", "latency")
 OF_STREAMS = frozenset({"ttft", "tpot"})

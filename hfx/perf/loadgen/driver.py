@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from hfx.errors import ServerUnreachable
-from hfx.perf.load.limits import Limits
-from hfx.perf.load.plans import Closed, Open, Plan
+from hfx.perf.load.plans import Closed, Limits, Open, Plan
 from hfx.perf.loadgen.log import Phase, Progress, RequestLog, RequestRecord, percentile, timestamp
 from hfx.perf.loadgen.windows import Windows
 

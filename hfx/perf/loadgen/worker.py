@@ -30,8 +30,7 @@ from hfx.client import errors
 from hfx.client.address import Access, Address, Tls
 from hfx.client.grpc_transport import DIRECT, OPTIONS, WITH_STATUS
 from hfx.errors import ServerError
-from hfx.perf.load.limits import Limits
-from hfx.perf.load.plans import Plan
+from hfx.perf.load.plans import Limits, Plan
 from hfx.perf.loadgen.driver import Driver
 from hfx.perf.loadgen.log import Piece, Progress, RequestLog, RequestRecord
 

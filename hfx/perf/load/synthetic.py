@@ -1,0 +1,170 @@
+"""Synthetic requests: texts of common words, with drawn lengths in words or in a tokenizer's tokens."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hfx.errors import UsageError
+from hfx.names import CANDIDATE_LABELS, QUESTION, TEXT_INPUT
+from hfx.perf.load.requests import Request, RequestSet, Scalar, Settings, constants, settings_text
+
+LABELS: tuple[Scalar, ...] = ("sports", "politics", "travel")
+QUESTION_WORDS = 8
+LONGEST = 1_000_000
+FIX = "Give fixed:N, uniform:A-B or lognormal:MEDIAN,SIGMA[,MAX]."
+WORDS = (
+    "the", "garden", "of", "a", "friend", "was", "lovely", "and", "old", "house", "is", "quiet", "people", "went",
+    "to", "market", "with", "her", "dog", "when", "it", "rained", "they", "found", "bread", "near", "river", "some",
+    "children", "played", "music", "in", "that", "long", "summer", "for", "many", "days", "he", "wrote", "about",
+    "work", "city", "light", "on", "water", "small", "boats", "came", "back", "before", "night", "we", "never", "saw",
+)  # fmt: skip
+FILLER = " a"
+MOST_FILLERS = 64
+MOST_WORDS = 4_000_000
+
+
+def synthetic(
+    count: int,
+    lengths: Lengths,
+    seed: int = 0,
+    settings: Settings | None = None,
+    tensors: Sequence[str] = (TEXT_INPUT,),
+    tokens: Callable[[str], int] | None = None,
+) -> RequestSet:
+    """`count` requests with texts of drawn `lengths`: in words, or exactly in `tokens`. The same seed, the same texts.
+
+    Of several `tensors`, a question is always short and labels are always the same. Raises UsageError.
+    """
+    if count < 1:
+        raise UsageError(f"{count} requests can't be made.", "Give at least 1.")
+    chance, shared = random.Random(seed), constants(settings)
+
+    def text(tensor: str) -> tuple[Scalar, ...]:
+        if tensor == CANDIDATE_LABELS:
+            return LABELS
+        if tensor == QUESTION:
+            return (f"{_of_words(QUESTION_WORDS, chance)}?",)
+        length = lengths.draw(chance)
+        return (_of_words(length, chance) if tokens is None else _of_tokens(length, tokens, chance),)
+
+    items = tuple(Request({tensor: text(tensor) for tensor in tensors} | shared) for _ in range(count))
+    unit = "word" if tokens is None else "token"
+    plural = "" if lengths == Fixed(1) else "s"
+    return RequestSet(items, f"synthetic texts of {lengths.words} {unit}{plural}{settings_text(shared)}")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """All of the same length."""
+
+    length: int
+
+    def draw(self, chance: random.Random) -> int:
+        """A length."""
+        return self.length
+
+    @property
+    def words(self) -> str:
+        """In a result file."""
+        return f"{self.length}"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Any length from `least` to `most` with the same chance."""
+
+    least: int
+    most: int
+
+    def draw(self, chance: random.Random) -> int:
+        """A length."""
+        return chance.randint(self.least, self.most)
+
+    @property
+    def words(self) -> str:
+        """In a result file."""
+        return f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """Half below `median`; `sigma` of the logarithm; never above `most`."""
+
+    median: float
+    sigma: float
+    most: int = LONGEST
+
+    def draw(self, chance: random.Random) -> int:
+        """A length."""
+        drawn = chance.lognormvariate(math.log(self.median), self.sigma)
+        return max(1, min(self.most, round(min(drawn, LONGEST))))
+
+    @property
+    def words(self) -> str:
+        """In a result file."""
+        bound = f", at most {self.most}" if self.most < LONGEST else ""
+        return f"log-normal with median {self.median:g} and sigma {self.sigma:g}{bound}"
+
+
+Lengths = Fixed | Uniform | LogNormal
+
+
+def parse_lengths(text: str) -> Lengths:
+    """The lengths that `text` says. Raises UsageError."""
+    kind, _, numbers = text.strip().partition(":")
+    try:
+        return _parsed(kind, numbers)
+    except ValueError:
+        raise UsageError(f"The lengths {text!r} can't be read.", FIX) from None
+
+
+def _parsed(kind: str, numbers: str) -> Lengths:
+    if kind == "fixed":
+        return Fixed(_length(numbers))
+    if kind == "uniform":
+        least, most = map(_length, numbers.split("-"))
+        if least > most:
+            raise ValueError(numbers)
+        return Uniform(least, most)
+    if kind == "lognormal":
+        middle, sigma, *bound = numbers.split(",")
+        found = LogNormal(float(middle), float(sigma), *map(_length, bound))
+        if not (1 <= found.median <= found.most and 0 < found.sigma <= 5):
+            raise ValueError(numbers)
+        return found
+    raise ValueError(kind)
+
+
+def _length(text: str) -> int:
+    length = int(text)
+    if not 1 <= length <= LONGEST:
+        raise ValueError(text)
+    return length
+
+
+def _of_words(count: int, chance: random.Random) -> str:
+    """A text of `count` words."""
+    return " ".join(chance.choices(WORDS, k=count))
+
+
+def _of_tokens(count: int, tokens: Callable[[str], int], chance: random.Random) -> str:
+    """A text of exactly `count` tokens by `tokens`, special ones included. Raises UsageError where there is none."""
+    drawn = chance.choices(WORDS, k=count)
+    while tokens(" ".join(drawn)) < count and len(drawn) < MOST_WORDS:
+        drawn += chance.choices(WORDS, k=len(drawn))
+    # The most words that do not exceed it: the count rises with every word.
+    least, most = 0, len(drawn)
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if tokens(" ".join(drawn[:middle])) <= count else (least, middle - 1)
+    text = " ".join(drawn[:least])
+    for _ in range(MOST_FILLERS):  # a word of several tokens would overshoot: single letters fill up
+        if tokens(text) >= count:
+            break
+        text += FILLER
+    if tokens(text) != count:
+        raise UsageError(f"No text has exactly {count} tokens for this model.", "Give more tokens.")
+    return text

@@ -1,0 +1,118 @@
+"""Rows of every format: their cells, their places, reading on after any of them, and errors that say where."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from hfx.rows import RowError, json_object, lines, read_rows
+
+CSV = '\ufeffid,text\r\n1,"a, ""b"""\r\n\r\n2,"two\nlines"\r\n3,\u00e9\r\n'
+FILES = {
+    "a.csv": CSV,
+    "a.tsv": 'id\ttext\n1\t"a, ""b"""\n2\t"two\nlines"\n3\t\u00e9',
+    "a.jsonl": '{"id": "1", "text": "a, \\"b\\""}\n\n{"id": "2", "text": "two\\nlines"}\n{"id": "3", "text": "\u00e9"}',
+}
+CELLS = [{"id": "1", "text": 'a, "b"'}, {"id": "2", "text": "two\nlines"}, {"id": "3", "text": "é"}]
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rows_of_every_format_are_the_same_and_can_be_read_on_after_any(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path, name, FILES[name])
+    found = read_rows(path)
+    rows = list(found.rows)
+    assert found.columns == ("id", "text") and found.textual == (name != "a.jsonl")
+    assert [dict(row.cells) for row in rows] == CELLS and [row.place.number for row in rows] == [1, 2, 3]
+    for at, row in enumerate(rows):
+        assert list(read_rows(path, row.place).rows) == rows[at + 1 :]
+        content = path.read_bytes()[row.place.start : row.place.end].decode()
+        assert row.cells["id"] in content and content.endswith("\n") == path.read_bytes()[: row.place.end].endswith(
+            b"\n"
+        )
+
+
+def test_a_row_knows_its_lines(tmp_path: Path) -> None:
+    rows = list(read_rows(written(tmp_path, "a.csv", CSV)).rows)
+    assert [(row.place.line, row.place.next_line) for row in rows] == [(2, 3), (4, 6), (6, 7)]
+
+
+def test_plain_text_is_a_row_a_line(tmp_path: Path) -> None:
+    found = list(read_rows(written(tmp_path, "a.txt", "one\r\n\ntwo, three")).rows)
+    assert [row.cells for row in found] == [{"text": "one"}, {"text": ""}, {"text": "two, three"}]
+    assert [row.place.line for row in found] == [1, 2, 3]
+
+
+def test_parquet_is_read_on_after_any_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    numbers = list(range(10))
+    pyarrow.parquet.write_table(pyarrow.table({"n": numbers, "texts": [["a", "b"]] * 10}), path, row_group_size=4)
+    rows = list(read_rows(path).rows)
+    assert rows[0].cells == {"n": 0, "texts": ["a", "b"]}
+    for row in rows:
+        assert [each.cells["n"] for each in read_rows(path, row.place).rows] == numbers[row.place.number :]
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(RowError, match="no readable Parquet file"):
+        read_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "words"),
+    [
+        ("a.csv", "", None, "is empty"),
+        ("a.csv", "text,text\na,b\n", 1, "the column 'text' stands there twice"),
+        ("a.csv", "id,text\n1,a\n2\n", 3, "1 fields under 2 columns"),
+        ("a.csv", 'text\na\n"b\nc\n', 3, "unexpected end of data"),
+        ("a.csv", b"text\na\n\xe4\n", 3, r"not UTF-8 \(byte 1 of the line\)"),
+        ("a.csv", b"text\na\nb\0c\n", 3, r"NUL \(byte 2 of the line\)"),
+        ("a.txt", b"a\n\xff", 2, "not UTF-8"),
+        ("a.jsonl", '{"text": "a"}\n{"text": "b"\n', 2, "no JSON object"),
+        ("a.jsonl", '{"text": "a"}\n\n["b"]\n', 3, "it is a list"),
+        ("a.jsonl", '{"a": 1}\n{"a": 1, "a": 2}', 2, "'a' stands twice"),
+        ("a.jsonl", '{"a": NaN}', 1, "NaN is not a number"),
+        ("a.jsonl", "[" * 100_000, 1, "no JSON object"),
+        ("a.jsonl", "\n\n", None, "is empty"),
+        ("a.xlsx", "x", None, "format can't be read"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where(
+    name: str, content: str | bytes, line: int | None, words: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, name, content)
+    with pytest.raises(RowError, match=words) as caught:
+        list(read_rows(path).rows)
+    assert (caught.value.path, caught.value.place and caught.value.place.line) == (path, line)
+    assert str(path) in caught.value.message and caught.value.fix
+
+
+def test_a_cell_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    line = b"x" * 2**20
+    for content, words in ((line * 65, "longer than 64 MiB"), (b'"' + (line + b"\n") * 65, "field larger than")):
+        with pytest.raises(RowError, match=words):
+            list(read_rows(written(tmp_path, "a.csv", b"text\n" + content)).rows)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for path in (tmp_path / "none.csv", tmp_path / "folder.csv"):
+        with pytest.raises(RowError, match="can't be read"):
+            read_rows(path)
+
+
+def test_lines_go_on_after_one_that_is_no_text() -> None:
+    found = list(lines(io.BytesIO(b"a\n\xff\nb")))
+    assert [(each.number, each.start, each.end) for each in found] == [(1, 0, 2), (2, 2, 4), (3, 4, 5)]
+    assert [each.text if isinstance(each.text, str) else None for each in found] == ["a\n", None, "b"]
+
+
+def test_an_object_is_the_only_value_of_a_line() -> None:
+    assert json_object('{"a": [1]}') == {"a": [1]}
