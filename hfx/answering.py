@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import copy
+import json
+import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -19,10 +21,10 @@ from typing import Any, Generic, TypeVar
 
 from hfx.errors import HfxError, RequestCancelled
 from hfx.metadata import ModelMetadata
-from hfx.names import Task
+from hfx.names import EMBEDDING, ENTITIES, LABEL, OUTPUT_LOG_PROBS, SCORE, Task
 
 Request = dict[str, list[Any]]  # input tensor -> the values of one row
-Answer = dict[str, Any]  # output tensor -> one row: an array, a value or a list of values
+Answer = dict[str, Any]  # output tensor -> one row as plain values: `plain_values`
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -59,6 +61,37 @@ class Model:
         At most `at_once` items are read and not yet yielded. Close the generator to cancel what is under way.
         """
         return ordered_map(lambda item: self.answer(request_of(item)), items, self.at_once)
+
+
+def plain_values(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Output tensors of one row (arrays, lists or values) as values that JSON has, under the tensors' names.
+
+    A tensor of one value becomes that value; labels, their scores, an embedding and log-probabilities are always lists.
+    `entities` is the list that its JSON text stands for. A number that JSON lacks (NaN) is None. Log-probabilities that
+    were not requested, an empty tensor of a server, are left out.
+    """
+    lists = {LABEL, EMBEDDING, OUTPUT_LOG_PROBS, *([SCORE] if LABEL in outputs else [])}
+    values = {name: _plain(name, value, name in lists) for name, value in outputs.items()}
+    return {name: value for name, value in values.items() if name != OUTPUT_LOG_PROBS or value}
+
+
+def _plain(name: str, value: Any, is_list: bool) -> Any:
+    value = _json_value(value)
+    if not is_list and isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict):
+        value = value[0]
+    if is_list and not isinstance(value, list):
+        value = [value]
+    return json.loads(value) if name == ENTITIES and isinstance(value, str) else value
+
+
+def _json_value(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # a numpy array or number
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def ordered_map(

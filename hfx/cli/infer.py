@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,8 +21,7 @@ from hfx.cli.tensors import EncoderOptions, GenerationOptions, request_of, setti
 from hfx.errors import UsageError
 
 if TYPE_CHECKING:
-    from hfx.answering import Answer, Model
-    from hfx.errors import HfxError
+    from hfx.answering import Model
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,13 @@ def command(
             stream = model.stream
             printing.pieces(entries, lambda entry: stream(request(entry)), report)
             return
-        with closing(model.answer_each(entries, request)) as answers:
-            outcomes = ((entry, _plain(answer)) for entry, answer in answers)
+        with closing(model.answer_each(entries, request)) as outcomes:
             if form.jsonl:
                 printing.rows(outcomes, report)
             elif report.json:
                 printing.one_object(name, outcomes, report)
             else:
                 printing.lines(model.task, outcomes, report)
-
-
-def _plain(answer: Answer | HfxError) -> dict[str, Any] | HfxError:
-    return printing.plain_values(answer) if isinstance(answer, dict) else answer
 
 
 def _check(form: InputOptions, connection: Connection, report: Reporter) -> None:

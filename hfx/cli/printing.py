@@ -1,4 +1,4 @@
-"""Answers of `hfx infer` as plain values for JSON and as lines for people: all at once, as they come, or in pieces.
+"""Answers of `hfx infer` as JSON and as lines for people: all at once, as they come, or in pieces.
 
 Each function here takes outcomes entry by entry, and raises the failure of an entry (of JSON lines, at the end).
 """
@@ -6,8 +6,6 @@ Each function here takes outcomes entry by entry, and raises the failure of an e
 from __future__ import annotations
 
 import copy
-import json
-import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
@@ -23,7 +21,6 @@ from hfx.names import (
     ENTITIES,
     GENERATION_TASKS,
     LABEL,
-    OUTPUT_LOG_PROBS,
     SCORE,
     START,
     TEXT_OUTPUT,
@@ -118,39 +115,8 @@ def _warn_of_truncation(entry: Entry, dropped: int | None, report: Reporter) -> 
         report.warn(f"{what} is longer than the model reads: {dropped} tokens or more were left out.")
 
 
-def plain_values(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors without their batch dimension (arrays or lists) as JSON values, under the tensors' names.
-
-    A tensor of one value becomes that value, except where more are usual: labels, their scores, an embedding and
-    log-probabilities are lists. `entities` is the list that its JSON text stands for. A number that JSON can't carry
-    (NaN) is null. Log-probabilities that nobody asked for, an empty tensor of a server, are left out.
-    """
-    lists = {LABEL, EMBEDDING, OUTPUT_LOG_PROBS, *([SCORE] if LABEL in outputs else [])}
-    values = {name: _plain(name, value, name in lists) for name, value in outputs.items()}
-    return {name: value for name, value in values.items() if name != OUTPUT_LOG_PROBS or value}
-
-
-def _plain(name: str, value: Any, is_list: bool) -> Any:
-    value = _json_value(value)
-    if not is_list and isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict):
-        value = value[0]
-    if is_list and not isinstance(value, list):
-        value = [value]
-    return json.loads(value) if name == ENTITIES and isinstance(value, str) else value
-
-
-def _json_value(value: Any) -> Any:
-    if hasattr(value, "tolist"):  # a numpy array or number
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_json_value(item) for item in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def answer_lines(task: Task, result: Mapping[str, Any]) -> list[str]:
-    """RESULT (from `plain_values`) as lines for people; a text without a finding gives one line that says so."""
+    """RESULT as lines for people; a text without a finding gives one line that says so."""
     if task in GENERATION_TASKS:
         return result[TEXT_OUTPUT] if isinstance(result[TEXT_OUTPUT], list) else [result[TEXT_OUTPUT]]
     if task is Task.TOKEN_CLASSIFICATION:

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from hfx import names
-from hfx.answering import Answer, Model, Part, Parts, Request
+from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
 from hfx.client.client import Client
 from hfx.client.session import TruncationWarning
 from hfx.client.settings import GenerationSettings
@@ -22,7 +22,7 @@ def served_model(client: Client, name: str) -> Model:
     task = task_of(metadata)
 
     def answer(request: Request) -> Answer:
-        return {key: value[0] for key, value in client.infer(name, request).items()}
+        return plain_values({key: value[0] for key, value in client.infer(name, request).items()})
 
     def stream(request: Request) -> Parts:
         text, settings = _settings(request)

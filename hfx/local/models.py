@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names
-from hfx.answering import Answer, Model, Part, Parts, Request
+from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
 from hfx.errors import UsageError
 from hfx.local import read_config
 from hfx.metadata import ModelMetadata, TensorMetadata
@@ -37,7 +37,8 @@ def local_model(repository: Path, name: str, timeout: float | None = None) -> It
         raise UsageError(f"A {task} model in this process keeps no timeout.", "Leave the timeout out.")
     from hfx.local.encoder import LocalModel
 
-    yield Model(task, metadata, LocalModel.open(repository, name).infer, None, at_once=1)
+    encoder = LocalModel.open(repository, name)
+    yield Model(task, metadata, lambda request: plain_values(encoder.infer(request)), None, at_once=1)
 
 
 def _metadata(name: str, config: Mapping[str, Any]) -> ModelMetadata:
@@ -63,7 +64,7 @@ def _generator(repository: Path, task: Task, metadata: ModelMetadata, timeout: f
 
     def answer(request: Request) -> Answer:
         with one_document if request.get(names.LONG) == ["chunk"] else nullcontext():
-            return generator.infer(deadline | request)
+            return plain_values(generator.infer(deadline | request))
 
     def stream(request: Request) -> Parts:
         if request.get(names.NUM_RETURN_SEQUENCES, [1]) != [1]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.answering import Request
+from hfx.answering import Request, plain_values
 from hfx.cli import main
-from hfx.cli.printing import answer_lines, plain_values
+from hfx.cli.printing import answer_lines
 from hfx.cli.reading import Entry
 from hfx.cli.tensors import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.client import ModelMetadata, TensorMetadata

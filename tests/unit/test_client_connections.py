@@ -129,6 +129,13 @@ def test_a_timeout_that_can_not_be_kept_is_refused(timeout: float) -> None:
         client.generate("writer", "write 1", timeout=timeout)
 
 
+def test_the_blocking_client_works_inside_a_running_event_loop(client: Client) -> None:
+    async def ask() -> list[str]:
+        return [generation.text for generation in client.generate("writer", ["write 1"] * 3)]
+
+    assert asyncio.run(ask()) == ["a0 "] * 3
+
+
 def test_a_cancelled_task_cancels_its_request_on_the_server(script: Script) -> None:
     async def leave(url: str) -> None:
         async with AsyncClient(url) as client:
