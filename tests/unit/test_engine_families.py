@@ -17,16 +17,13 @@ import pytest
 
 from hfx.exporter.config_file import read_config
 from hfx.exporter.generation.engine_folder import write_engine_folder
-from hfx.exporter.openvino.generator import activations_for
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.weight_files import find_weights
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec
-from tests.tiers import full
 
 from .engine_rig import ONE_THREAD, open_engine
 
@@ -224,43 +221,3 @@ def test_a_prompts_logits_are_the_same_bits_beside_a_longer_one(length: int, fol
         assert logits is not None
         rows.append(logits[0].copy())
     assert (rows[0] == rows[1]).all()
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_answers_alone_and_in_a_batch_are_equal_to_the_bit(family: str, precision: str, folder: Any) -> None:
-    requests = [request_of(family, question, log_probs=True) for question in questions(family, 16)]
-    together, alone = both_ways(folder(family, precision), requests, "onnxruntime", 1)
-    assert together == alone
-
-
-@pytest.mark.parametrize("threads", [full(1), 2])
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_alone_and_in_a_batch_are_the_same_in_openvino(
-    family: str, precision: str, threads: int, folder: Any
-) -> None:
-    """Scores are as near as sums of floats in another order, and where OpenVINO's kernels are known, equal."""
-    requests = [request_of(family, question, log_probs=True) for question in questions(family, 16)]
-    together, alone = both_ways(folder(family, precision), requests, "openvino", threads)
-    if activations_for() == "group":
-        assert together == alone
-    for some, others in zip(together, alone, strict=True):
-        assert [each.ids for each in some] == [each.ids for each in others]
-        for one, other in zip(some, others, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-3)
-            if one.log_probs is not None:
-                assert one.log_probs == pytest.approx(other.log_probs, abs=1e-3)
-
-
-def both_ways(folder: Path, requests: list[Request], runtime: str, threads: int) -> tuple[list[Any], list[Any]]:
-    """The answers to `requests` that run together, and one after the other, on blocks that others have had before."""
-    if runtime == "openvino" and threads == 1:
-        opened = open_engine(folder, slots=8, limits=LIMITS, runtime=runtime)
-    else:
-        opened = Engine.open(folder, slots=8, threads=threads, limits=LIMITS, runtime=runtime)
-    with opened as engine:
-        assert engine.runtime == runtime
-        together = [handle.result(120) for handle in [engine.submit(request) for request in requests]]
-        alone = [engine.submit(request).result(120) for request in requests]
-    return together, alone

@@ -10,7 +10,7 @@ import pytest
 
 from hfx.python_backends.engine.errors import StepFailed
 from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Encode, Outcome, Pick, Plan, Prefill
+from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits, Scheduler, similar
 from hfx.python_backends.engine.waiting_queue import OVERTAKES_A_LEVEL, WaitingQueue
@@ -24,8 +24,10 @@ TOKEN = 7
 class Play:
     """A scheduler whose every pick chooses TOKEN; invariants are checked after each step."""
 
-    def __init__(self, slots: int = 4, has_encoder: bool = False, limits: Limits | None = None) -> None:
-        self.scheduler = Scheduler(slots, has_encoder, limits or Limits())
+    def __init__(
+        self, slots: int = 4, has_encoder: bool = False, limits: Limits | None = None, mixes: bool = False
+    ) -> None:
+        self.scheduler = Scheduler(slots, has_encoder, limits or Limits(), mixes)
         self._arrivals = 0
 
     def submit(self, length: int = 3, max_tokens: int = 100, priority: int = 0, **settings: Any) -> Job:
@@ -358,22 +360,27 @@ def test_a_search_that_fails_ends_its_whole_request_and_nobody_else(has_encoder:
     assert play.scheduler.free_rows == 3
 
 
-@pytest.mark.parametrize("has_encoder", [False, True])
+@pytest.mark.parametrize(("has_encoder", "mixes"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("seed", range(15))
-def test_random_requests_cancellations_and_failures_keep_the_invariants(seed: int, has_encoder: bool) -> None:
+def test_random_requests_cancellations_and_failures_keep_the_invariants(
+    seed: int, has_encoder: bool, mixes: bool
+) -> None:
     rng = random.Random(seed)
     limits = Limits(chunk=rng.randint(2, 20), prefill=rng.randint(8, 60), encode=rng.randint(8, 60))
-    play = Play(rng.randint(3, 10), has_encoder, limits)
+    play = Play(rng.randint(3, 10), has_encoder, limits, mixes)
     jobs: list[Job] = []
     for _ in range(400):
         if rng.random() < 0.4:
             jobs.append(play.enqueue(random_request(rng, has_encoder)))
         plan = play.scheduler.schedule()
-        if plan is not None and rng.random() < 0.05:
-            for job in plan.jobs:
-                play.scheduler.remove(job)
-        elif plan is not None:
-            play.scheduler.finish(plan, [outcome(pick) for pick in plan.picks])
+        apart = isinstance(plan, Mixed) and rng.random() < 0.2  # as where their run together has failed
+        for part in [plan.decode, plan.join] if apart else [plan] if plan else []:
+            if rng.random() < 0.05:
+                for job in part.jobs:
+                    play.scheduler.remove(job)
+            else:
+                play.scheduler.finish(part, [outcome(pick) for pick in part.picks])
+            invariants.check(play.scheduler)
         alive = [job for job in jobs if not job.over]
         if alive and rng.random() < 0.1:
             play.scheduler.remove(rng.choice(alive))
