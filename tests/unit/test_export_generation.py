@@ -309,7 +309,7 @@ def test_infer_streams_the_same_text(
         (["--seed", "-1", "--sample"], 2, "seed"),
         (["--stop", ""], 2, "stop_words"),
         (["--greedy", "--temperature", "0.5"], 2, "do_sample"),
-        (["--stream", "--num-beams", "2", "--num-return-sequences", "2"], 2, "--num-return-sequences"),
+        (["--stream", "--num-beams", "2", "--num-return-sequences", "2"], 2, "num_return_sequences"),
         (["--stream", "--json"], 2, "--stream and --json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
