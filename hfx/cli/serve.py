@@ -1,12 +1,8 @@
-"""`hfx serve`: a model repository behind a real Triton server, until it is told to stop.
-
-Options and words only: how a server is checked, started, kept alive and stopped is hfx.triton's.
-"""
+"""`hfx serve`: a model repository behind a real Triton server, until it is told to stop."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,7 +54,8 @@ def command(
 ) -> None:
     """Serve a model repository with a real Triton server."""
     from hfx.releases import MINIMUM_SECURE, security_warning
-    from hfx.triton.published import check_published, check_release
+    from hfx.triton import DockerServer, EmbeddedServer
+    from hfx.triton.models import check_published, check_release
 
     report = reporter(context)
     if way is Way.EMBEDDED and (triton or image or dry_run):
@@ -66,6 +63,12 @@ def command(
             "--triton, --image and --dry-run are about containers.", "Add --with docker, or leave them out."
         )
     names = [name for name in models.split(",") if name]
+    check_published(repository, names, report.note)
+    tag = triton or MINIMUM_SECURE
+    if way is Way.DOCKER and not image:
+        check_release(repository, names, tag)
+        if warning := security_warning(tag):
+            report.warn(warning)
     settings: dict[str, Any] = {
         "device": device.value,
         "host": host,
@@ -76,46 +79,23 @@ def command(
         "timeout": timeout,
         "exit_timeout": drain,
     }
-    check_published(repository, names, report.note)
-    tag = triton or MINIMUM_SECURE
-    if way is Way.DOCKER and not image:
-        check_release(repository, names, tag)
-        if warning := security_warning(tag):
-            report.warn(warning)
-    if dry_run:
-        _print_lines(_container(repository, tag, image, settings), report)
+    if way is Way.EMBEDDED:
+        _serve(EmbeddedServer(repository, **settings), report)
         return
-
-    def build(progress: Callable[[str], None]) -> Server:
-        if way is Way.EMBEDDED:
-            from hfx.triton import EmbeddedServer
-
-            return EmbeddedServer(repository, **settings, progress=progress)
-        return _container(repository, tag, image, settings, progress)
-
-    serve(build, drain, report)
+    server = DockerServer(repository, **settings, triton=tag, image=image)
+    if dry_run:
+        _print_lines(server, report)
+    else:
+        _serve(server, report)
 
 
-def _container(
-    repository: Path,
-    triton: str,
-    image: str,
-    settings: Mapping[str, Any],
-    progress: Callable[[str], None] | None = None,
-) -> DockerServer:
-    from hfx.triton import DockerServer
-
-    return DockerServer(repository, **settings, triton=triton, image=image, progress=progress)
-
-
-def serve(build: Callable[[Callable[[str], None]], Server], drain: int, report: Reporter) -> None:
-    """Start the server that BUILD makes, say so, and keep it serving until a stop signal comes."""
+def _serve(server: Server, report: Reporter) -> None:
+    """Start `server`, say so, and keep it serving until a stop signal comes."""
     from hfx.triton import StopSignals, supervisor
 
     with StopSignals() as signals:
-        with report.progress("Starting Triton") as say:
-            server = build(say)
-            signals.at_once = server.kill
+        signals.at_once = server.kill
+        with report.progress("Starting Triton") as server.progress:
             if server.exposure:
                 report.warn(server.exposure)
             server.start()  # cleans up by itself when it fails or is interrupted
@@ -123,16 +103,16 @@ def serve(build: Callable[[Callable[[str], None]], Server], drain: int, report: 
             _announce(server, report)
             supervisor.keep_serving(server, report.warn)
         except KeyboardInterrupt:
-            supervisor.stop(server, drain, report.note)
+            supervisor.stop(server, report.note)
         finally:
             server.stop()
 
 
 def _announce(server: Server, report: Reporter) -> None:
-    from hfx.triton import http_api
+    from hfx.triton.server import entry_points
 
     urls = {"http_url": server.http_url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
-    names = http_api.entry_points(server.http_url)
+    names = entry_points(server.http_url)
     report.result(
         {"ready": True, **urls, "models": names},
         [

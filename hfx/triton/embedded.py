@@ -1,91 +1,48 @@
 """The real tritonserver of the nvidia-pytriton wheel as a child process, for a laptop, a test or a CPU host.
 
 `with EmbeddedServer("model_repository") as server: server.grpc_url` starts it, waits until every model answers, and
-leaves nothing behind. It serves a private copy of the repository (farm.py) and restarts in well under a second.
+leaves nothing behind. It serves a private copy of the repository (models.py) and restarts in well under a second.
 """
 
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from hfx.errors import ServerError
-from hfx.triton import http_api, process
+from hfx.triton import process
 from hfx.triton.arguments import server_arguments
-from hfx.triton.drain import Drain
-from hfx.triton.farm import plant, select_models
-from hfx.triton.ports import OPTIONS, choose_ports, port_taken
+from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
+from hfx.triton.models import copy_models, select_models
 from hfx.triton.process import exit_reason
-from hfx.triton.server import Endpoints, Ports, check_device, check_host, is_loopback
-from hfx.triton.startup import StartupLog, load_error
+from hfx.triton.server import OPTIONS, Server, choose_ports, is_ready, port_taken, statistics
 from hfx.triton.wheel import VERSION, Wheel, find_wheel, make_backend_directory
 from hfx.triton.workspace import Workspace, remove_regions, sweep
 
-POLL_SECONDS = 0.03
 LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
-STOP_MARGIN_SECONDS = 5.0  # Triton looks once a second whether it may end
+STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
 
 
-class EmbeddedServer:
-    """A Triton server of this process; a context manager.
-
-    `repository` is a folder of model folders, each with a config.pbtxt; `models` limits it to some (with the members
-    they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 means a free one. `timeout` is the
-    number of seconds the models may take to load, `exit_timeout` the seconds that running requests get at the end.
-    `options` are further tritonserver arguments; `progress` receives one line for each model loaded.
+@dataclass(eq=False)
+class EmbeddedServer(Server):
+    """The tritonserver of the nvidia-pytriton wheel; `options` are further arguments of it.
 
     Raises ServerError: no wheel, a port taken, a model that does not load (with the reason), not ready in time.
     Must be started from the main thread.
     """
 
-    def __init__(
-        self,
-        repository: str | Path,
-        *,
-        device: str = "cpu",
-        host: str = "127.0.0.1",
-        http_port: int = 0,
-        grpc_port: int = 0,
-        metrics_port: int = 0,
-        models: Sequence[str] = (),
-        timeout: float = 300.0,
-        exit_timeout: int = 10,
-        options: Sequence[str] = (),
-        progress: Callable[[str], None] | None = None,
-    ) -> None:
-        self.repository = Path(repository)
-        self.device = check_device(device)
-        self.host = check_host(host)
-        self.wanted_ports = Ports(http_port, grpc_port, metrics_port)
-        self.models = tuple(models)
-        self.timeout = timeout
-        self.exit_timeout = exit_timeout
-        self.options = tuple(options)
-        self._progress = progress or (lambda line: None)
-        self._endpoints = Endpoints(self.host, self.wanted_ports)
+    _: KW_ONLY
+    options: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._workspace: Workspace | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._first_stubs: dict[str, list[int]] = {}
         self._kept_log: Path | None = None
-
-    @property
-    def http_url(self) -> str:
-        """`http://HOST:PORT` of the HTTP API."""
-        return self._endpoints.http_url
-
-    @property
-    def grpc_url(self) -> str:
-        """`HOST:PORT` of the gRPC API, as clients take it."""
-        return self._endpoints.grpc_url
-
-    @property
-    def metrics_url(self) -> str:
-        """`http://HOST:PORT/metrics`, Prometheus text."""
-        return self._endpoints.metrics_url
 
     @property
     def pid(self) -> int:
@@ -95,7 +52,7 @@ class EmbeddedServer:
     @property
     def exposure(self) -> str:
         """A warning when others than this machine can reach the server, else an empty string."""
-        if is_loopback(self.host):
+        if self.is_local:
             return ""
         return (
             f"Listening at {self.host}: whoever reaches this machine can use the models. The embedded tritonserver "
@@ -111,7 +68,7 @@ class EmbeddedServer:
         sweep()
         self._workspace = Workspace()
         try:
-            plant(self.repository, names, self._workspace.folder / "repository")
+            copy_models(self.repository, names, self._workspace.folder / "repository")
             make_backend_directory(self._workspace.folder / "backends", wheel, _python_based_backends())
             (self._workspace.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._launch_on_free_ports(wheel)
@@ -142,9 +99,7 @@ class EmbeddedServer:
         if self.fault():
             process.end(running, grace=0)
             return False
-        drain = Drain(running.pid, self.log, self._endpoints.ports)
-        code = process.end(running, self.exit_timeout + STOP_MARGIN_SECONDS, drain.look)
-        return code == 0 or drain.over
+        return end_server(running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS)
 
     def kill(self) -> None:
         """End every process of the server at once, also while `stop` waits for it; harmless without one."""
@@ -187,16 +142,7 @@ class EmbeddedServer:
 
         Triton counts a request shortly after it has sent the answer.
         """
-        return http_api.statistics(self.http_url)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
+        return statistics(self.http_url)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -215,7 +161,7 @@ class EmbeddedServer:
 
     def _command(self, wheel: Wheel) -> list[str]:
         assert self._workspace is not None
-        ports = self._endpoints.ports
+        ports = self.ports
         return [
             str(wheel.binary),
             *server_arguments(str(self._folder / "repository"), self.device, self.timeout, self.exit_timeout),
@@ -233,9 +179,9 @@ class EmbeddedServer:
 
     def _launch_on_free_ports(self, wheel: Wheel) -> None:
         for attempt in range(1, LAUNCHES + 1):
-            self._endpoints = Endpoints(self.host, choose_ports(self.wanted_ports, self.host))
+            self.ports = choose_ports(self.wanted_ports, self.host)
             try:
-                return self._launch(wheel, self._progress)
+                return self._launch(wheel, self.progress)
             except _PortLostError as lost:
                 given = getattr(self.wanted_ports, lost.use)
                 if given or attempt == LAUNCHES:
@@ -244,43 +190,33 @@ class EmbeddedServer:
                 if attempt == LAUNCHES:
                     raise
 
-    def _launch(self, wheel: Wheel, say: Callable[[str], None]) -> None:
+    def _launch(self, wheel: Wheel, progress: Callable[[str], None]) -> None:
         assert self._workspace is not None
         remove_regions(self._folder)  # of a server that crashed
-        log = StartupLog(self.log)
-        self._process = process.spawn(
+        log = ServerLog(self.log)
+        running = self._process = process.spawn(
             self._command(wheel), self.log, wheel.environment(), self._folder / "cwd", inherit=[self._workspace.lock]
         )
-        self._wait_until_ready(log, say)
+
+        def has_failed() -> bool:
+            return running.poll() is not None or bool(log.taken_port(self.ports.metrics))
+
+        def is_serving() -> bool:
+            # Metrics come last, and the log says "started" even when their port is taken: only the socket is proof.
+            return is_ready(self.http_url) and process.listens(self.pid, self.ports.metrics)
+
+        if not wait_until_ready(log, is_serving, has_failed, self.timeout, progress):
+            self._fail(log)
         self._first_stubs = self.stubs()
 
-    def _wait_until_ready(self, log: StartupLog, say: Callable[[str], None]) -> None:
-        deadline = time.monotonic() + self.timeout
-        while True:
-            ended = self._running().poll() is not None
-            log.read()
-            if line := log.progress():
-                say(line)
-            if ended or log.has_given_up() or log.taken_port(self._endpoints.ports.metrics):
-                self._fail(log)
-            # Metrics come last, and the log says "started" even when their port is taken: only the socket is proof.
-            if http_api.is_ready(self.http_url) and process.listens(self.pid, self._endpoints.ports.metrics):
-                return
-            if time.monotonic() > deadline:
-                raise ServerError(
-                    f"Triton was not ready after {self.timeout:g} s. Its last words:\n{log.tail()}",
-                    f"Give it more time, or look for the reason in {self.log}.",
-                )
-            time.sleep(POLL_SECONDS)
-
-    def _fail(self, log: StartupLog) -> None:
+    def _fail(self, log: ServerLog) -> None:
         """Raise what the log says about a start that failed."""
         code = self._running().poll()
         process.end(self._running(), grace=0)
         log.read()
-        port = log.taken_port(self._endpoints.ports.metrics)
+        port = log.taken_port(self.ports.metrics)
         if port:
-            raise _PortLostError(next(use for use in OPTIONS if getattr(self._endpoints.ports, use) == port), port)
+            raise _PortLostError(next(use for use in OPTIONS if getattr(self.ports, use) == port), port)
         error = load_error(log, {str(self._folder / "repository"): str(self.repository)}, code)
         crashed = code is not None and code < 0 and not log.failures()
         raise _CrashError(error.message, error.fix) if crashed else error

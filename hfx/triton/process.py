@@ -1,7 +1,7 @@
-"""One tritonserver child process: spawned, watched and ended with all its stubs.
+"""One tritonserver child process: started, inspected and killed with all its stubs.
 
 It dies with its parent, is never reached by the terminal's Ctrl-C (it has its own session), and its output goes to
-one log file. This file knows processes; it must not know what they serve.
+one log file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from hfx.errors import ServerError
+from hfx.triton.liveness import STUB, processes, read_process
 
-STUB = "triton_python_backend_stub"
-STUB_INSTANCE_ARGUMENT = 8  # the stub's argv: …, instance name such as NAME_tokenize_0_0, …
 POLL_SECONDS = 0.05
 EXIT_CODE_FIELD = 52 - 3  # of proc(5)'s stat, counted from the state
-CPU_FIELDS = slice(14 - 3, 16 - 3)  # user and system time
 PR_SET_PDEATHSIG = 1
 # Triton 2.51 parses the body of a POST that calls itself a form on a thread's stack: with the usual 8 MB a form of 8 MB
 # kills it. The limit is the size of each thread's stack, of which only what is used takes memory.
@@ -33,9 +31,9 @@ STACK_BYTES = 512 << 20
 def spawn(
     command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path, inherit: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """Start COMMAND in FOLDER, with the descriptors INHERIT, its output appended to LOG.
+    """Start `command` in `folder`, with the descriptors `inherit`, its output appended to `log`.
 
-    The kernel signals the child when the *thread* that forked it ends, hence the demand for the main thread.
+    The kernel signals the child when the *thread* that forked it ends, hence only the main thread may start one.
     """
     if threading.current_thread() is not threading.main_thread():
         raise ServerError("A Triton server must be started from the main thread.", "It would end with this thread.")
@@ -68,7 +66,7 @@ def _before_exec(parent: int) -> Callable[[], None]:
 
 
 def end(process: subprocess.Popen[bytes], grace: float, is_done: Callable[[], bool] = lambda: False) -> int:
-    """Ask PROCESS to end, then kill what is left of its group: after GRACE seconds, or when IS_DONE says so.
+    """Send SIGTERM to `process`, then kill what is left of its group: after `grace` seconds, or once `is_done()`.
 
     Returns its exit code. Whatever interrupts the wait, nothing of the group is left.
     """
@@ -85,83 +83,46 @@ def end(process: subprocess.Popen[bytes], grace: float, is_done: Callable[[], bo
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the group of PROCESS, without waiting."""
+    """Kill what is left of the group of `process`, without waiting."""
     with suppress(ProcessLookupError):  # nothing is left
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def stubs(group: int) -> dict[str, list[int]]:
-    """The live Python stubs of the server with process id GROUP: instance name -> pids, oldest first."""
-    found: dict[str, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        instance = _stub_instance(entry, group)
-        if instance:
-            found.setdefault(instance, []).append(int(entry.name))
-    return {instance: sorted(pids) for instance, pids in sorted(found.items())}
-
-
-def _stub_instance(entry: Path, group: int) -> str:
-    try:
-        if _stat(entry)[2] != str(group):  # field 5 of proc(5): the process group
-            return ""
-        arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return ""  # it ended while we looked
-    is_stub = len(arguments) > STUB_INSTANCE_ARGUMENT and arguments[0].endswith(STUB)
-    return arguments[STUB_INSTANCE_ARGUMENT] if is_stub else ""
-
-
-def _stat(entry: Path) -> list[str]:
-    return (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
+    """The live Python stubs of the server with process id `group`: instance name -> pids, oldest first."""
+    pids: dict[str, list[int]] = {}
+    for process in processes():
+        if process.group == group and (instance := process.instance):
+            pids.setdefault(instance, []).append(process.pid)
+    return {instance: sorted(found) for instance, found in sorted(pids.items())}
 
 
 def is_running(pid: int, group: int) -> bool:
-    """Whether PID still runs in GROUP (a killed child that nobody has waited for does not run)."""
-    try:
-        state, _, its_group = _stat(Path(f"/proc/{pid}"))[:3]
-    except OSError:
-        return False
-    return its_group == str(group) and state not in "ZX"
+    """Whether `pid` still runs in `group` (a killed child that its parent has not waited for does not run)."""
+    process = read_process(pid)
+    return process is not None and process.group == group and process.stat[0] not in "ZX"
 
 
-def end_orphans(folder: Path) -> bool:
-    """Kill the stubs that run from FOLDER and whose server is gone; whether there were any.
+def kill_orphans(folder: Path) -> bool:
+    """Kill the stubs that run from `folder` and whose server is gone; whether there were any.
 
-    Triton's stubs don't see that their server was killed, and SIGTERM is nothing to them: they keep their models.
+    Triton's stubs don't notice that their server was killed, and ignore SIGTERM: they keep their models.
     """
-    found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _is_orphan(entry, folder)]
-    for pid in found:
+    programs = ((process, process.arguments[0]) for process in processes())
+    ours = [process for process, path in programs if path.startswith(f"{folder}/") and path.endswith(STUB)]
+    orphans = [process.pid for process in ours if not is_running(process.group, process.group)]
+    for pid in orphans:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return bool(found)
-
-
-def _is_orphan(entry: Path, folder: Path) -> bool:
-    try:
-        program = (entry / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
-        server = int(_stat(entry)[2])  # the leader of its group
-    except OSError:
-        return False  # it ended while we looked
-    return program.startswith(f"{folder}/") and program.endswith(STUB) and not is_running(server, server)
-
-
-def cpu_seconds(group: int) -> float:
-    """CPU time that the living processes of GROUP have taken."""
-    ticks = 0
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it ended while we looked
-            fields = _stat(entry)
-            ticks += sum(map(int, fields[CPU_FIELDS])) if fields[2] == str(group) else 0
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return bool(orphans)
 
 
 def ending(pid: int) -> str:
-    """How PID, a process that nobody has waited for, ended; an empty string when that is not to be seen."""
-    try:
-        fields = _stat(Path(f"/proc/{pid}"))
-    except OSError:
+    """How `pid`, a process that its parent has not waited for, ended; an empty string when that is not visible."""
+    process = read_process(pid)
+    if process is None or process.stat[0] != "Z":
         return ""
-    return exit_reason(os.waitstatus_to_exitcode(int(fields[EXIT_CODE_FIELD]))) if fields[0] == "Z" else ""
+    return exit_reason(os.waitstatus_to_exitcode(int(process.stat[EXIT_CODE_FIELD])))
 
 
 def exit_reason(code: int) -> str:
@@ -170,7 +131,7 @@ def exit_reason(code: int) -> str:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether the process PID itself listens for TCP connections at PORT."""
+    """Whether the process `pid` itself listens for TCP connections at `port`."""
     try:
         inodes = [inode for name in ("tcp", "tcp6") for inode in _listening(Path(f"/proc/{pid}/net/{name}"), port)]
         own = {_link(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
@@ -180,7 +141,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def _listening(table: Path, port: int) -> list[str]:
-    """The inodes of sockets in state LISTEN (0A) at PORT, of a table in the format of /proc/net/tcp."""
+    """The inodes of sockets in state LISTEN (0A) at `port`, of a table in the format of /proc/net/tcp."""
     rows = [line.split() for line in table.read_text().splitlines()[1:]] if table.exists() else []
     return [row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port]
 

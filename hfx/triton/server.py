@@ -1,34 +1,71 @@
-"""What every way of running Triton offers, and the addresses it is reached at.
+"""A Triton server of this process: the interface of every kind, its addresses, and a few calls of its HTTP API.
 
-This file owns the interface and the check of the address; it must not know how a server is started.
+The calls use no proxies of the environment, as the server is on this machine.
 """
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
-from dataclasses import dataclass
-from typing import Protocol
+import json
+import socket
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from hfx.errors import UsageError
+from hfx.errors import ServerError, ServerUnreachable, UsageError
+from hfx.names import MEMBER_SUFFIXES
 
 DEVICES = ("cpu", "gpu")
+OPTIONS = {"http": "--http-port", "grpc": "--grpc-port", "metrics": "--metrics-port"}
+ANSWER_SECONDS = 10.0
+READY_SECONDS = 2.0
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The three ports of a server; 0 asks for a free one."""
+    """The three ports of a server; 0 stands for a free one."""
 
     http: int = 0
     grpc: int = 0
     metrics: int = 0
 
 
-@dataclass(frozen=True)
-class Endpoints:
-    """Where a running server is reached."""
+@dataclass(eq=False)
+class Server(ABC):
+    """A Triton server that ends with this process; a context manager.
 
-    host: str
-    ports: Ports
+    `repository` is a folder of model folders, each with a config.pbtxt; `models` limits it to some (with the members
+    they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 stands for a free one. `timeout` is
+    the number of seconds the models may take to load, `exit_timeout` the seconds that requests in flight get at the
+    end. `progress` receives one line for each model loaded.
+    """
+
+    repository: Path
+    _: KW_ONLY
+    device: str = "cpu"
+    host: str = "127.0.0.1"
+    http_port: int = 0
+    grpc_port: int = 0
+    metrics_port: int = 0
+    models: Sequence[str] = ()
+    timeout: float = 300.0
+    exit_timeout: int = 10
+    progress: Callable[[str], None] = lambda line: None
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise UsageError(f"{self.device!r} is no device.", "Give cpu or gpu.")
+        self.repository = Path(self.repository)
+        self.host = _address(self.host)
+        self.ports = self.wanted_ports = Ports(self.http_port, self.grpc_port, self.metrics_port)
 
     @property
     def _contact(self) -> str:
@@ -49,49 +86,54 @@ class Endpoints:
         """`http://HOST:PORT/metrics`, Prometheus text."""
         return f"http://{self._contact}:{self.ports.metrics}/metrics"
 
-
-class Server(Protocol):
-    """A Triton server that this process owns: it ends with the process."""
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the server."""
+        return ipaddress.ip_address(self.host).is_loopback
 
     @property
-    def http_url(self) -> str:
-        """`http://HOST:PORT` of the HTTP API."""
-
-    @property
-    def grpc_url(self) -> str:
-        """`HOST:PORT` of the gRPC API."""
-
-    @property
-    def metrics_url(self) -> str:
-        """`http://HOST:PORT/metrics`."""
-
-    @property
+    @abstractmethod
     def exposure(self) -> str:
         """A warning when others than this machine can reach the server, else an empty string."""
 
+    @abstractmethod
     def start(self) -> None:
         """Start and return when every model answers; raises ServerError with the reason otherwise."""
 
+    @abstractmethod
     def fault(self) -> str:
         """Which process of the server died, and how; an empty string while all run."""
 
+    @abstractmethod
     def restart(self) -> None:
-        """Start again after a fault, at the same addresses, with the same models.
+        """Kill the server and start it again at the same ports with the same models.
 
         Raises ServerError with the reason when that fails; it may be called again.
         """
 
+    @abstractmethod
     def stop(self) -> bool:
         """End the server and remove what it left; stopping twice is harmless.
 
-        New requests are refused, those under way get the exit timeout; False: some had not finished by its end.
+        New requests are refused, those in flight get `exit_timeout`; False: some had not finished by its end
+        (streams aside, which Triton does not count).
         """
 
+    @abstractmethod
     def kill(self) -> None:
-        """End every process of the server at once; what it left is removed by `stop`, which may be under way."""
+        """End every process of the server at once; what it left is removed by `stop`, which may run meanwhile."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
 
 
-def check_host(host: str) -> str:
+def _address(host: str) -> str:
     """The IPv4 address to listen at; `localhost` is 127.0.0.1."""
     try:
         return str(ipaddress.IPv4Address("127.0.0.1" if host == "localhost" else host))
@@ -102,13 +144,93 @@ def check_host(host: str) -> str:
         ) from None
 
 
-def check_device(device: str) -> str:
-    """`cpu` or `gpu`: the name of the configuration that models are loaded by."""
-    if device not in DEVICES:
-        raise UsageError(f"{device!r} is no device.", "Give cpu or gpu.")
-    return device
+# Ports
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches HOST."""
-    return ipaddress.ip_address(host).is_loopback
+def choose_ports(wanted: Ports, host: str) -> Ports:
+    """`wanted` with a free port for each 0; raises ServerError when a given port is taken, naming it and its option.
+
+    Triton has no "port 0" and runs on without metrics when that port is taken, so all three are tried before it
+    starts. Another process can still take a free port before Triton does: the caller tries again.
+    """
+    given = {use: port for use, port in asdict(wanted).items() if port}
+    _check_given(given)
+    with ExitStack() as held:  # until all are known, so that no port is chosen twice
+        for use, port in given.items():
+            held.enter_context(_bind(host, port, use))
+        free = {}
+        for use in OPTIONS.keys() - given.keys():
+            sock = held.enter_context(socket.socket())
+            sock.bind((host, 0))
+            free[use] = sock.getsockname()[1]
+    return Ports(**given, **free)
+
+
+def _check_given(given: dict[str, int]) -> None:
+    for use, port in given.items():
+        if not 0 < port < 65536:
+            raise UsageError(f"{OPTIONS[use]} {port} is no port.", "Ports go from 1 to 65535; 0 takes a free one.")
+        twin = next((other for other in given if other != use and given[other] == port), None)
+        if twin:
+            raise UsageError(f"{OPTIONS[use]} and {OPTIONS[twin]} are both {port}.", "Give each its own port.")
+
+
+def _bind(host: str, port: int, use: str) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Triton does: a port in TIME_WAIT is free
+    try:
+        sock.bind((host, port))
+        sock.listen(1)
+    except OSError as error:
+        sock.close()
+        raise port_taken(use, host, port, error.strerror or str(error)) from error
+    return sock
+
+
+def port_taken(use: str, host: str, port: int, reason: str) -> ServerError:
+    """The error for a port that can't be listened at."""
+    return ServerError(
+        f"Can't listen for {use} at {host}:{port}: {reason}.",
+        f"Stop the program that uses it, or choose another with {OPTIONS[use]} ({OPTIONS[use]} 0 takes a free one).",
+    )
+
+
+# The HTTP API
+
+
+def is_ready(http_url: str) -> bool:
+    """Whether the server answers that all of its models are ready."""
+    try:
+        with _opener.open(f"{http_url}/v2/health/ready", timeout=READY_SECONDS) as answer:
+            return bool(answer.status == 200)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def entry_points(http_url: str) -> list[str]:
+    """The names of the ready models, sorted, without the members of others."""
+    index = _json(urllib.request.Request(f"{http_url}/v2/repository/index", b'{"ready": true}'))
+    ready = {model["name"] for model in index}
+    members = {name + end for name in ready for end in MEMBER_SUFFIXES}
+    return sorted(ready - members)
+
+
+def statistics(http_url: str) -> dict[str, dict[str, Any]]:
+    """Triton's inference statistics: model name -> the object of its statistics extension.
+
+    E.g. `["inference_count"]` (rows), `["execution_count"]` (batches), `["batch_stats"]`; times are nanoseconds.
+    """
+    answer = _json(urllib.request.Request(f"{http_url}/v2/models/stats"))
+    return {model["name"]: model for model in answer["model_stats"]}
+
+
+def _json(request: urllib.request.Request) -> Any:
+    try:
+        with _opener.open(request, timeout=ANSWER_SECONDS) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise ServerError(f"{request.full_url} is refused: {error}.") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise ServerUnreachable(
+            f"{request.full_url} has no answer: {error}.", "Is the server still running?"
+        ) from error

@@ -1,36 +1,38 @@
-"""Keeps a started server serving: sees what died, starts it again with back-off, and says so in a line.
+"""Keeps a started server serving: finds what died, starts it again with back-off, and says so in a line.
 
-Processes are looked at five times a second, models asked by canaries (watch.py). Triton can't be mended in parts: the
-whole server is killed, which also breaks streams that hang, and started again. Owns the pace of restarts and the end
-of the patience with them; how a server is started, and what a signal means, are others'.
+Processes are checked five times a second, models by liveness probes (liveness.py). Triton can't restart a single stub:
+the whole server is killed, which also breaks streams that hang, and started again.
 """
 
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
 from hfx.errors import ServerError
-from hfx.triton.canary import Target
+from hfx.triton.liveness import NO_ANSWER, Probe, Target, probe_groups, send_group
 from hfx.triton.server import Server
-from hfx.triton.watch import Watch
 
-LOOK_SECONDS = 0.2
-MOST_RESTARTS = 10  # in a row: what dies more often has a reason that another start won't cure
+CHECK_SECONDS = 0.2
+PROBE_SECONDS = 3.0  # between two probes of a model: they should not be felt
+MAX_RESTARTS = 10  # in a row: what dies more often has a reason that another start won't cure
 HEALTHY_SECONDS = 20.0  # of serving after which a fault is a new one
-LONGEST_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 30.0
 SLOW_RESTART_SECONDS = 3.0
 SLOW_STOP_SECONDS = 1.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def keep_serving(server: Server, say: Say) -> NoReturn:
-    """Restart SERVER, which runs, whenever a part of it dies; ServerError when that has failed too often in a row.
+def keep_serving(server: Server, report: Report) -> NoReturn:
+    """Restart `server`, which runs, whenever a part of it dies; ServerError when that has failed too often in a row.
 
     Belongs into the main thread, as every start of a server. An exception from a signal's handler ends it.
     """
@@ -40,14 +42,14 @@ def keep_serving(server: Server, say: Say) -> NoReturn:
         fault = _next_fault(server)
         if time.monotonic() - began > HEALTHY_SECONDS:
             restarts = 0
-        restarts = _heal(server, fault, restarts, say)
+        restarts = _restart(server, fault, restarts, report)
 
 
-def stop(server: Server, seconds: int, say: Say) -> None:
-    """Let the requests under way finish within SECONDS and end SERVER; ServerError when some did not."""
+def stop(server: Server, report: Report) -> None:
+    """End `server`, which gives the requests in flight its `exit_timeout` to finish; ServerError when some did not."""
     began = time.monotonic()
-    waiting = f"Stopping: requests under way have up to {seconds} s to finish; a second signal ends them."
-    with _after(SLOW_STOP_SECONDS, lambda: say(waiting)):
+    waiting = f"Stopping: requests under way have up to {server.exit_timeout} s to finish; a second signal ends them."
+    with _after(SLOW_STOP_SECONDS, lambda: report(waiting)):
         finished = server.stop()
     took = time.monotonic() - began
     if not finished:
@@ -55,51 +57,126 @@ def stop(server: Server, seconds: int, say: Say) -> None:
             f"Triton was not done after {took:.1f} s: requests that were still under way are lost.",
             "Give them more time with --drain.",
         )
-    say(f"Stopped after {took:.1f} s; no accepted request was lost.")
+    if took < server.exit_timeout:
+        report(f"Stopped after {took:.1f} s; no accepted request was lost.")
+    else:  # Triton does not count streams as requests in flight
+        report(f"Stopped after {took:.1f} s with connections still open; streams on them are cut off.")
 
 
 def _next_fault(server: Server) -> str:
-    watch = Watch(Target(server.http_url, server.metrics_url))
+    probes = ProbeLoop(Target(server.http_url, server.metrics_url))
     try:
-        while not (fault := server.fault() or watch.fault()):
-            time.sleep(LOOK_SECONDS)
+        while not (fault := server.fault() or probes.fault):
+            time.sleep(CHECK_SECONDS)
         return fault
     finally:
-        watch.stop()
+        probes.stop()
 
 
-def _heal(server: Server, fault: str, restarts: int, say: Say) -> int:
-    """Restart SERVER until it serves; returns the number of restarts in a row, RESTARTS of them before."""
+def _restart(server: Server, fault: str, restarts: int, report: Report) -> int:
+    """Restart `server` until it serves, after so many `restarts` in a row; returns their new number."""
     began = time.monotonic()
     failure = ServerError(f"{fault}.", "Is the memory of this machine enough? Serve fewer models with --models.")
-    while restarts < MOST_RESTARTS:
+    while restarts < MAX_RESTARTS:
         time.sleep(_pause(restarts))
         restarts += 1
         try:
-            with _after(SLOW_RESTART_SECONDS, lambda: say(f"{fault}; starting again.")):
+            with _after(SLOW_RESTART_SECONDS, lambda: report(f"{fault}; starting again.")):
                 server.restart()
         except ServerError as error:
             failure = error
             reason = " ".join(error.message.splitlines()[:2])
-            say(f"{fault}; restart {restarts} of {MOST_RESTARTS} failed: {reason}")
+            report(f"{fault}; restart {restarts} of {MAX_RESTARTS} failed: {reason}")
         else:
-            say(f"{fault}; serving again after {time.monotonic() - began:.1f} s.")
+            report(f"{fault}; serving again after {time.monotonic() - began:.1f} s.")
             return restarts
-    raise ServerError(f"{MOST_RESTARTS} restarts in a row did not help: {failure.message}", failure.fix)
+    raise ServerError(f"{MAX_RESTARTS} restarts in a row did not help: {failure.message}", failure.fix)
 
 
 def _pause(restarts: int) -> float:
-    """Seconds before the next restart after so many RESTARTS in a row: the first comes at once."""
-    return random.uniform(0.5, 1.0) * min(LONGEST_PAUSE_SECONDS, 2.0 ** (restarts - 1)) if restarts else 0.0
+    """Seconds before the next restart after so many in a row: the first comes at once."""
+    return random.uniform(0.5, 1.0) * min(MAX_PAUSE_SECONDS, 2.0 ** (restarts - 1)) if restarts else 0.0
 
 
 @contextmanager
-def _after(seconds: float, do: Callable[[], None]) -> Iterator[None]:
-    """DO it, in another thread, when the body takes longer than SECONDS."""
-    timer = threading.Timer(seconds, do)
+def _after(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+    """Call `action` in another thread when the body takes longer than `seconds`."""
+    timer = threading.Timer(seconds, action)
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+class ProbeLoop:
+    """Probes of the server at `target` until `stop()`; each group of models has a thread, so none delays another.
+
+    `fault` is why a model can't answer any longer; an empty string while all can.
+    """
+
+    def __init__(self, target: Target, interval: float = PROBE_SECONDS) -> None:
+        self.fault = ""
+        self._target = target
+        self._interval = interval
+        self._stopped = threading.Event()
+        self._spawn(self._begin)
+
+    def stop(self) -> None:
+        """Send no more. Probes without an answer yet break with their server."""
+        self._stopped.set()
+
+    def _begin(self) -> None:
+        groups = self._groups()
+        for place, group in enumerate(groups):
+            self._spawn(self._repeat, group, self._interval * place / len(groups))
+
+    def _groups(self) -> list[list[Probe]]:
+        while not self._stopped.is_set():
+            try:
+                return probe_groups(self._target)
+            except NO_ANSWER:  # a busy or dying server; the process check tells which
+                self._stopped.wait(self._interval)
+        return []
+
+    def _repeat(self, group: list[Probe], delay: float) -> None:
+        self._stopped.wait(delay)
+        while not self._stopped.wait(self._interval):
+            self.fault = self.fault or send_group(self._target, group)
+
+    def _spawn(self, work: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=work, args=arguments, name="probe", daemon=True).start()
+
+
+class StopSignals:
+    """A context in which the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, and further ones call `at_once`.
+
+    So nothing disturbs the stopping: `at_once` may only shorten it. After more than one signal the context ends with
+    KeyboardInterrupt, whatever came of the stopping. A signal that is ignored (nohup) stays so.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.at_once: Callable[[], None] = lambda: None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self.received > 1:
+            raise KeyboardInterrupt
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.received += 1
+        if self.received == 1:
+            raise KeyboardInterrupt
+        self.at_once()

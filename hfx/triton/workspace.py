@@ -2,7 +2,7 @@
 
 A workspace holds a lock that the server and its stubs inherit: it is free exactly when all of them are gone, also
 across containers that share a temporary folder. What a crash leaves (stubs without a server, the folder, regions in
-/dev/shm) is removed at the next start. This file must not know what lies in the folder, beyond its lock.
+/dev/shm) is removed at the next start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hfx.triton.process import POLL_SECONDS, end_orphans
+from hfx.triton.process import POLL_SECONDS, kill_orphans
 
 PREFIX = "hfx-triton-"
 LOCK = "lock"
@@ -39,7 +39,7 @@ class Workspace:
         return region_prefix(self.folder)
 
     def remove(self, keep: Path | None = None) -> None:
-        """Remove the folder, except for the file KEEP directly in it, and free the lock."""
+        """Remove the folder, except for the file `keep` directly in it, and free the lock."""
         remove_regions(self.folder)
         for entry in self.folder.iterdir():
             if entry != keep:
@@ -50,12 +50,12 @@ class Workspace:
 
 
 def region_prefix(folder: Path) -> str:
-    """The shared memory prefix of the workspace FOLDER: its unique name, without what region names can't hold."""
+    """The shared memory prefix of the workspace `folder`: its unique name, without what region names can't hold."""
     return folder.name.replace("-", "_") + "_"
 
 
 def remove_regions(folder: Path) -> None:
-    """Remove the shared memory regions that carry the name of the workspace FOLDER."""
+    """Remove the shared memory regions that carry the name of the workspace `folder`."""
     for region in SHARED_MEMORY.glob(region_prefix(folder) + "*"):
         region.unlink(missing_ok=True)
 
@@ -73,7 +73,7 @@ def sweep() -> None:
 def _sweep_one(lock: Path) -> None:
     descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        if _is_free(descriptor) or (end_orphans(lock.parent) and _is_free(descriptor, ORPHAN_SECONDS)):
+        if _is_free(descriptor) or (kill_orphans(lock.parent) and _is_free(descriptor, ORPHAN_SECONDS)):
             remove_regions(lock.parent)
             shutil.rmtree(lock.parent, ignore_errors=True)
     finally:
@@ -81,7 +81,7 @@ def _sweep_one(lock: Path) -> None:
 
 
 def _is_free(descriptor: int, patience: float = 0.0) -> bool:
-    """Whether nobody holds the lock any more, within so many seconds; it is ours then."""
+    """Whether the lock is free within `patience` seconds; this process holds it then."""
     deadline = time.monotonic() + patience
     while True:
         try:

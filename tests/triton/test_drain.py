@@ -69,11 +69,14 @@ def test_accepted_requests_are_answered_also_those_that_wait_and_new_ones_refuse
     assert left_behind() == []
 
 
-def test_connections_that_are_only_kept_open_do_not_hold_it_and_streams_are_finished(repository: Path) -> None:
+def test_streams_are_finished_and_an_idle_http_connection_holds_it_for_the_drain_at_most(repository: Path) -> None:
     text = grpc.InferInput("text_input", [1, 1], "BYTES")
     text.set_data_from_numpy(np.array([["15"]], np.object_))
     pieces: list[object] = []
-    with serving(repository) as served, grpc.InferenceServerClient(served.ready["grpc_url"]) as client:
+    with (
+        serving(repository, "--drain", "8") as served,
+        grpc.InferenceServerClient(served.ready["grpc_url"]) as client,
+    ):
         kept = http.client.HTTPConnection(served.http_url.removeprefix("http://"))
         kept.request("GET", "/v2/health/ready")
         assert kept.getresponse().read() == b""
@@ -86,6 +89,14 @@ def test_connections_that_are_only_kept_open_do_not_hold_it_and_streams_are_fini
         assert served.end() == 0
         kept.close()
         assert len([piece for piece in pieces if piece]) == 15
+        assert "connections still open" in served.words
+
+
+def test_an_open_grpc_stream_without_requests_does_not_hold_it(repository: Path) -> None:
+    with serving(repository) as served, grpc.InferenceServerClient(served.ready["grpc_url"]) as client:
+        client.start_stream(lambda result, error: None)
+        served.running.terminate()
+        assert served.end() == 0
         assert "no accepted request was lost" in served.words
 
 

@@ -248,8 +248,7 @@ def lose(use: str, port: int, always: bool) -> Callable[..., object]:
     """`choose_ports` as if another process had taken PORT right after the look (the first time, or always)."""
     from dataclasses import replace
 
-    from hfx.triton.ports import choose_ports
-    from hfx.triton.server import Ports
+    from hfx.triton.server import Ports, choose_ports
 
     calls: list[Ports] = []
 

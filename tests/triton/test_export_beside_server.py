@@ -13,8 +13,7 @@ import pytest
 
 from hfx.repository import lint, recover
 from hfx.repository.staging import stagings
-from hfx.triton.ports import choose_ports
-from hfx.triton.server import Ports
+from hfx.triton.server import Ports, choose_ports
 from hfx.triton.wheel import find_wheel, make_backend_directory
 from tests.triton.toy_models import write_toy
 

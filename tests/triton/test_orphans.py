@@ -65,6 +65,6 @@ def test_stubs_of_a_killed_server_end_with_the_next_start(tmp_path: Path, tempor
 
 def test_stubs_of_a_server_that_runs_are_no_orphans(tmp_path: Path) -> None:
     with EmbeddedServer(write_toy(tmp_path / "repository")) as server:
-        assert not process.end_orphans(server.log.parent)
+        assert not process.kill_orphans(server.log.parent)
         sweep()
         assert server.fault() == ""

@@ -84,14 +84,14 @@ def test_whatever_is_killed_is_replaced(repository: Path) -> None:
             before = served.server
             os.kill(served.stub(model) if model else before, signal.SIGKILL)
             died = f"the Python process of {model} died" if model else "tritonserver died"
-            assert f"{died} (killed by signal 9); serving again after" in served.wait_for_words(died)
+            served.wait_for_words(f"{died} (killed by signal 9); serving again after")
             wait_for(lambda: answers(served.http_url))
             assert running_in(before) == []
         assert served.words.count("serving again") == 4
         stop(served)
 
 
-def test_a_stopped_stub_is_found_by_a_question_and_replaced(repository: Path) -> None:
+def test_a_stopped_stub_is_found_by_a_probe_and_replaced(repository: Path) -> None:
     with serving(repository) as served:
         before = served.server
         os.kill(served.stub("stories_stream"), signal.SIGSTOP)
@@ -154,7 +154,7 @@ def test_too_many_failures_in_a_row_are_the_end(
     moody: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
     repository, flag = moody
-    monkeypatch.setattr(supervisor, "MOST_RESTARTS", 2)
+    monkeypatch.setattr(supervisor, "MAX_RESTARTS", 2)
     said: list[str] = []
     with EmbeddedServer(repository) as server:
         flag.touch()

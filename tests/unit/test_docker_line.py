@@ -132,9 +132,9 @@ def test_the_build_is_run_in_the_root_and_given_no_more_than_the_image_holds(rep
     assert all((ROOT / path).is_file() for path in copied)
 
 
-def test_the_health_check_is_the_canary_at_the_ports_that_triton_has_in_the_container() -> None:
+def test_the_health_check_is_the_probe_at_the_ports_that_triton_has_in_the_container() -> None:
     check = json.loads(re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", DOCKERFILE.replace("\\\n", ""), re.MULTILINE)[0])
-    assert check[2] == copied_to("canary.py")
+    assert check[2] == copied_to("liveness.py")
     assert check[3:] == ["http://127.0.0.1:8000", "http://127.0.0.1:8002/metrics"]
 
 

@@ -1,4 +1,4 @@
-"""The canary's questions and verdicts, against a peer that only looks like a Triton server and misbehaves at will."""
+"""The liveness probes and their verdicts, against a peer that only looks like a Triton server, and misbehaves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hfx.triton import canary
-from hfx.triton.canary import Target
+from hfx.triton import liveness
+from hfx.triton.liveness import Target
 
 TEXT = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}
 NUMBER = {"name": "input_ids", "data_type": "TYPE_INT64", "dims": [-1]}
@@ -27,8 +27,8 @@ Answer = bytes | Callable[[], bytes | None]  # of a path; None: no answer, ever
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that others run on this machine are not the peer's processes."""
-    monkeypatch.setattr(canary, "STUB", "no such stub")
-    monkeypatch.setattr(canary, "SERVER", "no such server")
+    monkeypatch.setattr(liveness, "STUB", "no such stub")
+    monkeypatch.setattr(liveness, "SERVER", "no such server")
 
 
 def http(body: Any, status: str = "200 OK") -> bytes:
@@ -90,8 +90,8 @@ def peer(answers: dict[str, Answer], *configs: dict[str, Any]) -> Iterator[Peer]
 
 def verdict(answers: dict[str, Answer]) -> str:
     with peer(answers, config("x", TEXT)) as found:
-        [question] = canary.questions(found.target)
-        return canary.ask(found.target, question, PATIENCE)
+        [[probe]] = liveness.probe_groups(found.target)
+        return liveness.send(found.target, probe, PATIENCE)
 
 
 # Verdicts
@@ -161,14 +161,14 @@ def test_steps_of_the_engine_are_progress() -> None:
 
     with peer({INFER: late, STATISTICS: http({}), "/metrics": metrics}, config("x", TEXT)) as found:
         target = Target(found.target.http_url, f"{found.target.http_url}/metrics")
-        [question] = canary.questions(target)
-        assert canary.ask(target, question, PATIENCE) == ""
+        [[probe]] = liveness.probe_groups(target)
+        assert liveness.send(target, probe, PATIENCE) == ""
 
 
-def test_nobody_is_asked_again_while_a_question_waits() -> None:
+def test_no_probe_is_sent_again_while_one_waits() -> None:
     with peer({INFER: silent, STATISTICS: http({})}, config("x", TEXT)) as found:
-        [question] = canary.questions(found.target)
-        assert canary.ask(found.target, question, PATIENCE)
+        [[probe]] = liveness.probe_groups(found.target)
+        assert liveness.send(found.target, probe, PATIENCE)
         assert [path for path, _ in found.asked].count(INFER) == 1
 
 
@@ -183,7 +183,7 @@ def test_every_required_text_is_given_in_its_shape() -> None:
     labels = {"name": "candidate_labels", "data_type": "TYPE_STRING", "dims": [-1, 2]}
     optional = {"name": "top_k", "data_type": "TYPE_INT32", "dims": [1], "optional": True}
     with peer({INFER: http({})}, config("x", TEXT, labels, optional)) as found:
-        assert canary.main([found.target.http_url]) == 0
+        assert liveness.main([found.target.http_url]) == 0
         inputs = body(found, INFER)["inputs"]
     assert [(tensor["name"], tensor["shape"], tensor["data"]) for tensor in inputs] == [
         ("text_input", [1, 1], ["hi"]),
@@ -193,7 +193,7 @@ def test_every_required_text_is_given_in_its_shape() -> None:
 
 def test_a_model_without_batches_is_asked_without_them() -> None:
     with peer({INFER: http({})}, config("x", TEXT) | {"max_batch_size": 0}) as found:
-        assert canary.main([found.target.http_url]) == 0
+        assert liveness.main([found.target.http_url]) == 0
         assert body(found, INFER)["inputs"][0]["shape"] == [1]
 
 
@@ -205,11 +205,11 @@ def test_a_generator_is_asked_for_one_token_within_a_deadline_by_itself_and_thro
     relay = config("x", TEXT, *settings, parameters={"engine": {"string_value": "x_stream"}})
     engine = config("x_stream", TEXT, *settings, model_transaction_policy={"decoupled": True})
     with peer({INFER: http({}), "/v2/models/x_stream/generate": http({})}, relay, engine) as found:
-        [group] = canary.groups(canary.questions(found.target))
-        assert canary.ask_in_turn(found.target, group) == ""
+        [group] = liveness.probe_groups(found.target)
+        assert liveness.send_group(found.target, group) == ""
         assert body(found, "/v2/models/x_stream/generate") == {"text_input": "hi", "max_tokens": 1, "timeout_ms": 10000}
         assert [tensor["data"] for tensor in body(found, INFER)["inputs"]] == [["hi"], [1], [10000]]
-    assert [(question.model, question.workers) for question in group] == [
+    assert [(probe.model, probe.workers) for probe in group] == [
         ("x", ("x", "x_stream")),
         ("x_stream", ("x_stream",)),
     ]
@@ -219,8 +219,8 @@ def test_an_engine_is_not_asked_while_its_relay_is_dead() -> None:
     relay = config("x", TEXT, parameters={"engine": {"string_value": "x_stream"}})
     engine = config("x_stream", TEXT, model_transaction_policy={"decoupled": True})
     with peer({INFER: error(LOST)}, relay, engine) as found:
-        [group] = canary.groups(canary.questions(found.target))
-        assert canary.ask_in_turn(found.target, group)
+        [group] = liveness.probe_groups(found.target)
+        assert liveness.send_group(found.target, group)
         assert not [path for path, _ in found.asked if path.endswith("/generate")]
 
 
@@ -228,8 +228,8 @@ def test_an_ensemble_covers_its_members_and_numbers_can_not_be_asked() -> None:
     steps = {"step": [{"model_name": "x_tokenize"}, {"model_name": "x_net"}]}
     ensemble = config("x", TEXT, ensemble_scheduling=steps)
     with peer({}, ensemble, config("x_tokenize", TEXT), config("x_net", NUMBER), config("alone", TEXT)) as found:
-        questions = {question.model: question.workers for question in canary.questions(found.target)}
-    assert questions == {"x": ("x_tokenize", "x_net"), "alone": ("alone",)}
+        workers = {probe.model: probe.workers for [probe] in liveness.probe_groups(found.target)}
+    assert workers == {"x": ("x_tokenize", "x_net"), "alone": ("alone",)}
 
 
 # The health check
@@ -237,14 +237,14 @@ def test_an_ensemble_covers_its_members_and_numbers_can_not_be_asked() -> None:
 
 def test_a_healthy_server_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
     with peer({INFER: http({})}, config("x", TEXT), config("y", NUMBER)) as found:
-        assert canary.main([found.target.http_url]) == 0
+        assert liveness.main([found.target.http_url]) == 0
     assert capsys.readouterr().out == "healthy: x\n"
 
 
 def test_the_dead_are_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     answers: dict[str, Answer] = {INFER: error(LOST), "/v2/models/y/infer": http({})}
     with peer(answers, config("x", TEXT), config("y", TEXT)) as found:
-        assert canary.main([found.target.http_url]) == 1
+        assert liveness.main([found.target.http_url]) == 1
     assert capsys.readouterr().out == "unhealthy: x can't answer (Stub process 'x_0_0' is not healthy.)\n"
 
 
@@ -254,12 +254,12 @@ def test_the_dead_are_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> N
 )
 def test_what_is_no_triton_is_unhealthy(index: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with peer({"/v2/repository/index": index}) as found:
-        assert canary.main([found.target.http_url]) == 1
+        assert liveness.main([found.target.http_url]) == 1
     assert capsys.readouterr().out.count("\n") == 1
 
 
 def test_where_nobody_listens_it_is_unhealthy(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert canary.main([f"http://127.0.0.1:{port}"]) == 1
+    assert liveness.main([f"http://127.0.0.1:{port}"]) == 1
     assert "unhealthy: no Triton server answers" in capsys.readouterr().out

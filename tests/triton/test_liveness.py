@@ -1,4 +1,4 @@
-"""The canary on a real server: what it finds to ask, that busy is not dead, and its file by itself."""
+"""The liveness probe on a real server: which models it covers, that busy is not dead, and its file by itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hfx.triton import EmbeddedServer, canary
-from hfx.triton.canary import Question, Target
-from hfx.triton.watch import Watch
+from hfx.triton import EmbeddedServer, liveness
+from hfx.triton.liveness import Probe, Target
+from hfx.triton.supervisor import ProbeLoop
 from tests.triton.serve_process import infer, wait_for
 from tests.triton.ticking import write_ticks
 from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
@@ -46,8 +46,8 @@ def target(server: EmbeddedServer) -> Target:
     return Target(server.http_url, server.metrics_url)
 
 
-def question(target: Target, model: str) -> Question:
-    return next(found for found in canary.questions(target) if found.model == model)
+def probe(target: Target, model: str) -> Probe:
+    return next(probe for [probe] in liveness.probe_groups(target) if probe.model == model)
 
 
 def keep_busy(server: EmbeddedServer, model: str, texts: list[str]) -> list[threading.Thread]:
@@ -59,44 +59,44 @@ def keep_busy(server: EmbeddedServer, model: str, texts: list[str]) -> list[thre
     return threads
 
 
-def test_every_entry_point_is_asked_and_answers(target: Target) -> None:
-    asked = canary.questions(target)
-    assert [found.model for found in asked] == ["burning", "ticks", "toy"]
-    assert [canary.ask(target, found, PATIENCE) for found in asked] == ["", "", ""]
+def test_every_entry_point_has_a_probe_and_answers(target: Target) -> None:
+    probes = [probe for [probe] in liveness.probe_groups(target)]
+    assert [probe.model for probe in probes] == ["burning", "ticks", "toy"]
+    assert [liveness.send(target, probe, PATIENCE) for probe in probes] == ["", "", ""]
 
 
 def test_a_queue_that_moves_on_is_not_dead(server: EmbeddedServer, target: Target) -> None:
     threads = keep_busy(server, "burning", ["sleep 0.6"] * 7)  # one at a time
-    assert canary.ask(target, question(target, "burning"), PATIENCE) == ""
+    assert liveness.send(target, probe(target, "burning"), PATIENCE) == ""
     for thread in threads:
         thread.join()
 
 
 def test_one_long_computation_is_not_dead(server: EmbeddedServer, target: Target) -> None:
     [thread] = keep_busy(server, "burning", ["burn 4"])
-    assert canary.ask(target, question(target, "burning"), PATIENCE) == ""
+    assert liveness.send(target, probe(target, "burning"), PATIENCE) == ""
     thread.join()
 
 
 def test_what_does_nothing_at_all_is_dead(server: EmbeddedServer, target: Target) -> None:
     [thread] = keep_busy(server, "burning", ["sleep 5"])
-    assert "did nothing meanwhile" in canary.ask(target, question(target, "burning"), PATIENCE)
+    assert "did nothing meanwhile" in liveness.send(target, probe(target, "burning"), PATIENCE)
     thread.join()
 
 
-def test_a_watch_finds_a_stopped_stub_and_a_busy_model_is_left_alone(server: EmbeddedServer, target: Target) -> None:
-    watch = Watch(target, interval=0.2)
+def test_the_loop_finds_a_stopped_stub_and_a_busy_model_is_left_alone(server: EmbeddedServer, target: Target) -> None:
+    probes = ProbeLoop(target, interval=0.2)
     keep_busy(server, "burning", ["sleep 2"])[0].join()
-    assert watch.fault() == ""
+    assert probes.fault == ""
     os.kill(server.stubs()["toy_tokenize_0_0"][0], signal.SIGSTOP)
-    assert "toy" in wait_for(watch.fault)
-    watch.stop()
+    assert "toy" in wait_for(lambda: probes.fault)
+    probes.stop()
     server.restart()
 
 
 def test_the_file_by_itself_is_the_health_check(server: EmbeddedServer, tmp_path: Path) -> None:
-    copy = tmp_path / "canary.py"
-    copy.write_bytes(Path(canary.__file__).read_bytes())
+    copy = tmp_path / "liveness.py"
+    copy.write_bytes(Path(liveness.__file__).read_bytes())
 
     def check() -> tuple[int, str]:
         command = [sys.executable, "-I", "-S", str(copy), server.http_url, server.metrics_url]

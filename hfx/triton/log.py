@@ -1,18 +1,20 @@
-"""Reading Triton's log while it starts: progress for people, and the reason when it fails.
+"""Triton's log: progress while it starts, the reason when it fails, and the end of all models when it stops.
 
-HTTP opens only after every model has loaded, so until then the log is the only source. This file owns the patterns
-of tritonserver 2.51's log lines; it must not know how the server is run.
+HTTP opens only after every model has loaded, so until then the log is the only source. The patterns are those of
+tritonserver 2.51.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import subprocess
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.errors import ServerError
-from hfx.triton.process import exit_reason
+from hfx.triton import process
 
 LOADING = re.compile(r'"loading: (.+):\d+"')
 LOADED = re.compile(r"\"successfully loaded '(.+)'\"")
@@ -26,7 +28,13 @@ CONFIG_SYNTAX = re.compile(r"Error parsing text-format inference.ModelConfig: (.
 GIVEN_UP = re.compile(r'"Waiting for in-flight requests to complete\."|^error: creating server')
 SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
 METRICS_FAILED = "failed to start Metrics service"
+# Every response has been handed to its connection, or the time is over; Triton 2.51 may run on for open gRPC streams.
+STOPPED = re.compile("Found 0 live models and 0 in-flight|Exit timeout expired")
+# Requests of decoupled models are not in flight by this count, yet their models stay loaded.
+IN_FLIGHT = re.compile(r"Found (\d+) model versions that have in-flight inferences")
+FLUSH_SECONDS = 1.0
 REASON_LINES = 12
+POLL_SECONDS = 0.03
 
 
 @dataclass(frozen=True)
@@ -37,17 +45,18 @@ class Failure:
     reason: str
 
 
-class StartupLog:
-    """The log of a starting server, read as it grows."""
+class ServerLog:
+    """The log of a server, read as it grows from now on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = path.stat().st_size if path.exists() else 0  # a restart appends
         self.text = ""
         self.said = 0
+        self._stopped_at: float | None = None
 
     def read(self) -> None:
-        """Take in what was written since the last call."""
+        """Append to `text` what was written since the last call."""
         with self.path.open("rb") as log:
             log.seek(self.offset)
             new = log.read()
@@ -79,6 +88,18 @@ class StartupLog:
         """Whether the server has decided to end; all reasons stand in the log by then."""
         return any(GIVEN_UP.search(line) for line in self.text.splitlines())
 
+    def has_stopped(self) -> bool:
+        """Whether Triton has had nothing to do for FLUSH_SECONDS but to wait for connections that are merely open."""
+        self.read()
+        if self._stopped_at is None and STOPPED.search(self.text):
+            self._stopped_at = time.monotonic()
+        return self._stopped_at is not None and time.monotonic() - self._stopped_at > FLUSH_SECONDS
+
+    def is_idle(self) -> bool:
+        """Whether no request was in flight when a stopping server last counted them."""
+        counts = IN_FLIGHT.findall(self.text)
+        return bool(counts) and counts[-1] == "0"
+
     def taken_port(self, metrics: int) -> int:
         """The port that another process took; 0 when all three were free."""
         if METRICS_FAILED in self.text:
@@ -87,7 +108,7 @@ class StartupLog:
         return int(match[1]) if match else 0
 
     def tail(self, lines: int = REASON_LINES) -> str:
-        """The last LINES lines, without the tables."""
+        """The last `lines` lines, without the tables."""
         plain = [line for line in self.text.splitlines() if line and line[0] not in "+|"]
         return "\n".join(plain[-lines:])
 
@@ -99,11 +120,47 @@ def _readable(reason: str) -> str:
     return "\n".join(shown if len(shown) <= REASON_LINES else [*shown[:2], "…", *shown[3 - REASON_LINES :]])
 
 
-def load_error(log: StartupLog, paths: Mapping[str, str], code: int | None) -> ServerError:
-    """The error for a server that gave up, ended with CODE (None: not yet); PATHS: folder it saw -> the user's."""
+def wait_until_ready(
+    log: ServerLog,
+    is_ready: Callable[[], bool],
+    has_failed: Callable[[], bool],
+    timeout: float,
+    progress: Callable[[str], None],
+) -> bool:
+    """Follow `log` until `is_ready()`; False as soon as `has_failed()` or the log says that the server gave up.
+
+    Raises ServerError after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        failed = has_failed()
+        log.read()
+        if line := log.progress():
+            progress(line)
+        if failed or log.has_given_up():
+            return False
+        if is_ready():
+            return True
+        if time.monotonic() > deadline:
+            raise ServerError(
+                f"Triton was not ready after {timeout:g} s. Its last words:\n{log.tail()}",
+                f"Give it more time, or look for the reason in {log.path}.",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def end_server(running: subprocess.Popen[bytes], log: ServerLog, grace: float) -> bool:
+    """End the server that writes `log` within `grace` seconds; False: requests were still in flight."""
+    code = process.end(running, grace, log.has_stopped)
+    log.read()
+    return code == 0 or log.is_idle()
+
+
+def load_error(log: ServerLog, paths: Mapping[str, str], code: int | None) -> ServerError:
+    """The error for a server that gave up, ended with `code` (None: not yet); `paths`: folder it saw -> the user's."""
     failures = log.failures()
     if not failures:
-        ending = "" if code is None else f" ({exit_reason(code)})"
+        ending = "" if code is None else f" ({process.exit_reason(code)})"
         return ServerError(f"Triton did not start{ending}. Its last words:\n{log.tail()}", f"Its log: {log.path}")
     reasons = "\n".join(f"{failure.model}: {failure.reason}" for failure in failures)
     for seen, original in paths.items():
