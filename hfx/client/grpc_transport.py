@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -166,17 +167,11 @@ class GrpcTransport:
 
     async def is_live(self) -> bool:
         """Whether the server answers."""
-        try:
-            return bool((await self._channel.unary("ServerLive", pb.ServerLiveRequest(), PROBE_SECONDS)).live)
-        except grpc.RpcError:
-            return False
+        return await self._is("ServerLive", pb.ServerLiveRequest(), "live")
 
     async def is_ready(self) -> bool:
         """Whether the server answers, and all of its models are ready."""
-        try:
-            return bool((await self._channel.unary("ServerReady", pb.ServerReadyRequest(), PROBE_SECONDS)).ready)
-        except grpc.RpcError:
-            return False
+        return await self._is("ServerReady", pb.ServerReadyRequest(), "ready")
 
     async def models(self, timeout: float) -> list[str]:
         """The names of the ready models."""
@@ -195,16 +190,20 @@ class GrpcTransport:
         """Close the channel."""
         await self._channel.close()
 
+    async def _is(self, method: str, message: Any, field: str) -> bool:
+        try:
+            return bool(getattr(await self._call(method, message, PROBE_SECONDS), field))
+        except ServerError:
+            return False
+
     async def _task(self, model: str, timeout: float) -> str:
         found = await self._call("ModelConfig", pb.ModelConfigRequest(name=model), timeout)
         parameters = found.config.parameters
         return str(parameters[TASK].string_value) if TASK in parameters else ""
 
     async def _call(self, method: str, message: Any, timeout: float) -> Any:
-        try:
+        with _translated(self.url, timeout):
             return await self._channel.unary(method, message, timeout)
-        except (grpc.RpcError, grpc.FutureCancelledError) as error:
-            raise _failure(error, self.url, timeout) from error
 
 
 class _GrpcStream:
@@ -214,12 +213,8 @@ class _GrpcStream:
         self._timeout = timeout
 
     async def read(self, timeout: float) -> dict[str, Array] | None:
-        try:
+        with _translated(self._url, self._timeout, idle=timeout):
             message = await self._messages.read(timeout)
-        except TimeoutError:
-            raise errors.stillness(self._url, timeout) from None
-        except (grpc.RpcError, grpc.FutureCancelledError) as error:
-            raise _failure(error, self._url, self._timeout) from error
         if message is None:
             return None
         if message.error_message:
@@ -252,13 +247,19 @@ def decode_response(response: Any) -> dict[str, Array]:
     }
 
 
-def _failure(error: Any, url: str, timeout: float) -> ServerError:
-    if isinstance(error, grpc.FutureCancelledError):
-        return errors.closed(url)
-    code = error.code()
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return errors.lateness(url, timeout)
-    return errors.failure(code.name, str(error.details() or ""), url)
+@contextmanager
+def _translated(url: str, timeout: float, idle: float = 0) -> Iterator[None]:
+    """Raise what the channel raises as errors of hfx."""
+    try:
+        yield
+    except TimeoutError:
+        raise errors.stillness(url, idle) from None
+    except grpc.FutureCancelledError as error:
+        raise errors.closed(url) from error
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise errors.lateness(url, timeout) from error
+        raise errors.failure(error.code().name, str(error.details() or ""), url) from error
 
 
 def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:

@@ -20,7 +20,6 @@ from hfx.errors import (
     ServerBusy,
     ServerError,
     ServerUnreachable,
-    UsageError,
 )
 from hfx.triton import EmbeddedServer
 from tests.triton.toy_models import write_toy
@@ -56,27 +55,12 @@ def test_a_refusal_carries_the_model_s_words(client: Client) -> None:
         client.classify("toy", "refuse the text is too blue")
 
 
-def test_one_refused_text_of_many_is_named_by_its_index(client: Client) -> None:
-    with pytest.raises(RequestRefused, match=r"At index 3: .*too blue"):
-        client.classify("toy", ["a", "b", "c", "refuse too blue", *["d"] * 20])
-    assert client.classify("toy", "x").label == "1 characters"
-
-
 def test_an_unknown_model_is_answered_with_those_that_exist(client: Client) -> None:
     with pytest.raises(ModelUnknown, match="no model 'nope'") as caught:
         client.classify("nope", "x")
     assert caught.value.fix == "It serves: hasty, narrow, toy."
     with pytest.raises(ModelUnknown, match="no model 'nope'"):
         client.metadata("nope")
-
-
-def test_asking_for_another_task_is_refused(client: Client) -> None:
-    with pytest.raises(UsageError, match="gives no answer, start, end: it gives label, score"):
-        client.answer("toy", "who?", "me")
-    with pytest.raises(UsageError, match="gives no entities"):
-        client.label_tokens("toy", "x")
-    with pytest.raises(UsageError, match="no input max_tokens: it takes text_input, top_k"):
-        client.infer("toy", {"text_input": ["x"], "max_tokens": [3]})
 
 
 def behind(text: str, count: int) -> Iterator[str]:

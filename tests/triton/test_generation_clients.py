@@ -17,10 +17,6 @@ import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
 
-from hfx.errors import FetchFailed
-from hfx.perf.load import Closed, Limits, Request, RequestSet
-from hfx.perf.measuring import MeasureSpec, measure, server_target
-from hfx.perf.tools.install import fetch
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_rig import RECITAL
 from tests.triton.reciting import Recital
@@ -63,23 +59,6 @@ def test_tritonclient_http(writing_server: EmbeddedServer, whole: str) -> None:
         assert text(client.infer(RECITAL, inputs(tritonclient.http))) == whole
         waiting = [client.async_infer(RECITAL, inputs(tritonclient.http)) for _ in range(4)]
         assert [text(each.get_result()) for each in waiting] == [whole] * 4
-
-
-def test_tritonclient_http_with_json_tensors(writing_server: EmbeddedServer, whole: str) -> None:
-    made = inputs(tritonclient.http)
-    for each, (_, dtype, value) in zip(made, TENSORS.values(), strict=True):
-        each.set_data_from_numpy(np.array([[value]], dtype), binary_data=False)
-    with tritonclient.http.InferenceServerClient(host(writing_server.http_url)) as client:
-        assert text(client.infer(RECITAL, made)) == whole
-
-
-def test_tritonclient_http_aio(writing_server: EmbeddedServer, whole: str) -> None:
-    async def ask() -> list[str]:
-        async with tritonclient.http.aio.InferenceServerClient(host(writing_server.http_url)) as client:
-            calls = (client.infer(RECITAL, inputs(tritonclient.http)) for _ in range(4))
-            return [text(each) for each in await asyncio.gather(*calls)]
-
-    assert asyncio.run(ask()) == [whole] * 4
 
 
 def test_tritonclient_grpc(writing_server: EmbeddedServer, whole: str) -> None:
@@ -176,17 +155,3 @@ def test_curl_is_told_what_is_wrong(curl: Callable[..., str]) -> None:
     found = curl(f"{RECITAL}/generate", "--write-out", "\n%{http_code}", temperature=-1)
     body, _, status = found.rpartition("\n")
     assert status == "400" and "temperature is -1.0; allowed" in json.loads(body)["error"]
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["plain calls", "streams"])
-def test_perf_analyzer_measures(writing_server: EmbeddedServer, stream: bool) -> None:
-    try:
-        fetch()
-    except FetchFailed as failure:
-        pytest.skip(f"perf_analyzer can't be fetched: {failure}")
-    ask = Request({"text_input": (PROMPT,), "max_tokens": (MANY if stream else TOKENS,)})
-    spec = MeasureSpec(RequestSet((ask,), ""), Limits(requests=40), tool="perf_analyzer", stream=stream)
-    found = measure(server_target(writing_server, RECITAL), Closed(4), spec)
-    assert found.requests.succeeded == 40 and found.tokens is not None
-    assert set(found.tokens.each) == {MANY if stream else TOKENS}
-    assert (found.gaps is not None) == stream

@@ -123,12 +123,6 @@ def test_the_timeout_is_the_callers_and_told_to_the_server(client: Client, scrip
     assert 0 < script.values[0]["timeout_ms"] <= 500
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), True, "3"])
-def test_a_timeout_that_can_not_be_kept_is_refused(timeout: float) -> None:
-    with Client("127.0.0.1:1") as client, pytest.raises(UsageError, match="timeout"):
-        client.generate("writer", "write 1", timeout=timeout)
-
-
 def test_the_blocking_client_works_inside_a_running_event_loop(client: Client) -> None:
     async def ask() -> list[str]:
         return [generation.text for generation in client.generate("writer", ["write 1"] * 3)]
@@ -241,12 +235,6 @@ def test_a_busy_server_is_asked_again(url: str, script: Script) -> None:
     with Client(url, retries=RetryPolicy(attempts=3, shortest=0.01)) as client:
         assert client.generate("writer", "write 1").text == "a0 "
     assert len(script.texts) == 3
-
-
-def test_what_was_refused_is_not_asked_again(url: str, script: Script) -> None:
-    with Client(url, retries=5) as client, pytest.raises(RequestRefused):
-        client.generate("writer", "fail INVALID_ARGUMENT no")
-    assert len(script.texts) == 1
 
 
 def test_a_server_that_comes_up_late_is_found(script: Script) -> None:

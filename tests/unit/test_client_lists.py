@@ -142,15 +142,6 @@ def hold_first(held: threading.Event, transport: Echo):  # type: ignore[no-untyp
     return work
 
 
-def test_an_endless_iterable_is_read_as_far_as_its_results_are() -> None:
-    transport, client = echo(most=4)
-    outcomes = client.infer_each("echo", endless())
-    first = next(outcomes)
-    assert not isinstance(first, HfxError) and first["label"].item() == b"0"
-    assert len(transport.sent) <= 4
-    outcomes.close()  # type: ignore[attr-defined]
-
-
 def test_an_endless_iterable_is_read_as_far_as_its_results_are_by_tasks() -> None:
     transport, client = async_echo(most=4)
 
@@ -166,18 +157,6 @@ def test_an_endless_iterable_is_read_as_far_as_its_results_are_by_tasks() -> Non
 
     assert asyncio.run(read()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert len(transport.sent) <= 9 and transport.under_way == 0
-
-
-def test_stopping_to_read_sends_nothing_more() -> None:
-    transport, client = echo(most=4)
-    outcomes = client.infer_each("echo", endless())
-    next(outcomes)
-    outcomes.close()  # type: ignore[attr-defined]
-    time.sleep(0.05)
-    sent = len(transport.sent)
-    assert sent <= 5
-    time.sleep(0.05)
-    assert len(transport.sent) == sent
 
 
 def test_one_bad_text_raises_its_own_error_with_its_index() -> None:

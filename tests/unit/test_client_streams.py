@@ -18,7 +18,6 @@ from hfx.errors import (
     RequestCancelled,
     RequestRefused,
     RequestTimeout,
-    ServerBusy,
     ServerError,
     ServerUnreachable,
     UsageError,
@@ -61,15 +60,6 @@ def test_pieces_come_to_a_task(url: str) -> None:
     assert asyncio.run(read()) == (["a0 ", "a1 ", "a2 "], Generation("a0 a1 a2 ", "length", 3, 3))
 
 
-def test_a_stream_is_read_without_with_too(client: Client) -> None:
-    assert "".join(piece.text for piece in client.stream("writer", "write 2")) == "a0 a1 "
-
-
-def test_pieces_come_before_the_text_is_complete(client: Client) -> None:
-    with client.stream("writer", "stall 2") as stream:
-        assert [next(stream).text, next(stream).text] == ["a0 ", "a1 "]
-
-
 def test_there_is_no_result_before_the_end(client: Client) -> None:
     with client.stream("writer", "write 2") as stream:
         next(stream)
@@ -84,17 +74,6 @@ def test_leaving_early_ends_the_request_on_the_server(client: Client, script: Sc
     assert script.wait_left()
     assert stream.result == Generation("a0 ", "cancelled", 3, 1)
     assert list(stream) == []
-
-
-def test_an_exception_ends_the_request_on_the_server(client: Client, script: Script) -> None:
-    def fail() -> None:
-        with client.stream("writer", "stall 1") as stream:
-            next(stream)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert script.wait_left()
 
 
 def test_close_ends_the_request_on_the_server(client: Client, script: Script) -> None:
@@ -225,13 +204,6 @@ def test_a_busy_server_is_asked_again_before_the_first_piece(url: str, script: S
     with Client(url, retries=3) as client:
         assert "".join(piece.text for piece in client.stream("writer", "write 2")) == "a0 a1 "
     assert script.texts == ["write 2"] * 3
-
-
-def test_a_busy_server_is_asked_once_without_retries(client: Client, script: Script) -> None:
-    script.busy = 1
-    with pytest.raises(ServerBusy, match="Exceeds maximum queue size"):
-        list(client.stream("writer", "write 2"))
-    assert len(script.texts) == 1
 
 
 @pytest.mark.parametrize("serve", [grpc_server, http_server])

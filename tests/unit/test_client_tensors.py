@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from hfx.client import ModelMetadata, Request, TensorMetadata, calls
 from hfx.client.grpc_transport import decode_response, encode_request
 from hfx.client.http_messages import decode_infer, encode_infer
-from hfx.client.results import decode_answer, decode_classification, decode_embedding, decode_entities
+from hfx.client.results import decode_answer, decode_classification, decode_entities
 from hfx.client.tasks import check_summarizer, task_of
 from hfx.client.tensors import DATA_TYPES, Array, to_tensors
 from hfx.errors import RequestRefused, ServerError, UsageError
@@ -114,27 +114,19 @@ def test_what_is_no_string_is_refused_by_its_type(text: object) -> None:
         calls.embed("m")(text)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
-def test_half_a_surrogate_pair_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="surrogate"):
-        calls.answer("m")(("ok", text))
+@pytest.mark.parametrize(
+    ("labels", "top_k", "said"),
+    [([], None, "no candidate labels"), *((["a"], k, "top_k") for k in (0, -1, 2**31, True, 1.5))],
+)
+def test_labels_and_their_number_are_checked(labels: list[str], top_k: int | None, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        calls.zero_shot("m", labels, None, top_k)
 
 
 def test_labels_in_one_string_are_refused_with_the_list_they_may_mean() -> None:
     with pytest.raises(UsageError) as caught:
         calls.zero_shot("m", "good,bad", None, None)
     assert "['good', 'bad']" in caught.value.fix
-
-
-def test_no_labels_are_refused() -> None:
-    with pytest.raises(UsageError, match="no candidate labels"):
-        calls.zero_shot("m", [], None, None)
-
-
-@pytest.mark.parametrize("top_k", [0, -1, 2**31, True, 1.5])
-def test_a_number_of_labels_that_makes_no_sense_is_refused(top_k: int) -> None:
-    with pytest.raises(UsageError, match="top_k"):
-        calls.zero_shot("m", ["a"], None, top_k)
 
 
 def test_settings_that_are_left_out_are_not_sent() -> None:
@@ -170,10 +162,6 @@ def test_an_answer_is_decoded() -> None:
     one = {name: np.array([[value]], np.int32) for name, value in (("start", 3), ("end", 5))}
     result = decode_answer({"answer": strings("hi"), "score": np.array([[0.5]], np.float32), **one})
     assert (result.answer, result.score, result.start, result.end) == ("hi", 0.5, 3, 5)
-
-
-def test_an_embedding_is_one_vector() -> None:
-    assert decode_embedding({"embedding": np.array([[1, 2]], np.float32)}).vector.tolist() == [1, 2]
 
 
 def test_a_tensor_that_is_missing_is_named() -> None:
