@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hfx.perf.machine import facts
+from hfx.perf import machine as facts
 from hfx.perf.report.tables import Goal
 
 PACKAGES = ("hfx", "torch", "transformers", "onnxruntime", "openvino", "tritonclient", "nvidia-pytriton")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hfx.perf.machine.facts import cores
+from hfx.perf.machine import cores
 
 SECONDS = 1.0  # of each way; the best turn counts, as other work can only slow it down
 BYTES_A_CORE = 256 << 20  # far more than caches hold

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import HfxError, UsageError
+from hfx.perf import machine as facts
 from hfx.perf.cache import root
-from hfx.perf.machine import facts
-from hfx.perf.machine.facts import cores, processor
+from hfx.perf.machine import cores, processor
 from hfx.perf.results.schema import Machine, Rates
 
 FILE = "rates.json"

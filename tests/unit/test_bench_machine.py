@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.machine import known_rates, measurements, probe, rates
-from hfx.perf.machine.facts import cores, processor
+from hfx.perf.machine import cores, processor
 
 RATES = {"read_bytes": [1e10, "dot"], "fp32_operations": [1e11, "matmul"], "int8_operations": [4e11, "int8"]}
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hfx.perf.machine import machine
-from hfx.perf.machine.facts import gpu_names
+from hfx.perf.machine import gpu_names, machine
 
 
 def test_the_machine_is_the_one_that_the_system_tells() -> None:

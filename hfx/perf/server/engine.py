@@ -16,10 +16,10 @@ MILLI = 1000.0
 
 
 def engine_step(counters: Mapping[str, float], model: str) -> Step | None:
-    """The engine of MODEL by what its COUNTERS grew; None where they tell of no step.
+    """The engine of `model` by what its `counters` grew; None where there was no step.
 
-    A row of a step is a token. A request's average: `input` is the time to its first token, waiting for a row and
-    reading the prompt; `infer` is that from its first to its last token.
+    A row of a step is a token. A request's average: `input` is the time to its first token, in the queue
+    and of its prompt; `infer` is that from its first to its last token.
     """
     tokens, steps = counters.get(TOKENS, 0.0), counters.get(STEPS, 0.0)
     requests = counters.get(f"{FIRST}_count", 0.0)
@@ -38,7 +38,7 @@ def engine_step(counters: Mapping[str, float], model: str) -> Step | None:
 
 
 def with_engine(steps: Sequence[Step], counters: Mapping[str, float], model: str) -> tuple[Step, ...]:
-    """STEPS with the engine of MODEL in the place of its hand-over, and of the relay, whose time contains it."""
+    """`steps` with the engine of `model` in the place of its hand-over, and of the relay, whose time contains it."""
     engine = engine_step(counters, model)
     if engine is None:
         return tuple(steps)

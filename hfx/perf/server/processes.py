@@ -1,4 +1,4 @@
-"""The processes of a server on this machine: which they are, the cores they keep busy, the memory they hold.
+"""The processes of a server on this machine: its addresses, the cores they keep busy, the memory they hold.
 
 Of a server elsewhere, or of another user, nothing is known, and nothing is guessed.
 """
@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+import httpx
 import psutil
 
+from hfx.client.address import Address, parse_address
+
+USUAL_GRPC, USUAL_OTHERS = 8001, (8000, 8002)
+ANSWER_SECONDS = 1.0
 # They listen for a server that is elsewhere, or in a container.
 PROXIES = ("docker-proxy", "containerd-shim", "rootlessport", "sshd", "ssh", "kubectl")
 
@@ -33,7 +39,7 @@ class Listening:
 
 
 def listening(port: int) -> Listening | None:
-    """The process of this user's that listens at PORT; None without one, or when it only hands on to another."""
+    """The process of this user's that listens at `port`; None without one, or when it only hands on to another."""
     try:
         sockets = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.pid]
         owners = sorted(each.pid for each in sockets if each.laddr.port == port)
@@ -48,7 +54,7 @@ def listening(port: int) -> Listening | None:
 
 
 def usage(pid: int) -> Usage | None:
-    """What PID and all its descendants use; None once it has ended."""
+    """What `pid` and all its descendants use; None once it has ended."""
     seconds, memory = {}, 0
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -66,14 +72,19 @@ class Busy:
     """Looks now and then at the processes of a server: `cores` kept busy since the first look, most `memory`."""
 
     def __init__(self, pid: int) -> None:
-        self.memory: int | None = None
         self._pid = pid
-        self._began: float | None = None
-        self._last = 0.0
-        self._first: dict[int, float] = {}
-        self._now: dict[int, float] = {}
-        self._finished = False
         self._alone = threading.Lock()
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all looks: what counts begins now."""
+        with self._alone:
+            self.memory: int | None = None
+            self._began = self._last = time.monotonic()
+            self._first: dict[int, float] | None = None
+            self._now: dict[int, float] = {}
+            self._finished = False
+            self._look()
 
     def look(self) -> None:
         """Take one look."""
@@ -91,21 +102,53 @@ class Busy:
         if found is None:
             return
         self._last = time.monotonic()
-        if self._began is None:
+        if self._first is None:
             self._began, self._first = self._last, found.seconds
         self._now |= found.seconds  # what has ended meanwhile keeps what it had taken
         self.memory = max(self.memory or 0, found.memory)
 
-    def restart(self) -> None:
-        """Forget all looks: what counts begins now."""
-        with self._alone:
-            self._began, self._now, self.memory, self._finished = None, {}, None, False
-            self._look()
-
     @property
     def cores(self) -> float | None:
         """Processor seconds a second; None before the second look."""
-        if self._began is None or self._last <= self._began:
+        if self._first is None or self._last <= self._began:
             return None
         taken = sum(seconds - self._first.get(pid, 0.0) for pid, seconds in self._now.items())
         return taken / (self._last - self._began)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server's other addresses and its process; what is not known is empty or None."""
+
+    http_url: str = ""
+    metrics_url: str = ""
+    pid: int | None = None
+
+
+def place(grpc_url: str) -> Place:
+    """What can be found of the Triton that listens at `grpc_url`: an address counts only where Triton answers."""
+    address = parse_address(grpc_url)
+    if address.secure:
+        return Place()
+    here = listening(address.port) if _is_here(address) else None
+    usual = USUAL_OTHERS if address.port == USUAL_GRPC else ()
+    ports = [port for port in here.ports if port != address.port] if here else usual
+    base = address.target.rpartition(":")[0]
+    urls = [f"http://{base}:{port}" for port in ports]
+    return Place(
+        _first(urls, "/v2", b'"triton"'), _first(urls, "/metrics", b"nv_inference"), here.pid if here else None
+    )
+
+
+def _is_here(address: Address) -> bool:
+    own = {each.address for interface in psutil.net_if_addrs().values() for each in interface}
+    return address.is_loopback or address.host in own
+
+
+def _first(urls: Iterable[str], path: str, words: bytes) -> str:
+    """The first of `urls` whose `path` holds `words`; that of the metrics with its path."""
+    for url in urls:
+        with suppress(httpx.HTTPError):
+            if words in httpx.get(url + path, timeout=ANSWER_SECONDS, trust_env=False).content:
+                return url + path.removeprefix("/v2")
+    return ""

@@ -1,6 +1,6 @@
 """Triton's own statistics over a stretch of time: requests, batches and times of a model and its members.
 
-Asked by gRPC, so that a measurement needs one address only. It must not know what load there was.
+By gRPC, so that a measurement needs one address only.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import astuple, dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
+from tritonclient.grpc import InferenceServerClient
 from tritonclient.grpc import model_config_pb2 as configuration
-from tritonclient.grpc import service_pb2 as pb
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.utils import InferenceServerException
 
 from hfx.client.address import parse_address
+from hfx.client.grpc_transport import DIRECT
 from hfx.errors import ServerError, ServerUnreachable
 from hfx.names import STREAM_SUFFIX
 from hfx.perf.results.schema import Step
@@ -25,7 +25,6 @@ ANSWER_SECONDS = 5.0
 POLL_SECONDS = 0.05
 SETTLED_SECONDS = 0.3  # Triton counts a relay's request up to so much later than it answers
 LATEST_SECONDS = 3.0
-DIRECT = (("grpc.enable_http_proxy", 0),)
 DEVICES = {configuration.ModelInstanceGroup.KIND_GPU: "gpu", configuration.ModelInstanceGroup.KIND_CPU: "cpu"}
 MILLION = 1e6  # nanoseconds in a millisecond
 
@@ -47,7 +46,7 @@ class Counts:
         return Counts(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
     def since(self, before: Counts) -> Counts | None:
-        """What came since BEFORE; None when the model was loaded anew meanwhile."""
+        """What came since `before`; None when the model was loaded anew meanwhile."""
         differences = [mine - its for mine, its in zip(astuple(self), astuple(before), strict=True)]
         return Counts(*differences) if min(differences) >= 0 else None
 
@@ -61,11 +60,8 @@ class Statistics:
     def __init__(self, grpc_url: str) -> None:
         address = parse_address(grpc_url)
         self.url = grpc_url
-        if address.secure:
-            self._channel = grpc.secure_channel(address.target, grpc.ssl_channel_credentials())
-        else:
-            self._channel = grpc.insecure_channel(address.target, DIRECT if address.is_loopback else ())
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        options = [DIRECT] if address.is_loopback else None
+        self._client = InferenceServerClient(address.target, ssl=address.secure, channel_args=options)
 
     def __enter__(self) -> Self:
         return self
@@ -73,27 +69,27 @@ class Statistics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._channel.close()
+        self._client.close()
 
     def members(self, model: str) -> tuple[str, ...]:
-        """The models that do the work of MODEL: an ensemble's steps, or itself and a generator's engine."""
-        config = self._ask("ModelConfig", pb.ModelConfigRequest(name=model)).config
+        """The models that do the work of `model`: an ensemble's steps, or itself and a generator's engine."""
+        config = self._get("get_model_config", model).config
         steps = [step.model_name for step in config.ensemble_scheduling.step]
         return tuple(dict.fromkeys(steps)) or (model, model.removesuffix(STREAM_SUFFIX) + STREAM_SUFFIX)
 
     def device(self, model: str) -> str:
-        """`gpu` or `cpu`, by the instances of those that do MODEL's work; empty where they don't say."""
-        index = {each.name for each in self._ask("RepositoryIndex", pb.RepositoryIndexRequest(ready=True)).models}
+        """`gpu` or `cpu`, by the instances of those that do the work of `model`; empty for neither."""
+        index = {each.name for each in self._get("get_model_repository_index").models if each.state == "READY"}
         kinds = set()
         for name in index.intersection(self.members(model)):
-            config = self._ask("ModelConfig", pb.ModelConfigRequest(name=name)).config
+            config = self._get("get_model_config", name).config
             kinds |= {group.kind for group in config.instance_group}
         return next((device for kind, device in DEVICES.items() if kind in kinds), "")
 
     def look(self) -> Snapshot:
         """The statistics of all models now."""
         found: dict[str, Counts] = {}
-        for each in self._ask("ModelStatistics", pb.ModelStatisticsRequest()).model_stats:
+        for each in self._get("get_inference_statistics").model_stats:
             found[each.name] = found.get(each.name, Counts()) + _counts(each)
         return found
 
@@ -107,7 +103,7 @@ class Statistics:
         return now
 
     def counted(self, model: str, before: Snapshot, requests: int) -> Snapshot:
-        """The statistics once MODEL has done so many REQUESTS more than BEFORE, or nothing more is being counted."""
+        """The statistics once `model` has done so many `requests` more than `before`, or nothing more is counted."""
         wanted = before.get(model, Counts()).requests + requests
         latest = (changed := time.monotonic()) + LATEST_SECONDS
         now = self.look()
@@ -117,16 +113,16 @@ class Statistics:
             changed = changed if now == last else time.monotonic()
         return now
 
-    def _ask(self, method: str, message: Any) -> Any:
+    def _get(self, method: str, *arguments: str) -> Any:
         try:
-            return getattr(self._stub, method)(message, timeout=ANSWER_SECONDS)
-        except grpc.RpcError as error:
-            kind = ServerUnreachable if error.code() is grpc.StatusCode.UNAVAILABLE else ServerError
-            raise kind(f"{self.url} does not tell its statistics: {error.details()}.") from error
+            return getattr(self._client, method)(*arguments, client_timeout=ANSWER_SECONDS)
+        except InferenceServerException as error:
+            kind = ServerUnreachable if error.status() == "StatusCode.UNAVAILABLE" else ServerError
+            raise kind(f"{self.url} gives no statistics: {error.message()}.") from error
 
 
 def steps(before: Snapshot, after: Snapshot, members: Sequence[str]) -> tuple[Step, ...]:
-    """What each of MEMBERS did between two looks; without those that did nothing."""
+    """What each of `members` did between two looks; without those that did nothing."""
     found = []
     for name in members:
         done = after[name].since(before.get(name, Counts())) if name in after else None

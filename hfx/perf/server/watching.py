@@ -1,7 +1,6 @@
 """One run seen from the server: looks before, during and after it, and what they come to.
 
-Owns the threads that look, so that the load generator is never held up. A source that fails costs its own figures only,
-and is named. It must not know what load there is.
+Threads look, so that the load generator is never held up. A source that fails costs its own figures only, and is named.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from hfx.perf.server.statistics import Snapshot, Statistics, steps
 
 PROCESS_SECONDS = 0.25
 GPU_SECONDS = 1.0
-NOTHING = Metrics((), {})
 Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the figures of a server's MODEL come from; what is empty or None gives none.
+    """Where the figures of a server's `model` come from; what is empty or None gives none.
 
     With a `pid` the server is on this machine, and its GPUs are this machine's.
     """
@@ -92,12 +90,12 @@ class ServerWatch:
         self._beginning = threading.Thread(target=self._begin, args=(self._statistics.look,), daemon=True)
         self._beginning.start()
 
-    def end(self, door: str, answered: int) -> ServerSide:
-        """What the server did since the beginning; DOOR is the model that gave the ANSWERED answers."""
+    def end(self, served: str, answered: int) -> ServerSide:
+        """What the server did since the beginning; `served` is the model that gave the `answered` answers."""
         if self._beginning:
             self._beginning.join()
         self.end_usage()
-        done, counters = self._steps(door, answered), self._counters(door, answered)
+        done, counters = self._steps(served, answered), self._counters(served, answered)
         return ServerSide(
             steps=with_engine(done, counters, self._sources.model),
             cores=self._busy.cores if self._busy else None,
@@ -113,17 +111,17 @@ class ServerWatch:
         self.begin_usage()
 
     def _look_at_their_gpus(self) -> None:
-        self._gpus.append(metrics.gpus(self._attempt(lambda: metrics.read(self._sources.metrics_url), NOTHING)))
+        self._gpus.append(metrics.gpus(self._attempt(lambda: metrics.read(self._sources.metrics_url), ())))
 
-    def _steps(self, door: str, answered: int) -> tuple[Step, ...]:
+    def _steps(self, served: str, answered: int) -> tuple[Step, ...]:
         before = self._before
         if before is None:
             return ()
-        after = self._attempt(lambda: self._statistics.counted(door, before, answered), None)
+        after = self._attempt(lambda: self._statistics.counted(served, before, answered), None)
         return () if after is None else steps(before, after, self._members)
 
-    def _counters(self, door: str, answered: int) -> dict[str, float]:
-        before, url, models = self._metrics, self._sources.metrics_url, (self._sources.model, door)
+    def _counters(self, served: str, answered: int) -> dict[str, float]:
+        before, url, models = self._metrics, self._sources.metrics_url, (self._sources.model, served)
         if before is None:
             return {}
         return self._attempt(lambda: metrics.counted(url, before, models, answered), {})
@@ -137,7 +135,7 @@ class ServerWatch:
 
 
 class _Repeated:
-    """WORK again and again, at most every so many SECONDS, in a thread of its own while the block runs."""
+    """`work` again and again, at most every so many `seconds`, in a thread of its own while the block runs."""
 
     def __init__(self, work: Callable[[], object], seconds: float) -> None:
         self._work = work

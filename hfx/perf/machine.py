@@ -1,7 +1,4 @@
-"""What this machine is: processor, cores, memory, GPUs, the versions of what is measured.
-
-Owns where each fact stands (/proc, nvidia-smi, the installed packages).
-"""
+"""What this machine is: processor, cores, memory, GPUs, the versions of what is measured."""
 
 from __future__ import annotations
 
