@@ -73,11 +73,14 @@ def test_a_row_that_moves_takes_its_length_and_next_input_along() -> None:
     assert (memory.cache.array[:, 1, :, :6] == memory.cache.array[:, 4, :, :6]).all()
 
 
-def test_an_encoded_source_lies_by_head_with_its_last_position_beside(tmp_path: Path) -> None:
-    spec = read_spec(toys.write_encoder_decoder(tmp_path))
-    cross = CrossCache(spec, units=3)
-    encoded = np.random.default_rng(0).normal(size=(spec.layers, 5, 2 * spec.heads * spec.head_dim)).astype(np.float32)
-    cross.put(1, Encoded(encoded, None))
+@pytest.mark.parametrize("cross_type", ["float32", "int8"])
+def test_an_encoded_source_lies_by_head_with_its_last_position_and_scales(tmp_path: Path, cross_type: str) -> None:
+    spec = read_spec(toys.write_encoder_decoder(tmp_path, cross_type=cross_type))
+    cross, width = CrossCache(spec, units=3), spec.heads * spec.head_dim
+    rng = np.random.default_rng(0)
+    encoded = rng.integers(-127, 128, (spec.layers, 5, 2 * width)).astype(cross_type)
+    scales = rng.random((spec.layers, 2 * width), np.float32) if cross_type == "int8" else None
+    cross.put(1, Encoded(encoded, scales))
     cross.move(1, 0)
     inputs, outputs = cross.bound(2)
     keys, values = np.split(encoded[1], 2, axis=1)
@@ -88,20 +91,8 @@ def test_an_encoded_source_lies_by_head_with_its_last_position_beside(tmp_path: 
             assert (inputs["cross_v_1"][unit, head, :5] == values[:, columns]).all()
         assert (inputs["cross_v_last_1"][unit, 0] == values[-1]).all()
         assert inputs["source_seqlens_k"][unit] == 4
+        if scales is not None:
+            assert (inputs["cross_k_scale_1"][unit] == scales[1, :width]).all()
+            assert (inputs["cross_v_scale_1"][unit] == scales[1, width:]).all()
+    assert inputs["cross_k_1"].dtype == cross_type
     assert np.shares_memory(inputs["cross_k_1"], outputs["cross_present_k_1"])
-
-
-def test_an_encoded_source_in_int8_brings_and_keeps_its_scales(tmp_path: Path) -> None:
-    spec = read_spec(toys.write_encoder_decoder(tmp_path, cross_type="int8"))
-    cross, width = CrossCache(spec, units=3), spec.heads * spec.head_dim
-    values = np.random.default_rng(0).integers(-127, 128, (spec.layers, 5, 2 * width)).astype(np.int8)
-    scales = np.random.default_rng(1).random((spec.layers, 2 * width), np.float32)
-    cross.put(1, Encoded(values, scales))
-    cross.move(1, 0)
-    inputs, _ = cross.bound(2)
-    for unit in (0, 1):
-        assert inputs["cross_k_1"].dtype == np.int8
-        assert (inputs["cross_k_1"][unit, 0, :5] == values[1, :, : spec.head_dim]).all()
-        assert (inputs["cross_v_last_1"][unit, 0] == values[1, -1, width:]).all()
-        assert (inputs["cross_k_scale_1"][unit] == scales[1, :width]).all()
-        assert (inputs["cross_v_scale_1"][unit] == scales[1, width:]).all()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,7 @@ from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.weight_files import find_weights
-from hfx.python_backends.engine import openvino_model
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.errors import ModelDamaged, ProviderMissing
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.runner import Outputs, Runner
 from hfx.python_backends.engine.runners import chosen_runtime, open_runner
@@ -214,62 +210,3 @@ def test_the_model_chooses_the_runtime_unless_the_caller_does(copied: Path) -> N
     assert chosen_runtime(read_spec(copied), SessionSettings(runtime="openvino")) == "openvino"
     changed(copied, runtime=None, openvino=None)  # as it was written before there was a choice
     assert chosen_runtime(read_spec(copied), SessionSettings()) == "onnxruntime"
-
-
-def test_without_the_package_onnxruntime_serves_and_one_line_says_so(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def absent() -> Any:
-        raise ImportError("No module named 'openvino'")
-
-    monkeypatch.setattr(openvino_model, "import_openvino", absent)
-    with caplog.at_level(logging.WARNING), Engine.open(copied) as engine:
-        assert engine.runtime == "onnxruntime"
-        assert engine.submit(Request((5, 6), Settings(max_tokens=3))).result(60)
-    assert len(caplog.records) == 1
-    assert "openvino can't be imported" in caplog.text and "pip install 'openvino>=2026.4'" in caplog.text
-
-
-def test_an_older_package_is_refused_where_openvino_was_asked_for(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(openvino_model, "import_openvino", lambda: SimpleNamespace(__version__="2026.3.9-1-release"))
-    with pytest.raises(ProviderMissing, match=r"openvino 2026\.3\.9-1-release is installed; the model needs 2026\.4"):
-        Engine.open(copied, runtime="openvino")
-    assert chosen_runtime(read_spec(copied), SessionSettings()) == "onnxruntime"
-
-
-def test_openvino_is_refused_for_a_model_without_its_files(copied: Path) -> None:
-    changed(copied, runtime="onnxruntime", openvino=None)
-    with pytest.raises(ProviderMissing, match="the model has no files for OpenVINO"):
-        Engine.open(copied, runtime="openvino")
-    with pytest.raises(ProviderMissing, match=r"runtime 'tflite' is unknown\. Choose one of onnxruntime, openvino"):
-        Engine.open(copied, runtime="tflite")
-
-
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({"runtime": "tflite"}, "runtime is 'tflite'"),
-        ({"openvino": None}, "runtime is 'openvino'"),
-        ({"openvino": []}, r"openvino is \[\]"),
-        ({"openvino__group": -1}, r"openvino\.group is -1"),
-        ({"openvino__kv_type": "bf16"}, r"openvino\.kv_type is 'bf16'"),
-        ({"openvino__minimum": 2026}, r"openvino\.minimum is 2026"),
-        ({"openvino__decoder": "../decoder.xml"}, r"openvino\.decoder is '\.\./decoder\.xml'"),
-        ({"openvino__decoder": "lost.xml"}, r"lost\.xml is missing \(openvino\.decoder of engine\.json\)"),
-    ],
-)
-def test_a_damaged_description_is_refused_naming_the_field(copied: Path, facts: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelDamaged, match=message):
-        Engine.open(changed(copied, **facts))
-
-
-@pytest.mark.parametrize("name", ["openvino_decoder.xml", "openvino_decoder.bin"])
-@pytest.mark.parametrize("content", [None, b"", b"<net", b"\xff" * 64])
-def test_a_damaged_file_is_refused_by_name(copied: Path, name: str, content: bytes | None) -> None:
-    (copied / name).unlink()
-    if content is not None:
-        (copied / name).write_bytes(content)
-    with pytest.raises(ModelDamaged, match=r"openvino_decoder\.(xml|bin)"):
-        Engine.open(copied)

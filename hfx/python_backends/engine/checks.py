@@ -24,7 +24,7 @@ def integer(low: int, high: int | None = None) -> Check:
     allowed = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
 
     def check(name: str, value: Any) -> int:
-        if type(value) is not int or value < low or (high is not None and value > high):
+        if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
             raise InvalidRequest(name, value, allowed)
         return value
 
@@ -35,7 +35,7 @@ def number(low: float, high: float) -> Check:
     """An integer or float from `low` to `high`, as a float."""
 
     def check(name: str, value: Any) -> float:
-        if type(value) not in (int, float) or not low <= value <= high:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
             raise InvalidRequest(name, value, f"a number from {low:g} to {high:g}")
         return float(value)
 
@@ -43,10 +43,10 @@ def number(low: float, high: float) -> Check:
 
 
 def one_of(*allowed: Any) -> Check:
-    """One of `allowed`, which are of one type."""
+    """One of `allowed`, which are integers or strings."""
 
     def check(name: str, value: Any) -> Any:
-        if type(value) is not type(allowed[0]) or value not in allowed:
+        if not isinstance(value, type(allowed[0])) or isinstance(value, bool) or value not in allowed:
             raise InvalidRequest(name, value, " or ".join(map(str, allowed)))
         return value
 

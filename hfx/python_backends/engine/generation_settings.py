@@ -35,7 +35,7 @@ class Setting:
 
 
 def _temperature(name: str, value: Any) -> float:
-    if type(value) in (int, float) and value == 0:
+    if isinstance(value, (int, float)) and value == 0:
         raise InvalidRequest(name, value, "a number from 0.001 to 100; for the likeliest token, set do_sample to false")
     return float(number(0.001, 100)(name, value))
 
