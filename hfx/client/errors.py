@@ -2,7 +2,7 @@
 
 hfx's backends begin a message with `[hfx:REASON]` (python_backends/responses/codes.py), which goes first. Triton has no
 such reason: where its status says too little (every error of a generate endpoint is HTTP 400, and within a stream there
-is none), its words are looked up in one table.
+is none), its phrases are looked up in one table.
 """
 
 from __future__ import annotations
@@ -32,16 +32,6 @@ REASONS: dict[str, Kind] = {
     "DEADLINE_EXCEEDED": RequestTimeout,
     "FAILED": ServerError,
 }
-# Words of Triton 2.51 and of gRPC 1.7x.
-WORDS: tuple[tuple[str, Kind], ...] = (
-    ("is not healthy", ServerError),  # the process of a Python model has died
-    ("unknown model", ModelUnknown),
-    ("maximum queue size", ServerBusy),
-    ("Request timeout expired", ServerBusy),  # in the queue of a model
-    ("not at ready state", ServerBusy),
-    ("has no available versions", ServerBusy),  # the model is being unloaded
-    ("Channel closed", RequestCancelled),
-)
 REFUSED = (
     "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE ALREADY_EXISTS PERMISSION_DENIED UNAUTHENTICATED UNIMPLEMENTED "
     "RESOURCE_EXHAUSTED 400 401 403 413 501"
@@ -55,14 +45,14 @@ STATUSES: dict[str, Kind] = {
     "NOT_FOUND": ModelUnknown,
     "CANCELLED": RequestCancelled,
 }
-ADVICE: dict[Kind, str] = {
+FIXES: dict[Kind, str] = {
     ServerUnreachable: "Start one with `hfx serve`, or give the address of its gRPC port (HOST:PORT) or of its HTTP "
     "port (http://HOST:PORT).",
     ServerBusy: "Send fewer requests at a time, or try again later.",
     RequestTimeout: "Send fewer requests at a time, ask for less, or give a longer timeout.",
     RequestCancelled: "Send it again.",
 }
-UNAUTHORIZED = "Give the server's token: Client(..., token=...), or the header that it wants."
+RESTART = "A process of the server died: restart the server (`hfx serve` does so by itself)."
 NOT_GRPC = (
     "That port does not speak gRPC: give Triton's gRPC port (8001 unless chosen otherwise), or http://HOST:PORT to "
     "talk HTTP."
@@ -75,47 +65,54 @@ NO_TLS = (
     "Do both sides want TLS (grpcs://, https://) or neither, and does tls=Tls(ca=...) name who signed the server's "
     "certificate?"
 )
-WORDS_ADVICE = (
-    ("is not healthy", "A process of the server died: restart the server (`hfx serve` does so by itself)."),
-    ("decoupled", "Ask for the model itself, not for its engine: leave `_stream` out of the name."),
-    ("not Triton's", "Is the address that of a Triton server's HTTP port?"),
-    ("SSL", NO_TLS),
-    ("handshake", NO_TLS),
-    # Words of gRPC for a peer that speaks something else, or hangs up.
-    ("http1.x server", NOT_GRPC),
-    ("Failed parsing HTTP/2", NOT_GRPC),
-    ("failed to connect to all addresses; last error: UNAVAILABLE", NOT_GRPC),
-    # Words of h11 for what is no HTTP answer.
-    ("illegal ", NOT_HTTP),
-    ("without sending a response", NOT_HTTP),
+UNAUTHORIZED = "Give the server's token: Client(..., token=...), or the header that it wants."
+# Phrases of Triton 2.51, gRPC 1.7x and h11 0.16: the class (None: by the status) and the fix (empty: of the class).
+PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
+    ("is not healthy", ServerError, RESTART),  # the process of a Python model
+    ("unknown model", ModelUnknown, ""),
+    ("maximum queue size", ServerBusy, ""),
+    ("Request timeout expired", ServerBusy, ""),  # in the queue of a model
+    ("not at ready state", ServerBusy, ""),
+    ("has no available versions", ServerBusy, ""),  # the model is being unloaded
+    ("Channel closed", RequestCancelled, ""),
+    ("decoupled", None, "Ask for the model itself, not for its engine: leave `_stream` out of the name."),
+    ("not Triton's", None, "Is the address that of a Triton server's HTTP port?"),
+    ("SSL", None, NO_TLS),
+    ("handshake", None, NO_TLS),
+    ("http1.x server", None, NOT_GRPC),
+    ("Failed parsing HTTP/2", None, NOT_GRPC),
+    ("failed to connect to all addresses; last error: UNAVAILABLE", None, NOT_GRPC),
+    ("illegal ", None, NOT_HTTP),
+    ("without sending a response", None, NOT_HTTP),
 )
 
 
 def failure(status: str, text: str, url: str) -> ServerError:
     """The error for a failure with `status` (a gRPC code or an HTTP status; empty within a stream) and `text`."""
     reason = REASON.search(text)
-    if reason is not None:
-        text = text[: reason.start()] + text[reason.end() :]
-    text = text.strip() or "no reason given"
     kind = REASONS.get(reason[1]) if reason is not None else None
-    kind = kind or _kind(status, text)
-    return kind(_message(kind, text, url), _advice(kind, status, text), status=status)
+    text = REASON.sub("", text).strip() or "no reason given"
+    by_phrase, fix = next(((kind, fix) for phrase, kind, fix in PHRASES if phrase in text), (None, ""))
+    kind = kind or by_phrase or STATUSES.get(status, ServerError)
+    if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
+        fix = UNAUTHORIZED
+    return kind(_message(kind, text, url), fix or FIXES.get(kind, ""), status=status)
 
 
-def silence(url: str, waited: float) -> ServerUnreachable:
+def no_answer(url: str, waited: float) -> ServerUnreachable:
     """The error for a server that answers nothing at all."""
     return ServerUnreachable(
         f"Nothing answers at {url} (waited {waited:.3g} s).", "Check the address and port, and the firewall."
     )
 
 
-def lateness(url: str, timeout: float, status: str = "DEADLINE_EXCEEDED") -> RequestTimeout:
+def timed_out(url: str, timeout: float, status: str = "DEADLINE_EXCEEDED") -> RequestTimeout:
     """The error for an answer that did not come in time."""
     text = f"The server at {url} did not answer within {timeout:.3g} s."
-    return RequestTimeout(text, ADVICE[RequestTimeout], status=status)
+    return RequestTimeout(text, FIXES[RequestTimeout], status=status)
 
 
-def stillness(url: str, idle: float) -> RequestTimeout:
+def idle(url: str, idle: float) -> RequestTimeout:
     """The error for a stream on which nothing comes any more."""
     return RequestTimeout(
         f"Nothing new of the stream came from {url} for {idle:.3g} s.",
@@ -123,26 +120,23 @@ def stillness(url: str, idle: float) -> RequestTimeout:
     )
 
 
-def closed(url: str) -> RequestCancelled:
+def client_closed(url: str) -> RequestCancelled:
     """The error for a request whose client was closed meanwhile."""
     text = f"The connection to {url} was closed before the answer was complete."
     return RequestCancelled(text, "Close a client when its calls are done.")
 
 
-def broken(text: str, url: str) -> ServerUnreachable:
+def connection_failed(text: str, url: str) -> ServerError:
     """The error for an HTTP connection that failed, or on which something else than HTTP came."""
-    message = _message(ServerUnreachable, text, url)
-    return ServerUnreachable(message, _advice(ServerUnreachable, "", text))
+    error = failure("502", text, url)
+    error.status = ""
+    return error
 
 
-def unknown(error: ModelUnknown, url: str, model: str, present: list[str]) -> ModelUnknown:
+def unknown_model(error: ModelUnknown, url: str, model: str, present: list[str]) -> ModelUnknown:
     """`error` with the names of the models that there are."""
     fix = f"It serves: {', '.join(present)}." if present else "It serves no model at all."
     return ModelUnknown(f"The server at {url} has no model {model!r}.", fix, status=error.status)
-
-
-def _kind(status: str, text: str) -> Kind:
-    return next((kind for words, kind in WORDS if words in text), STATUSES.get(status, ServerError))
 
 
 def _message(kind: Kind, text: str, url: str) -> str:
@@ -151,9 +145,3 @@ def _message(kind: Kind, text: str, url: str) -> str:
     if kind is ServerBusy:
         return f"The server at {url} is busy: {text}"
     return text
-
-
-def _advice(kind: Kind, status: str, text: str) -> str:
-    if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
-        return UNAUTHORIZED
-    return next((advice for words, advice in WORDS_ADVICE if words in text), ADVICE.get(kind, ""))

@@ -128,7 +128,7 @@ class AsyncChannel:
             task = asyncio.current_task()
             if task is None or task.cancelling() or not call.cancelled():
                 raise
-            raise errors.closed(self._url) from None
+            raise errors.client_closed(self._url) from None
 
 
 class _AsyncMessages:
@@ -253,12 +253,12 @@ def _translated(url: str, timeout: float, idle: float = 0) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise errors.stillness(url, idle) from None
+        raise errors.idle(url, idle) from None
     except grpc.FutureCancelledError as error:
-        raise errors.closed(url) from error
+        raise errors.client_closed(url) from error
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise errors.lateness(url, timeout) from error
+            raise errors.timed_out(url, timeout) from error
         raise errors.failure(error.code().name, str(error.details() or ""), url) from error
 
 

@@ -116,7 +116,7 @@ class _HttpStream:
 
     async def read(self, timeout: float) -> dict[str, Array] | None:
         if self._deadline.passes_within(0):
-            raise errors.lateness(self._url, self._request.timeout, "")
+            raise errors.timed_out(self._url, self._request.timeout, "")
         left = self._deadline.left()
         with _translated(self._url, self._request.timeout, idle=timeout if timeout < left else None):
             found = await self._event(min(timeout, left))
@@ -159,6 +159,6 @@ def _translated(url: str, timeout: float, idle: float | None = None) -> Iterator
     try:
         yield
     except TIMEOUTS:
-        raise (errors.lateness(url, timeout, "") if idle is None else errors.stillness(url, idle)) from None
+        raise (errors.timed_out(url, timeout, "") if idle is None else errors.idle(url, idle)) from None
     except (httpx.HTTPError, httpx.StreamError) as error:
-        raise errors.broken(str(error) or type(error).__name__, url) from error
+        raise errors.connection_failed(str(error) or type(error).__name__, url) from error

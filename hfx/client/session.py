@@ -129,7 +129,7 @@ class Session:
         while not await self.is_ready():
             if deadline.passes_within(READY_POLL_SECONDS):
                 if not await self.transport.is_live():
-                    raise errors.silence(self.transport.url, timeout)
+                    raise errors.no_answer(self.transport.url, timeout)
                 raise RequestTimeout(
                     f"Not all models of {self.transport.url} were ready within {timeout:g} s.", "See the server's log."
                 )
@@ -196,15 +196,15 @@ class Session:
 
     async def _reason(self, error: ServerError, model: str, deadline: Deadline) -> ServerError:
         if self._closed:
-            return errors.closed(self.transport.url)
+            return errors.client_closed(self.transport.url)
         if isinstance(error, RequestTimeout):
             if not await self.transport.is_live():
-                return errors.silence(self.transport.url, deadline.seconds)
+                return errors.no_answer(self.transport.url, deadline.seconds)
             if deadline.passes_within(CLOCK_SECONDS):
-                return errors.lateness(self.transport.url, deadline.seconds, error.status)
+                return errors.timed_out(self.transport.url, deadline.seconds, error.status)
         if isinstance(error, ModelUnknown):
             try:
-                return errors.unknown(error, self.transport.url, model, await self._names(PROBE_SECONDS))
+                return errors.unknown_model(error, self.transport.url, model, await self._names(PROBE_SECONDS))
             except ServerError:
                 return error
         return error

@@ -179,7 +179,7 @@ def _open(address: Address, tls: Tls | None) -> Any:
 
 def _error(status: str, message: str, url: str, timeout: float) -> ServerError:
     if status == "DEADLINE_EXCEEDED":
-        return errors.lateness(url, timeout)
+        return errors.timed_out(url, timeout)
     return errors.failure(status, message, url)
 
 
