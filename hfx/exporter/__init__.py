@@ -2,8 +2,8 @@
 
 import os
 
-# ONNX Runtime's wheel reports to its maker unless it is told not to before it is imported.
+# ONNX Runtime's wheel reports to its maker unless this is set before it is imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-# torch's threads spin while they wait for each other unless OpenMP is told not to before it is loaded: on cores that
+# torch's threads spin while they wait for each other unless this is set before OpenMP is loaded: on cores that
 # others use too, that made the checkpoint's answers three times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,7 +1,6 @@
 """The JSON files of a checkpoint, above all config.json: bounded, and refused where transformers would do harm.
 
-A config decides how much is built before a weight is seen, which file is loaded and which code runs it. Owns the
-checks of those fields; what they mean for a task is the task's.
+A config decides how much is built before a weight is seen, which file is loaded and which code runs it.
 """
 
 from __future__ import annotations

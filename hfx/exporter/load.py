@@ -1,6 +1,6 @@
 """The checkpoint in memory: its torch model, checked to fit the files.
 
-Owns the calls into transformers that load models. Weights come as float32, in evaluation mode; no remote code is run.
+Weights come as float32, in evaluation mode; no remote code is run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The files that every model folder of an export holds: copied code, JSON, configurations, a tokenizer.
-
-Owns how they are written; what is in them is their caller's.
-"""
+"""The files that every model folder of an export holds: copied code, JSON, configurations, a tokenizer."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class CpuChoice:
 
     @property
     def accelerators(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
-        """The standard entry by which an onnxruntime backend is told to use OpenVINO."""
+        """The standard entry by which an onnxruntime backend uses OpenVINO."""
         return (("openvino", {}),) if self.runtime == "openvino" else ()
 
     def parameters(self, threads: int) -> dict[str, str]:

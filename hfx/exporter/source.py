@@ -1,7 +1,6 @@
 """A folder or a hub id becomes a Checkpoint whose files have been looked at before anything trusts them.
 
-Owns where a checkpoint is (folder, hub, cache) and that its links and paths stay inside. What its JSON files may say is
-config_file's, what its weight files look like weight_files'. It knows neither tasks nor ONNX.
+Its links and paths stay inside its folder. JSON files are checked by config_file.py, weights by weight_files.py.
 """
 
 from __future__ import annotations

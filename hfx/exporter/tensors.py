@@ -1,7 +1,6 @@
 """A checkpoint's tensors by name, read a slice at a time and never all at once.
 
-Owns which tensors were asked for, so that those that are missing, of another shape or left over are refused by name. It
-knows neither models nor ONNX: what the names mean is a family's.
+Tensors that are missing, of another shape or left over are refused by name.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It may have added tokens that the model has no embedding of (BART-large-CNN's <mask>); texts with them are refused.
 
-Owns the calls into transformers that load tokenizers; no remote code is run.
+No remote code is run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The weight files of a checkpoint folder, found as transformers finds them and looked at before anyone loads them.
 
-Owns names, shards, and what a damaged or wrong file looks like. It knows no model: whether the tensors fit the config
-is for load.py.
+Whether the tensors fit the config is checked by load.py.
 """
 
 from __future__ import annotations

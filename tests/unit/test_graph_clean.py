@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.exporter.graph.clean import clean
+from hfx.exporter.encoder.build import clean
 from tests.unit import onnx_toys
 
 X = np.float32([[1, -2], [3, 4]])

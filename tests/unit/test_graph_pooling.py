@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import helper
 
-from hfx.exporter.graph.pooling import Mode, Pooling, append_pooling
+from hfx.exporter.encoder.pooling import Mode, Pooling, append_pooling
 from tests.unit import onnx_toys
 
 WIDTH = 8

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hfx.exporter.graph.ragged import flatten_inputs
+from hfx.exporter.encoder.ragged import flatten_inputs
 from tests import tiny_checkpoints
 from tests.unit import onnx_toys
 

@@ -306,7 +306,7 @@ def test_half_stores_float16_and_stays_near() -> None:
 
 def test_half_of_a_whole_encoder_answers_like_it() -> None:
     from hfx.exporter.encoder.build import build_graph
-    from hfx.exporter.graph.pooling import Pooling
+    from hfx.exporter.encoder.pooling import Pooling
     from hfx.exporter.tasks import find_task
 
     graph = build_graph(

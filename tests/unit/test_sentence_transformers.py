@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
+from hfx.exporter.encoder.pooling import Mode, Pooling
 from hfx.exporter.encoder.sentence_transformers import read_max_length, read_pooling
-from hfx.exporter.graph.pooling import Mode, Pooling
 
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
+import onnx_ir as ir
+from onnx_ir.passes import Sequential
+from onnx_ir.passes import common as passes
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
-from hfx.exporter.encoder.trace import optimum_graph, trace
-from hfx.exporter.encoder.traceable import traceable
-from hfx.exporter.graph.clean import clean
-from hfx.exporter.graph.pooling import Pooling, append_pooling
-from hfx.exporter.graph.ragged import flatten_inputs
+from hfx.exporter.encoder.pooling import Pooling, append_pooling
+from hfx.exporter.encoder.ragged import flatten_inputs
+from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
 from hfx.exporter.options import Exporter
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.tasks.task import EncoderTask
@@ -29,6 +30,37 @@ ADVICE: dict[Exporter, str] = {
 }
 LARGEST_PROTOBUF = 1_900_000_000  # protobuf's limit is 2 GiB; names and shapes need some of it
 SMALLEST_EXTERNAL = 1024
+
+
+class _TopLevelIdentities(ir.passes.InPlacePass):
+    """Drops `Identity` nodes of the main graph.
+
+    onnx_ir's own pass also enters subgraphs, and fails where a branch hands on a value of the graph around it, as
+    the branches of DeBERTa's relative positions do.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace each identity's output by its input, but where it is an output of the graph."""
+        found = [node for node in model.graph if node.op_type == "Identity" and not node.outputs[0].is_graph_output()]
+        for node in found:
+            if (source := node.inputs[0]) is not None:
+                node.outputs[0].replace_all_uses_with(source)
+                model.graph.remove(node, safe=True)
+        return ir.passes.PassResult(model, modified=bool(found))
+
+
+def clean(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` without identities, unused nodes, duplicated initializers and constants that are nodes."""
+    pipeline = Sequential(
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        _TopLevelIdentities(),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.RemoveUnusedNodesPass(),
+        passes.ClearMetadataAndDocStringPass(),
+        passes.TopologicalSortPass(),
+    )
+    return ir.to_proto(pipeline(ir.from_proto(model)).model)
 
 
 def build_graph(
@@ -92,7 +124,7 @@ def _export(
 
 
 def _keep_outputs(model: onnx.ModelProto, wanted: list[str]) -> None:
-    """Drop the outputs that no one reads (hidden states, encoder states); clean() then drops what made them."""
+    """Drop the outputs that are not read (hidden states, encoder states); clean() then drops what made them."""
     kept = {value.name: value for value in model.graph.output}
     if missing := [name for name in wanted if name not in kept]:
         raise CheckpointUnsupported(

@@ -1,7 +1,4 @@
-"""The model folders of an encoder task: configurations and files of NAME, NAME_tokenize, NAME_net, NAME_postprocess.
-
-Owns what Triton will read. It knows tensors and settings, not how graphs were made nor whether they are right.
-"""
+"""The model folders of an encoder task: configurations and files of NAME, NAME_tokenize, NAME_net, NAME_postprocess."""
 
 from __future__ import annotations
 

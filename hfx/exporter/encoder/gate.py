@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import VerificationFailed
+from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.reference import forward
-from hfx.exporter.graph.pooling import Pooling
 from hfx.exporter.options import Precision
 from hfx.exporter.tasks.task import EncoderTask
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
 
-ALONE = 64  # requests that are also run one by one, to see that company doesn't change an answer
+ALONE = 64  # requests that are also run one by one, to see that a batch doesn't change an answer
 
 
 @dataclass(frozen=True)
@@ -30,26 +30,26 @@ class Limits:
     """Limits of one precision; None: recorded, but not limited.
 
     `agreement`: least share of equal answers, ties counted as equal. `drift`: largest mean difference of scores.
-    `delta`: largest difference of any output of the net, as a share of the largest output (at least 1). `company`:
+    `delta`: largest difference of any output of the net, as a share of the largest output (at least 1). `batch_delta`:
     largest difference of an output between a request alone and in a batch.
     """
 
     agreement: float
     drift: float
     delta: float | None
-    company: float | None
+    batch_delta: float | None
 
 
 LIMITS: dict[Precision, Limits] = {
     # float32 sums in another order: 1e-6 to 1e-5 over 12 layers. A wrong graph is off by more than 1e-2. Answers may
     # differ only where two scores are equal to the last bits.
-    "fp32": Limits(agreement=0.995, drift=1e-4, delta=1e-3, company=0.0),
+    "fp32": Limits(agreement=0.995, drift=1e-4, delta=1e-3, batch_delta=0.0),
     # 11 bits of mantissa: 1e-3 an operation, averaged out over a row. GPU libraries choose kernels by batch size, so
     # that the last bits depend on it by nature.
-    "fp16": Limits(agreement=0.985, drift=5e-3, delta=None, company=None),
+    "fp16": Limits(agreement=0.985, drift=5e-3, delta=None, batch_delta=None),
     # 8 bits: answers that stood on the edge (the bundled texts are far from what most models were trained on) may
     # tip; more than these few mean that an outlier weight or activation was lost.
-    "int8": Limits(agreement=0.95, drift=2e-2, delta=None, company=0.0),
+    "int8": Limits(agreement=0.95, drift=2e-2, delta=None, batch_delta=0.0),
 }
 
 
@@ -144,7 +144,7 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
     ]
     chosen = np.linspace(0, len(outputs) - 1, min(ALONE, len(outputs))).astype(int)
     alone = [model.run([reference.encoded[i]])[0] for i in chosen]
-    company = [_delta(outputs[i], found, masks[i], by_token) for i, found in zip(chosen, alone, strict=True)]
+    alone_deltas = [_delta(outputs[i], found, masks[i], by_token) for i, found in zip(chosen, alone, strict=True)]
     drifts = [comparison.drift for comparison in compared]
     return Figures(
         requests=len(outputs),
@@ -154,7 +154,7 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
         ties=sum(comparison.tie for comparison in compared) / len(compared),
         mean_drift=float(np.mean(drifts)),
         max_drift=float(np.max(drifts)),
-        company=float(np.max(company)),
+        company=float(np.max(alone_deltas)),
     )
 
 
@@ -167,9 +167,9 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
         f"mean score drift {figures.mean_drift:.2e}, at most {limits.drift:.2e}": figures.mean_drift <= limits.drift,
         f"outputs finite, largest difference {figures.delta:.2e}": bool(np.isfinite(figures.delta)),
     }
-    if limits.company is not None:
-        text = f"outputs depend on their batch by {figures.company:.2e}, at most {limits.company:g}"
-        checks[text] = figures.company <= limits.company
+    if limits.batch_delta is not None:
+        text = f"outputs depend on their batch by {figures.company:.2e}, at most {limits.batch_delta:g}"
+        checks[text] = figures.company <= limits.batch_delta
     if limits.delta is not None:
         text = f"largest difference {figures.delta_share:.2e} of the largest output, at most {limits.delta:.2e}"
         checks[text] = figures.delta_share <= limits.delta
@@ -181,7 +181,7 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
 
 
 def _delta(reference: Tensors, outputs: Tensors, mask: NDArray[np.bool_], by_token: frozenset[str]) -> float:
-    """Largest difference of any output, NaN if any is; padding tokens have outputs that nobody reads."""
+    """Largest difference of any output, NaN if any is; outputs of padding tokens are left out."""
     worst = []
     for name, expected in reference.items():
         difference = np.abs(outputs[name].astype(np.float64) - expected)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.graph.pooling import LOWEST, NORM_FLOOR, TINY, Pooling
+from hfx.exporter.encoder.pooling import LOWEST, NORM_FLOOR, TINY, Pooling
 
 if TYPE_CHECKING:
     import torch

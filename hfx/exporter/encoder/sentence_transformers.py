@@ -11,7 +11,7 @@ from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN, read_json, read_json_value
-from hfx.exporter.graph.pooling import Mode, Pooling
+from hfx.exporter.encoder.pooling import Mode, Pooling
 
 MODULES = "modules.json"
 LIBRARY_CONFIG = "config_sentence_transformers.json"

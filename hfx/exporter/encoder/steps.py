@@ -13,8 +13,8 @@ from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import build_graph, save
 from hfx.exporter.encoder.plan import EncoderPlan
+from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import read_pooling
-from hfx.exporter.graph.pooling import Pooling
 from hfx.exporter.load import load_model
 from hfx.exporter.options import Precision
 from hfx.exporter.parity.data import read_data

@@ -1,8 +1,4 @@
-"""One device's engine held against the checkpoint, in the first of its formats that is within the limits.
-
-Owns what a device's files run on here, and that every runtime that may serve them is good enough; which formats there
-are is engines.py's, figures and verdict are the gate's.
-"""
+"""One device's engine held against the checkpoint, in the first of its formats that is within the limits."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ from hfx.python_backends.generation.settings import choose
 
 RECORDED_TEXTS = 64
 DEFAULT_BEAMS = 4  # where a checkpoint does not search with beams by itself
-SLOTS = 32  # whatever the model is served with: requests must have company
-COMPANIES = (1, 2, 5)  # how many requests run at a time when some are run again
+SLOTS = 32  # whatever the model is served with: requests must run in batches
+BATCHES = (1, 2, 5)  # how many requests run at a time when some are run again
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with the prompts: the engine's settings, and the same for torch where it needs to be told."""
+    """What is done with the prompts: the engine's settings, and the same for torch where it differs."""
 
     effort: Effort
     tokens: int
@@ -107,15 +107,15 @@ def open_engine(folder: Path, reference: Reference, session: SessionSettings) ->
 
 def measure_greedy(engine: Engine, reference: Reference, settings: Settings, alone: int, margin: float) -> Whole:
     """Every prompt, greedily. Texts may part at a tie: two tokens whose logits in torch are `margin` apart at most."""
-    found, company, again = _run(engine, [p.ids for p in reference.prompts], settings, alone)
+    completions, variant, again = _run(engine, [p.ids for p in reference.prompts], settings, alone)
     same = ties = 0
-    for index, (expected, completion) in enumerate(zip(reference.greedy, found, strict=True)):
+    for index, (expected, completion) in enumerate(zip(reference.greedy, completions, strict=True)):
         same += completion.ids == expected
         place = _parting(expected, completion.ids)
         if place is not None:
             theirs, ours = expected[place], completion.ids[place]
             ties += is_tie(reference.positions[index], place, theirs, ours, margin)
-    return Whole(len(found), same / len(found), ties / len(found), again, company)
+    return Whole(len(completions), same / len(completions), ties / len(completions), again, variant)
 
 
 def measure_beams(engine: Engine, reference: Reference, settings: Settings, alone: int, margin: float) -> Whole:
@@ -124,26 +124,26 @@ def measure_beams(engine: Engine, reference: Reference, settings: Settings, alon
     A score is a sum of log-probabilities, each as uncertain as a logit, over length ** length_penalty.
     """
     prompts = [prompt.ids for prompt in reference.prompts[: len(reference.beams)]]
-    found, company, again = _run(engine, prompts, settings, alone)
+    completions, variant, again = _run(engine, prompts, settings, alone)
     same = ties = 0
-    for expected, score, completion in zip(reference.beams, reference.beam_scores, found, strict=True):
+    for expected, score, completion in zip(reference.beams, reference.beam_scores, completions, strict=True):
         equal = completion.ids == expected
         same += equal
         uncertain = margin * (len(expected) + 1) ** (1 - settings.length_penalty)
         ties += not equal and completion.score is not None and abs(completion.score - score) <= uncertain
-    return Whole(len(found), same / len(found), ties / len(found), again, company)
+    return Whole(len(completions), same / len(completions), ties / len(completions), again, variant)
 
 
 def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int) -> tuple[list[Completion], int, int]:
     """The completion of each prompt, all submitted at once; how many of some run again had others; how many ran.
 
-    Those are run alone and in smaller COMPANIES, and must have the same ids and log-probabilities, to the bit.
+    Those are run alone and in smaller BATCHES, and must have the same ids and log-probabilities, to the bit.
     """
     requests = [Request(ids, replace(settings, log_probs=True)) for ids in prompts]
     together = _completions(engine, requests)
     chosen = sorted(set(np.linspace(0, len(prompts) - 1, min(alone, len(prompts))).astype(int).tolist()))
     differ = set[int]()
-    for size in COMPANIES:
+    for size in BATCHES:
         for group in (chosen[at : at + size] for at in range(0, len(chosen), size)):
             again = _completions(engine, [requests[i] for i in group])
             differ |= {i for i, found in zip(group, again, strict=True) if found != together[i]}

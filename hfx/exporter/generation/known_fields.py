@@ -1,6 +1,6 @@
 """transformers' fields of generation, in one table: which of them hfx has, which do nothing, and which it has not.
 
-Owns names alone; what a value may be is settings.py's and the engine's.
+What a value may be is checked by settings.py and the engine.
 """
 
 from __future__ import annotations

@@ -20,15 +20,15 @@ class Limits:
 
     `agreement`: least share of positions of the checkpoint's continuations where the likeliest token is the
     checkpoint's, positions that are a tie left out. `greedy`, `beams`: least share of whole texts with the checkpoint's
-    tokens, ties counted as equal. `delta`: largest difference of any logit, as a share of the largest logit. `company`:
-    most texts that have other tokens or log-probabilities, to the bit, in another batch.
+    tokens, ties counted as equal. `delta`: largest difference of any logit, as a share of the largest logit.
+    `batch_variant`: most texts that have other tokens or log-probabilities, to the bit, in another batch.
     """
 
     agreement: float
     greedy: float | None = None
     beams: float | None = None
     delta: float | None = None
-    company: int | None = 0
+    batch_variant: int | None = 0
 
 
 LIMITS: Mapping[Precision, Limits] = {
@@ -47,7 +47,7 @@ def limits(precision: Precision, max_drop: float | None, same_in_any_batch: bool
 
     Without `same_in_any_batch`, other log-probabilities in another batch are recorded, and allowed.
     """
-    chosen = replace(LIMITS[precision], company=0 if same_in_any_batch else None)
+    chosen = replace(LIMITS[precision], batch_variant=0 if same_in_any_batch else None)
     if max_drop is None:
         return chosen
     share = 1.0 - max_drop
@@ -84,8 +84,8 @@ class Forced:
 class Whole:
     """Whole continuations through the engine, all requests together.
 
-    The share of `texts` with the checkpoint's tokens, the share of those that part from it at a tie, and how many of
-    the `alone` texts that were run again, alone and in smaller company, had other tokens or log-probabilities then.
+    The share of `texts` with the checkpoint's tokens, the share of those that part from it at a tie, and `company`: how
+    many of the `alone` texts that were run again, alone and in smaller batches, had other tokens or log-probabilities.
     """
 
     texts: int
@@ -144,9 +144,9 @@ def failures(figures: Figures, limits: Limits) -> list[str]:
         if least is not None:
             text = f"{name}: {whole.same:.4f} of {whole.texts} texts and {whole.ties:.4f} ties, at least {least:.4f}"
             checks[text] = round(whole.same + whole.ties, 9) >= least
-        if limits.company is not None:
+        if limits.batch_variant is not None:
             text = f"{name}: {whole.company} of {whole.alone} texts have other log-probabilities in another batch"
-            checks[text] = whole.company <= limits.company
+            checks[text] = whole.company <= limits.batch_variant
     return [text for text, passed in checks.items() if not passed]
 
 

@@ -1,7 +1,4 @@
-"""The checkpoint's side of the gate: what torch makes of the prompts, kept so small that the model can be let go.
-
-Owns what is kept; how torch is called is torch_generator.py's. It knows no engine.
-"""
+"""The checkpoint's side of the gate: what torch makes of the prompts, kept so small that the model can be let go."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from hfx.exporter.generation.torch_generator import TorchGenerator
 
 BEST = 8  # logits that are kept of each position
 KEPT_BYTES = 16 << 20  # of whole rows of logits, spread over all positions
-ALONE = 4  # prompts that torch runs again without company, to learn its own noise
+ALONE = 4  # prompts that torch runs again, alone, to learn its own noise
 # Settings of generate that need nothing but the logits: greedy runs show whether those are right.
 PLAIN: Mapping[str, Any] = {
     "num_beams": 1, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "length_penalty": 1.0,
@@ -43,7 +40,7 @@ class Reference:
     """The checkpoint's continuations of `prompts`: greedy ones of all, and those with `num_beams` beams of the first.
 
     Ids are those after the prompt, forced ones and the end included. `noise` is the largest difference of two torch
-    runs of the same positions, in company and alone: logits that are no further apart are equal.
+    runs of the same positions, in a batch and alone: logits that are no further apart are equal.
     """
 
     parameters: int
@@ -117,7 +114,7 @@ def _positions(
 
 
 def _noise(generator: TorchGenerator, prompts: Sequence[Ids], greedy: Sequence[Ids]) -> float:
-    """The largest difference of logits that company makes to torch itself."""
+    """The largest difference of torch's own logits between a batch and a prompt alone."""
     chosen = sorted(set(np.linspace(0, len(prompts) - 1, min(ALONE, len(prompts))).astype(int).tolist()))
     together = dict(generator.logits([prompts[i] for i in chosen], [greedy[i] for i in chosen]))
     worst = 0.0

@@ -1,7 +1,4 @@
-"""Which CPU runtime serves a generator: both do the work of a server, through the engine, and the faster one stays.
-
-Owns which runtimes files are written for, and the work that is timed. Whether they are right is the gate's.
-"""
+"""Which CPU runtime serves a generator: both do the work of a server, through the engine, and the faster one stays."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ def write_for_cpu(plan: GeneratorPlan, version: Path) -> dict[str, str]:
 
 
 def choose(plan: GeneratorPlan, folder: Path, refused: Mapping[str, str]) -> CpuChoice:
-    """The faster runtime of the CPU's engine folder, by the geometric mean over cases, with everybody's figures.
+    """The faster runtime of the CPU's engine folder, by the geometric mean over cases, with all figures.
 
     One that can't run the model is `refused` with its reason, too; CheckpointUnsupported where none can. A single one
     has no rival, and is not run.

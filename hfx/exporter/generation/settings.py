@@ -1,8 +1,7 @@
 """How a checkpoint decodes unless a request says otherwise: generation_config.json in the public field names.
 
-Owns transformers' field names and which of them hfx has; the ranges are the engine's. A field that would change the
-answer and that hfx has not is refused by name; one that transformers has not either is kept out and named. It must not
-know graphs or tokenizers.
+The ranges are the engine's. A field that would change the answer and that hfx has not is refused by name; one that
+transformers has not either is kept out and named.
 """
 
 from __future__ import annotations

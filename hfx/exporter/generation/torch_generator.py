@@ -1,7 +1,4 @@
-"""The checkpoint's model in torch: transformers' generate and plain forwards on token ids, in batches.
-
-Owns padding and the settings that the checkpoint itself gives; it knows no engine and compares nothing.
-"""
+"""The checkpoint's model in torch: transformers' generate and plain forwards on token ids, in batches."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Building blocks of ONNX graphs: each module adds one thing to a graph and knows no task and no checkpoint."""
+"""The blocks of a generator as values, and their ONNX graphs."""

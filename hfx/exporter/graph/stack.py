@@ -1,7 +1,6 @@
 """An encoder's or decoder's layers in order: residuals, and norms before or behind its parts.
 
-Owns how blocks follow one another; what a block becomes in ONNX is the other modules'. Activations are
-[tokens, hidden].
+Activations are [tokens, hidden].
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One OpenVINO model in the making: inputs, small constants, weights, outputs.
-
-Owns names and the file; what the nodes compute is the blocks'.
-"""
+"""One OpenVINO model in the making: inputs, small constants, weights, outputs."""
 
 from __future__ import annotations
 

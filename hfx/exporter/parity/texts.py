@@ -1,7 +1,6 @@
 """The texts on which every export is compared with its checkpoint: ordinary ones, and those at the edges.
 
-Owns what is read, not how answers are compared. The texts are fixed, so that two exports of a checkpoint are judged
-alike.
+The texts are fixed, so that two exports of a checkpoint are judged alike.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.exporter.graph.clean import clean
+from hfx.exporter.encoder.build import clean
 
 # Below this, a weight is a head of a few labels: quantizing it would save nothing and cost the most precision.
 SMALLEST_QUANTIZED_WIDTH = 16
@@ -187,7 +187,7 @@ def _quantize(weight: NDArray[Any], axis: int, levels: int = LEVELS) -> tuple[ND
 
 
 def _replace(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], dropped: set[str]) -> None:
-    """The new nodes, without the float weights that nobody reads any more."""
+    """The new nodes, without the float weights that are no longer read."""
     del graph.node[:]
     graph.node.extend(nodes)
     read = set(_read(nodes))

@@ -1,4 +1,4 @@
-"""Zero-shot classification: an NLI model is asked, for each candidate label, whether the text entails it."""
+"""Zero-shot classification: for each candidate label, an NLI model says whether the text entails it."""
 
 from __future__ import annotations
 

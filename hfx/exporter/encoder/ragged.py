@@ -2,8 +2,7 @@
 
 Triton's dynamic batcher joins requests of different shapes only for inputs that allow ragged batches, and NVIDIA's C++
 onnxruntime backend hands those over as one flat tensor, beside an input (`item_shape`) that gives each row's shape.
-This module rewrites a graph on padded tensors `[rows, width]` into one on flat tensors `[tokens]`. It knows shapes
-only: no task, no runtime.
+This module rewrites a graph on padded tensors `[rows, width]` into one on flat tensors `[tokens]`.
 """
 
 from __future__ import annotations

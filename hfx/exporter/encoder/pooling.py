@@ -53,7 +53,7 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
         pooled = add("ReduceMax", [kept, tokens_axis], "max", keepdims=0)
     else:
         # A product, not a ReduceSum over the tokens: ONNX Runtime adds a lone row's tokens up in another order than
-        # those of a row in a batch, and the last bit of an embedding would depend on its company.
+        # those of a row in a batch, and the last bit of an embedding would depend on its batch.
         weights = add("Cast", [mask], "weights", to=TensorProto.FLOAT)
         product = add("MatMul", [add("Unsqueeze", [weights, tokens_axis], "weights_row"), hidden], "total_row")
         total = add("Squeeze", [product, tokens_axis], "total")
