@@ -13,7 +13,7 @@ from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupporte
 from hfx.exporter.config_file import AGAIN
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tensors import CheckpointTensors
+from hfx.exporter.tensors import CheckpointTensors, file_names, refuse_tensors
 from hfx.exporter.transformers_versions import as_written
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|position_ids$|num_batches_tracked$")
 # What an embedding's model may lack: its answer is pooled from the tokens, never by the pooler.
 UNUSED_TENSORS = re.compile(r"(^|\.)pooler\.")
-NAMES_SHOWN = 6
 
 
 def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch.nn.Module:
@@ -71,7 +70,7 @@ def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
 
     for name, parameter in model.named_parameters():
         if parameter.numel() and not all(torch.isfinite(value) for value in torch.aminmax(parameter)):
-            raise CheckpointCorrupt(f"{name} in {_files(checkpoint)} holds values that are not finite.", AGAIN)
+            raise CheckpointCorrupt(f"{name} in {file_names(checkpoint)} holds values that are not finite.", AGAIN)
 
 
 def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
@@ -87,15 +86,10 @@ def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
     held = sum(file.stat().st_size for file in checkpoint.weights)
     if described > held:
         raise CheckpointCorrupt(
-            f"{checkpoint.folder / 'config.json'} describes {described:,} parameters, which {_files(checkpoint)} "
+            f"{checkpoint.folder / 'config.json'} describes {described:,} parameters, which {file_names(checkpoint)} "
             f"with its {held:,} bytes can't hold.",
             "Put the config.json and the weights of one model together, or download the checkpoint again.",
         )
-
-
-def _files(checkpoint: Checkpoint) -> str:
-    first, *others = checkpoint.weights
-    return f"{first} (with {len(others)} further files)" if others else str(first)
 
 
 def _causes(error: BaseException | None) -> Iterator[str]:
@@ -115,7 +109,7 @@ def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> So
     texts, reason = list(_causes(error)), checkpoint.in_folder(first_lines(error))
     if any(text.startswith("Weights only load failed") for text in texts):
         return CheckpointUnsafe(
-            f"The pickle {_files(checkpoint)} holds something else than plain tensors; it was not run.",
+            f"The pickle {file_names(checkpoint)} holds something else than plain tensors; it was not run.",
             "Convert it to safetensors where you trust it: model.save_pretrained(FOLDER).",
         )
     if any("Unrecognized configuration class" in t or "does not recognize this architecture" in t for t in texts):
@@ -129,9 +123,9 @@ def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> So
             "Install it, or remove the field that asks for it.",
         )
     if any("Unable to load weights" in text for text in texts):
-        return CheckpointCorrupt(f"{_files(checkpoint)} is truncated or damaged.", AGAIN)
+        return CheckpointCorrupt(f"{file_names(checkpoint)} is truncated or damaged.", AGAIN)
     return CheckpointCorrupt(
-        f"{checkpoint.folder / 'config.json'} and {_files(checkpoint)} can't be loaded: {reason}",
+        f"{checkpoint.folder / 'config.json'} and {file_names(checkpoint)} can't be loaded: {reason}",
         "Compare the named field or tensor with the original, or download the checkpoint again.",
     )
 
@@ -140,15 +134,10 @@ def _check_names(checkpoint: Checkpoint, missing: set[str], report: dict[str, An
     mismatched = {name if isinstance(name, str) else name[0] for name in report["mismatched_keys"]}
     missing = {name for name in missing if not (headless and UNUSED_TENSORS.search(name))} - mismatched
     unexpected = {name for name in report["unexpected_keys"] if not IGNORED_TENSORS.search(name)}
-    findings = {
-        "has tensors of other shapes than config.json says": mismatched,
-        "lacks tensors": missing,
-        "has unknown tensors": set() if headless else unexpected,
-    }
-    for finding, names in findings.items():
-        if names:
-            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-            raise CheckpointCorrupt(
-                f"{_files(checkpoint)} {finding}: {', '.join(sorted(names)[:NAMES_SHOWN])}{more}.",
-                "Pass the checkpoint of the task (--task), or save the model again from its own class.",
-            )
+    refuse_tensors(
+        checkpoint,
+        sorted(mismatched),
+        sorted(missing),
+        [] if headless else sorted(unexpected),
+        "Pass the checkpoint of the task (--task), or save the model again from its own class.",
+    )

@@ -60,14 +60,14 @@ def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | Non
     """Run the steps of the plan's kind; `progress(title)` is entered around each. Returns what was published."""
     recover(plan.repository)
     check_target(plan.repository, plan.name, plan.force)
-    artefacts, usual = _kind(plan)
+    begin, usual = _kind(plan)
     with Staging(plan.repository, plan.name) as staging:
-        made = artefacts(staging)
+        artefacts = begin(staging)
         for step in usual if steps is None else steps:
             with progress(step.title):
-                made = step.run(plan, made)
-    assert made.manifest is not None
-    return made.manifest
+                artefacts = step.run(plan, artefacts)
+    assert artefacts.manifest is not None
+    return artefacts.manifest
 
 
 def without_gate(plan: Plan) -> list[Step[Any, Any]]:
@@ -85,13 +85,13 @@ def _kind(plan: Plan) -> tuple[Callable[[Staging], Artefacts], tuple[Step[Any, A
     return encoder.EncoderArtefacts, encoder.STEPS
 
 
-def seal(plan: Plan, made: A, graph: Path) -> A:
+def seal(plan: Plan, artefacts: A, graph: Path) -> A:
     """Write the manifest of the staged folders: every file hashed, every figure kept. `graph` is an ONNX file."""
     import onnx
 
     net = onnx.load(graph, load_external_data=False)
     opset = next(entry.version for entry in net.opset_import if entry.domain in ("", "ai.onnx"))
-    root = made.staging.root
+    root = artefacts.staging.root
     listed = sorted(path.name for path in root.iterdir())
     checkpoint = plan.checkpoint
     manifest = Manifest(
@@ -109,26 +109,26 @@ def seal(plan: Plan, made: A, graph: Path) -> A:
         files={name: entry for folder in listed for name, entry in hash_folder(root / folder, root).items()},
         versions=_versions(),
         created=created_now(),
-        parity=made.parity,
-        choices={"graph": plan.graph, **made.choices},
+        parity=artefacts.parity,
+        choices={"graph": plan.graph, **artefacts.choices},
     )
     write_manifest(manifest, root / plan.name / MANIFEST_FILE)
-    return replace(made, manifest=manifest)
+    return replace(artefacts, manifest=manifest)
 
 
-def lint_staged(plan: Plan, made: A) -> A:
+def lint_staged(plan: Plan, artefacts: A) -> A:
     """The repository's own rules on the staged folders; LintFailed where they break one."""
-    findings = [finding for finding in lint(made.staging.root, _minimum(plan)) if finding.severity == "error"]
+    findings = [finding for finding in lint(artefacts.staging.root, _minimum(plan)) if finding.severity == "error"]
     if findings:
         lines = "; ".join(f"{each.rule} {each.path}: {each.message}" for each in findings[:FINDINGS_SHOWN])
         raise LintFailed(f"The generated repository breaks {len(findings)} rules: {lines}", "Please report this.")
-    return made
+    return artefacts
 
 
-def publish_folders(plan: Plan, made: A) -> A:
+def publish_folders(plan: Plan, artefacts: A) -> A:
     """Into the repository, by renames."""
-    publish(made.staging, replace=plan.force)
-    return made
+    publish(artefacts.staging, replace=plan.force)
+    return artefacts
 
 
 def _minimum(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,19 +96,13 @@ class CheckpointTensors:
     def check(self, ignored: re.Pattern[str]) -> None:
         """Raise CheckpointCorrupt where tensors are missing, misshapen, or neither asked for nor `ignored`."""
         left = sorted(name for name in self._stored if name not in self._asked and not ignored.search(name))
-        findings = {
-            "has tensors of other shapes than config.json says": self._misshapen,
-            "lacks tensors": self._missing,
-            "has unknown tensors": left,
-        }
-        for finding, names in findings.items():
-            if names:
-                more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-                shown = ", ".join(_short(name) for name in names[:NAMES_SHOWN])
-                raise CheckpointCorrupt(
-                    f"{self._files()} {finding}: {shown}{more}.",
-                    "Compare config.json and the weights with the original, or download the checkpoint again.",
-                )
+        refuse_tensors(
+            self._checkpoint,
+            self._misshapen,
+            self._missing,
+            left,
+            "Compare config.json and the weights with the original, or download the checkpoint again.",
+        )
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
         self._asked.add(name)
@@ -135,9 +129,27 @@ class CheckpointTensors:
             raise CheckpointCorrupt(f"{name} in {stored.file} holds values that are not finite.", AGAIN)
         return array
 
-    def _files(self) -> str:
-        first, *others = self._checkpoint.weights
-        return f"{first} (with {len(others)} further files)" if others else str(first)
+
+def refuse_tensors(
+    checkpoint: Checkpoint, misshapen: Sequence[str], missing: Sequence[str], unknown: Sequence[str], fix: str
+) -> None:
+    """Raise CheckpointCorrupt, naming the first tensors of the first kind that there is any of."""
+    findings = {
+        "has tensors of other shapes than config.json says": misshapen,
+        "lacks tensors": missing,
+        "has unknown tensors": unknown,
+    }
+    for finding, names in findings.items():
+        if names:
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            shown = ", ".join(_short(name) for name in names[:NAMES_SHOWN])
+            raise CheckpointCorrupt(f"{file_names(checkpoint)} {finding}: {shown}{more}.", fix)
+
+
+def file_names(checkpoint: Checkpoint) -> str:
+    """The weight files in a message."""
+    first, *others = checkpoint.weights
+    return f"{first} (with {len(others)} further files)" if others else str(first)
 
 
 def _short(name: str) -> str:

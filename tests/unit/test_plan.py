@@ -240,7 +240,7 @@ def test_the_name_is_made_from_the_id(tmp_path: Path) -> None:
     assert plan(tmp_path).name == "some_model-v2"
 
 
-@pytest.mark.parametrize("name", ["Upper", "a/b", "..", "x_net", "-x", "a" * 129])
+@pytest.mark.parametrize("name", ["Upper", "a/b", "..", "x_net", "x_stream", "-x", "a" * 129])
 def test_a_name_that_can_not_be_one_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
         plan(tmp_path, ExportOptions(name=name))

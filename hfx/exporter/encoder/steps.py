@@ -46,29 +46,29 @@ class EncoderArtefacts(Artefacts):
         return self.staging.root / (plan.name + names.NET_SUFFIX) / "1"
 
 
-def load(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The checkpoint's model and tokenizer in memory, checked."""
     task = plan.task
     pooling = read_pooling(plan.checkpoint.folder) if task.headless else None
     tokenizer = load_tokenizer(plan.checkpoint)
     model = load_model(plan.checkpoint, task.auto_class, task.headless)
-    return replace(made, model=model, tokenizer=tokenizer, pooling=pooling)
+    return replace(artefacts, model=model, tokenizer=tokenizer, pooling=pooling)
 
 
-def build(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The float32 graph."""
-    padding = pad_id(plan.checkpoint, made.tokenizer)
-    graph = build_graph(made.model, plan.task, plan.opset, padding, made.pooling, plan.exporter)
+    padding = pad_id(plan.checkpoint, artefacts.tokenizer)
+    graph = build_graph(artefacts.model, plan.task, plan.opset, padding, artefacts.pooling, plan.exporter)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
-    return replace(made, graph=graph, inputs=inputs)
+    return replace(artefacts, graph=graph, inputs=inputs)
 
 
-def write_nets(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The ONNX files of every precision, in the form of every runtime that may serve it."""
-    made.staging.folder(plan.name + names.NET_SUFFIX)
-    folder = made.net_folder(plan)
+    artefacts.staging.folder(plan.name + names.NET_SUFFIX)
+    folder = artefacts.net_folder(plan)
     folder.mkdir()
-    graph, files = made.graph, dict[Device, str]()
+    graph, files = artefacts.graph, dict[Device, str]()
     assert graph is not None
     if plan.gpu_precision:
         files["gpu"] = FILE_NAMES[plan.gpu_precision]
@@ -83,86 +83,88 @@ def write_nets(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
             quantized = weight_only(graph) if name == "openvino" else row_wise(graph, runtime.weight_levels())
             counts["int8_weights"] = quantized.weights
             save(quantized.model, path)
-            group = int(made.model.config.hidden_size)
+            group = int(artefacts.model.config.hidden_size)
         elif not path.exists():
             save(graph, path)
         candidates[name] = (runtime.CpuChoice(name, group if name == "openvino" else None), path)
-    return replace(made, files=files, candidates=candidates, choices={**made.choices, **counts}, graph=None)
+    return replace(artefacts, files=files, candidates=candidates, choices={**artefacts.choices, **counts}, graph=None)
 
 
-def choose_runtime(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The CPU runtime that is fastest here; the files of the others go."""
-    if not made.candidates:
-        return made
-    choice = runtime.choose(made.candidates, made.inputs, plan.task.item_rank, plan.threads, plan.max_length)
-    kept = made.net_folder(plan) / made.files["cpu"]
-    path = made.candidates[choice.runtime][1]
+    if not artefacts.candidates:
+        return artefacts
+    choice = runtime.choose(artefacts.candidates, artefacts.inputs, plan.task.item_rank, plan.threads, plan.max_length)
+    kept = artefacts.net_folder(plan) / artefacts.files["cpu"]
+    path = artefacts.candidates[choice.runtime][1]
     if path != kept:
         path.rename(kept)
-    for _, other in made.candidates.values():
+    for _, other in artefacts.candidates.values():
         if other != kept:
             other.unlink(missing_ok=True)
-    choices = {**made.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}
+    choices = {**artefacts.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}
     if plan.cpu_precision == "fp32" and choice.runtime == "onnxruntime":
         choices["fused_operators"] = runtime.online_fusions(kept)
-    return replace(made, choice=choice, choices=choices, candidates={})
+    return replace(artefacts, choice=choice, choices=choices, candidates={})
 
 
-def write_folders(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Everything beside the ONNX files: configurations, tokenizer, Python backends."""
-    folders.write_ensemble(plan, made.staging, made.inputs)
-    folders.write_tokenizer(plan, made.staging, made.inputs, made.tokenizer)
-    folders.write_net(plan, made.net_folder(plan).parent, made.inputs, made.files, made.choice)
-    folders.write_postprocess(plan, made.staging, made.tokenizer)
-    return made
+    folders.write_ensemble(plan, artefacts.staging, artefacts.inputs)
+    folders.write_tokenizer(plan, artefacts.staging, artefacts.inputs, artefacts.tokenizer)
+    folders.write_net(plan, artefacts.net_folder(plan).parent, artefacts.inputs, artefacts.files, artefacts.choice)
+    folders.write_postprocess(plan, artefacts.staging, artefacts.tokenizer)
+    return artefacts
 
 
-def answer_in_torch(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The checkpoint's own answers to the bundled texts, from the staged tokenizer's tokens."""
-    model = LocalModel.open(made.staging.root, plan.name, _first(plan), "CPU")
+    model = LocalModel.open(artefacts.staging.root, plan.name, _first(plan), "CPU")
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
-    requests = plan.task.samples(with_embeddings(plan.checkpoint, made.tokenizer, texts))
-    reference = gate.make_reference(model, plan.task, requests, made.model, made.inputs, made.pooling)
-    checked = gate.check_tokens(model, plan.task, made.tokenizer, reference)
+    requests = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
+    reference = gate.make_reference(model, plan.task, requests, artefacts.model, artefacts.inputs, artefacts.pooling)
+    checked = gate.check_tokens(model, plan.task, artefacts.tokenizer, reference)
     recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))
-    write_recorded(recorded, made.staging.root / plan.name / REFERENCE_FILE)
-    return replace(made, reference=reference, parity={"tokenized_alike": checked})
+    write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
+    return replace(artefacts, reference=reference, parity={"tokenized_alike": checked})
 
 
-def compare_answers(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Every file against the checkpoint; VerificationFailed with the figures where one differs too much."""
-    assert made.reference is not None
-    parity = dict(made.parity)
+    assert artefacts.reference is not None
+    parity = dict(artefacts.parity)
     for device, precision in plan.built.items():
-        model = LocalModel.open(made.staging.root, plan.name, device, "CPU")
-        figures = gate.measure(model, plan.task, made.reference)
+        model = LocalModel.open(artefacts.staging.root, plan.name, device, "CPU")
+        figures = gate.measure(model, plan.task, artefacts.reference)
         parity[device] = {"precision": precision, **figures.as_json()}
         gate.judge(f"The {precision} file for {device.upper()}", figures, gate.limits(precision, plan.max_drop))
-    return replace(made, parity=parity)
+    return replace(artefacts, parity=parity)
 
 
-def measure_on_data(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The task's metric on the user's data, torch against every file."""
     results: dict[str, Any] = {}
     for path in plan.verify_data:
         data = read_data(path, plan.task, plan.checkpoint.config)
-        model = LocalModel.open(made.staging.root, plan.name, _first(plan), "CPU")
-        reference = gate.make_reference(model, plan.task, data.requests, made.model, made.inputs, made.pooling)
+        model = LocalModel.open(artefacts.staging.root, plan.name, _first(plan), "CPU")
+        reference = gate.make_reference(
+            model, plan.task, data.requests, artefacts.model, artefacts.inputs, artefacts.pooling
+        )
         expected = plan.task.metric(reference.answers, data.targets)
         figures: dict[str, Any] = {"metric": plan.task.metric_name, "rows": len(data.targets), "torch": expected}
         for device in plan.built:
-            model = LocalModel.open(made.staging.root, plan.name, device, "CPU")
+            model = LocalModel.open(artefacts.staging.root, plan.name, device, "CPU")
             outputs = model.run(reference.encoded)
             answers = [model.answer(r, e, o) for r, e, o in zip(data.requests, reference.encoded, outputs, strict=True)]
             figures[device] = plan.task.metric(answers, data.targets)
             check_drop(plan, path.name, device, expected, figures[device])
         results[path.name] = figures
-    return replace(made, parity={**made.parity, "data": results} if results else made.parity)
+    return replace(artefacts, parity={**artefacts.parity, "data": results} if results else artefacts.parity)
 
 
-def seal_net(plan: EncoderPlan, made: EncoderArtefacts) -> EncoderArtefacts:
+def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The manifest."""
-    return seal(plan, made, made.net_folder(plan) / next(iter(made.files.values())))
+    return seal(plan, artefacts, artefacts.net_folder(plan) / next(iter(artefacts.files.values())))
 
 
 def _first(plan: EncoderPlan) -> Device:

@@ -47,66 +47,68 @@ class GeneratorArtefacts(Artefacts):
         return read_spec(self.version / next(iter(plan.built)))
 
 
-def read_tokenizer(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
+def read_tokenizer(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """The checkpoint's tokenizer in memory, checked."""
-    return replace(made, tokenizer=load_tokenizer(plan.checkpoint))
+    return replace(artefacts, tokenizer=load_tokenizer(plan.checkpoint))
 
 
-def write_engines(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
+def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Graphs and weights of each device, straight from the checkpoint's tensors."""
-    version = folders.make_stream_folder(plan, made.staging)
+    version = folders.make_stream_folder(plan, artefacts.staging)
     refused: Mapping[str, str] = {}
     for device in plan.built:
         if device == "cpu":
             refused = runtimes.write_for_cpu(plan, version)
         else:
             write_first(plan, version, device, ("onnxruntime",))
-    return replace(made, version=version, refused=refused)
+    return replace(artefacts, version=version, refused=refused)
 
 
-def choose_runtime(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
+def choose_runtime(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """The CPU runtime that is faster here; OpenVINO's files go where it is not."""
     if "cpu" not in plan.built:
-        return made
-    folder = made.version / "cpu"
-    choice = runtimes.choose(plan, folder, made.refused)
+        return artefacts
+    folder = artefacts.version / "cpu"
+    choice = runtimes.choose(plan, folder, artefacts.refused)
     if choice.runtime == "onnxruntime":
         without_openvino(folder)
-    return replace(made, choice=choice)
+    return replace(artefacts, choice=choice)
 
 
-def write_folders(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
+def write_folders(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Everything beside the engines: configurations, tokenizer, settings."""
-    folders.write_relay(plan, made.staging)
-    folders.write_stream_configs(plan, made.version.parent, made.choice.runtime if made.choice else None)
-    folders.write_text_files(plan, made.version, made.tokenizer, made.first_spec(plan))
-    return made
+    folders.write_relay(plan, artefacts.staging)
+    folders.write_stream_configs(plan, artefacts.version.parent, artefacts.choice.runtime if artefacts.choice else None)
+    folders.write_text_files(plan, artefacts.version, artefacts.tokenizer, artefacts.first_spec(plan))
+    return artefacts
 
 
-def answer_in_torch(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
+def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """The checkpoint's own continuations of the bundled texts, and its answers to the user's data."""
-    texts = with_embeddings(plan.checkpoint, made.tokenizer, bundled_texts())
-    checked = check_tokens(made.tokenizer, made.version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
-    checked += check_languages(made.tokenizer, made.version, LANGUAGES_TEXT)
-    generator = TorchGenerator.open(plan, made.tokenizer)
-    work = gate.make_work(plan, made.version, effort_for(generator.parameters))
-    reader = Reader(made.tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.tokens)
+    texts = with_embeddings(plan.checkpoint, artefacts.tokenizer, bundled_texts())
+    checked = check_tokens(
+        artefacts.tokenizer, artefacts.version, [*texts, *edge_texts(plan.max_source or plan.max_length)]
+    )
+    checked += check_languages(artefacts.tokenizer, artefacts.version, LANGUAGES_TEXT)
+    generator = TorchGenerator.open(plan, artefacts.tokenizer)
+    work = gate.make_work(plan, artefacts.version, effort_for(generator.parameters))
+    reader = Reader(artefacts.tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.tokens)
     labelled = read_all(plan)
-    require_embeddings(plan.checkpoint, made.tokenizer, texts_of(labelled))
+    require_embeddings(plan.checkpoint, artefacts.tokenizer, texts_of(labelled))
     prompts = choose_prompts(reader, texts_of(labelled), texts, work.effort)
     if not prompts:
         raise CheckpointUnsupported(
             f"{plan.checkpoint.id} reads {reader.longest} tokens of a text, too few for any.", "Raise --max-length."
         )
     reference = make_reference(generator, prompts, work.tokens, work.beam_work)
-    data = answer_data(plan, labelled, generator, made.version)
+    data = answer_data(plan, labelled, generator, artefacts.version)
     recorded = gate.recorded(reference, work, generator.text)
-    write_recorded(recorded, made.staging.root / plan.name / REFERENCE_FILE)
+    write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
     choices = {"parameters": reference.parameters, "verified_by": asdict(work.effort)}
     del generator
     release_memory()
     return replace(
-        made,
+        artefacts,
         work=work,
         reference=reference,
         data=data,
@@ -116,57 +118,57 @@ def answer_in_torch(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorA
     )
 
 
-def compare_engines(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
+def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Every engine against the checkpoint, then as text; VerificationFailed where one differs too much."""
-    assert made.reference is not None and made.work is not None
-    standard = comparison.Standard(plan, made.version, made.reference, made.work)
-    parity, formats, choice = dict(made.parity), {}, made.choice
+    assert artefacts.reference is not None and artefacts.work is not None
+    standard = comparison.Standard(plan, artefacts.version, artefacts.reference, artefacts.work)
+    parity, formats, choice = dict(artefacts.parity), {}, artefacts.choice
     for device in plan.built:
         if device == "cpu":
             assert choice is not None
             compared, choice = comparison.compare_cpu(standard, choice)
-            folders.write_stream_configs(plan, made.version.parent, choice.runtime)
+            folders.write_stream_configs(plan, artefacts.version.parent, choice.runtime)
         else:
             compared = comparison.compare(standard, device, ("onnxruntime",))
-        texts = {runtime: _same_texts(plan, made, compared, runtime) for runtime in compared.at_home}
+        texts = {runtime: _same_texts(plan, artefacts, compared, runtime) for runtime in compared.at_home}
         parity[device], formats[device] = compared.parity(texts), compared.choice
-    return replace(made, parity=parity, choice=choice, choices={**made.choices, "formats": formats})
+    return replace(artefacts, parity=parity, choice=choice, choices={**artefacts.choices, "formats": formats})
 
 
 def _same_texts(
-    plan: GeneratorPlan, made: GeneratorArtefacts, compared: comparison.Comparison, runtime: Runtime
+    plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: comparison.Comparison, runtime: Runtime
 ) -> dict[str, Any]:
 
-    assert made.recorded is not None
-    with LocalGenerator.open(made.staging.root, plan.name, compared.device, compared.kind, runtime) as model:
-        figures = same_texts(model.infer_all(made.recorded.requests), made.recorded)
+    assert artefacts.recorded is not None
+    with LocalGenerator.open(artefacts.staging.root, plan.name, compared.device, compared.kind, runtime) as model:
+        figures = same_texts(model.infer_all(artefacts.recorded.requests), artefacts.recorded)
     release_memory()
     return figures
 
 
-def measure_on_data(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
+def measure_on_data(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """The task's metric on the user's data, torch against every engine that can run here."""
     figures: dict[str, dict[str, Any]] = {
         each.file: {"metric": plan.task.metric_name, "rows": len(each.data.targets), "torch": each.torch}
-        for each in made.data
+        for each in artefacts.data
     }
-    for device in plan.built if made.data else ():
-        parity = made.parity[device]
+    for device in plan.built if artefacts.data else ():
+        parity = artefacts.parity[device]
         for runtime in comparison.runtimes_of(parity):
             kind = comparison.KINDS[parity["provider"]]
-            with LocalGenerator.open(made.staging.root, plan.name, device, kind, runtime) as model:
-                for file, value in measure_data(plan, device, model, made.data).items():
+            with LocalGenerator.open(artefacts.staging.root, plan.name, device, kind, runtime) as model:
+                for file, value in measure_data(plan, device, model, artefacts.data).items():
                     figures[file][device if runtime == parity["runtime"] else f"{device} {runtime}"] = value
             release_memory()
-    return replace(made, parity={**made.parity, "data": figures} if figures else made.parity)
+    return replace(artefacts, parity={**artefacts.parity, "data": figures} if figures else artefacts.parity)
 
 
-def seal_model(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefacts:
+def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """The manifest: every file hashed, every figure and decision kept."""
-    spec = made.first_spec(plan)
+    spec = artefacts.first_spec(plan)
     choices = {
-        **made.choices,
-        **({"cpu_runtime": made.choice.as_json(plan.cpu_runtime)} if made.choice else {}),
+        **artefacts.choices,
+        **({"cpu_runtime": artefacts.choice.as_json(plan.cpu_runtime)} if artefacts.choice else {}),
         "slots": plan.slots,
         "max_queue": plan.max_queue,
         "threads": plan.threads,
@@ -176,7 +178,7 @@ def seal_model(plan: GeneratorPlan, made: GeneratorArtefacts) -> GeneratorArtefa
         "minimum_onnxruntime": spec.minimum_onnxruntime,
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-    return seal(plan, replace(made, choices=choices), spec.files.decoder[1])
+    return seal(plan, replace(artefacts, choices=choices), spec.files.decoder[1])
 
 
 STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (
