@@ -19,9 +19,10 @@ from hfx.errors import (
     UsageError,
 )
 from hfx.local import Answer, Device, Kind, Request, read_config
+from hfx.python_backends.engine import errors as engine
+from hfx.python_backends.engine.errors import EngineError
 
 if TYPE_CHECKING:
-    from hfx.python_backends.engine.errors import EngineError
     from hfx.python_backends.generation.generator import TextGenerator
     from hfx.python_backends.generation.results import Generated, Piece
 
@@ -30,6 +31,16 @@ OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}
 # How an engine is opened -> the parameter of its configuration.
 PARAMETERS = {"slots": "slots", "max_queue": "max_queue_size", "threads": "intra_op_thread_count"}
 CPU_RUNTIME = "cpu_runtime"
+ERRORS: tuple[tuple[type[EngineError], type[HfxError]], ...] = (
+    (engine.InvalidRequest, UsageError),
+    (engine.DoesNotFit, RequestRefused),
+    (engine.DeadlineExceeded, RequestTimeout),
+    (engine.QueueFull, ServerBusy),
+    (engine.Draining, ServerBusy),
+    (engine.ModelDamaged, ModelCorrupt),
+    (engine.ModelRefused, UsageError),
+    (EngineError, ServerError),
+)
 LISTS = (names.STOP_WORDS,)  # inputs that hold several values
 
 
@@ -62,7 +73,7 @@ class LocalGenerator:
         folder = repository / (name + names.STREAM_SUFFIX)
         texts = _parameters(folder, device)
         numbers, runtime = _numbers(folder, texts), cpu_runtime or texts.get(CPU_RUNTIME)
-        with _refusals():
+        with _translated_errors():
             return cls(name, _open(folder / "1", device, kind or OWN[device], runtime, numbers))
 
     @property
@@ -76,7 +87,7 @@ class LocalGenerator:
         Where `num_return_sequences` asks for several texts, all that differs between them is a list.
         """
         text, fields = _fields(request)
-        with _refusals():
+        with _translated_errors():
             return _answer(self._generator.generate_all(text, **fields))
 
     def infer_all(self, requests: Sequence[Request]) -> list[Answer]:
@@ -84,7 +95,7 @@ class LocalGenerator:
         answers: dict[int, Answer] = {}
         for members in _alike(requests):
             texts = [_fields(requests[index])[0] for index in members]
-            with _refusals():
+            with _translated_errors():
                 found = self._generator.generate_many(texts, **_fields(requests[members[0]])[1])
             answers |= {index: _answer([text]) for index, text in zip(members, found, strict=True)}
         return [answers[index] for index in range(len(requests))]
@@ -92,11 +103,11 @@ class LocalGenerator:
     def stream(self, request: Request) -> Generator[Piece, None, None]:
         """The pieces of the answer as they come; to close the iterator early is to cancel the request."""
         text, fields = _fields(request)
-        with _refusals(), self._generator.stream(text, **fields) as pieces:
+        with _translated_errors(), self._generator.stream(text, **fields) as pieces:
             yield from pieces
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         self._generator.close()
 
     def __enter__(self) -> LocalGenerator:
@@ -114,7 +125,7 @@ def _parameters(folder: Path, device: Device) -> dict[str, str]:
 
 
 def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
-    """How the engine is opened: numbers among the parameters."""
+    """The numbers among the parameters by which the engine is opened."""
     try:
         return {option: int(texts[key]) for option, key in PARAMETERS.items()}
     except (KeyError, ValueError) as error:
@@ -179,10 +190,8 @@ def _answer(texts: Sequence[Generated]) -> Answer:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn the engine's errors into hfx's."""
-    from hfx.python_backends.engine.errors import EngineError
-
+def _translated_errors() -> Iterator[None]:
+    """Raise the engine's errors as hfx's."""
     try:
         yield
     except EngineError as error:
@@ -190,17 +199,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _translated(error: EngineError) -> HfxError:
-    from hfx.python_backends.engine import errors as engine
-
-    message, fix = f"{error.message}.", f"{error.fix}." if error.fix else ""
-    if isinstance(error, engine.InvalidRequest):
-        return RequestRefused(message, fix) if error.field == names.TEXT_INPUT else UsageError(message, fix)
-    if isinstance(error, engine.DoesNotFit):
-        return RequestRefused(message, fix)
-    if isinstance(error, engine.DeadlineExceeded):
-        return RequestTimeout(message, fix)
-    if isinstance(error, engine.QueueFull | engine.Draining):
-        return ServerBusy(message, fix)
-    if isinstance(error, engine.ModelDamaged):
-        return ModelCorrupt(message, fix)
-    return UsageError(message, fix) if isinstance(error, engine.ModelRefused) else ServerError(message, fix)
+    kind = next(ours for theirs, ours in ERRORS if isinstance(error, theirs))
+    if isinstance(error, engine.InvalidRequest) and error.field == names.TEXT_INPUT:
+        kind = RequestRefused
+    return kind(f"{error.message}.", f"{error.fix}." if error.fix else "")
