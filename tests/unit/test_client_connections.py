@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -214,6 +215,25 @@ def test_a_client_does_not_survive_a_fork(client: Client) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert client.generate("writer", "write 1").text == "a0 "
+
+
+FORKED = """
+import os, signal, sys
+from hfx.client import Client
+with Client(sys.argv[1], timeout=15) as client:
+    client.generate("writer", ["write 1"] * 4)
+    child = os.fork()
+    if not child:
+        signal.alarm(15)
+        with Client(sys.argv[1], timeout=10) as own:
+            os._exit(len(own.generate("writer", ["write 1"] * 4)))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), client.generate("writer", "write 1").text)
+"""
+
+
+def test_a_forked_process_may_make_a_client_of_its_own(url: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED, url], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["4", "a0"], done.stderr[-1000:]
 
 
 def test_threads_may_share_a_client(client: Client) -> None:
