@@ -16,8 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, relay_files, stream_files, tokenize_files
-from hfx.python_backends.onnxruntime.config import ConfigError, model_file
-from hfx.python_backends.onnxruntime.providers import providers, session_options
+from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, session_options
 from hfx.python_backends.onnxruntime.ragged import KINDS, BatchInput, Layout, Request, answer, check
 from hfx.python_backends.onnxruntime.sessions import (
     Feed,

@@ -1,11 +1,12 @@
 """What the backend reads of a model's configuration (config.pbtxt as the JSON object that Triton hands on).
 
-Owns the names of parameters and their meaning, those of NVIDIA's C++ backend; opens nothing.
+And what it makes of it: ONNX Runtime's session options and execution providers. Names of parameters and their meaning
+are those of NVIDIA's C++ backend; nothing is opened here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,87 @@ def accelerators(config: Config, device: str) -> list[tuple[str, dict[str, str]]
 def graph_level(config: Config) -> int:
     """optimization.graph.level: 0 all, -1 basic, 1 extended (as the C++ backend reads it), 2 none."""
     return int(((config.get("optimization") or {}).get("graph") or {}).get("level", 0))
+
+
+Provider = tuple[str, dict[str, Any]]
+
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+CPU = "CPUExecutionProvider"
+
+# The C++ backend's levels are its own: 0 is everything, 1 less than that.
+GRAPH_LEVELS = {0: "ORT_ENABLE_ALL", -1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
+
+# Model parameters that are options of the CUDA provider, with the words that stand for the numbers.
+CUDA_OPTIONS: dict[str, dict[str, str]] = {
+    "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
+    "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
+    "gpu_mem_limit": {},
+    "do_copy_in_default_stream": {},
+}
+
+# Keys of the tensorrt accelerator whose names differ from the provider's.
+TENSORRT_OPTIONS = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+TENSORRT_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
+
+
+def session_options(config: Config, onnxruntime: Any) -> Any:
+    """SessionOptions: graph level, threads, execution mode, memory, and every parameter "session.*"."""
+    level = graph_level(config)
+    if level not in GRAPH_LEVELS:
+        raise ConfigError(f"optimization.graph.level is {level}, not one of {sorted(GRAPH_LEVELS)}")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, GRAPH_LEVELS[level])
+    options.intra_op_num_threads = integer(config, "intra_op_thread_count", 0)
+    options.inter_op_num_threads = integer(config, "inter_op_thread_count", 0)
+    options.enable_cpu_mem_arena = integer(config, "enable_mem_arena", 1) != 0
+    options.enable_mem_pattern = integer(config, "enable_mem_pattern", 1) != 0
+    parallel = integer(config, "execution_mode", 0) == 1
+    modes = onnxruntime.ExecutionMode
+    options.execution_mode = modes.ORT_PARALLEL if parallel else modes.ORT_SEQUENTIAL
+    for key, value in parameters(config).items():
+        if key.startswith("session."):
+            options.add_session_config_entry(key, value)
+    return options
+
+
+def providers(config: Config, kind: str, device_id: int, available: Sequence[str]) -> list[Provider]:
+    """(provider, options), best first. Raises ConfigError when one is not in `available`."""
+    if kind not in ("CPU", "GPU"):
+        raise ConfigError(f"instance_group kind {kind} can't be served: use KIND_CPU or KIND_GPU")
+    chosen = _gpu_providers(config, device_id) if kind == "GPU" else []
+    missing = [name for name, _ in chosen if name not in available]
+    if missing:
+        raise ConfigError(
+            f"the instance group asks for a GPU, but this onnxruntime has no {', '.join(missing)} (it has "
+            f"{', '.join(available)}): install onnxruntime-gpu, or serve the CPU configuration (KIND_CPU)"
+        )
+    return [*chosen, (CPU, {})]
+
+
+def _gpu_providers(config: Config, device_id: int) -> list[Provider]:
+    given = parameters(config)
+    cuda: dict[str, Any] = {
+        key: words.get(given[key], given[key]) for key, words in CUDA_OPTIONS.items() if key in given
+    }
+    tensorrt: list[Provider] = []
+    for name, options in accelerators(config, "gpu"):
+        if name == "cuda":
+            cuda.update(options)
+        elif name == "tensorrt":
+            tensorrt.append((TENSORRT, {"device_id": device_id, **_tensorrt_options(options)}))
+        else:
+            raise ConfigError(f"gpu_execution_accelerator {name!r} is unknown; cuda and tensorrt can be used")
+    return [*tensorrt, (CUDA, {"device_id": device_id, **cuda})]
+
+
+def _tensorrt_options(options: dict[str, str]) -> dict[str, str]:
+    precision = options.get("precision_mode", "FP32")
+    if precision not in TENSORRT_PRECISIONS:
+        raise ConfigError(f"tensorrt's precision_mode is {precision!r}, not one of {', '.join(TENSORRT_PRECISIONS)}")
+    renamed = {TENSORRT_OPTIONS.get(key, key): value for key, value in options.items() if key != "precision_mode"}
+    return renamed | TENSORRT_PRECISIONS[precision]

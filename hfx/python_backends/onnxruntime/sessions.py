@@ -17,8 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import DTYPES, Config, ConfigError, accelerators, integer, parameters
-from .providers import providers, session_options
+from .config import DTYPES, Config, ConfigError, accelerators, integer, parameters, providers, session_options
 
 Feed = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
