@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.goals import Goal, goals, goals_table, published_table, to_markdown
 from bench.scenarios import SCENARIOS
 from bench.scenarios.scenario import HFX, IN_PROCESS, Case
 from bench.scenarios.verdicts import Groups, grouped, pace, result_table
 from hfx.errors import HfxError, UsageError
 from hfx.perf.report.figures import FIGURES
 from hfx.perf.report.numbers import NOTHING, number, ratio
-from hfx.perf.report.table import Table, to_markdown
-from hfx.perf.report.tables import Goal, goals, goals_table, published_table, warnings
+from hfx.perf.report.tables import Table, warnings
 from hfx.perf.results import Machine, Result, ratios, read_result
 
 RESULTS = Path("bench/results")
@@ -27,8 +27,6 @@ BEGIN, END = "<!-- performance: begin -->", "<!-- performance: end -->"
 NONE = "No result is in bench/results yet: `make bench` measures, `make bench-docs` writes this section.\n"
 CHARTS = {  # of the report's, those that show most of a scenario
     "mlserver-burst": ("throughput",),
-    "billsum": ("ratios",),
-    "faq": ("ratios",),
     "classify": ("latency-throughput-16-tokens", "latency-throughput-128-tokens"),
     "chat-ragged": ("first-token",),
 }
@@ -106,9 +104,7 @@ def page_section(results: Sequence[Result], pictures: Mapping[str, str] = {}) ->
 
 def drawn(results: Sequence[Result]) -> dict[str, str]:
     """The pictures by file name, light and dark."""
-    from hfx.perf.report.charts import charts
-    from hfx.perf.report.pictures import svg
-    from hfx.perf.report.theme import DARK, LIGHT
+    from hfx.perf.report.charts import DARK, LIGHT, charts, svg
 
     found = {}
     for result in results:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.generation_figures import Result, Results
 from bench.generation_peers import CTRANSLATE2, INTEL, ON, OURS, TORCH, is_ours
-from hfx.perf.report.tables import Goal
+from bench.goals import Goal
 
 ONNXRUNTIME, OPENVINO = ON["onnxruntime"], ON["openvino"]
 Who = tuple[str, str]  # (way, precision)

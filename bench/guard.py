@@ -23,7 +23,7 @@ from hfx.errors import HfxError, LoadFailed, Slower
 from hfx.names import MAX_TOKENS, Task
 from hfx.perf.load import Closed
 from hfx.perf.report.numbers import number
-from hfx.perf.report.table import Table, to_lines
+from hfx.perf.report.tables import Table, to_lines
 from hfx.perf.results import Group, Result, read_result, write_result
 
 BASELINE = Path("bench/results/baseline.json")

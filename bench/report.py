@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.goals import Goal
 from hfx.perf import machine as facts
-from hfx.perf.report.tables import Goal
 
 PACKAGES = ("hfx", "torch", "transformers", "onnxruntime", "openvino", "tritonclient", "nvidia-pytriton")
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.goals import goals, goals_table, published_table
 from bench.machine import machine
 from bench.scenarios.running import Options, run_scenario
 from bench.scenarios.table import SCENARIOS
 from bench.scenarios.verdicts import result_table
 from hfx.errors import HfxError
-from hfx.perf.report.table import to_lines
-from hfx.perf.report.tables import goals, goals_table, published_table, warnings
+from hfx.perf.report.tables import to_lines, warnings
 from hfx.perf.results import Result, write_result
 
 

@@ -22,9 +22,9 @@ from bench.scenarios.scenario import Case, Model, Scenario, quick
 from bench.scenarios.texts import Count, Data
 from bench.scenarios.verdicts import verdicts
 from bench.scenarios.ways import OpenedWay, peers, served, warm
+from bench.turns import Way, interleave
 from hfx.errors import LoadFailed, UsageError
 from hfx.names import default_name
-from hfx.perf.compare.interleave import Way, interleave
 from hfx.perf.load import RequestSet
 from hfx.perf.measuring import Target, server_target
 from hfx.perf.results import Machine, Rates, Result, Run

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from bench import goals
 from bench.limit import rows_a_step
 from bench.scenarios.scenario import IN_PROCESS, Case, Goal, Key, Scenario, key_of, quick
-from hfx.perf.report import tables
 from hfx.perf.report.figures import FIGURES, Figure
 from hfx.perf.report.numbers import NOTHING, heading, ratio_spread, spread
-from hfx.perf.report.table import Table
+from hfx.perf.report.tables import Table
 from hfx.perf.results import Group, Result, Run, Spread, ratios
 from hfx.perf.results import spread as spread_of
 
@@ -33,7 +33,8 @@ def pace(run: Run) -> float | None:
 
 PACE = Figure("pace", "requests/s to the last answer", "/s", "more", pace)
 BATCH = Figure("together", "batch", "rows", "more", rows_a_step)
-OWN = {figure.name: figure for figure in (PACE, BATCH)}
+LIMIT = Figure("roofline", "of the limit", "share", "more", lambda run: run.roofline.share if run.roofline else None)
+OWN = {figure.name: figure for figure in (PACE, BATCH, LIMIT)}
 SHOWN = (
     "throughput",
     "pace",
@@ -65,15 +66,15 @@ def grouped(runs: Sequence[Run]) -> Groups:
     }
 
 
-def verdicts(scenario: Scenario, runs: Sequence[Run]) -> tuple[tables.Goal, ...]:
+def verdicts(scenario: Scenario, runs: Sequence[Run]) -> tuple[goals.Goal, ...]:
     """The goals with what was measured; None where a way is missing."""
     found = grouped(runs)
     return tuple(_verdict(goal, scenario, found) for goal in scenario.goals)
 
 
-def _verdict(goal: Goal, scenario: Scenario, found: Groups) -> tables.Goal:
+def _verdict(goal: Goal, scenario: Scenario, found: Groups) -> goals.Goal:
     measured = _value(goal, found.get((goal.case, scenario.label)), found.get((goal.case, goal.against)))
-    return tables.Goal(_words(goal, scenario), measured.median if measured else None, goal.least, goal.most)
+    return goals.Goal(_words(goal, scenario), measured.median if measured else None, goal.least, goal.most)
 
 
 def _value(goal: Goal, ours: Group | None, theirs: Group | None) -> Spread | None:

@@ -1,161 +1,127 @@
-"""Comparisons on a real Triton: both devices, running servers, settings, precisions and a peer."""
+"""`hfx perf compare` on a real Triton: devices and cost; running servers, settings, precisions, and Ctrl-C."""
 
 from __future__ import annotations
 
-import re
+import json
+import signal
+import subprocess
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export
-from hfx.exporter.plan import make_plan
-from hfx.exporter.source import open_checkpoint
+from hfx.cli import main
+from hfx.perf.compare.candidates import Case, CompareSpec, Session
 from hfx.perf.compare.comparison import compare
-from hfx.perf.compare.peers import peer_cases
-from hfx.perf.compare.request import Request, metadata, sides
-from hfx.perf.compare.side import Case, Session
-from hfx.perf.compare.variants import parse_variants, variant_sides
-from hfx.perf.load import Closed, Limits, RequestSet
-from hfx.perf.load import Request as LoadRequest
+from hfx.perf.compare.kinds import candidates_of, metadata
+from hfx.perf.compare.variants import parse_variants, variant_candidates
+from hfx.perf.load import Closed, Limits, Request, RequestSet
 from hfx.perf.measuring import MeasureSpec
-from hfx.perf.results import Run
+from hfx.perf.results import Run, read_result
 from hfx.perf.server import gpus
 from hfx.repository import lint
 from hfx.repository.edit import scratch
 from hfx.repository.staging import stagings
 from hfx.triton import EmbeddedServer
 from tests import zoo
+from tests.triton.perf_rig import CLASSIFIER, HFX
 
 pytestmark = pytest.mark.triton
-NAME = "sentiment"
-ASKS = RequestSet(
-    tuple(LoadRequest({"text_input": (text,)}) for text in ("A lovely garden!", "What a mess.", "Fine.")), "texts"
-)
-CASES = [Case(Closed(callers), MeasureSpec(ASKS, Limits(requests=30, warmup_requests=3))) for callers in (1, 3)]
+REQUESTS = RequestSet(tuple(Request({"text_input": (text,)}) for text in ("A lovely garden!", "Fine.")), "texts")
+CASES = [Case(Closed(2), MeasureSpec(REQUESTS, Limits(requests=30, warmup_requests=3)))]
+PATIENCE = 60.0  # seconds
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of one classifier, fp32 on CPU and fp16 on GPU."""
-    folder = tmp_path_factory.mktemp("compared")
-    options = ExportOptions(
-        name=NAME, precision=None, device="both", cpu_runtime="onnxruntime", repository=folder, max_batch_size=16
-    )
-    export(make_plan(open_checkpoint(str(checkpoint())), options), lambda title: nullcontext())
-    return folder
-
-
-def checkpoint() -> Path:
-    return zoo.checkpoint("sentiment-distilbert")
-
-
-def measured(request: Request, cases: Sequence[Case] = CASES, rounds: int = 2) -> tuple[list[Run], list[str]]:
+def measured(spec: CompareSpec, rounds: int = 2) -> tuple[list[Run], list[str]]:
     notes: list[str] = []
     session = Session()
-    with sides(request, session, notes) as found:
-        return [*compare(found, cases, rounds, notes, session)], notes
+    with candidates_of(spec, session, notes) as candidates:
+        return [*compare(candidates, CASES, rounds, notes, session)], notes
 
 
-def turns(runs: Sequence[Run]) -> list[tuple[str, int | None, int]]:
-    return [(run.subject.label, run.load.concurrency, run.round) for run in runs]
+def turns(runs: Sequence[Run]) -> list[tuple[str, int]]:
+    return [(run.subject.label, run.round) for run in runs]
 
 
 @pytest.mark.skipif(bool(gpus.look()), reason="there is a GPU here")
-def test_the_cpu_is_measured_and_the_gpu_is_said_not_to_be(both: Path):
-    runs, notes = measured(Request(NAME, "devices", ("cpu,gpu",), both))
-    assert turns(runs) == [("cpu", 1, 0), ("cpu", 1, 1), ("cpu", 3, 0), ("cpu", 3, 1)]
-    assert notes == ["gpu was not run: this machine has no GPU that nvidia-smi knows of"]
-    for run in runs:
-        assert (run.subject.device, run.subject.precision, run.subject.task) == ("cpu", "fp32", "text-classification")
-        assert run.requests.succeeded == 30 and run.throughput > 0 and run.server and run.server.cores is not None
+def test_devices_from_options_to_the_result_file(
+    perf_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "r.json"
+    words = ["perf", "compare", CLASSIFIER, "--devices", "cpu,gpu", "--repository", str(perf_models)]
+    words += ["--concurrency", "1,2", "--requests", "20", "--warmup", "2", "--words", "fixed:6", "--rounds", "2"]
+    words += ["--slo", "latency<5s", "--price", "cpu=0.36/h", "--price", "gpu=4/h", "--output", str(output)]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "Starting cpu" in said.err
+    assert "gpu was not run: sentiment was not built for GPU" in said.out
+    result = read_result(output)
+    assert (result.kind, result.base) == ("compare", "cpu")
+    assert [run.subject.device for run in result.runs] == ["cpu"] * 4
+    assert all(run.goodput == 1.0 and run.cost and run.cost.price_per_hour == 0.36 for run in result.runs)
+    assert all(run.server and run.server.cores is not None for run in result.runs)
+    assert "break even" not in result.details, "there is no number for what was not run"
 
 
-def test_the_model_is_known_before_a_server_runs(both: Path):
-    found = metadata(Request(NAME, "devices", ("cpu",), both))
-    assert found.input_types == {"text_input": "BYTES", "top_k": "INT32"}
-    with EmbeddedServer(both, models=[NAME]) as server:
-        served = metadata(Request(NAME, "target", (f"cpu={server.grpc_url}",)))
-    assert found.input_types == served.input_types
+def test_nothing_measured_exits_with_5_and_says_why(perf_models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["perf", "compare", CLASSIFIER, "--devices", "gpu", "--repository", str(perf_models), "--json"]
+    assert main(words) == 5
+    said = json.loads(capsys.readouterr().out)
+    assert said["error"]["type"] == "LoadFailed" and "not built for GPU" in said["error"]["message"]
 
 
-def test_running_servers_are_compared_and_a_dead_one_is_named(both: Path):
-    with EmbeddedServer(both, models=[NAME]) as server:
-        words = (f"cpu={server.grpc_url}", "away=127.0.0.1:9")
-        runs, notes = measured(Request(NAME, "target", words), CASES[:1])
-    assert turns(runs) == [("cpu", 1, 0), ("cpu", 1, 1)]
+@pytest.mark.full
+def test_running_servers_are_compared_and_a_dead_one_is_named(perf_models: Path) -> None:
+    with EmbeddedServer(perf_models, models=[CLASSIFIER]) as server:
+        spec = CompareSpec(CLASSIFIER, "target", (f"cpu={server.grpc_url}", "away=127.0.0.1:9"))
+        runs, notes = measured(spec)
+        published = metadata(CompareSpec(CLASSIFIER, "devices", ("cpu",), perf_models))
+        assert published.input_types == metadata(spec).input_types
+    assert turns(runs) == [("cpu", 0), ("cpu", 1)]
     assert len(notes) == 1 and notes[0].startswith("away was not measured: ")
 
 
-def test_variants_are_clean_copies_that_differ_only_as_said(both: Path):
-    variants = parse_variants(["max_queue_delay=0,500us", "instances=1,2"])
-    before = {path: path.read_bytes() for path in both.rglob("*.pbtxt")}
-    notes: list[str] = []
-    with scratch(both, NAME) as folder:
-        found = variant_sides(both, NAME, "cpu", variants, folder, notes)
+@pytest.mark.full
+def test_variants_are_clean_copies_measured_in_turn(perf_models: Path) -> None:
+    before = {path: path.read_bytes() for path in perf_models.rglob("*.pbtxt")}
+    spec, notes = CompareSpec(CLASSIFIER, "variants", ("instances=1,2",), perf_models), list[str]()
+    with scratch(perf_models, CLASSIFIER) as folder:
+        variant_candidates(spec, parse_variants(spec.values), folder, notes)
         copies = sorted(folder.glob("variant*"))
-        assert [side.label for side in found] == [
-            "max_queue_delay=0us, instances=1",
-            "max_queue_delay=0us, instances=2",
-            "max_queue_delay=500us, instances=1",
-            "max_queue_delay=500us, instances=2",
-        ]
-        assert notes == [] and len(copies) == 4
-        for copy, variant in zip(copies, variants, strict=True):
+        assert len(copies) == 2 and notes == []
+        for copy in copies:
             assert [finding for finding in lint(copy) if finding.severity == "error"] == []
-            assert _changes(both, copy) == _expected(variant)
-    assert before == {path: path.read_bytes() for path in both.rglob("*.pbtxt")}
-    assert {path.name for path in both.iterdir() if not path.name.startswith(".")} == {
-        NAME, f"{NAME}_net", f"{NAME}_postprocess", f"{NAME}_tokenize",
-    }  # fmt: skip
-
-
-def _changes(published: Path, copy: Path) -> set[str]:
-    """The lines that the copy's configurations for the CPU have and the published ones have not, comments aside."""
-    found = set()
-    for path in copy.rglob("*.pbtxt"):
-        old = (published / path.relative_to(copy)).read_text().splitlines()
-        found |= {
-            f"{path.relative_to(copy)}: {line}"
-            for line in path.read_text().splitlines()
-            if line not in old and not line.startswith("#")
-        }
-    return found
-
-
-def _expected(variant: dict[str, int]) -> set[str]:
-    lines = []
-    if variant["max_queue_delay"]:
-        lines.append("dynamic_batching { max_queue_delay_microseconds: 500 default_queue_policy { } }")
-    if variant["instances"] > 1:
-        lines.append("instance_group { count: 2 kind: KIND_CPU }")
-    files = (f"{NAME}_net/config.pbtxt", f"{NAME}_net/configs/cpu.pbtxt")
-    return {f"{file}: {line}" for file in files for line in lines}
-
-
-def test_variants_are_measured_in_turn_on_servers_of_their_own(both: Path):
-    runs, notes = measured(Request(NAME, "variants", ("instances=1,2",), both), CASES[:1])
+    runs, notes = measured(spec)
     assert notes == []
-    assert [each[0] for each in turns(runs)] == ["instances=1", "instances=2", "instances=2", "instances=1"]
+    assert [label for label, _ in turns(runs)] == ["instances=1", "instances=2", "instances=2", "instances=1"]
     assert [run.subject.settings for run in runs[:2]] == [{"instances": 1}, {"instances": 2}]
+    assert before == {path: path.read_bytes() for path in perf_models.rglob("*.pbtxt")}
+    assert stagings(perf_models) == []
 
 
-def test_precisions_are_exported_or_taken_and_who_is_not_for_it_is_noted(both: Path):
-    words = ("fp32,int8,int4,missing-model",)
-    runs, notes = measured(Request(NAME, "precisions", words, both, checkpoint=str(checkpoint())), CASES[:1], 1)
-    assert [(run.subject.label, run.subject.precision) for run in runs] == [("fp32", "fp32"), ("int8", "int8")]
-    assert any(re.match("int4 was not run: .*int4 is not for encoder tasks", note) for note in notes)
+@pytest.mark.full
+def test_precisions_are_exported_or_taken_and_one_that_there_is_not_is_noted(perf_models: Path) -> None:
+    values = ("int8,fp32,int4,missing-model",)
+    checkpoint = str(zoo.checkpoint("sentiment-distilbert"))
+    runs, notes = measured(CompareSpec(CLASSIFIER, "precisions", values, perf_models, checkpoint=checkpoint), 1)
+    assert [(run.subject.label, run.subject.precision) for run in runs] == [("int8", "int8"), ("fp32", "fp32")]
+    assert any(note.startswith("int4 was not run: ") for note in notes)
     assert any(note.startswith("missing-model was not run: There is no model") for note in notes)
-    assert stagings(both) == []
+    assert stagings(perf_models) == []
 
 
-def test_a_peer_gets_the_same_texts_beside_the_server(both: Path):
-    request = Request(NAME, "peers", ("torch",), both, checkpoint=str(checkpoint()))
-    cases = peer_cases([Closed(2)], ASKS, "text-classification", 8)
-    runs, notes = measured(request, cases)
-    assert notes == []
-    assert [each[0] for each in turns(runs)] == ["hfx fp32", "torch fp32", "torch fp32", "hfx fp32"]
-    assert {run.load.label for run in runs} == {"2 callers"}
-    assert {run.requests.succeeded for run in runs} == {8}
+@pytest.mark.full
+def test_ctrl_c_leaves_a_valid_result_and_no_server(perf_models: Path, tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    words = ["--variants", "instances=1,2", "--repository", str(perf_models), "--duration", "60s", "--warmup", "0"]
+    command = [*HFX, "perf", "compare", CLASSIFIER, *words, "--output", str(output)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        next(line for line in process.stderr if "round 1" in line)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, err
+    result = read_result(output)
+    assert [run.interrupted for run in result.runs] == [True]
+    assert result.notes[0].startswith("Interrupted")
+    assert stagings(perf_models) == []

@@ -17,11 +17,8 @@ from hfx.perf.results import (
     Gpu,
     Load,
     Machine,
-    Published,
-    Rates,
     Requests,
     Result,
-    Roofline,
     Run,
     ServerSide,
     Step,
@@ -37,7 +34,6 @@ MACHINE = Machine(
     memory=32 << 30,
     system="Linux 6.1.0",
     load=0.21,
-    rates=Rates(read_bytes=38e9, fp32_operations=410e9, int8_operations=1.6e12),
     versions={"hfx": "0.1.0", "tritonserver": "2.51.0", "onnxruntime": "1.22.1", "python": "3.11.9"},
 )
 GPU_MACHINE = replace(MACHINE, gpus=("Example GPU 80 GiB",))
@@ -85,7 +81,6 @@ def run(label: str, callers: int, alone: float, seed: int, *, model: str = "sent
         server=ServerSide(
             steps=server, cores=min(7.6, 1.1 * callers), memory=(900 + 4 * callers) << 20, counters={"hfx_x_total": 3.0}
         ),
-        roofline=Roofline("requests", 6.8e7, 2.2e9, limit=rate * 2.4, bound="compute", share=1 / 2.4),
     )
 
 
@@ -192,38 +187,18 @@ def one_device() -> Result:
 
 
 @cache
-def peers() -> Result:
-    """`hfx perf scenario classify`: three peers in three rounds, one that could not run, a published figure, goals."""
-    speeds = {"torch": 1.0, "optimum": 1.35, "hfx": 3.4}
+def cases() -> Result:
+    """Two variants with short and with long texts, in three rounds."""
     runs = []
     for turn in range(3):
         for words in (16, 128):
-            for name, speed in speeds.items():
-                chance = random.Random(f"{turn} {words} {name}")
-                rate = 4000 / words * speed * chance.uniform(0.95, 1.05)
-                subject = Subject(
-                    name, "sentiment", "peer", "text-classification", "cpu", "fp32", "" if name == "hfx" else name,
-                    protocol="process",
-                )  # fmt: skip
+            for label, speed in (("fp32", 1.0), ("int8", 3.4)):
+                rate = 4000 / words * speed * random.Random(f"{turn} {words} {label}").uniform(0.95, 1.05)
                 load = Load("batch", concurrency=8, data=f"8 texts of {words} words", case=f"{words} words")
                 latency = times(8e3 / rate, words + turn, 10, 0.03)
+                subject = Subject(label, "sentiment", "builtin", "text-classification", "cpu", label)
                 runs.append(Run(subject, load, BEGAN, 80 / rate, Requests(80, 80), rate, latency, round=turn))
-    return Result(
-        kind="scenario",
-        title="classify",
-        command="hfx perf scenario classify",
-        created=BEGAN,
-        machine=MACHINE,
-        runs=tuple(runs),
-        base="torch",
-        notes=("mlserver was not run: it is not installed (`hfx perf peers install mlserver`).",),
-        published=(Published("FasterTransformer", "batch 8, 128 tokens", "latency", 1.9, "ms", "its README, T4"),),
-        details={
-            "goal: 16 words, 8 rows: throughput over torch": {"value": 3.4, "least": 3.0},
-            "goal: 128 words, 8 rows: throughput over torch": {"value": 2.9, "least": 3.0},
-            "goal: p50 over mlserver": {"most": 0.33},
-        },
-    )
+    return Result("compare", "sentiment: fp32, int8", "hfx perf compare", BEGAN, MACHINE, tuple(runs), base="fp32")
 
 
 @cache
@@ -253,4 +228,4 @@ def tuning() -> Result:
 
 
 Make = Callable[[], Result]
-ALL: tuple[Make, ...] = (concurrencies, generator, devices, one_device, peers, tuning)
+ALL: tuple[Make, ...] = (concurrencies, generator, devices, one_device, cases, tuning)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.goals import Goal
 from bench.scenarios import SCENARIOS, Case, Scenario, verdicts
 from hfx.perf.load import Closed
-from hfx.perf.report.tables import Goal
 from hfx.perf.results import Load, Machine, Requests, Result, Run, Subject, Tokens, distribution
 
 MACHINE = Machine("Test CPU", 2, 8 << 30, "Linux", 0.1, versions={"hfx": "0.1.0"})

@@ -10,14 +10,14 @@ import pytest
 
 from hfx.cli import main
 from hfx.perf.results import read_result, write_result
-from tests.unit.perf_compare_runs import MACHINE, result, run
+from tests.unit.perf_runs import MACHINE, result, run
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["m"], "What is to be compared?"),
-        (["m", "--devices", "cpu,gpu", "--peers", "torch"], "--devices and --peers exclude each other."),
+        (["m", "--devices", "cpu,gpu", "--precisions", "int8"], "--devices and --precisions exclude each other."),
         (["m", "n", "--devices", "cpu"], "One model at a time, not m n."),
         (["a.json"], "One file has nothing to be compared with."),
         (["a.json", "m"], "Result files are compared with result files."),
@@ -27,7 +27,7 @@ from tests.unit.perf_compare_runs import MACHINE, result, run
         (["m", "--devices", "cpu", "--price", "cpu=free"], "--price 'cpu=free' is no price of an hour."),
         (["m", "--devices", "cpu", "--price", "tpu=1/h"], "--price names 'tpu', which is not compared."),
         (["m", "--precisions", "fp32,int8", "--price", "int4=1/h"], "--price names 'int4', which is not compared."),
-        (["m", "--devices", "cpu", "--checkpoint", "x"], "--checkpoint is about --precisions and --peers."),
+        (["m", "--devices", "cpu", "--checkpoint", "x"], "--checkpoint is about --precisions."),
         (["m", "--devices", "cpu", "--max-drop", "0.1"], "--max-drop is about --precisions."),
         (["m", "--target", "cpu"], "--target 'cpu' is no server."),
         (["m", "--variants", "instances=1"], "--variants makes 1 variants."),
@@ -64,12 +64,11 @@ def test_files_of_two_machines_become_one_table_with_costs(tmp_path: Path, capsy
     words = ["--price", "cpu=$1/h", "--price", "gpu=$4/h", "--output", str(tmp_path / "both.json")]
     assert main(["perf", "compare", *files(tmp_path), *words]) == 0
     output = capsys.readouterr().out
-    assert "10.0×" in output
-    assert "one: 2 callers (texts) has no partner in two." in output
-    assert "gpu is cheaper than cpu above 40.0 requests/s." in output
+    assert output.startswith("two holds 100 requests/s with 1 caller, 10.0× that of one under the same load.")
+    assert "two is cheaper than one above 40 requests/s." in output
     merged = read_result(tmp_path / "both.json")
-    assert [each.subject.label for each in merged.runs] == ["cpu", "cpu", "gpu"]
-    assert merged.base == "cpu" and merged.runs[0].cost and merged.runs[0].cost.currency == "$"
+    assert [each.subject.label for each in merged.runs] == ["one", "one", "two"]
+    assert merged.base == "one" and merged.runs[0].cost and merged.runs[0].cost.currency == "$"
 
 
 def test_json_is_the_result_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
-from hfx.perf.compare.precisions import Source, precision_sides
-from hfx.perf.compare.side import Session
+from hfx.perf.compare.candidates import CompareSpec, Session
+from hfx.perf.compare.precisions import precision_candidates
 from hfx.perf.tuning.settings import current
 from hfx.repository.catalog import model
 from tests.unit import writing_checkpoints
@@ -39,35 +40,39 @@ def repository(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Pa
     return folder
 
 
+def spec(repository: Path, name: str, **more: Any) -> CompareSpec:
+    return CompareSpec(name, "precisions", (), repository, **more)
+
+
 def test_what_the_gate_keeps_out_is_a_note_and_the_others_are_exported_alike(
     repository: Path, checkpoint: Path, tmp_path: Path
 ):
     notes: list[str] = []
     said: list[str] = []
-    source = Source(repository, NAME, checkpoint=str(checkpoint), max_drop=0.0)
+    source = spec(repository, NAME, checkpoint=str(checkpoint), max_drop=0.0)
     session = Session(say=said.append)
-    found = precision_sides(source, ("fp32", "int4"), tmp_path, notes, session)
-    assert [side.label for side in found] == ["fp32"]
+    found = precision_candidates(source, ("fp32", "int4"), tmp_path, notes, session)
+    assert [each.label for each in found] == ["fp32"]
     assert len(notes) == 1 and notes[0].startswith("int4 was not run: ") and "token agreement" in notes[0]
     assert not (tmp_path / "fp32").exists(), "what is published is not exported again"
     assert any(line.startswith("int4: ") for line in said)
 
-    kept = Source(repository, NAME, checkpoint=str(checkpoint), max_drop=1.0)
-    found = precision_sides(kept, ("int8", "fp32"), tmp_path, notes, session)
-    assert [side.label for side in found] == ["int8", "fp32"]
+    kept = spec(repository, NAME, checkpoint=str(checkpoint), max_drop=1.0)
+    found = precision_candidates(kept, ("int8", "fp32"), tmp_path, notes, session)
+    assert [each.label for each in found] == ["int8", "fp32"]
     exported = model(tmp_path / "int8", NAME)
     assert current(tmp_path / "int8", exported)["slots"] == 5
 
 
 def test_a_checkpoint_that_is_not_here_is_said_before_any_work(repository: Path, tmp_path: Path):
     with pytest.raises(UsageError, match=r"came of a folder 'gpt2', which is not here"):
-        precision_sides(Source(repository, NAME), ("fp32", "int8"), tmp_path, [], Session())
+        precision_candidates(spec(repository, NAME), ("fp32", "int8"), tmp_path, [], Session())
     with pytest.raises(ModelMissing):
-        precision_sides(Source(repository, "nobody"), ("fp32",), tmp_path, [], Session())
+        precision_candidates(spec(repository, "nobody"), ("fp32",), tmp_path, [], Session())
 
 
 def test_published_models_need_no_checkpoint(repository: Path, tmp_path: Path):
     notes: list[str] = []
-    found = precision_sides(Source(repository, NAME), ("fp32", NAME, "other"), tmp_path, notes, Session())
-    assert [side.label for side in found] == ["fp32", NAME]
+    found = precision_candidates(spec(repository, NAME), ("fp32", NAME, "other"), tmp_path, notes, Session())
+    assert [each.label for each in found] == ["fp32", NAME]
     assert notes[0].startswith("other was not run: There is no model 'other'")

@@ -14,7 +14,7 @@ from hfx.names import Task
 from hfx.perf.load import Closed, Open
 from hfx.perf.tuning import settings
 from hfx.perf.tuning.space import space
-from hfx.perf.tuning.tune import callers
+from hfx.perf.tuning.tune import max_callers
 from hfx.repository import InstanceGroup, ModelConfig, TensorSpec
 from hfx.repository.catalog import model
 from hfx.repository.edit import Edit, change, changed_copy, value
@@ -141,8 +141,8 @@ def test_no_choice_makes_the_model_refuse_what_it_takes_now(encoder: Path, gener
 def test_room_for_more_than_the_callers_is_not_tried(encoder: Path) -> None:
     names = {dimension.name for dimension in space(encoder, model(encoder, "m"), "cpu", 2, callers=64).dimensions}
     assert "max_batch_size" not in names
-    assert callers([Closed(4), Closed(65)]) == 65
-    assert callers([Closed(4), Open(rate=5.0)]) is None
+    assert max_callers([Closed(4), Closed(65)]) == 65
+    assert max_callers([Closed(4), Open(rate=5.0)]) is None
 
 
 def test_a_search_can_be_limited_to_some_settings(encoder: Path) -> None:

@@ -46,8 +46,7 @@ class Row:
 
     def cells(self) -> list[str]:
         """What is shown of it."""
-        from hfx.perf.report.numbers import number
-        from hfx.perf.report.sparkline import sparkline
+        from hfx.perf.report.numbers import number, sparkline
 
         news = self.last
         if news is None:

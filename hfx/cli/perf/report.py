@@ -1,4 +1,4 @@
-"""`hfx perf report`: result files as one HTML page with plots, and as SVG pictures."""
+"""`hfx perf report`: result files as one HTML page, and their charts as SVG files."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def command(
 
 def _pictures(results: Sequence[Result], folder: Path) -> list[Path]:
     """Every chart of RESULTS in FOLDER, in both themes; numbered where there are several results."""
-    from hfx.perf.report.charts import charts
-    from hfx.perf.report.pictures import svg
-    from hfx.perf.report.theme import DARK, LIGHT
+    from hfx.perf.report.charts import DARK, LIGHT, charts, svg
 
     written = []
     for index, result in enumerate(results, 1):

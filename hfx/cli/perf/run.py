@@ -28,7 +28,7 @@ from hfx.errors import LoadFailed, ServerError
 if TYPE_CHECKING:
     from hfx.perf.load import Plan
     from hfx.perf.measuring import MeasureSpec, Target
-    from hfx.perf.report.table import Table
+    from hfx.perf.report.tables import Table
     from hfx.perf.results import Machine, Result, Run
 
 
@@ -187,8 +187,7 @@ def _tables(result: Result) -> Iterator[Table]:
 def _print(result: Result, output: Path | None, report: Reporter) -> None:
     import json
 
-    from hfx.perf.report.table import to_lines
-    from hfx.perf.report.tables import warnings
+    from hfx.perf.report.tables import to_lines, warnings
     from hfx.perf.results import to_json
 
     notes = (*result.notes, *(note for run in result.runs for note in run.notes))

@@ -1,7 +1,4 @@
-"""`hfx tune`: the settings of a published model searched on the real server, proven, and written down.
-
-Options and words only: the search is hfx.perf.tuning's.
-"""
+"""`hfx tune`: the settings of a published model searched on the real server, proven, and written down."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from hfx.errors import LoadFailed, UsageError
 
 if TYPE_CHECKING:
     from hfx.perf.results import Result
-    from hfx.perf.tuning.outcome import Findings, Wish
+    from hfx.perf.tuning.tune import Findings, TuneSpec
 
 DEFAULT_CONCURRENCY = "8"
 
@@ -76,35 +73,35 @@ def command(
     """
     report = reporter(context)
     with deferred():
-        from hfx.perf.compare.side import Session
+        from hfx.perf.compare.candidates import Session
+        from hfx.perf.machine import machine
         from hfx.perf.results import check_writable, write_result
-        from hfx.perf.tuning.outcome import Findings
-        from hfx.perf.tuning.tune import tune
+        from hfx.perf.tuning.tune import Findings, result, tune
 
     if options.output:
         check_writable(options.output)
-    wish, findings, failure = _wish(name, load, data, slo, options), Findings(), None
+    spec, findings, failure = _spec(name, load, data, slo, options), Findings(), None
     try:
         with report.progress(f"Tuning {name}") as say, ending_early() as stop:
-            tune(wish, findings, Session(stop=stop, say=say))
+            tune(spec, findings, Session(stop=stop, say=say))
     except (LoadFailed, KeyboardInterrupt) as error:
         if not findings.trials:
             raise
         failure = error
         findings.notes.append(_ended(error))
-    result = _result(wish, findings)
+    tuned = result(spec, findings, machine())
     if options.output:
-        write_result(result, options.output)
-    _print(name, result, findings, options, report)
+        write_result(tuned, options.output)
+    _print(name, tuned, findings, options, report)
     if failure is not None:
         raise failure
 
 
-def _wish(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, options: TuneOptions) -> Wish:
-    from hfx.perf.compare.published import metadata
+def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, options: TuneOptions) -> TuneSpec:
+    from hfx.perf.compare.candidates import metadata
     from hfx.perf.load import Limits, Open, parse_seconds
     from hfx.perf.measuring import MeasureSpec
-    from hfx.perf.tuning.outcome import Wish
+    from hfx.perf.tuning.tune import TuneSpec
     from hfx.repository import recover
 
     recover(options.repository)
@@ -114,17 +111,17 @@ def _wish(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
     if any(isinstance(plan, Open) and plan.rate is None for plan in plans):
         raise UsageError("Settings are compared under a steady load.", "Give --concurrency, or --rate.")
     limits = Limits(seconds=1.0, timeout=parse_seconds(options.timeout, "--timeout"))
-    asks = loads.asks(data, metadata(options.repository, name))
-    return Wish(
+    requests = loads.asks(data, metadata(options.repository, name))
+    return TuneSpec(
         repository=options.repository,
         name=name,
         device=options.device.value,
         plans=plans,
-        order=MeasureSpec(asks, limits, loads.slo(slo), stream=options.stream),
+        measure=MeasureSpec(requests, limits, loads.slo(slo), stream=options.stream),
         budget=parse_seconds(options.budget, "--budget"),
         only=tuple(part.strip() for part in options.settings.split(",") if part.strip()),
         rounds=options.rounds,
-        trials=options.trials or math.inf,
+        max_trials=options.trials or math.inf,
         study=options.study,
         seed=data.seed,
         apply=options.apply,
@@ -138,26 +135,16 @@ def _ended(error: BaseException) -> str:
     return "Interrupted: the same command goes on with these trials."
 
 
-def _result(wish: Wish, findings: Findings) -> Result:
-    from hfx.perf.machine import machine
-    from hfx.perf.tuning.outcome import result
-
-    return result(wish, findings, machine())
-
-
 def _print(name: str, result: Result, findings: Findings, options: TuneOptions, report: Reporter) -> None:
     import json
 
-    from hfx.perf.report.comparisons import comparison_table
-    from hfx.perf.report.table import to_lines
-    from hfx.perf.report.tables import warnings
-    from hfx.perf.report.trials import trials_table
+    from hfx.perf.report.tables import comparison_tables, to_lines, trials_table, warnings
+    from hfx.perf.report.trials import proof
     from hfx.perf.results import to_json
 
     lines = [f"Warning: {each}" for each in warnings(result)]
-    final = replace(result, runs=tuple(run for run in result.runs if run.round))
-    tables = [trials_table(result), *([comparison_table(final)] if final.runs else [])]
-    for table in tables:
+    final = replace(proof(result), notes=())
+    for table in (trials_table(result), *(comparison_tables(final) if final.runs else [])):
         lines += ["", *to_lines(table)] if table else []
     lines += ["", *_verdict(name, findings, options.apply)]
     lines += [f"Written to {options.output}."] if options.output else []

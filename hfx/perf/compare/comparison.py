@@ -1,92 +1,112 @@
-"""Sides measured under every load, in turn, round by round; who can't be measured becomes a note.
-
-Owns the order of the work and whether the sides run at the same time. It must not know what they are compared for.
-"""
+"""Candidates measured under every load, in turn, round by round; one that can't be measured becomes a note."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from datetime import UTC, datetime
 
 import psutil
 
 from hfx.errors import HfxError, LoadFailed
-from hfx.perf.compare.interleave import Way, interleave, one_line
-from hfx.perf.compare.side import Case, Measure, Session, Side
-from hfx.perf.results import Run
+from hfx.perf.compare.candidates import Candidate, Case, Measure, Session
+from hfx.perf.machine import machine
+from hfx.perf.results import Result, Run
 
 SHARE_OF_MEMORY = 0.8  # of what is free now
 
 
 def compare(
-    sides: Sequence[Side], cases: Sequence[Case], rounds: int, notes: list[str], session: Session | None = None
+    candidates: Sequence[Candidate],
+    cases: Sequence[Case],
+    rounds: int,
+    notes: list[str],
+    session: Session | None = None,
 ) -> Iterator[Run]:
-    """The runs of all sides under all loads as they come; NOTES gets a line for each that was not measured, and why.
+    """The runs of all candidates under all loads as they come; `notes` gets a line for each that was not measured.
 
-    All sides are opened at once where the memory allows it, idle until it is their turn; else one after the other.
+    All candidates are open at once where the memory allows it, idle until their turn; else one after the other.
     """
     session = session or Session()
-    if fit_together(sides):
-        yield from _side_by_side(sides, cases, rounds, notes, session)
-    else:
-        notes.append("The sides do not fit into memory together: each was started for its turn and ended after it.")
-        yield from _one_by_one(sides, cases, rounds, notes, session)
-
-
-def fit_together(sides: Sequence[Side]) -> bool:
-    """Whether there is room for all sides at the same time."""
-    available: int = psutil.virtual_memory().available
-    return sum(side.memory for side in sides) <= SHARE_OF_MEMORY * available
-
-
-def check_measured(runs: Sequence[Run], notes: Sequence[str]) -> None:
-    """Raise LoadFailed with the reasons where there is not one run."""
-    if not runs:
-        raise LoadFailed("No side could be measured:\n" + "\n".join(notes), "See the reasons above.")
-
-
-def base_label(sides: Sequence[Side], runs: Sequence[Run]) -> str:
-    """The label that ratios are held against: of the first side that has a run."""
-    measured = {run.subject.label for run in runs}
-    return next((side.label for side in sides if side.label in measured), "")
-
-
-def _side_by_side(
-    sides: Sequence[Side], cases: Sequence[Case], rounds: int, notes: list[str], session: Session
-) -> Iterator[Run]:
-    with ExitStack() as stack:
-        ready: dict[str, Measure] = {}
-        for side in sides:
-            try:
-                ready[side.label] = stack.enter_context(side.opened(session))
-            except HfxError as error:
-                notes.append(f"{side.label} was not run: {one_line(error)}")
+    with ExitStack() as servers:
+        if fit_together(candidates):
+            measures = _opened(candidates, session, servers, notes)
+        else:
+            notes.append("The candidates do not fit into memory together: each was started for its turn.")
+            measures = {each.label: _opened_for_its_turn(each, session) for each in candidates}
         for case in cases:
-            ways = [Way(_named(label, case, cases), partial(measure, case)) for label, measure in ready.items()]
-            yield from interleave(ways, rounds, notes, session.stop)
+            load = f", {case.load_label}," if len(cases) > 1 else ""
+            yield from _interleaved(measures, case, rounds, notes, session.stop, load)
 
 
-def _one_by_one(
-    sides: Sequence[Side], cases: Sequence[Case], rounds: int, notes: list[str], session: Session
+def fit_together(candidates: Sequence[Candidate]) -> bool:
+    """Whether there is memory for all candidates at the same time."""
+    available: int = psutil.virtual_memory().available
+    return sum(each.memory for each in candidates) <= SHARE_OF_MEMORY * available
+
+
+def result_of(
+    title: str, command: str, runs: Sequence[Run], notes: Sequence[str], candidates: Sequence[Candidate]
+) -> Result:
+    """`runs` as a result; ratios are to the first candidate that has one. Raises LoadFailed where there is no run."""
+    if not runs:
+        raise LoadFailed("No candidate could be measured:\n" + "\n".join(notes), "See the reasons above.")
+    measured = {run.subject.label for run in runs}
+    return Result(
+        kind="compare",
+        title=title,
+        command=command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+        runs=tuple(runs),
+        base=next(each.label for each in candidates if each.label in measured),
+        notes=tuple(notes),
+    )
+
+
+def one_line(error: HfxError) -> str:
+    """The error's message in one line, for a note."""
+    return " ".join(error.message.split())
+
+
+def _opened(
+    candidates: Sequence[Candidate], session: Session, servers: ExitStack, notes: list[str]
+) -> dict[str, Measure]:
+    measures: dict[str, Measure] = {}
+    for each in candidates:
+        try:
+            measures[each.label] = servers.enter_context(each.opened(session))
+        except HfxError as error:
+            notes.append(f"{each.label} was not run: {one_line(error)}")
+    return measures
+
+
+def _opened_for_its_turn(candidate: Candidate, session: Session) -> Measure:
+    def measure(case: Case, number: int) -> Run:
+        with candidate.opened(session) as measured:
+            return measured(case, number)
+
+    return measure
+
+
+def _interleaved(
+    measures: Mapping[str, Measure], case: Case, rounds: int, notes: list[str], stop: threading.Event, load: str
 ) -> Iterator[Run]:
-    gone: set[str] = set()  # what can't be opened is tried once
+    """The runs of one load: A B C, then B C A, then C A B, so that each goes first as often as the others.
 
-    def measured(side: Side, case: Case, number: int) -> Run:
-        with ExitStack() as stack:
+    A candidate that fails is left out from there on; the rounds that it finished stay. The turns end where `stop` is
+    set; the run in which that happens is still yielded.
+    """
+    left = list(measures)
+    for number in range(rounds):
+        start = number % len(left) if left else 0
+        for label in (*left[start:], *left[:start]):
+            if stop.is_set():
+                return
             try:
-                measure = stack.enter_context(side.opened(session))
-            except HfxError:
-                gone.add(side.label)
-                raise
-            return measure(case, number)
-
-    for case in cases:
-        left = [side for side in sides if side.label not in gone]
-        ways = [Way(_named(side.label, case, cases), partial(measured, side, case)) for side in left]
-        yield from interleave(ways, rounds, notes, session.stop)
-
-
-def _named(label: str, case: Case, cases: Sequence[Case]) -> str:
-    """A side in notes, with its load where there are several."""
-    return label if len(cases) == 1 else f"{label}, {case.load_label},"
+                yield measures[label](case, number)
+            except HfxError as error:
+                left.remove(label)
+                done = f"measured in {number} round{'s' * (number > 1)} only" if number else "not measured"
+                notes.append(f"{label}{load} was {done}: {one_line(error)}")

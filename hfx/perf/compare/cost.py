@@ -1,7 +1,4 @@
-"""What serving costs: prices of an hour, and what follows from the throughput that was measured.
-
-Owns prices, cost and the break-even load. It must not know how anything is measured or shown.
-"""
+"""What serving costs: prices of an hour, the best load of each variant, and the load from which a dearer one pays."""
 
 from __future__ import annotations
 
@@ -11,17 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hfx.errors import UsageError
-from hfx.perf.results import Cost, Group, Load, Run, groups
+from hfx.perf.results import Cost, Group, Result, Run, groups
 
 KEPT = 0.99  # share of the requests that must keep the SLO at a load which counts as held
-MOST_STEPS = 100_000  # instances of the cheap side that the search for a break-even load adds at most
-HOUR = 3600.0
+MAX_STEPS = 100_000  # instances of the cheaper variant up to which a break-even load is looked for
 _PRICE = re.compile(r"(?P<label>.+)=(?P<front>[$€£]?)(?P<amount>\d+(?:\.\d+)?|\.\d+)(?P<back>[$€£]?)/(?:h|hour)")
 
 
 @dataclass(frozen=True)
 class Price:
-    """What an hour of one instance of a side costs."""
+    """What an hour of one instance of a variant, or of a device, costs."""
 
     label: str
     per_hour: float
@@ -30,175 +26,125 @@ class Price:
 
 @dataclass(frozen=True)
 class Best:
-    """The most that a side held: at which load, requests and tokens a second, share of requests that kept the SLO."""
+    """The load with the highest throughput (requests a second, median of its rounds) that a variant held.
 
-    label: str
-    load: Load
-    throughput: float
-    tokens_per_second: float | None = None
-    kept: float | None = None
-    group: Group | None = None
-
-
-@dataclass(frozen=True)
-class BreakEven:
-    """From which load on a dear side is the cheaper one, in requests a second; None: at no load.
-
-    Instances are whole, so cost rises in steps: `first` is where the dear side gets cheaper for the first time,
-    `always` where it is cheaper at every load above.
+    `kept` is the share of the requests that kept the SLO; None without one.
     """
 
-    cheap: str
-    dear: str
-    first: float | None
-    always: float | None
-
-
-def parse_price(text: str) -> Price:
-    """The price in "gpu=4.10/h", "gpu=$4.10/h" or "gpu=4.10€/h". Raises UsageError."""
-    found = _PRICE.fullmatch(text.strip())
-    if found is None or (found["front"] and found["back"]) or float(found["amount"]) == 0:
-        raise UsageError(f"--price {text!r} is no price of an hour.", "Write it like gpu=4.10/h or gpu=$4.10/h.")
-    return Price(found["label"].strip(), float(found["amount"]), found["front"] or found["back"])
+    throughput: float
+    kept: float | None
+    group: Group
 
 
 def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
-    """The prices by label. Raises UsageError for two of one side, and for two currencies."""
-    found: dict[str, Price] = {}
+    """The prices by label, of texts such as "gpu=4.10/h" or "gpu=$4.10/h".
+
+    Raises UsageError for a text that is none, two prices of one label, and two currencies.
+    """
+    prices: dict[str, Price] = {}
     for text in texts:
-        price = parse_price(text)
-        if price.label in found:
-            raise UsageError(f"--price is given twice for {price.label!r}.", "Leave one of them out.")
-        found[price.label] = price
-    currencies = {price.currency for price in found.values()}
+        match = _PRICE.fullmatch(text.strip())
+        if match is None or (match["front"] and match["back"]) or float(match["amount"]) == 0:
+            raise UsageError(f"--price {text!r} is no price of an hour.", "Write it like gpu=4.10/h or gpu=$4.10/h.")
+        label = match["label"].strip()
+        if label in prices:
+            raise UsageError(f"--price is given twice for {label!r}.", "Leave one of them out.")
+        prices[label] = Price(label, float(match["amount"]), match["front"] or match["back"])
+    currencies = sorted({price.currency or "none" for price in prices.values()})
     if len(currencies) > 1:
-        shown = " and ".join(sorted(each or "none" for each in currencies))
-        raise UsageError(f"The prices are in different currencies: {shown}.", "Give all of them in one.")
-    return found
+        raise UsageError(f"The prices are in different currencies: {' and '.join(currencies)}.", "Give all in one.")
+    return prices
 
 
-def check_labels(prices: Mapping[str, Price], labels: Iterable[str], devices: Iterable[str] = ()) -> None:
-    """Raise UsageError for a price of neither a side nor a device."""
-    known = list(dict.fromkeys([*labels, *devices]))
+def check_labels(prices: Mapping[str, Price], labels: Iterable[str]) -> None:
+    """Raise UsageError for a price of something that is not among `labels`."""
+    known = list(dict.fromkeys(labels))
     for label in prices:
         if label not in known:
             raise UsageError(f"--price names {label!r}, which is not compared.", f"Compared are: {', '.join(known)}.")
 
 
-def cost(price: Price, throughput: float, tokens_per_second: float | None = None) -> Cost | None:
-    """The cost of 1000 requests and of a million tokens at a throughput a second; None without throughput."""
-    if throughput <= 0:
-        return None
-    a_second = price.per_hour / HOUR
-    tokens = 1e6 * a_second / tokens_per_second if tokens_per_second else None
-    return Cost(price.per_hour, 1e3 * a_second / throughput, tokens, price.currency)
-
-
-def with_costs(runs: Sequence[Run], prices: Mapping[str, Price]) -> tuple[Run, ...]:
-    """RUNS, each with a price told what it cost at its own throughput."""
-    return tuple(
-        replace(run, cost=cost(price, run.throughput, run.tokens_per_second)) if price else run
-        for run, price in ((run, price_of(run, prices)) for run in runs)
+def with_prices(result: Result, prices: Mapping[str, Price]) -> Result:
+    """`result` with the cost of each run at its own throughput, and with the break-even loads."""
+    if not prices:
+        return result
+    notes, evens = list(result.notes), dict[str, bool | int | float | str]()
+    for work in by_work(result.runs):
+        held, where = best(work), f" ({work[0].load.case})" if work[0].load.case else ""
+        known = {run.subject.label: price for run in work if (price := _price_of(run, prices))}
+        notes += [f"{label}{where} held the SLO at no load: no break-even." for label in known if label not in held]
+        for cheap, dear in ((a, b) for a in held for b in held if a in known and b in known):
+            if known[cheap].per_hour < known[dear].per_hour:
+                load = break_even(known[cheap], held[cheap].throughput, known[dear], held[dear].throughput)
+                above = f"above {load:.3g} requests/s" if load is not None else "at no load in the long run"
+                evens[f"{cheap} → {dear}{where}"] = f"{dear} is cheaper than {cheap} {above}"
+    runs = tuple(
+        replace(run, cost=cost(price, run) if (price := _price_of(run, prices)) else None) for run in result.runs
     )
+    details = {**result.details, "break even": evens} if evens else result.details
+    return replace(result, runs=runs, notes=tuple(notes), details=details)
 
 
-def price_of(run: Run, prices: Mapping[str, Price]) -> Price | None:
-    """The price of a run's side, or else of the device that it ran on."""
-    return prices.get(run.subject.label) or prices.get(run.subject.device)
+def cost(price: Price, run: Run) -> Cost | None:
+    """The cost of 1,000 requests and of a million tokens at the run's throughput; None without throughput."""
+    if run.throughput <= 0:
+        return None
+    a_second = price.per_hour / 3600
+    tokens = 1e6 * a_second / run.tokens_per_second if run.tokens_per_second else None
+    return Cost(price.per_hour, 1e3 * a_second / run.throughput, tokens, price.currency)
 
 
-def priced(runs: Sequence[Run], prices: Mapping[str, Price]) -> dict[str, Price]:
-    """The price of every side that has one, by its label."""
-    found = {run.subject.label: price_of(run, prices) for run in runs}
-    return {label: price for label, price in found.items() if price}
+def by_work(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
+    """`runs` by case and data: a throughput is comparable only within the same work."""
+    works: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        works.setdefault((run.load.case, run.load.data), []).append(run)
+    return [tuple(work) for work in works.values()]
 
 
 def best(runs: Sequence[Run]) -> dict[str, Best]:
-    """The load with the highest throughput (median of its rounds) of each label.
+    """The best load by label. With an SLO, only loads count at which KEPT of the requests kept it.
 
-    Where there is an SLO, only loads count at which KEPT of the requests kept it; a label without such is not there.
+    A label without such a load is left out, interrupted runs are not counted.
     """
     found: dict[str, Best] = {}
     for group in groups([run for run in runs if not run.interrupted]):
-        mine = _held(group)
-        if mine and (mine.label not in found or mine.throughput > found[mine.label].throughput):
-            found[mine.label] = mine
+        throughput, kept = group.spread(lambda run: run.throughput), group.spread(lambda run: run.goodput)
+        if throughput is None or not throughput.median or (kept is not None and kept.median < KEPT):
+            continue
+        label = group.subject.label
+        if label not in found or throughput.median > found[label].throughput:
+            found[label] = Best(throughput.median, kept.median if kept else None, group)
     return found
 
 
-def _held(group: Group) -> Best | None:
-    throughput = group.spread(lambda run: run.throughput)
-    tokens = group.spread(lambda run: run.tokens_per_second)
-    kept = group.spread(lambda run: run.goodput)
-    if throughput is None or not throughput.median or (kept is not None and kept.median < KEPT):
-        return None
-    return Best(
-        group.subject.label,
-        group.load,
-        throughput.median,
-        tokens.median if tokens else None,
-        kept.median if kept else None,
-        group,
-    )
+def break_even(cheap: Price, cheap_capacity: float, dear: Price, dear_capacity: float) -> float | None:
+    """The load in requests a second above which the dearer variant costs less for good; None: never.
 
-
-def break_evens(held: Mapping[str, Best], prices: Mapping[str, Price]) -> list[BreakEven]:
-    """Every pair of sides with a price of which one costs more an hour, in the order of the sides."""
-    priced = [label for label in held if label in prices]
-    return [
-        break_even(held[cheap], prices[cheap], held[dear], prices[dear])
-        for cheap in priced
-        for dear in priced
-        if prices[cheap].per_hour < prices[dear].per_hour
-    ]
-
-
-def break_even(cheap: Best, cheap_price: Price, dear: Best, dear_price: Price) -> BreakEven:
-    """The load above which the dear side costs less.
-
-    A load of L requests a second needs ceil(L / c) instances of a side that holds c, so an hour of it costs
+    A load of L requests a second needs ceil(L / c) instances of a variant that holds c each, so an hour of it costs
 
         cost(L) = ceil(L / c) * price
 
-    and the side with less of that is the cheaper one per request too, since both answer the same L. The cheap side's
-    cost rises at L = k * c_cheap for k = 1, 2, …: only there can the dear side become cheaper. In the long run it is
-    cheaper where price / c is less, and stays so from L = price_dear / (price_cheap/c_cheap - price_dear/c_dear) at the
-    latest; the steps up to there are looked at one by one.
+    The cost of the cheaper variant rises at L = k * c for k = 1, 2, …: only there can the dearer one become cheaper.
+    In the long run it is where price / c is less, and stays so from L = price_dear / (price_cheap / c_cheap -
+    price_dear / c_dear) at the latest; the steps up to there are looked at one by one.
     """
-    steps, forever = _steps(cheap, cheap_price, dear, dear_price)
-    first = always = None
-    for k in range(1, steps + 1):
-        share = k * cheap.throughput / dear.throughput
-        if first is None and _more((k + 1) * cheap_price.per_hour, _just_above(share) * dear_price.per_hour):
-            first = k * cheap.throughput
-        if not _more(k * cheap_price.per_hour, _at(share) * dear_price.per_hour):  # the cheap side is no dearer yet
-            always = k * cheap.throughput
-    return BreakEven(cheap.label, dear.label, first, always if forever else None)
+    gain = cheap.per_hour / cheap_capacity - dear.per_hour / dear_capacity  # of one request a second, in the long run
+    if gain <= 1e-9 * cheap.per_hour / cheap_capacity:
+        return None
+    steps = math.ceil(dear.per_hour / gain / cheap_capacity) + 1
+    if steps > MAX_STEPS:  # the two cost the same but for less than can be measured
+        return None
+    costs = ((k, _instances(k * cheap_capacity / dear_capacity) * dear.per_hour) for k in range(1, steps + 1))
+    return max(k * cheap_capacity for k, of_dear in costs if k * cheap.per_hour <= of_dear * (1 + 1e-9))
 
 
-def _steps(cheap: Best, cheap_price: Price, dear: Best, dear_price: Price) -> tuple[int, bool]:
-    """After how many steps of the cheap side nothing new can come, and whether the dear side is the cheaper one then.
-
-    Where it is not in the long run, each dear instance that is full loses `lost` against the cheap side, and the next
-    one, still empty, can win back no more than one cheap instance's price: there are that many to look at.
-    """
-    a_request = cheap_price.per_hour / cheap.throughput  # in the long run, for one request a second
-    lost = dear_price.per_hour - dear.throughput * a_request
-    instances = dear_price.per_hour / -lost if lost < 0 else 1 + cheap_price.per_hour / lost if lost > 0 else math.inf
-    steps = instances * dear.throughput / cheap.throughput
-    if steps > MOST_STEPS:  # the two cost the same but for less than can be measured
-        return MOST_STEPS, False
-    return math.ceil(steps) + 1, lost < 0
-
-
-def _more(one: float, other: float) -> bool:
-    return one > other and not math.isclose(one, other, rel_tol=1e-9)
-
-
-def _at(share: float) -> int:
+def _instances(capacities: float) -> int:
     """Instances for so many times the capacity of one; what is whole but for rounding is whole."""
-    return round(share) if math.isclose(share, round(share), rel_tol=1e-9) else math.ceil(share)
+    whole = round(capacities)
+    return whole if math.isclose(capacities, whole, rel_tol=1e-9) else math.ceil(capacities)
 
 
-def _just_above(share: float) -> int:
-    return round(share) + 1 if math.isclose(share, round(share), rel_tol=1e-9) else math.ceil(share)
+def _price_of(run: Run, prices: Mapping[str, Price]) -> Price | None:
+    """The price of a run's variant, else of the device that it ran on."""
+    return prices.get(run.subject.label) or prices.get(run.subject.device)

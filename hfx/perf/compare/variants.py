@@ -1,7 +1,4 @@
-"""One model under different settings: changed copies of what is published, each on a server of its own.
-
-The published model stays as it is. Which settings there are is the tuning's (perf/tuning/settings.py).
-"""
+"""One model under different settings: changed copies of what is published, each on a server of its own."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hfx.errors import HfxError, LintFailed, UsageError
-from hfx.perf.compare.interleave import one_line
-from hfx.perf.compare.side import Side, served
+from hfx.perf.compare.candidates import Candidate, CompareSpec, served
+from hfx.perf.compare.comparison import one_line
 from hfx.perf.tuning import settings
 from hfx.repository.catalog import model
 from hfx.repository.edit import changed_copy
 from hfx.repository.lint import lint
 
 SHORT = {"max_batch": "max_batch_size"}
-MOST_VARIANTS = 16
+MAX_VARIANTS = 16
 MADE_BY = "hfx perf compare --variants"
 
 
@@ -35,37 +32,37 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
         if not name:
             raise UsageError(f"--variants {part!r} names no setting.", "Write it like instances=1,2.")
         values.setdefault(name, []).append(settings.parse(name, part))
-    found = [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
-    if len(found) > MOST_VARIANTS or len(found) < 2:
-        raise UsageError(f"--variants makes {len(found)} variants.", f"Give values for 2 to {MOST_VARIANTS}.")
-    return found
+    variants = [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+    if not 2 <= len(variants) <= MAX_VARIANTS:
+        raise UsageError(f"--variants makes {len(variants)} variants.", f"Give values for 2 to {MAX_VARIANTS}.")
+    return variants
 
 
-def variant_sides(
-    repository: Path, name: str, device: str, variants: Sequence[Mapping[str, int]], folder: Path, notes: list[str]
-) -> list[Side]:
-    """A side for each variant, its copy in FOLDER; what breaks a rule of repositories becomes a note.
+def variant_candidates(
+    spec: CompareSpec, variants: Sequence[Mapping[str, int]], folder: Path, notes: list[str]
+) -> list[Candidate]:
+    """A candidate for each variant, its copy in `folder`; one that breaks a rule of repositories becomes a note.
 
     Raises UsageError for a setting that the model lacks.
     """
-    manifest = model(repository, name)
-    sides = []
+    manifest = model(spec.repository, spec.name)
+    candidates = []
     for number, variant in enumerate(variants):
-        edits = settings.edits(repository, manifest, variant, device)
-        label, target = label_of(variant), folder / f"variant{number}"
+        edits = settings.edits(spec.repository, manifest, variant, spec.device)
+        label, copy = label_of(variant), folder / f"variant{number}"
         try:
-            changed_copy(repository, name, edits, target, MADE_BY)
-            _check_rules(target, manifest.triton.minimum)
+            changed_copy(spec.repository, spec.name, edits, copy, MADE_BY)
+            _check_rules(copy, manifest.triton.minimum)
         except HfxError as error:
             notes.append(f"{label} was not run: {one_line(error)}")
             continue
-        sides.append(served(label, target, name, device, {**variant}))
-    return sides
+        candidates.append(served(label, copy, spec.name, spec.device, {**variant}))
+    return candidates
 
 
 def label_of(variant: Mapping[str, int]) -> str:
     """A variant in a table: instances=2, max_queue_delay=500us."""
-    return ", ".join(f"{name}={value}{'us' if settings.named(name).is_time else ''}" for name, value in variant.items())
+    return ", ".join(f"{name}={value}{'us' * settings.named(name).is_time}" for name, value in variant.items())
 
 
 def _check_rules(repository: Path, triton: str) -> None:

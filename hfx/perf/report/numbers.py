@@ -1,18 +1,22 @@
-"""Numbers as people read them: three significant digits, units that fit. It must not know what a number means."""
+"""Numbers as they are printed: three significant digits, units that fit, no time below the clock's resolution."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Literal
 
-from hfx.perf.report.figures import Unit
 from hfx.perf.results import Spread
 
-NOTHING = "–"  # was not measured
-SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+Unit = Literal["/s", "tokens/s", "ms", "share", "bytes", "cores", "rows", "money"]
+
+NOTHING = "–"  # not measured
+RESOLUTION_MS = 0.01  # of the load generator: shorter times are those of its event loop
+BARS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float | None) -> str:
-    """VALUE in three significant digits, without an exponent: 0.0123, 1.23, 12.3, 1,230."""
+    """`value` in three significant digits, without an exponent: 0.0123, 1.23, 12.3, 1,230."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -24,8 +28,15 @@ def number(value: float | None) -> str:
     return f"{rounded:,.{max(0, min(2 - magnitude, 12))}f}"
 
 
+def milliseconds(value: float | None) -> str:
+    """A time in milliseconds: at most two decimals, and a bound where it is below the clock's resolution."""
+    if value is not None and 0 < value < RESOLUTION_MS:
+        return f"< {RESOLUTION_MS:g}"
+    return number(value) if value is None or value >= 1 else f"{value:.2f}"
+
+
 def percent(value: float | None) -> str:
-    """A share as a percentage; what is not all is never called 100 %, what is not nothing never 0 %."""
+    """A share as a percentage; 100 % and 0 % only where they are exact."""
     if value is None:
         return NOTHING
     if 0.9995 <= value < 1:
@@ -36,25 +47,18 @@ def percent(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes in the largest unit that leaves a number above 1."""
+    """Bytes in the largest binary unit that leaves a number above 1."""
     if value is None:
         return NOTHING
-    for unit, name in SIZES:
-        if value >= unit:
-            return f"{number(value / unit)} {name}"
+    for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value >= 1 << exponent:
+            return f"{number(value / (1 << exponent))} {unit}"
     return f"{value:.0f} B"
 
 
-def count(value: int | None) -> str:
+def count(value: int) -> str:
     """An exact number of things."""
-    return NOTHING if value is None else f"{value:,}"
-
-
-def shown(value: float | None, unit: Unit) -> str:
-    """A figure's VALUE in a table whose head names the unit."""
-    if unit == "share":
-        return percent(value)
-    return size(value) if unit == "bytes" else number(value)
+    return f"{value:,}"
 
 
 def ratio(value: float | None) -> str:
@@ -62,31 +66,42 @@ def ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{number(value)}×"
 
 
-def spread(found: Spread | None, unit: Unit) -> str:
-    """The median, and least to most where there were several rounds."""
-    if found is None:
-        return NOTHING
-    return _with_range(*(shown(value, unit) for value in (found.median, found.least, found.most)))
+def shown(value: float | None, unit: Unit) -> str:
+    """A figure's `value` in a table whose head names the unit."""
+    formats: dict[Unit, Callable[[float | None], str]] = {"share": percent, "bytes": size, "ms": milliseconds}
+    return formats.get(unit, number)(value)
 
 
-def ratio_spread(found: Spread | None) -> str:
+def spread(figure: Spread | None, unit: Unit) -> str:
+    """The median, with least and most where there were several rounds."""
+    return NOTHING if figure is None else _with_range(*(shown(each, unit) for each in _parts(figure)))
+
+
+def ratio_spread(figure: Spread | None) -> str:
     """A ratio over rounds, as `spread`."""
-    if found is None:
-        return NOTHING
-    return _with_range(*(ratio(value) for value in (found.median, found.least, found.most)))
-
-
-def _with_range(middle: str, least: str, most: str) -> str:
-    """The median with its range; a unit stands once, and a range that is none is left out."""
-    if least == middle == most:
-        return middle
-    unit = next((word for word in (" %", "×", *(f" {name}" for _, name in SIZES)) if middle.endswith(word)), "")
-    short = least.removesuffix(unit) if most.endswith(unit) and least.endswith(unit) else least
-    return (
-        f"{middle} ({short}–{most.removesuffix(unit)})" if short != least or not unit else f"{middle} ({least}–{most})"
-    )
+    return NOTHING if figure is None else _with_range(*map(ratio, _parts(figure)))
 
 
 def heading(title: str, unit: Unit) -> str:
     """A column's head: the title, with the unit where it does not say so itself."""
     return f"{title} ms" if unit == "ms" else title
+
+
+def sparkline(values: Sequence[float | None], width: int = 40) -> str:
+    """The last `width` of `values` as bars between 0 and their most; a gap for None."""
+    last = values[-width:]
+    most = max((value for value in last if value is not None), default=0.0) or 1.0
+    return "".join(" " if value is None else BARS[round(value / most * (len(BARS) - 1))] for value in last)
+
+
+def _parts(figure: Spread) -> tuple[float, float, float]:
+    return figure.median, figure.least, figure.most
+
+
+def _with_range(median: str, least: str, most: str) -> str:
+    """The median with its range; a unit stands once."""
+    if least == median == most:
+        return median
+    unit = median.lstrip("0123456789.,<> ")
+    short = least.removesuffix(unit).strip() if most.endswith(unit) else least
+    return f"{median} ({short}–{most.removesuffix(unit).strip()})"

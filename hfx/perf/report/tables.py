@@ -1,92 +1,201 @@
-"""The tables of a Result: its runs, the server's steps, cost, goals, published figures, and what stands at its top.
+"""The tables of a Result, as values and as lines of a terminal or Markdown.
 
-Medians over rounds, with least and most. It must not know how tables are printed, and measures nothing.
+Figures are medians over rounds, with least and most; ratios are taken round by round, then as a median.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from hfx.perf.report.figures import RUN, SERVER, present
-from hfx.perf.report.numbers import NOTHING, count, heading, number, size, spread
-from hfx.perf.report.table import Table, without_empty_columns
-from hfx.perf.results.schema import Result, Run, Scalar, Step
-from hfx.perf.results.summary import Group, groups
+from hfx.perf.compare.cost import Best, best, by_work
+from hfx.perf.report import trials as tuning
+from hfx.perf.report.figures import COMPARED, FIGURES, RUN, SERVER, Figure, present
+from hfx.perf.report.numbers import (
+    NOTHING,
+    count,
+    heading,
+    milliseconds,
+    number,
+    percent,
+    ratio_spread,
+    size,
+    spread,
+)
+from hfx.perf.results import Group, Load, Machine, Result, Run, Spread, Step, groups, ratios
 
 NUMBER = re.compile(r"[0-9.,]+")
-BUSY = 0.5  # load average a core, above which other work went on
-GOAL = "goal: "  # prefix of `Result.details`: "goal: words" -> {"value": 2.1, "least": 1.8} or {"value": …, "most": …}
+BUSY = 0.5  # load average a core at the start, above which other work was going on
+SHORT = 10  # characters of a base that is named in the heads of ratios; a longer one stands in the note alone
+RATIOS = ("throughput", "tokens", "p50", "p99", "ttft p50", "tpot p50")  # figures of which ratios are shown
+PHASES = ("queue", "input", "infer", "output")
 
 
 @dataclass(frozen=True)
-class Goal:
-    """What was wanted of a figure: at least `least`, or at most `most`. `value` None: it was not measured."""
+class Table:
+    """Rows of cells under a head. The first `words` columns are words (left), the rest numbers (right)."""
 
-    words: str
-    value: float | None
-    least: float | None = None
-    most: float | None = None
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+    notes: tuple[str, ...] = ()
 
-    @property
-    def met(self) -> bool | None:
-        """Whether it was reached; None where it was not measured."""
-        if self.value is None:
-            return None
-        return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
-
-    def detail(self) -> dict[str, Scalar]:
-        """The value under `GOAL + words` in `Result.details`."""
-        known = {"value": self.value, "least": self.least, "most": self.most}
-        return {name: value for name, value in known.items() if value is not None}
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.notes)
 
 
-def run_table(result: Result, names: tuple[str, ...] = RUN) -> Table:
-    """What callers saw: one row for each way and load, the figures of NAMES that were measured."""
+def to_lines(table: Table) -> list[str]:
+    """`table` for a terminal: title, aligned rows, notes; nothing of an empty one."""
+    lines = [table.title] if table and table.title else []
+    if table.rows:
+        cells = [table.columns, *table.rows]
+        widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+        lines += [_line(row, widths, table.words) for row in cells]
+    return [*lines, *(f"  {note}" for note in table.notes)]
+
+
+def run_table(result: Result, names: Sequence[str] = RUN) -> Table:
+    """What callers saw: one row for each variant and load, with the figures of `names` that were measured."""
     found = groups(result.runs)
     figures = present(names, result.runs)
-    rows = [
-        (
-            way(group),
-            group.load.label,
-            _answered(group),
-            *(spread(group.spread(figure.of), figure.unit) for figure in figures),
-        )
-        for group in found
-    ]
-    columns = ("way", "load", "answered", *(heading(figure.title, figure.unit) for figure in figures))
-    return Table("Load", columns, tuple(rows), words=2, notes=_rounds(found))
+    rows = [(name_of(group), group.load.label, _answered(group), *_cells(group, figures)) for group in found]
+    columns = ("variant", "load", "answered", *_heads(figures))
+    return Table("Load", columns, tuple(rows), 2, _rounds(found))
 
 
-def server_table(result: Result, names: tuple[str, ...] = SERVER) -> Table:
-    """What the server used: batch, cores, memory, GPUs, share of the roofline; empty where nothing was read."""
-    figures = present(names, result.runs)
-    if not figures:
-        return Table("Server", (), ())
+def comparison_tables(result: Result, parts: Iterable[str] = COMPARED) -> list[Table]:
+    """A row for each load and variant, with ratios to the base under the same load; a table for each of `parts`.
+
+    A ratio above 1 is more of the figure: better for a throughput, worse for a time. The notes of the result, with what
+    was not run and why, stand under the last table.
+    """
+    found = by_load(groups(result.runs))
+    tables = [_comparison(result, found, title) for title in parts]
+    tables = [table for table in tables if len(table.columns) > 2 and table.rows]
+    notes = _rounds(found)
+    if any(base_of(group, found, result.base) not in (None, group) for group in found):
+        notes += (f"Ratios are to {result.base}, taken within each round.",)
+    last = tables.pop() if tables else Table("Comparison", (), ())
+    return [*tables, replace(last, notes=(*notes, *result.notes))]
+
+
+def server_table(result: Result) -> Table:
+    """What the server used: batch, cores, memory, GPUs; empty where nothing was read."""
+    figures = present(SERVER, result.runs)
     rows = [
-        (way(group), group.load.label, *(spread(group.spread(figure.of), figure.unit) for figure in figures))
+        (name_of(group), group.load.label, *_cells(group, figures))
         for group in groups(result.runs)
         if any(group.spread(figure.of) for figure in figures)
     ]
-    columns = ("way", "load", *(heading(figure.title, figure.unit) for figure in figures))
-    return Table("Server", columns, tuple(rows), words=2)
+    return Table("Server", ("variant", "load", *_heads(figures)), tuple(rows), 2)
 
 
 def steps_table(result: Result) -> Table:
     """Where a request's time goes: each model of the server, a request's average (ms) over all rounds."""
     rows = [
-        (
-            way(group), group.load.label, step.model, number(step.queue), number(step.input), number(step.infer),
-            number(step.output), number(step.batch), count(step.executions),
-        )
+        (name_of(group), group.load.label, step.model, *_times(step), number(step.batch), count(step.executions))
         for group in groups(result.runs)
         for step in steps(group.runs)
-    ]  # fmt: skip
+    ]
+    columns = ("variant", "load", "model", *(f"{phase} ms" for phase in PHASES), "batch", "executions")
+    return Table("Steps of the server", columns, tuple(rows), 3)
+
+
+def best_table(result: Result) -> Table:
+    """One row for each variant: its highest throughput (within the SLO where there is one), and what that costs.
+
+    Empty where it says nothing that the comparison does not: one load, and no prices.
+    """
+    if len({run.load.label for run in result.runs}) < 2 and not any(run.cost for run in result.runs):
+        return Table("At its best", (), ())
+    rows = []
+    for work in by_work(result.runs):
+        held = best(work)
+        rows += [_best(label, held.get(label)) for label in dict.fromkeys(run.subject.label for run in work)]
     columns = (
-        "way", "load", "model", "queue ms", "input ms", "infer ms", "output ms", "batch", "executions",
+        "variant", "best load", "requests/s", "tokens/s", "goodput", "requests/s a core", "an hour", "per 1k requests",
+        "per 1M tokens",
     )  # fmt: skip
-    return Table("Steps of the server", columns, tuple(rows), words=3)
+    evens = result.details.get("break even")
+    notes = tuple(f"{sentence}." for sentence in evens.values()) if isinstance(evens, dict) else ()
+    return _without_empty_columns(Table("At its best", columns, tuple(rows), 2, notes))
+
+
+def trials_table(result: Result) -> Table:
+    """Every trial of a tuning with its settings and verdict."""
+    figures = tuning.figures(result)
+    rows = [
+        (trial.label, trial.settings or NOTHING, trial.verdict, *_cells(trial.group, figures))
+        for trial in tuning.trials(result)
+    ]
+    return Table("Trials", ("trial", "settings", "verdict", *_heads(figures)), tuple(rows), 3)
+
+
+def machine_table(machine: Machine, title: str = "Machine") -> Table:
+    """A machine, and the versions on it."""
+    rows = [
+        ("processor", f"{machine.processor}, {machine.cores} cores"),
+        ("memory", size(machine.memory)),
+        ("system", machine.system),
+        *(("GPU", gpu) for gpu in machine.gpus),
+        *machine.versions.items(),
+    ]
+    return Table(title, ("what", "value"), tuple(rows), 2)
+
+
+def machines_table(result: Result) -> Table:
+    """Where the runs of each of several merged files were measured."""
+    machines = result.details.get("machines")
+    rows = [(name, str(machine)) for name, machine in machines.items()] if isinstance(machines, dict) else []
+    return Table("Machines", ("file", "machine"), tuple(rows), 2)
+
+
+def warnings(result: Result) -> tuple[str, ...]:
+    """What a reader must know before any figure: failures, then saturation and notes, then other work going on."""
+    found = [(f"{name_of(group)}, {group.load.label}", group) for group in groups(result.runs)]
+    failures = [f"{name}: {failed}" for name, group in found if (failed := _failures(group.runs))]
+    busy = result.machine.load > result.machine.cores * BUSY
+    work = [f"The machine had other work at the start (load average {number(result.machine.load)})."] if busy else []
+    return (*failures, *_cautions([group for _, group in found]), *result.notes, *work)
+
+
+# What the tables and the charts are made of
+
+
+def name_of(group: Group) -> str:
+    """A variant's name in tables: its label, and the tool where that is not hfx's own."""
+    subject = group.subject
+    name = subject.label or subject.model
+    return name if subject.tool in ("builtin", "peer") else f"{name} by {subject.tool}"
+
+
+def load_key(load: Load) -> tuple[str, str, float | None]:
+    """What makes loads equal between variants: c callers are held against batches of c rows."""
+    if load.rate is None and load.concurrency is not None:
+        return load.case, "", load.concurrency
+    return load.case, f"{load.kind} {load.arrivals}", load.rate
+
+
+def by_load(found: Sequence[Group]) -> list[Group]:
+    """`found` so that those of one load stand together, in order of first appearance."""
+    loads = list(dict.fromkeys(load_key(group.load) for group in found))
+    return sorted(found, key=lambda group: loads.index(load_key(group.load)))
+
+
+def base_of(group: Group, found: Sequence[Group], base: str) -> Group | None:
+    """The base's group under the same load, of the same model where there are several."""
+    same = [each for each in found if each.subject.label == base and load_key(each.load) == load_key(group.load)]
+    own = [each for each in same if each.subject.model == group.subject.model]
+    return next(iter(own or same), None)
+
+
+def ratio_of(group: Group, found: Sequence[Group], base: str, figure: Figure) -> Spread | None:
+    """`figure` over the base's, round by round; None for the base itself and where there is none."""
+    partner = base_of(group, found, base)
+    return None if partner is None or partner is group else ratios(group, partner, figure.of)
 
 
 def steps(runs: Sequence[Run]) -> list[Step]:
@@ -98,149 +207,72 @@ def steps(runs: Sequence[Run]) -> list[Step]:
     return [_joined(same) for same in found.values()]
 
 
-def cost_table(result: Result) -> Table:
-    """Price an hour, and what 1,000 requests and a million tokens cost at the throughput measured."""
-    rows = []
-    for group in groups(result.runs):
-        costs = [run.cost for run in group.runs if run.cost]
-        if costs:
-            price = f"{number(costs[0].price_per_hour)} {costs[0].currency}".strip()
-            thousand = group.spread(lambda run: run.cost.per_1k_requests if run.cost else None)
-            million = group.spread(lambda run: run.cost.per_1m_tokens if run.cost else None)
-            rows.append((way(group), group.load.label, price, spread(thousand, "money"), spread(million, "money")))
-    if not rows:
-        return Table("Cost", (), ())
-    columns = ("way", "load", "an hour", "per 1k requests", "per 1M tokens")
-    table = without_empty_columns(columns, rows, keep=2, nothing=NOTHING)
-    return Table("Cost", table.columns, table.rows, 2)
+def _joined(same: Sequence[Step]) -> Step:
+    requests, executions = sum(step.requests for step in same), sum(step.executions for step in same)
+
+    def average(phase: str) -> float:
+        return float(sum(getattr(step, phase) * step.requests for step in same) / requests) if requests else 0.0
+
+    batch = requests / executions if executions else 0.0
+    return Step(same[0].model, requests, executions, batch, **{phase: average(phase) for phase in PHASES})
 
 
-def goals(result: Result) -> tuple[Goal, ...]:
-    """The goals that `Result.details` holds."""
-    found = []
-    for name, detail in result.details.items():
-        if name.startswith(GOAL) and isinstance(detail, dict):
-            values = {key: _float(detail.get(key)) for key in ("value", "least", "most")}
-            found.append(Goal(name.removeprefix(GOAL), **values))
-    return tuple(found)
+# Cells
 
 
-def goals_table(wanted: Sequence[Goal]) -> Table:
-    """Goals with their verdicts; "not measured" is no verdict."""
-    verdicts = {True: "met", False: "missed", None: "not measured"}
-    rows = tuple((goal.words, verdicts[goal.met], number(goal.value), _wanted(goal)) for goal in wanted)
-    return Table("Goals", ("goal", "verdict", "measured", "wanted"), rows, words=2)
+def _heads(figures: Iterable[Figure]) -> list[str]:
+    return [heading(figure.title, figure.unit) for figure in figures]
 
 
-def published_table(result: Result) -> Table:
-    """Figures of others, by others: never part of a ratio."""
-    rows = tuple(
-        (each.subject, each.load, each.figure, each.source, f"{number(each.value)} {each.unit}".strip())
-        for each in result.published
-    )
-    notes = ("Measured by others on other machines: for orientation, no ratio is taken of them.",) if rows else ()
-    return Table("Published by others", ("what", "load", "figure", "source", "value"), rows, words=4, notes=notes)
+def _cells(group: Group, figures: Iterable[Figure]) -> list[str]:
+    return [spread(group.spread(figure.of), figure.unit) for figure in figures]
 
 
-def details_table(result: Result) -> Table:
-    """What else the command wrote down, goals aside: chosen settings, break-even loads, machines."""
-    rows = []
-    for name, detail in result.details.items():
-        if name.startswith(GOAL) or detail is None:
-            continue
-        parts = detail.items() if isinstance(detail, dict) else [("", detail)]
-        rows += [(f"{name}: {part}" if part else name, _plain(value)) for part, value in parts]
-    return Table("Details", ("what", "value"), tuple(rows), words=2)
+def _times(step: Step) -> list[str]:
+    return [milliseconds(getattr(step, phase)) for phase in PHASES]
 
 
-def machine_table(result: Result) -> Table:
-    """Where it was measured, and with which versions."""
-    machine = result.machine
-    rows = [
-        ("processor", f"{machine.processor}, {machine.cores} cores"),
-        ("memory", size(machine.memory)),
-        ("system", machine.system),
-        *(("GPU", gpu) for gpu in machine.gpus),
-        ("load average at the start", number(machine.load)),
+def _comparison(result: Result, found: Sequence[Group], title: str) -> Table:
+    figures = present(COMPARED[title], result.runs)
+    columns, cells = ["load", "variant"], [[group.load.label, name_of(group)] for group in found]
+    for figure in figures:
+        columns.append(heading(figure.title, figure.unit))
+        with_ratio = bool(result.base) and figure.name in RATIOS
+        if with_ratio:
+            columns.append(f"{figure.title} / {result.base}" if len(result.base) <= SHORT else f"{figure.title} ratio")
+        for row, group in zip(cells, found, strict=True):
+            row.append(spread(group.spread(figure.of), figure.unit))
+            row += [ratio_spread(ratio_of(group, found, result.base, figure))] if with_ratio else []
+    return _without_empty_columns(Table(title, tuple(columns), tuple(map(tuple, cells)), 2))
+
+
+def _best(label: str, held: Best | None) -> tuple[str, ...]:
+    if held is None:
+        return label, "none within the SLO", *[NOTHING] * 7
+
+    def median(of: Callable[[Run], float | None]) -> str:
+        figure = held.group.spread(of)
+        return number(figure.median if figure else None)
+
+    costs = [run.cost for run in held.group.runs if run.cost]
+    price = f"{number(costs[0].price_per_hour)} {costs[0].currency}".strip() if costs else NOTHING
+    figures = [median(FIGURES[name].of) for name in ("throughput a core", "cost 1k", "cost 1m")]
+    rates = (number(held.throughput), median(FIGURES["tokens"].of), percent(held.kept))
+    return label, held.group.load.label, *rates, figures[0], price, *figures[1:]
+
+
+def _without_empty_columns(table: Table) -> Table:
+    wanted = [
+        index
+        for index in range(len(table.columns))
+        if index < table.words or any(row[index] not in ("", NOTHING) for row in table.rows)
     ]
-    if rates := machine.rates:
-        rows += [
-            ("memory read", f"{number(rates.read_bytes / 1e9)} GB/s"),
-            ("fp32 / int8", f"{number(rates.fp32_operations / 1e9)} / {number(rates.int8_operations / 1e9)} GOP/s"),
-        ]
-    rows += [*machine.versions.items()]
-    return Table("Machine", ("what", "value"), tuple(rows), words=2)
-
-
-def warnings(result: Result) -> tuple[str, ...]:
-    """What a reader must know before any figure: failures, then saturation and notes, then what else went on."""
-    found = [(f"{way(group)}, {group.load.label}", group) for group in groups(result.runs)]
-    failures = [f"{name}: {words}" for name, group in found if (words := _failures(group))]
-    busy = result.machine.load > result.machine.cores * BUSY
-    work = [f"The machine had other work at the start (load average {number(result.machine.load)})."] if busy else []
-    return (*failures, *_cautions([group for _, group in found]), *result.notes, *work)
-
-
-def way(group: Group) -> str:
-    """A group's name in tables: the label, and the peer, tool or protocol where the label alone could mislead."""
-    subject = group.subject
-    words = [subject.label or subject.model]
-    if subject.tool not in ("builtin", "peer"):
-        words.append(f"by {subject.tool}")
-    return " ".join(words)
-
-
-def _failures(group: Group) -> str:
-    """How many requests failed and of what, with one message of each kind; empty where none did."""
-    failed = sum(run.requests.failed for run in group.runs)
-    sent = sum(run.requests.sent for run in group.runs)
-    return f"{count(failed)} of {count(sent)} requests failed{_kinds(group.runs)}." if failed else ""
-
-
-def _kinds(runs: Sequence[Run]) -> str:
-    kinds: dict[str, int] = {}
-    words: dict[str, str] = {}
-    for run in runs:
-        for kind, times in run.requests.errors.items():
-            kinds[kind] = kinds.get(kind, 0) + times
-        words |= run.requests.words
-    parts = [_kind(count(times), kind, words.get(kind, "")) for kind, times in kinds.items()]
-    if late := sum(run.requests.timeouts for run in runs):
-        parts.append(_kind(count(late), "timed out", words.get("RequestTimeout", "")))
-    return f": {', '.join(parts)}" if parts else ""
-
-
-def _kind(times: str, kind: str, message: str) -> str:
-    return f"{times} {kind} ({message.rstrip('.')})" if message else f"{times} {kind}"
-
-
-def _cautions(found: Sequence[Group]) -> list[str]:
-    """What else is said of runs; what differs only in its numbers stands once, with the other loads."""
-    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for group in found:
-        for words in (words for run in group.runs for words in _said(run)):
-            alike.setdefault((way(group), NUMBER.sub("", words)), []).append((group.load.label, words))
-    lines = []
-    for (name, _), said in alike.items():
-        load, words = said[0]
-        others = [other for other in dict.fromkeys(load for load, _ in said) if other != load]
-        also = f" Alike: {', '.join(others)}." if others else ""
-        lines.append(f"{name}, {load}: {words.rstrip('.')}.{also}")
-    return lines
-
-
-def _said(run: Run) -> list[str]:
-    return [
-        *([run.client.saturated] if run.client and run.client.saturated else []),
-        *(["interrupted: figures are of what was done until then."] if run.interrupted else []),
-        *(["did not become stable."] if run.stable is False else []),
-        *run.notes,
-    ]
+    rows = tuple(tuple(row[index] for index in wanted) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[index] for index in wanted), rows=rows)
 
 
 def _answered(group: Group) -> str:
-    succeeded = sum(run.requests.succeeded for run in group.runs)
-    sent = sum(run.requests.sent for run in group.runs)
+    succeeded, sent = (sum(getattr(run.requests, name) for run in group.runs) for name in ("succeeded", "sent"))
     return count(sent) if succeeded == sent else f"{count(succeeded)} of {count(sent)}"
 
 
@@ -249,28 +281,58 @@ def _rounds(found: Sequence[Group]) -> tuple[str, ...]:
     return (f"Medians of {most} rounds (least–most).",) if most > 1 else ()
 
 
-def _joined(same: Sequence[Step]) -> Step:
-    requests, executions = sum(step.requests for step in same), sum(step.executions for step in same)
-
-    def average(part: str) -> float:
-        return float(sum(getattr(step, part) * step.requests for step in same) / requests) if requests else 0.0
-
-    parts = {part: average(part) for part in ("queue", "input", "infer", "output")}
-    batch = requests / executions if executions else 0.0
-    return Step(same[0].model, requests, executions, batch, **parts)
-
-
-def _wanted(goal: Goal) -> str:
-    least = [f"≥ {number(goal.least)}"] if goal.least is not None else []
-    most = [f"≤ {number(goal.most)}"] if goal.most is not None else []
-    return ", ".join([*least, *most])
-
-
-def _plain(value: Scalar | list[Scalar]) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value))
-    return number(value) if isinstance(value, float) else str(value)
+def _failures(runs: Sequence[Run]) -> str:
+    """How many requests failed and of what, with one message of each kind; empty where none did."""
+    kinds: dict[str, int] = {}
+    messages: dict[str, str] = {}
+    for run in runs:
+        for kind, times in (*run.requests.errors.items(), ("timed out", run.requests.timeouts)):
+            kinds[kind] = kinds.get(kind, 0) + times
+        messages |= run.requests.words
+    messages["timed out"] = messages.get("RequestTimeout", "")
+    parts = [
+        f"{count(times)} {kind}" + (f" ({messages[kind].rstrip('.')})" if messages.get(kind) else "")
+        for kind, times in kinds.items()
+        if times
+    ]
+    failed, sent = sum(run.requests.failed for run in runs), sum(run.requests.sent for run in runs)
+    return f"{count(failed)} of {count(sent)} requests failed{': ' * bool(parts)}{', '.join(parts)}." if failed else ""
 
 
-def _float(value: Scalar | None) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+def _cautions(found: Sequence[Group]) -> list[str]:
+    """The notes of runs; those that differ only in their numbers stand once, with the other loads."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for group in found:
+        for note in (note for run in group.runs for note in _notes(run)):
+            alike.setdefault((name_of(group), NUMBER.sub("", note)), []).append((group.load.label, note))
+    lines = []
+    for (name, _), notes in alike.items():
+        load, note = notes[0]
+        others = [other for other in dict.fromkeys(load for load, _ in notes) if other != load]
+        also = f" Alike: {', '.join(others)}." if others else ""
+        lines.append(f"{name}, {load}: {note.rstrip('.')}.{also}")
+    return lines
+
+
+def _notes(run: Run) -> list[str]:
+    return [
+        *([run.client.saturated] if run.client and run.client.saturated else []),
+        *(["interrupted: figures are of what was done until then."] if run.interrupted else []),
+        *(["did not become stable."] if run.stable is False else []),
+        *run.notes,
+    ]
+
+
+def _line(row: Sequence[str], widths: Sequence[int], words: int) -> str:
+    padded = []
+    for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        space = " " * (width - _width(cell))
+        padded.append(cell + space if index < words else space + cell)
+    return "  ".join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """The cells that `text` takes on a terminal: East Asian characters take two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )

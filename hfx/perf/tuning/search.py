@@ -1,91 +1,135 @@
-"""The search: Optuna proposes, short measurements come before long ones, and the budget ends it.
+"""The search: Optuna proposes, short measurements come before long ones, and a budget of seconds ends it.
 
 One objective, because Optuna prunes only then: what is done within the SLO, by a TPE sampler and asynchronous
-successive halving (a trial's server is started once; the next, longer measurement is made while it runs). The front of
-throughput against latency is taken from all trials afterwards, which costs nothing. Knows no server: a trial is opened
-by the caller.
+successive halving. A trial's server is started once; the next, longer measurement is made while it runs.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import optuna
 
 from hfx.errors import HfxError
 from hfx.perf.results import Run
-from hfx.perf.tuning.pace import FACTOR, RUNGS, Clock
 from hfx.perf.tuning.score import score
 from hfx.perf.tuning.space import Settings
-from hfx.perf.tuning.study import Study, Trial
+from hfx.perf.tuning.study import FACTOR, Study, Trial
 
-STALE = 100  # random proposals in turn that were tried: there is nothing new
+RUNGS = 3  # measurements of a trial, each FACTOR times as long as the one before
+SHORTEST, FIRST, LONGEST = 0.5, 1.0, 10.0  # seconds: of any measurement; of the first look; of the longest measurement
+SLOW_LONGEST = 30.0  # seconds of the longest measurement of requests that take seconds
+REQUESTS = 20  # that the shortest measurement has to hold
+PROOF_SHARE, TRIAL_SHARE = 0.25, 0.05  # of the budget: for the proof's measurements, and for those of one whole trial
 
 Measure = Callable[[float], tuple[Run, ...]]  # seconds of each load -> a run of each
 Open = Callable[[str, Settings], AbstractContextManager[Measure]]
 
 
-def first(study: Study, clock: Clock, measure: Measure) -> Trial:
+@dataclass(frozen=True)
+class Budget:
+    """How a budget is spent, in seconds.
+
+    `seconds` is the longest measurement of each of `loads`, `overhead` what a server's start and end take, `margin`
+    what goes on around a measurement (warm-up, last answers, the server's figures), `rounds` those of the proof.
+    """
+
+    seconds: float
+    loads: int
+    rounds: int
+    overhead: float
+    margin: float
+
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        """The lengths of a trial's measurements in turn."""
+        return tuple(max(SHORTEST, self.seconds / FACTOR ** (RUNGS - 1 - n)) for n in range(RUNGS))
+
+    @property
+    def proof(self) -> float:
+        """What the proof takes: of two candidates, under the best load of each."""
+        return 2 * self.overhead + 2 * self.rounds * min(self.loads, 2) * (self.seconds + self.margin)
+
+    @property
+    def least(self) -> float:
+        """The smallest total: a first look, two trials, and the proof."""
+        trial = self.overhead + sum(map(self.measurement, range(RUNGS)))
+        return self.overhead + self.loads * FIRST + 2 * trial + self.proof
+
+    def measurement(self, rung: int) -> float:
+        """What one of a trial's measurements takes."""
+        return self.loads * (self.rungs[rung] + self.margin)
+
+    def allows(self, rung: int, until: float, overhead: float = 0.0) -> bool:
+        """Whether a measurement, after `overhead`, ends before `until` (time.monotonic)."""
+        return time.monotonic() + overhead + self.measurement(rung) <= until
+
+
+def budget(runs: Sequence[Run], overhead: float, margin: float, total: float, rounds: int) -> Budget:
+    """The budget of `total` seconds, where FIRST seconds of each load gave `runs`. Its `least` may exceed `total`.
+
+    Slow requests lengthen the measurements where the total allows it.
+    """
+    loads = len(runs)
+    whole_trial = sum(FACTOR**-n for n in range(RUNGS))
+    affordable = min(PROOF_SHARE * total / (2 * rounds * min(loads, 2)), TRIAL_SHARE * total / (loads * whole_trial))
+    usual = max(FIRST, min(LONGEST, affordable))
+    slow = min(FACTOR ** (RUNGS - 1) * REQUESTS / min(run.throughput for run in runs), SLOW_LONGEST)
+    budgets = [Budget(length, loads, rounds, overhead, margin) for length in (max(usual, slow), usual, FIRST)]
+    return next((each for each in budgets if each.least <= total), budgets[-1])
+
+
+def first(study: Study, budget: Budget, measure: Measure) -> Trial:
     """Measure what is published, in full length, on a server that runs already. Raises what goes wrong."""
-    proposal = _proposal(study)
+    proposal = study.ask()
     assert proposal is not None and study.space.settings(proposal.params) == study.space.old
-    return _measured(study, proposal, clock, lambda label, settings: nullcontext(measure))[0]
+    return _measured(study, proposal, budget, math.inf, lambda label, settings: nullcontext(measure))
 
 
-def search(study: Study, clock: Clock, open_trial: Open, most: float = math.inf) -> Iterator[Trial]:
-    """Measure one proposal after the other, until the time, the choices or so many trials in all are used up.
+def search(
+    study: Study, budget: Budget, until: float, open_trial: Open, max_trials: float = math.inf
+) -> Iterator[Trial]:
+    """Measure one proposal after the other, until the time, the choices or `max_trials` in all are used up.
 
     Each trial is in the study when it is yielded. An HfxError while it is measured is its failure; an interrupt leaves
     it to be measured again.
     """
-    overhead = clock.pace.overhead
-    while len(study.trials) < min(most, study.space.size) and clock.allows_trial(overhead):
-        proposal = _proposal(study)
+    overhead = budget.overhead
+    while len(study.trials) < min(max_trials, study.space.size) and budget.allows(0, until, overhead):
+        proposal = study.ask()
         if proposal is None:
             return
         began = time.monotonic()
-        trial, measured = _measured(study, proposal, clock, open_trial)
-        overhead = max(overhead, time.monotonic() - began - measured)
+        trial = _measured(study, proposal, budget, until, open_trial)
+        overhead = max(overhead, time.monotonic() - began - sum(map(budget.measurement, range(RUNGS))))
         yield trial
 
 
-def _proposal(study: Study) -> optuna.Trial | None:
-    """The next settings that were not tried; None where only such are left."""
-    found = study.ask(at_random=False)
-    for _ in range(STALE):
-        if found is not None:
-            break
-        found = study.ask(at_random=True)
-    return found
-
-
-def _measured(study: Study, proposal: optuna.Trial, clock: Clock, open_trial: Open) -> tuple[Trial, float]:
-    """The trial, and the seconds that were spent on measurements."""
+def _measured(study: Study, proposal: optuna.Trial, budget: Budget, until: float, open_trial: Open) -> Trial:
     settings = study.space.settings(proposal.params)
-    whole = study.old is None  # what is published is never given up
-    spent, runs = 0.0, tuple[Run, ...]()
+    is_first = study.old is None  # what is published is never pruned, and must be measurable
+    runs = tuple[Run, ...]()
     try:
         with open_trial(study.next_label(settings), settings) as measure:
-            for rung, seconds in enumerate(clock.pace.rungs):
-                began = time.monotonic()
+            for rung, seconds in enumerate(budget.rungs):
                 runs = uninterrupted(measure(seconds))
-                spent += time.monotonic() - began
                 proposal.report(score(runs).value, FACTOR**rung)
-                more = rung < RUNGS - 1
-                if more and not whole and (proposal.should_prune() or not clock.allows(rung + 1)):
-                    return study.keep(proposal, "pruned", runs), spent
-        return study.keep(proposal, "complete", runs), spent
+                more = rung < RUNGS - 1 and not is_first
+                if more and (proposal.should_prune() or not budget.allows(rung + 1, until)):
+                    return study.keep(proposal, "pruned", runs)
+        return study.keep(proposal, "complete", runs)
     except HfxError as error:
-        if whole:
-            raise  # what is published can't be measured: there is nothing to hold others against
-        return study.keep(proposal, "failed", (), error.message), spent
+        if is_first:
+            raise
+        return study.keep(proposal, "failed", (), error.message)
 
 
 def uninterrupted(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """RUNS, all in full length. Raises KeyboardInterrupt where one was ended early: its figures are not used."""
+    """`runs`, all in full length. Raises KeyboardInterrupt where one was ended early: its figures are not used."""
     if any(run.interrupted for run in runs):
         raise KeyboardInterrupt
     return runs

@@ -1,80 +1,150 @@
-"""Tuning from end to end: a pace for the budget, the search, the final proof, and the change of what is published.
-
-Owns the order of these and the Result. How each is done stands beside it.
-"""
+"""Tuning from end to end: a budget, the search, the final proof, and the change of what is published."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hfx.errors import LoadFailed, UsageError
 from hfx.manifest import Manifest
 from hfx.perf import cache
-from hfx.perf.compare.side import Session
-from hfx.perf.load import Closed, Plan
+from hfx.perf.compare import candidates
+from hfx.perf.compare.candidates import Candidate, Case, Session, served
+from hfx.perf.load import Closed, Limits, Plan
+from hfx.perf.measuring import MeasureSpec
+from hfx.perf.results import Machine, Result, Run
+from hfx.perf.results.schema import Scalar
 from hfx.perf.tuning import study as studies
-from hfx.perf.tuning.outcome import Findings, Wish, line
-from hfx.perf.tuning.pace import LEAST, STOP, Clock, Pace, pace
-from hfx.perf.tuning.proof import FINAL, Proof, prove
+from hfx.perf.tuning.proof import FINAL, ROUNDS, Proof, prove
 from hfx.perf.tuning.score import p99, rate, score, share
-from hfx.perf.tuning.search import Measure, Open, first, search, uninterrupted
-from hfx.perf.tuning.serving import MADE_BY, Bench
-from hfx.perf.tuning.settings import current, words
+from hfx.perf.tuning.search import FIRST, Budget, Measure, Open, budget, first, search, uninterrupted
+from hfx.perf.tuning.settings import MODEL, current, edits, words
 from hfx.perf.tuning.space import Settings, space
 from hfx.perf.tuning.study import PUBLISHED, Study, Trial
 from hfx.repository.catalog import model
-from hfx.repository.edit import change, scratch
+from hfx.repository.edit import Edit, change, changed_copy, scratch
 from hfx.strict_json import Json
 
-PACE = ("seconds", "overhead", "margin")  # what the study keeps of it
+MADE_BY = "hfx tune"
+STOP_SECONDS = 1.5  # that a server takes to end: it looks once a second
+WARMUP_SHARE, WARMUP_SECONDS = 0.2, 0.5  # before a measurement that follows another load, or a server's start
 
 
-def tune(wish: Wish, findings: Findings, session: Session) -> None:
-    """Fill FINDINGS. An interrupt leaves the study on disk: the same call goes on with it.
+@dataclass(frozen=True)
+class TuneSpec:
+    """What is to be tuned, and what it may cost.
+
+    `budget` is seconds; `only` limits the settings, `max_trials` their number; without a `study` the trials are kept
+    until the search is done.
+    """
+
+    repository: Path
+    name: str
+    device: str
+    plans: tuple[Plan, ...]
+    measure: MeasureSpec
+    budget: float
+    only: tuple[str, ...] = ()
+    rounds: int = ROUNDS
+    max_trials: float = math.inf
+    study: Path | None = None
+    seed: int = 0
+    apply: bool = False
+    command: str = MADE_BY
+
+
+@dataclass
+class Findings:
+    """What is known so far: enough for a result at any moment."""
+
+    old: Settings = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    best: Trial | None = None
+    proof: Proof | None = None
+    verdict: str = ""
+    applied: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
+    """Fill `findings`. An interrupt leaves the study on disk: the same call goes on with it.
 
     Raises UsageError (nothing to choose, a budget for fewer than two trials), LoadFailed where nothing keeps the SLO,
     and what a server raises that does not even serve the published model.
     """
     begin = time.monotonic()
-    manifest = model(wish.repository, wish.name)
-    choices = space(wish.repository, manifest, wish.device, os.cpu_count() or 1, wish.only, callers(wish.plans))
+    manifest = model(spec.repository, spec.name)
+    choices = space(spec.repository, manifest, spec.device, os.cpu_count() or 1, spec.only, max_callers(spec.plans))
     findings.old = choices.old
+    path = spec.study or cache.root() / "tune.db"
     with (
-        scratch(wish.repository, wish.name) as folder,
-        studies.opened(study_file(wish), identity(wish, manifest), choices, wish.seed, wish.study is not None) as study,
+        scratch(spec.repository, spec.name) as folder,
+        studies.opened(path, identity(spec, manifest), choices, spec.seed, spec.study is not None) as study,
     ):
-        bench = Bench(wish.repository, wish.name, wish.device, wish.order, folder / "copies", session, choices.old)
+        copies = Copies(spec, folder / "copies", session, choices.old)
         if study.trials:
             session.say(f"Going on with {len(study.trials)} trials of an earlier search")
-        opener = _opener(wish, bench)
-        clock = _begun(wish, study, opener, begin)
+        planned = _planned(spec, study, copies.opened)
+        until = begin + spec.budget - planned.proof
         findings.trials = study.trials
         session.say(line(findings.trials[0]))
-        for trial in search(study, clock, opener, wish.trials):
+        for trial in search(study, planned, until, copies.opened, spec.max_trials):
             findings.trials.append(trial)
             session.say(line(trial))
-        _judge(wish, findings, study, bench, clock)
-        study.note(studies.DONE, True)
+        _judge(spec, findings, study, copies, planned, begin + spec.budget)
 
 
-def _judge(wish: Wish, findings: Findings, study: Study, bench: Bench, clock: Clock) -> None:
-    """The best trial, its proof, and what follows from it."""
-    old, findings.best = study.old, best(findings.trials)
-    if old is None or findings.best == old:
-        findings.verdict = "No settings were better than those that are published: they stay."
-        return
-    bench.session.say(f"Proof: {findings.best.label} against what is published, {wish.rounds} rounds")
-    sides = [bench.side(trial.label, trial.settings) for trial in (old, findings.best)]
-    cases = [bench.case(plan, clock.pace.seconds, FINAL) for plan in _loads(wish, (old, findings.best))]
-    findings.proof = prove(sides, cases, wish.rounds, bench.session, clock.until + clock.pace.proof)
-    findings.verdict = findings.proof.words
-    if findings.proof.proven and wish.apply:
-        findings.applied = apply(wish, findings.best, findings.proof, bench)
+@dataclass(frozen=True)
+class Copies:
+    """Changed copies of the published model in `folder`, each on a Triton of its own while it is measured."""
+
+    spec: TuneSpec
+    folder: Path
+    session: Session
+    published: Settings
+
+    @contextmanager
+    def opened(self, label: str, settings: Settings) -> Iterator[Measure]:
+        """A copy with `settings`, served: seconds of each load -> a run of each."""
+        with self.candidate(label, settings).opened(self.session) as measure:
+            yield lambda seconds: tuple(measure(self.case(plan, seconds), 0) for plan in self.spec.plans)
+
+    def candidate(self, label: str, settings: Settings) -> Candidate:
+        """The model with `settings`. Its runs name the settings that are not the published ones."""
+        spec, (name, changes) = self.spec, self.edits(settings)
+        other = {key: value for key, value in settings.items() if value != self.published.get(key)}
+        copy = self.folder / label.replace(" ", "-")
+
+        @contextmanager
+        def opened(session: Session) -> Iterator[candidates.Measure]:
+            try:
+                changed_copy(spec.repository, name, changes, copy, MADE_BY)
+                with served(label, copy, name, spec.device, other).opened(session) as measure:
+                    yield measure
+            finally:
+                shutil.rmtree(copy, ignore_errors=True)
+
+        return Candidate(label, opened, candidates.memory_needed(model(spec.repository, name), spec.device))
+
+    def edits(self, settings: Settings) -> tuple[str, tuple[Edit, ...]]:
+        """The model that `settings` choose, and how it is to be changed."""
+        spec, name = self.spec, str(settings.get(MODEL, self.spec.name))
+        numbers = {key: int(value) for key, value in settings.items() if key != MODEL}
+        return name, edits(spec.repository, model(spec.repository, name), numbers, spec.device)
+
+    def case(self, plan: Plan, seconds: float, name: str = "") -> Case:
+        """A load for so many seconds."""
+        warmup = min(WARMUP_SECONDS, WARMUP_SHARE * seconds)
+        limits = Limits(seconds=seconds, warmup_seconds=warmup, timeout=self.spec.measure.limits.timeout)
+        return Case(plan, replace(self.spec.measure, limits=limits), name)
 
 
 def best(trials: Sequence[Trial]) -> Trial:
@@ -95,86 +165,125 @@ def best(trials: Sequence[Trial]) -> Trial:
     return found
 
 
-def apply(wish: Wish, chosen: Trial, proof: Proof, bench: Bench) -> str:
-    """Write the chosen settings into the published model, and say where."""
-    name, edits = bench.edits(chosen.settings)
+def max_callers(plans: Sequence[Plan]) -> int | None:
+    """The most requests at a time; None where requests come whether others are answered or not."""
+    closed = [plan.callers for plan in plans if isinstance(plan, Closed)]
+    return max(closed) if len(closed) == len(plans) else None
+
+
+def identity(spec: TuneSpec, manifest: Manifest) -> Mapping[str, object]:
+    """All but the choices that makes trials comparable: the model as it is, the load, the machine's cores."""
+    requests, slo = spec.measure.asks, spec.measure.slo
+    return {
+        "model": manifest.name,
+        "files": {path: entry.sha256 for path, entry in manifest.files.items() if not path.endswith(".pbtxt")},
+        "settings": current(spec.repository, manifest, spec.device),
+        "device": spec.device,
+        "loads": [plan.load(requests.words, "").label for plan in spec.plans],
+        "data": hashlib.sha256(repr(requests.items).encode()).hexdigest(),
+        "slo": slo.text if slo else "",
+        "stream": spec.measure.stream,
+        "cores": os.cpu_count(),
+    }
+
+
+def line(trial: Trial) -> str:
+    """A trial in a line."""
+    if not trial.runs:
+        return f"{trial.label} failed: {' '.join(trial.reason.split())}"
+    top = score(trial.runs)
+    kept = "" if top.kept else f", {100 * share(top.run):.0f} % as wanted"
+    early = " (stopped early)" if trial.state == "pruned" else ""
+    figures = f"{rate(top.run):.4g}/s, p99 {p99(top.run):.3g} ms{kept}"
+    return f"{trial.label}{early}: {figures}: {words(trial.settings)}"
+
+
+def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
+    """`findings` as a result file."""
+    runs: list[Run] = [run for trial in findings.trials for run in trial.runs]
+    failed = [trial for trial in findings.trials if trial.state == "failed"]
+    notes = [f"{trial.label} ({words(trial.settings)}) failed: {' '.join(trial.reason.split())}" for trial in failed]
+    best_label, proof = findings.best.label if findings.best else "", findings.proof
+    proven = proof is not None and proof.proven
+    details: dict[str, Scalar | list[Scalar] | dict[str, Scalar] | None] = {
+        "best": best_label,
+        "chosen": best_label if proven else PUBLISHED,
+        "published": dict(findings.old),
+        "settings": dict(findings.best.settings if proven and findings.best else findings.old),
+        "proven": proven,
+        "verdict": findings.verdict,
+        "gain": proof.gain.median if proof and proof.gain else None,
+        "noise": proof.noise if proof else None,
+        "applied": findings.applied,
+        "trials": len(findings.trials),
+        "stopped early": [trial.label for trial in findings.trials if trial.state == "pruned"],
+        "failed": len(failed),
+    }
+    return Result(
+        kind="tune",
+        title=f"Tuning {spec.name} on {spec.device.upper()}",
+        command=spec.command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine,
+        runs=(*runs, *(proof.runs if proof else ())),
+        base=PUBLISHED,
+        notes=(*notes, *findings.notes, *(proof.notes if proof else ())),
+        details=details,
+    )
+
+
+def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
+    """The budget, by a first look at what is published, which is the first trial too."""
+    names = ("seconds", "overhead", "margin")
+    if study.old is not None:
+        seconds, overhead, margin = (float(study.notes[name]) for name in names)
+        return Budget(seconds, len(spec.plans), spec.rounds, overhead, margin)
+    began = time.monotonic()
+    with open_trial(PUBLISHED, study.space.old) as measure:
+        overhead, began = time.monotonic() - began + STOP_SECONDS, time.monotonic()
+        runs = uninterrupted(measure(FIRST))
+        margin = max(0.0, (time.monotonic() - began) / len(runs) - FIRST)
+        planned = budget(runs, overhead, margin, spec.budget, spec.rounds)
+        if planned.least > spec.budget:
+            raise UsageError(
+                f"A budget of {spec.budget:g} s is too small for two trials and the proof: starting the server takes "
+                f"{overhead:.1f} s, a measurement {planned.seconds:.1f} s.",
+                f"Give at least --budget {planned.least + 1:.0f}s, or fewer loads.",
+            )
+        for name, value in zip(names, (planned.seconds, overhead, margin), strict=True):
+            study.note(name, value)
+        first(study, planned, measure)
+    return planned
+
+
+def _judge(spec: TuneSpec, findings: Findings, study: Study, copies: Copies, planned: Budget, until: float) -> None:
+    """The best trial, its proof, and what follows from it."""
+    old, findings.best = study.old, best(findings.trials)
+    if old is None or findings.best == old:
+        findings.verdict = "No settings were better than those that are published: they stay."
+        return
+    copies.session.say(f"Proof: {findings.best.label} against what is published, {spec.rounds} rounds")
+    pair = (old, findings.best)
+    best_loads = {score(trial.runs).run.load.label for trial in pair}
+    plans = [plan for plan in spec.plans if plan.load("", "").label in best_loads]
+    cases = [copies.case(plan, planned.seconds, FINAL) for plan in plans]
+    both = [copies.candidate(trial.label, trial.settings) for trial in pair]
+    findings.proof = prove(both, cases, spec.rounds, copies.session, until)
+    findings.verdict = findings.proof.verdict
+    if findings.proof.proven and spec.apply:
+        findings.applied = _apply(spec, findings.best, findings.proof, copies)
+
+
+def _apply(spec: TuneSpec, chosen: Trial, proof: Proof, copies: Copies) -> str:
+    """Write the chosen settings into the published model, and return its name."""
+    name, changes = copies.edits(chosen.settings)
     assert proof.gain is not None
     record: dict[str, Json] = {
         "gain": proof.gain.median,
         "rounds": proof.gain.rounds,
         "load": score(chosen.runs).run.load.label,
-        "slo": wish.order.slo.text if wish.order.slo else "",
+        "slo": spec.measure.slo.text if spec.measure.slo else "",
         "cores": os.cpu_count() or 1,
     }
-    change(wish.repository, name, edits, f"{MADE_BY} {wish.name}", record)
+    change(spec.repository, name, changes, f"{MADE_BY} {spec.name}", record)
     return name
-
-
-def study_file(wish: Wish) -> Path:
-    """Where the trials are kept: one file for all searches of this user, unless one is named."""
-    return wish.study or cache.root() / "tune.db"
-
-
-def callers(plans: Sequence[Plan]) -> int | None:
-    """The most requests at a time; None where nobody waits for answers."""
-    closed = [plan.callers for plan in plans if isinstance(plan, Closed)]
-    return max(closed) if len(closed) == len(plans) else None
-
-
-def identity(wish: Wish, manifest: Manifest) -> Mapping[str, object]:
-    """All but the choices that makes trials comparable: the model as it is, the load, the machine's cores."""
-    order = wish.order
-    return {
-        "model": manifest.name,
-        "files": {path: entry.sha256 for path, entry in manifest.files.items() if not path.endswith(".pbtxt")},
-        "settings": current(wish.repository, manifest, wish.device),
-        "device": wish.device,
-        "loads": [plan.load(order.asks.words, "").label for plan in wish.plans],
-        "data": hashlib.sha256(repr(order.asks.items).encode()).hexdigest(),
-        "slo": order.slo.text if order.slo else "",
-        "stream": order.stream,
-        "cores": os.cpu_count(),
-    }
-
-
-def _opener(wish: Wish, bench: Bench) -> Open:
-    @contextmanager
-    def opened(label: str, settings: Settings) -> Iterator[Measure]:
-        with bench.side(label, settings).opened(bench.session) as measure:
-            yield lambda seconds: tuple(measure(bench.case(plan, seconds), 0) for plan in wish.plans)
-
-    return opened
-
-
-def _begun(wish: Wish, study: Study, opener: Open, begin: float) -> Clock:
-    """The clock of the search: the pace follows from a first look at what is published, which is the first trial."""
-    if study.old is not None:
-        seconds, overhead, margin = (float(study.noted(name)) for name in PACE)
-        return _clock(wish, Pace(seconds, len(wish.plans), wish.rounds, overhead, margin), begin)
-    began = time.monotonic()
-    with opener(PUBLISHED, study.space.old) as measure:
-        overhead, began = time.monotonic() - began + STOP, time.monotonic()
-        runs = uninterrupted(measure(LEAST))
-        margin = max(0.0, (time.monotonic() - began) / len(runs) - LEAST)
-        found = pace(runs, overhead, margin, wish.budget, wish.rounds)
-        if found.least > wish.budget:
-            raise UsageError(
-                f"A budget of {wish.budget:g} s is too small for two trials and the proof: starting the server takes "
-                f"{found.overhead:.1f} s, a measurement {found.seconds:.1f} s.",
-                f"Give at least --budget {found.least + 1:.0f}s, or fewer loads.",
-            )
-        for name, value in zip(PACE, (found.seconds, overhead, margin), strict=True):
-            study.note(name, value)
-        clock = _clock(wish, found, begin)
-        first(study, clock, measure)
-    return clock
-
-
-def _clock(wish: Wish, found: Pace, begin: float) -> Clock:
-    return Clock(found, begin + wish.budget - found.proof)
-
-
-def _loads(wish: Wish, sides: Sequence[Trial]) -> list[Plan]:
-    """Those of the asked loads that a side held best."""
-    best_of = {score(trial.runs).run.load.label for trial in sides}
-    return [plan for plan in wish.plans if plan.load("", "").label in best_of]

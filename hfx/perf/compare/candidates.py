@@ -1,0 +1,205 @@
+"""Candidates of a comparison: models on a Triton of their own, or on servers that run already."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hfx.client.address import parse_address
+from hfx.errors import RepositoryError, ServerError, UsageError
+from hfx.manifest import Manifest
+from hfx.metadata import ModelMetadata, TensorMetadata
+from hfx.perf.load import Plan
+from hfx.perf.measuring import MeasureSpec, Target, Watch, measure, server_target
+from hfx.perf.results import Run
+from hfx.perf.results.schema import Scalar
+from hfx.perf.server import gpus
+from hfx.repository.catalog import model
+from hfx.repository.config import MAX_CONFIG_BYTES, parse_config
+from hfx.strict_json import read_text
+from hfx.triton import EmbeddedServer
+from hfx.triton.server import DEVICES
+
+SERVER_BYTES = 512 << 20  # of a Triton with its Python processes, without weights
+WEIGHTS_FACTOR = 2.0  # a runtime that rearranges weights holds them twice while it loads
+
+
+@dataclass(frozen=True)
+class CompareSpec:
+    """The model `name` in the candidates of one `kind` (an option of the command), as `values` name them."""
+
+    name: str
+    kind: str
+    values: tuple[str, ...]
+    repository: Path = Path("model_repository")
+    device: str = "cpu"
+    checkpoint: str = ""
+    max_drop: float | None = None
+
+    def __post_init__(self) -> None:
+        for option, value, kinds in (
+            ("--checkpoint", self.checkpoint, ("precisions",)),
+            ("--max-drop", self.max_drop, ("precisions",)),
+            ("--device", self.device != "cpu", ("precisions", "variants")),
+        ):
+            if value and self.kind not in kinds:
+                known = " and ".join(f"--{kind}" for kind in kinds)
+                raise UsageError(f"{option} is about {known}.", f"Leave it out of --{self.kind}.")
+
+    @property
+    def title(self) -> str:
+        """The title of the result."""
+        return f"{self.name}: {self.kind} {' '.join(self.values)}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A load that every candidate gets."""
+
+    plan: Plan
+    spec: MeasureSpec
+    name: str = ""
+
+    @property
+    def load_label(self) -> str:
+        """The load in tables and notes."""
+        return self.plan.load("", "", self.name).label
+
+
+@dataclass(frozen=True)
+class Session:
+    """What all measurements of a command share.
+
+    `show` begins a measurement by its title and returns the watcher of its progress, `say` prints other steps, `stop`
+    ends everything early.
+    """
+
+    show: Callable[[str], Watch] = lambda title: lambda progress: None
+    say: Callable[[str], None] = lambda line: None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+Measure = Callable[[Case, int], Run]  # a load, and the number of the round from 0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is measured under the name `label`; `opened` starts it for as long as its context lasts.
+
+    `memory` is roughly what it needs meanwhile, in bytes; 0 where it runs anyway, or elsewhere.
+    """
+
+    label: str
+    opened: Callable[[Session], AbstractContextManager[Measure]]
+    memory: int = 0
+
+
+def served(
+    label: str, repository: Path, name: str, device: str = "cpu", settings: Mapping[str, Scalar] | None = None
+) -> Candidate:
+    """The published model `name` on a Triton of its own. Raises ModelMissing and ModelCorrupt."""
+    manifest = model(repository, name)
+
+    @contextmanager
+    def opened(session: Session) -> Iterator[Measure]:
+        precision = precision_on(manifest, device)
+        if precision is None:
+            raise RepositoryError(f"{name} was not built for {device.upper()}", "Export it with --device both.")
+        if device == "gpu" and not gpus.look():
+            raise ServerError("this machine has no GPU that nvidia-smi knows of", "Measure it on one that has.")
+        session.say(f"Starting {label}")
+        with EmbeddedServer(repository, device=device, models=[name]) as server:
+            target = replace(server_target(server, name, precision), task=str(manifest.task))
+            yield _measuring(target, label, settings or {}, session)
+
+    return Candidate(label, opened, memory_needed(manifest, device))
+
+
+def running(label: str, target: Target) -> Candidate:
+    """A model on a server that runs already, here or elsewhere."""
+
+    @contextmanager
+    def opened(session: Session) -> Iterator[Measure]:
+        yield _measuring(target, label, {}, session)
+
+    return Candidate(label, opened)
+
+
+def parse_devices(text: str) -> tuple[str, ...]:
+    """The devices in "cpu,gpu". Raises UsageError."""
+    devices = tuple(part.strip() for part in text.split(","))
+    if len(set(devices)) < len(devices) or not set(devices) <= set(DEVICES):
+        raise UsageError(f"--devices {text!r} can't be compared.", f"Give {','.join(DEVICES)}.")
+    return devices
+
+
+def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
+    """The model `name` on each server of texts such as "gpu=host:8001", by label.
+
+    A label that is a device's name says what the server runs on. Raises UsageError.
+    """
+    targets: dict[str, Target] = {}
+    for text in texts:
+        label, _, url = (part.strip() for part in text.partition("="))
+        if not label or not url:
+            raise UsageError(f"--target {text!r} is no server.", "Give LABEL=HOST:PORT of its gRPC API.")
+        if label in targets:
+            raise UsageError(f"--target gives {label!r} twice.", "Give each server a label of its own.")
+        if parse_address(url).protocol != "grpc":
+            raise UsageError(f"{url} is an HTTP address.", "Give the gRPC port's as HOST:PORT.")
+        targets[label] = Target(name, url, device=label if label in DEVICES else "")
+    return targets
+
+
+def metadata(repository: Path, name: str) -> ModelMetadata:
+    """What a published model takes and gives, as its server would say. Raises ModelMissing and ModelCorrupt."""
+    manifest = model(repository, name)
+    config = parse_config(read_text(repository / name / "config.pbtxt", MAX_CONFIG_BYTES))
+    inputs, outputs = (tuple(map(_tensor, tensors)) for tensors in (config.input, config.output))
+    return ModelMetadata(name, inputs, outputs, str(manifest.task))
+
+
+def precision_on(manifest: Manifest, device: str) -> str | None:
+    """The precision of the model's files for `device`, None where it has none."""
+    return manifest.precision.gpu if device == "gpu" else manifest.precision.cpu
+
+
+def memory_needed(manifest: Manifest, device: str) -> int:
+    """Roughly the bytes that a server of the model takes: the files of the other device are not loaded."""
+    other = "gpu" if device == "cpu" else "cpu"
+    half = device == "cpu" and manifest.precision.cpu != "fp16"
+    loaded = (
+        entry.size
+        for path, entry in manifest.files.items()
+        if f"/{other}/" not in path and not (half and ".fp16." in path)
+    )
+    return SERVER_BYTES + round(WEIGHTS_FACTOR * sum(loaded))
+
+
+def _measuring(target: Target, label: str, settings: Mapping[str, Scalar], session: Session) -> Measure:
+    def measured(case: Case, number: int) -> Run:
+        watch = session.show(f"{label}, {case.load_label}, round {number + 1}")
+        return measure(
+            target,
+            case.plan,
+            case.spec,
+            label=label,
+            round=number,
+            case=case.name,
+            settings=settings,
+            watch=watch,
+            stop=session.stop,
+        )
+
+    return measured
+
+
+def _tensor(spec: Any) -> TensorMetadata:
+    """A tensor of a configuration, by the names of the protocol: TYPE_STRING is BYTES there."""
+    field = spec.DESCRIPTOR.fields_by_name["data_type"]
+    kind = field.enum_type.values_by_number[spec.data_type].name.removeprefix("TYPE_")
+    return TensorMetadata(spec.name, "BYTES" if kind == "STRING" else kind, tuple(spec.dims))

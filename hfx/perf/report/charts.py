@@ -1,0 +1,361 @@
+"""The charts of a result, as Vega-Lite specifications of one theme; a chart without data is not drawn.
+
+Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), which people with any colour vision can tell apart.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import altair as alt
+
+from hfx.perf.report import trials as tuning
+from hfx.perf.report.figures import FIGURES, Figure, main
+from hfx.perf.report.numbers import number, ratio
+from hfx.perf.report.tables import PHASES, by_load, load_key, name_of, ratio_of, steps
+from hfx.perf.results import Group, Load, Result, cumulative, groups, merged
+
+LIGHT = {
+    "paper": "#ffffff", "ink": "#1b1f24", "soft": "#57606a", "faint": "#d8dee4", "c1": "#0072b2", "c2": "#d55e00",
+    "c3": "#009e73", "c4": "#cc79a7", "c5": "#b97f00", "c6": "#3f8fbf", "c7": "#000000",
+}  # fmt: skip
+DARK = {
+    "paper": "#14171b", "ink": "#e8eaed", "soft": "#a9b1ba", "faint": "#363c44", "c1": "#56b4e9", "c2": "#e69f00",
+    "c3": "#009e73", "c4": "#cc79a7", "c5": "#f0e442", "c6": "#d55e00", "c7": "#ffffff",
+}  # fmt: skip
+PAGE = {name: f"var(--{name})" for name in LIGHT}  # of a page with these CSS variables
+HEIGHT, ROW, SVG_WIDTH = 300, 40, 720  # pixels; ROW: a bar with its name above it
+PHONE, LETTER, SYMBOL = 290, 7, 30  # pixels: a plot on a phone, a letter of a legend, its symbol and gap
+WIDE = 10  # times the least from which on an axis is logarithmic
+MAX_BARS, MAX_LINES, MAX_STEPS = 24, 6, 4
+MIN_REQUESTS = 10  # of a distribution that is worth a line
+PERCENTILES = ("p50", "p99")
+KINDS = ("chosen", "before", "best", "beaten", "misses", "stopped early")
+AXES = {"closed": "callers", "open": "requests/s offered", "batch": "rows a batch"}
+LINES = alt.Axis(grid=True, tickCount=6)
+CLIP_ID = re.compile(r'(?<=[" #])(clip|gradient_)(\d+)')
+
+
+@dataclass(frozen=True)
+class Chart:
+    """`name` is its file's name, `description` says in words what it shows; `spec` is as wide as its place."""
+
+    name: str
+    title: str
+    description: str
+    spec: Mapping[str, Any]
+
+
+def charts(result: Result) -> list[Chart]:
+    """The charts for which `result` has data, in reading order; of several cases one of each."""
+    whole = [front(result), throughput(result)]
+    cases = list(dict.fromkeys(run.load.case for run in result.runs if run.load.case != tuning.FINAL))
+    if len(cases) < 2:
+        return _drawn([*whole, *(make(result) for make in BY_CASE)])
+    return _drawn([*whole, *(_of_case(result, case, make) for make in BY_CASE for case in cases)])
+
+
+def svg(chart: Chart, colours: Mapping[str, str], width: int = SVG_WIDTH) -> str:
+    """`chart` as SVG text, drawn without a browser; the same text for the same chart."""
+    import vl_convert
+
+    spec: dict[str, Any] = copy.deepcopy(dict(chart.spec))
+    spec |= {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}, "title": chart.title}
+    text = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version(), config=config(colours))
+    names: dict[str, str] = {}  # Vega numbers its clip paths on from one picture to the next
+    return CLIP_ID.sub(lambda match: names.setdefault(match[0], f"{match[1]}{len(names)}"), text) + "\n"
+
+
+def vega_lite_version() -> str:
+    """The version of Vega-Lite that altair writes, as vl-convert names it: "6.1"."""
+    return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+
+
+def config(colours: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration of all charts in `colours`: LIGHT, DARK or PAGE."""
+    text = {"labelColor": colours["ink"], "titleColor": colours["soft"], "labelFontSize": 12, "titleFontSize": 12}
+    lines = {"gridColor": colours["faint"], "domainColor": colours["soft"], "tickColor": colours["soft"], "grid": False}
+    limits = {"labelLimit": 200, "titleLimit": 270, "labelOverlap": True}
+    return {
+        "background": "transparent",
+        "font": "sans-serif",
+        "padding": 4,
+        "view": {"stroke": None},
+        "range": {"category": [colours[f"c{n}"] for n in range(1, 8)]},
+        "title": {"color": colours["ink"], "anchor": "start", "frame": "group", "fontSize": 14, "offset": 8},
+        "axis": {**text, **lines, **limits, "titleFontWeight": "normal"},
+        "legend": {**text, "title": None, "orient": "top", "direction": "horizontal", "labelLimit": 260},
+        "text": {"color": colours["ink"], "fontSize": 12, "font": "sans-serif"},
+        "rule": {"color": colours["soft"], "strokeWidth": 2},
+        "point": {"size": 70, "filled": True, "opacity": 1},
+    }
+
+
+# The charts
+
+
+def front(result: Result) -> Chart | None:
+    """A tuning's trials: throughput against p99, and the front of those that no other beats in both."""
+    trials = tuning.trials(result)
+    if len(trials) < 2:
+        return None
+    rate, p99 = tuning.figures(result)
+    rows: list[dict[str, Any]] = [
+        {"trial": t.label, "settings": t.settings, "kind": t.verdict, "rate": t.rate, "p99": t.p99} for t in trials
+    ]
+    best = [row for row, trial in zip(rows, trials, strict=True) if trial.best]
+    scale = alt.Scale(zero=False, nice=True, padding=20)
+    x = alt.X("rate:Q", title=f"{rate.title} (more is better)", scale=scale, axis=LINES)
+    y = alt.Y("p99:Q", title=f"{p99.title} ms (less is better)", scale=scale, axis=LINES)
+    line = (
+        _data(best).mark_line(interpolate="step-before", strokeDash=[6, 3], color="gray").encode(x, y, order="rate:Q")
+    )
+    kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
+    points = _data(rows).mark_point(size=110).encode(
+        x, y, _colour("kind", kinds), tooltip=["trial:N", "settings:N", "kind:N", "rate:Q", "p99:Q"],
+    )  # fmt: skip
+    names = ", ".join(row["trial"] for row in best) or "none"
+    description = f"{len(rows)} trials. No other has both more throughput and a lower p99 than: {names}."
+    return _chart("front", "Trials", description, [*([line.encode(x, y, order="rate:Q")] if best else []), points])
+
+
+def throughput(result: Result) -> Chart | None:
+    """Bars of the variants of a comparison under every load, with least and most and the ratio to the base."""
+    found = by_load(_compared(result))[:MAX_BARS]
+    if not found:
+        return None
+    figure = main(result.runs)
+    rows = [row for group in found if (row := _bar(group, found, result.base, figure))]
+    if len({row["variant"] for row in rows}) < 2:
+        return None
+    x = alt.X("value:Q", title=f"{figure.title} (more is better)", scale=alt.Scale(zero=True, nice=True), axis=LINES)
+    colour = _colour("variant", list(dict.fromkeys(row["variant"] for row in rows)), legend=False)
+    bars = _bars(rows, x, colour, tooltip=["bar:N", "value:Q", "least:Q", "most:Q"])
+    uneven = _data([row for row in rows if row["least"] < row["most"]] or rows[:1])
+    ranges = uneven.mark_rule(yOffset=6).encode(alt.X("least:Q"), _rows(rows), x2="most:Q")
+    description = f"{figure.title}. " + _sentences(f"{row['bar']} {number(row['value'])}" for row in rows)
+    return _chart("throughput", "Throughput, side by side", description, [bars, ranges, _names(rows)], ROW * len(rows))
+
+
+def latency_throughput(result: Result) -> Chart | None:
+    """Latency against throughput: p50 solid, p99 dashed, with the load at each point; wants two loads of a variant."""
+    figure = main(result.runs)
+    rows = [
+        {**point, "answered": answered.median}
+        for group, point in _sweep(result, "")
+        if (answered := group.spread(figure.of))
+    ]
+    if not rows:
+        return None
+    x = alt.X("answered:Q", title=f"{figure.title} answered", **_axis([row["answered"] for row in rows], 1.1))
+    y = alt.Y("ms:Q", title="ms a request", **_axis([row["ms"] for row in rows]))
+    loads = _data([row for row in rows if row["part"] == "p50"])
+    labels = loads.mark_text(align="left", dx=7, dy=12).encode(x, y, text="amount:N")
+    description = f"The numbers at the points are {rows[0]['axis']}. " + _ends(rows, "p99")
+    layers = [*_curves(rows, x, y, order="order:Q"), labels]
+    return _chart("latency-throughput", f"Latency against {figure.title}", description, layers)
+
+
+def first_token(result: Result) -> Chart | None:
+    """The time to the first token over the load: p50 solid, p99 dashed; wants streams under two loads."""
+    rows = [point for _, point in _sweep(result, "ttft ")]
+    if not rows:
+        return None
+    amounts = sorted({float(row["amount"]) for row in rows})
+    scale = alt.Scale(type="log", base=2, nice=False, padding=14)
+    x = alt.X("amount:Q", title=rows[0]["axis"], scale=scale, axis=alt.Axis(values=amounts, format="~r", grid=False))
+    y = alt.Y("ms:Q", title="ms", **_axis([row["ms"] for row in rows]))
+    return _chart("first-token", "Time to the first token", _ends(rows, "p50"), _curves(rows, x, y, order="order:Q"))
+
+
+def latency_cdf(result: Result) -> Chart | None:
+    """The share of requests that took no longer than a time: a line for each load of a variant, or each variant."""
+    rows: list[dict[str, Any]] = []
+    sentences = []
+    for name, group in _representative(result, MAX_LINES):
+        times = merged([run.latency for run in group.runs if run.latency])
+        if times and times.count >= MIN_REQUESTS:
+            rows += [{"line": name, "ms": max(ms, 1e-3), "share": share} for ms, share in cumulative(times)]
+            sentences.append(f"{name}: half within {number(times.p50)} ms, 99 % within {number(times.p99)} ms")
+    if not rows:
+        return None
+    x = alt.X("ms:Q", title="ms", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(tickCount=8, format="~r"))
+    y = alt.Y("share:Q", title="requests that took no longer", axis=alt.Axis(format="%", grid=True, tickCount=5))
+    colour = _colour("line", list(dict.fromkeys(row["line"] for row in rows)))
+    line = _data(rows).mark_line().encode(x, y, colour, order="share:Q")
+    return _chart("latency-cdf", "Distribution of latency", _sentences(sentences), [line])
+
+
+def time_in_steps(result: Result) -> Chart | None:
+    """Queue, input, infer and output of each model that a request passes, one bar a model."""
+    rows = [
+        {"bar": f"{name}: {step.model}", "text": f"{name}: {step.model}", "phase": phase, "ms": getattr(step, phase)}
+        for name, group in _representative(result, MAX_STEPS)
+        for step in steps(group.runs)
+        for phase in PHASES
+    ]
+    if not rows:
+        return None
+    x = alt.X("ms:Q", title="ms of a request, on average", stack="zero", axis=LINES)
+    bars = _bars(rows, x, _colour("phase", PHASES), tooltip=["bar:N", "phase:N", "ms:Q"])
+    longest = max(rows, key=lambda row: float(row["ms"]))
+    description = f"The longest part: {number(longest['ms'])} ms in {longest['phase']} of {longest['bar']}."
+    return _chart("steps", "Where the time goes", description, [bars, _names(rows)], ROW * len(rows) // len(PHASES))
+
+
+BY_CASE: tuple[Callable[[Result], Chart | None], ...] = (latency_throughput, latency_cdf, first_token, time_in_steps)
+
+
+# What is drawn
+
+
+def _compared(result: Result) -> list[Group]:
+    """The groups of a comparison of two variants or more, trials of a tuning aside."""
+    found = groups(tuning.proof(result).runs)
+    return found if len({name_of(group) for group in found}) > 1 else []
+
+
+def _representative(result: Result, most: int) -> list[tuple[str, Group]]:
+    """What a chart of single groups can hold, by name: variants under the heaviest load of most, or loads of one."""
+    if several := _compared(result):
+        keys = [load_key(group.load) for group in several]
+        common = [key for key in dict.fromkeys(keys) if keys.count(key) == max(map(keys.count, keys))]
+        return [(name_of(group), group) for group in several if load_key(group.load) == common[-1]][:most]
+    found = [] if result.kind == "tune" else groups(result.runs)
+    last = len(found) - 1
+    picked = found if len(found) <= most else [found[round(index * last / (most - 1))] for index in range(most)]
+    return [(group.load.label, group) for group in picked]
+
+
+def _sweep(result: Result, kind: str) -> list[tuple[Group, dict[str, Any]]]:
+    """p50 and p99 (`kind`: "" for latency, "ttft ") of each variant that was measured under two loads or more."""
+    series: dict[str, list[Group]] = {}
+    for group in [] if result.kind == "tune" else groups(result.runs):
+        if _amount(group.load) and group.spread(FIGURES[f"{kind}p50"].of):
+            name = name_of(group) if group.load.kind != "open" else f"{name_of(group)}, {group.load.arrivals}"
+            series.setdefault(name, []).append(group)
+    swept = {name: found for name, found in series.items() if len(found) > 1}
+    kinds = {group.load.kind for found in swept.values() for group in found}
+    axis = AXES[kinds.pop()] if len(kinds) == 1 else "callers or rows at once"
+    points = []
+    for name, found in swept.items():
+        for order, group in enumerate(sorted(found, key=lambda group: _amount(group.load))):
+            point = {"variant": name, "order": order, "load": group.load.label, "axis": axis}
+            for part in PERCENTILES:
+                if time := group.spread(FIGURES[f"{kind}{part}"].of):
+                    points.append(
+                        (group, {**point, "part": part, "amount": f"{_amount(group.load):g}", "ms": time.median})
+                    )
+    return points
+
+
+def _amount(load: Load) -> float:
+    """The load as a number on an axis: callers, requests a second or rows; 0 for one without."""
+    return float((load.rate if load.kind == "open" else load.concurrency) or 0)
+
+
+def _bar(group: Group, found: Sequence[Group], base: str, figure: Figure) -> dict[str, Any] | None:
+    value, to_base = group.spread(figure.of), ratio_of(group, found, base, figure)
+    if value is None:
+        return None
+    bar = f"{group.load.label}: {name_of(group)}"
+    beside = f" ({ratio(to_base.median)} {base})" if to_base else ""
+    return {
+        "bar": bar, "variant": name_of(group), "text": f"{number(value.median)}{beside} · {bar}",
+        "value": value.median, "least": value.least, "most": value.most,
+    }  # fmt: skip
+
+
+# How it is drawn
+
+
+def _drawn(made: Iterable[Chart | None]) -> list[Chart]:
+    return [chart for chart in made if chart is not None]
+
+
+def _of_case(result: Result, case: str, make: Callable[[Result], Chart | None]) -> Chart | None:
+    """The chart of one case, which is named above it and not in it."""
+    runs = tuple(replace(run, load=replace(run.load, case="")) for run in result.runs if run.load.case == case)
+    chart = make(replace(result, runs=runs))
+    suffix = re.sub("[^a-z0-9]+", "-", case.lower()).strip("-")
+    return chart and replace(chart, name=f"{chart.name}-{suffix}", title=f"{chart.title}: {case}")
+
+
+def _chart(name: str, title: str, description: str, layers: Sequence[alt.Chart], height: int = HEIGHT) -> Chart:
+    spec = alt.layer(*layers).properties(width="container", height=height, description=description)
+    return Chart(name, title, description, {k: v for k, v in spec.to_dict(validate=False).items() if k != "config"})
+
+
+def _data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> alt.Y:
+    return alt.Y("bar:N", sort=list(dict.fromkeys(row["bar"] for row in rows)), axis=None)
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], x: alt.X, colour: alt.Color, tooltip: list[str]) -> Any:
+    return _data(rows).mark_bar(height=14, yOffset=6).encode(x, _rows(rows), colour, tooltip=tooltip)
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """The name of each bar above it: so that it has the whole width, on a phone too."""
+    names = _data([dict(row) for row in {row["bar"]: row for row in rows}.values()])
+    mark = names.mark_text(align="left", yOffset=-9, limit=alt.expr("width"))
+    return mark.encode(x=alt.value(0), y=_rows(rows), text="text:N")
+
+
+def _curves(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y, order: str) -> list[alt.Chart]:
+    """Lines with points: a colour for each variant, p50 solid and p99 dashed."""
+    colour = _colour("variant", list(dict.fromkeys(row["variant"] for row in rows)))
+    dashes = alt.Scale(domain=list(PERCENTILES), range=[[1, 0], [6, 3]])
+    part = alt.StrokeDash("part:N", scale=dashes, legend=_legend(PERCENTILES))
+    lines = _data(rows).mark_line().encode(x, y, colour, part, order=order, detail=["variant:N", "part:N"])
+    tooltip = ["variant:N", "load:N", "part:N", "ms:Q"]
+    return [lines, _data(rows).mark_point().encode(x, y, colour, tooltip=tooltip)]
+
+
+def _colour(field: str, domain: Sequence[str], *, legend: bool = True) -> alt.Color:
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=[*domain]), legend=_legend(domain) if legend else None)
+
+
+def _legend(domain: Sequence[str]) -> alt.Legend:
+    """As many columns as a phone has room for: Vega does not lay legends out again when it has found the width."""
+    return alt.Legend(columns=max(1, PHONE // (LETTER * max(map(len, domain), default=1) + SYMBOL)))
+
+
+def _axis(values: Sequence[float], room: float = 1.05) -> dict[str, Any]:
+    """From zero to `room` times the most; logarithmic where the most is more than WIDE times the least."""
+    least, most = min(values), max(values)
+    if not 0 < WIDE * least < most:
+        return {"scale": alt.Scale(domain=[0, most * room or 1], nice=True), "axis": LINES}
+    low, high = least / 1.2, most * max(room, 1.2) ** 2
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high]
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    return {"scale": scale, "axis": alt.Axis(grid=True, values=ticks, format=",~r")}
+
+
+def _ends(rows: Sequence[Mapping[str, Any]], part: str) -> str:
+    """The first and the last point of each variant in words."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["part"] == part:
+            lines.setdefault(row["variant"], []).append(row)
+    return _sentences(
+        f"{name}: {part} {number(line[0]['ms'])} ms with {line[0]['load']}, {number(line[-1]['ms'])} ms with "
+        f"{line[-1]['load']}"
+        for name, line in lines.items()
+    )
+
+
+def _sentences(parts: Iterable[str], most: int = 3) -> str:
+    """The first `most` of `parts` as sentences, and how many more there are."""
+    found = list(parts)
+    more = [f"{len(found) - most} more: see the tables."] if len(found) > most else []
+    return " ".join([*(f"{part}." for part in found[:most]), *more])

@@ -1,0 +1,417 @@
+"""Tuning without a server: how trials are judged, what a search with real Optuna finds, records, and resumes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import LoadFailed, ServerError, UsageError
+from hfx.perf.compare.candidates import Candidate, Case, Session
+from hfx.perf.compare.candidates import Measure as MeasureCase
+from hfx.perf.load import Closed, Limits, RequestSet
+from hfx.perf.measuring import MeasureSpec
+from hfx.perf.results import Run
+from hfx.perf.tuning.proof import judge, prove
+from hfx.perf.tuning.score import score
+from hfx.perf.tuning.search import FIRST, LONGEST, SLOW_LONGEST, Budget, Measure, budget, first, search
+from hfx.perf.tuning.space import Dimension, Settings, Space
+from hfx.perf.tuning.study import PUBLISHED, State, Study, Trial, opened
+from hfx.perf.tuning.tune import best
+from tests.unit.perf_runs import run
+
+TREE = Path(__file__).parents[2]
+IDENTITY = {"model": "m"}
+FOREVER = 1e12
+BUDGET = Budget(seconds=9.0, loads=1, rounds=3, overhead=1.0, margin=0.1)
+
+
+def made_space(**values: tuple[int, ...]) -> Space:
+    """A dimension for each name; the first value is the published one."""
+    dimensions = tuple(Dimension(name, {f"{name}={n}": {name: n} for n in numbers}) for name, numbers in values.items())
+    return Space(dimensions, {name: numbers[0] for name, numbers in values.items()})
+
+
+SPACE = made_space(instances=(1, 2, 4, 8), threads=(8, 4, 2, 1), delay=(0, 100, 500, 1000), batch=(64, 128, 256))
+SMALL = made_space(instances=(1, 2), threads=(8, 2), delay=(0,), batch=(64,))
+
+
+def capacity(settings: Settings) -> float:
+    """Requests a second: best at 4 instances of 2 threads without a delay, 200 at the published settings."""
+    instances, threads, delay = (int(settings[name]) for name in ("instances", "threads", "delay"))
+    return 400.0 - 40 * abs(instances - 4) - 20 * abs(threads - 2) - delay / 10 + int(settings["batch"]) / 64
+
+
+@dataclass
+class Server:
+    """Opens trials whose throughput follows from their settings; settings in `broken` fail to start."""
+
+    broken: Settings = field(default_factory=dict)
+    measured: list[tuple[str, Settings, float]] = field(default_factory=list)
+
+    @contextmanager
+    def opened(self, label: str, settings: Settings) -> Iterator[Measure]:
+        if self.broken and self.broken.items() <= settings.items():
+            raise ServerError("the model does not load:\nno room")
+
+        def measure(seconds: float) -> tuple[Run, ...]:
+            self.measured.append((label, settings, seconds))
+            wrong = 1 + 0.02 / seconds * (-1 if len(self.measured) % 2 else 1)  # short measurements are less exact
+            return (run(label, capacity(settings) * wrong, settings=dict(settings)),)
+
+        yield measure
+
+    @contextmanager
+    def interrupted(self, label: str, settings: Settings) -> Iterator[Measure]:
+        self.measured.append((label, settings, 0.0))
+        yield lambda seconds: (replace(run(label), interrupted=True),)
+
+
+def begin(study: Study, server: Server) -> Trial:
+    with server.opened(PUBLISHED, study.space.old) as measure:
+        return first(study, BUDGET, measure)
+
+
+def searched(
+    path: Path, count: int, *, space: Space = SPACE, seed: int = 0, server: Server | None = None
+) -> list[Trial]:
+    """The trials of the unfinished study in `path` after `count` more."""
+    server = server or Server()
+    try:
+        with opened(path, IDENTITY, space, seed, True) as study:
+            if study.old is None:
+                begin(study, server)
+                count -= 1
+            list(islice(search(study, BUDGET, FOREVER, server.opened), count))
+            raise InterruptedError
+    except InterruptedError:
+        return study.trials
+
+
+# The score, and the best trial
+
+
+def test_the_load_that_keeps_the_slo_with_the_most_throughput_counts() -> None:
+    runs = (run(throughput=50, goodput=1.0), run(throughput=90, goodput=0.99), run(throughput=200, goodput=0.9))
+    found = score(runs)
+    assert (found.value, found.kept, found.run) == (90, True, runs[1])
+
+
+def test_without_a_kept_slo_the_least_broken_load_counts() -> None:
+    found = score((run(throughput=100, goodput=0.5), run(throughput=60, goodput=0.8)))
+    assert not found.kept
+    assert found.value == pytest.approx(60 * 0.64)
+
+
+def test_without_an_slo_answers_count_and_of_generators_tokens() -> None:
+    assert score((run(succeeded=100),)).kept
+    assert not score((run(succeeded=98),)).kept
+    assert score((run(throughput=10, tokens_per_second=500.0),)).value == 500
+
+
+def test_at_a_given_rate_settings_that_hold_it_are_told_apart_by_their_latency() -> None:
+    slow, quick, missing = (
+        score((run(rate=50.0, p99=p99, goodput=goodput),)) for p99, goodput in ((80, 1.0), (20, 0.995), (5, 0.9))
+    )
+    assert quick.value > slow.value > missing.value
+    assert quick.figure > slow.figure
+
+
+def trial(label: str, *runs: Run, state: State = "complete", reason: str = "") -> Trial:
+    return Trial(label, {"instances": 1}, state, runs, reason)
+
+
+def test_the_best_is_of_those_measured_in_full() -> None:
+    early = trial("c", run(throughput=99), state="pruned")
+    assert best([trial("a", run(throughput=10)), trial("b", run(throughput=20)), early]).label == "b"
+
+
+def test_where_nothing_keeps_the_slo_the_best_found_is_said() -> None:
+    trials = [trial("a", run(goodput=0.5, slo="latency<1ms")), trial("b", run(goodput=0.7, slo="latency<1ms"))]
+    with pytest.raises(LoadFailed, match=r"No settings keep latency<1ms: at best 70.0 % .* instances=1"):
+        best(trials)
+    with pytest.raises(LoadFailed, match=r"No trial came to its end. no room"):
+        best([trial("a", state="failed", reason="no room")])
+
+
+# The proof
+
+
+def rounds(*pairs: tuple[float, float], goodput: tuple[float, float] = (1.0, 1.0)) -> list[Run]:
+    """(published, new) requests a second, round by round."""
+    return [
+        run(label, value, round=number, goodput=kept)
+        for number, pair in enumerate(pairs, 1)
+        for label, value, kept in zip((PUBLISHED, "new"), pair, goodput, strict=True)
+    ]
+
+
+def test_a_gain_in_every_round_beyond_the_noise_is_proven() -> None:
+    proof = judge(rounds((100, 120), (102, 121), (99, 119)), "new")
+    assert proof.proven
+    assert proof.gain is not None
+    assert proof.gain.median == pytest.approx(1.2, abs=0.01)
+    assert proof.noise == pytest.approx(0.02, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ((100, 120), (102, 121), (99, 98)),  # not in every round
+        ((100, 101), (90, 91), (110, 111)),  # always, but a candidate differs by more than that between rounds
+        ((100, 90), (101, 91), (99, 89)),
+        ((100, 120), (100, 120)),  # too few rounds
+    ],
+)
+def test_anything_else_is_not_proven(pairs: Sequence[tuple[float, float]]) -> None:
+    assert not judge(rounds(*pairs), "new").proven
+
+
+def test_the_slo_comes_before_the_throughput() -> None:
+    assert not judge(rounds(*[(10, 90)] * 3, goodput=(1.0, 0.5)), "new").proven
+    assert judge(rounds((100, 95), (101, 96), (99, 94), goodput=(0.7, 1.0)), "new").proven
+
+
+CASE = Case(Closed(4), MeasureSpec(RequestSet((), ""), Limits(seconds=1.0)))
+
+
+def candidate(label: str, throughput: Callable[[int], float], events: list[str]) -> Candidate:
+    @contextmanager
+    def opened_candidate(session: Session) -> Iterator[MeasureCase]:
+        events.append(label)
+        try:
+            yield lambda case, number: run(label, throughput(number), round=number)
+        finally:
+            events.append(f"{label} closed")
+
+    return Candidate(label, opened_candidate)
+
+
+def proved(new: Callable[[int], float], count: int, session: Session | None = None, until: float = FOREVER) -> Any:
+    events: list[str] = []
+    both = [candidate(PUBLISHED, lambda number: 100.0 + number, events), candidate("new", new, events)]
+    try:
+        return prove(both, [CASE], count, session or Session(), until)
+    finally:
+        assert sorted(events) == sorted([PUBLISHED, "new", f"{PUBLISHED} closed", "new closed"])
+
+
+def test_both_are_measured_in_turn_and_closed() -> None:
+    proof = proved(lambda number: 130.0, 3)
+    assert [(each.subject.label, each.round) for each in proof.runs] == [
+        (PUBLISHED, 1), ("new", 1), ("new", 2), (PUBLISHED, 2), (PUBLISHED, 3), ("new", 3),
+    ]  # fmt: skip
+    assert proof.proven
+
+
+def test_without_time_the_proof_has_its_least_rounds() -> None:
+    assert len(proved(lambda number: 130.0, 9, until=time.monotonic() - 1).runs) == 2 * 3
+
+
+def test_one_that_fails_in_between_proves_nothing() -> None:
+    def failing(number: int) -> float:
+        if number == 1:
+            raise ServerError("the server died")
+        return 200.0
+
+    proof = proved(failing, 3)
+    assert not proof.proven
+    assert "the server died" in proof.verdict
+
+
+def test_a_stopped_session_has_no_verdict() -> None:
+    session = Session()
+
+    def stopping(number: int) -> float:
+        session.stop.set()
+        return 100.0
+
+    with pytest.raises(KeyboardInterrupt):
+        proved(stopping, 3, session)
+
+
+# The budget
+
+
+@pytest.mark.parametrize("total", [30.0, 60.0, 600.0, 3600.0])
+@pytest.mark.parametrize("loads", [1, 3])
+def test_a_budget_holds_two_trials_and_the_proof(total: float, loads: int) -> None:
+    found = budget([run(throughput=1000)] * loads, overhead=3.0, margin=0.3, total=total, rounds=3)
+    assert FIRST <= found.seconds <= LONGEST
+    assert list(found.rungs) == sorted(found.rungs)
+    trials = 2 * (found.overhead + sum(map(found.measurement, range(3))))
+    assert found.least <= total or found.seconds == FIRST
+    assert found.proof + trials < found.least
+
+
+def test_slow_requests_lengthen_the_measurements_where_the_budget_allows_it() -> None:
+    slow, slower = [run(throughput=20.0)], [run(throughput=0.1)]
+    assert budget(slow, 3.0, 0.3, 600.0, 3).rungs[0] == pytest.approx(1.11, abs=0.1)
+    assert budget(slow, 3.0, 0.3, 60.0, 3).least <= 60
+    assert budget(slower, 3.0, 0.3, 6000.0, 3).seconds == SLOW_LONGEST
+    assert budget(slower, 3.0, 0.3, 10.0, 3).least > 10
+
+
+# The search
+
+
+def test_what_is_published_is_measured_first_and_in_full(tmp_path: Path) -> None:
+    server = Server()
+    with opened(tmp_path / "s.db", IDENTITY, SPACE, 0, again=False) as study:
+        found = begin(study, server)
+    assert (found.label, found.settings, found.state) == (PUBLISHED, SPACE.old, "complete")
+    assert [seconds for _, _, seconds in server.measured] == [1.0, 3.0, 9.0]
+
+
+def test_the_search_comes_close_to_the_best_settings_and_gives_up_poor_ones_early(tmp_path: Path) -> None:
+    server = Server()
+    trials = searched(tmp_path / "s.db", 40, server=server)
+    full = [each for each in trials if each.state == "complete"]
+    top = max(full, key=lambda each: score(each.runs).value)
+    assert capacity(top.settings) >= 0.97 * 404
+    assert len({str(each.settings) for each in trials}) == 40, "no settings are measured twice"
+    pruned = [each.label for each in trials if each.state == "pruned"]
+    assert len(pruned) > 15
+    lengths = {label: [s for other, _, s in server.measured if other == label] for label in pruned}
+    assert all(seconds in ([1.0], [1.0, 3.0]) for seconds in lengths.values())
+
+
+def test_the_same_seed_searches_the_same(tmp_path: Path) -> None:
+    one, two, other = (searched(tmp_path / name, 8, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert [each.settings for each in one] == [each.settings for each in two]
+    assert [each.settings for each in one] != [each.settings for each in other]
+
+
+def test_a_search_ends_with_the_choices_or_after_so_many_trials(tmp_path: Path) -> None:
+    assert len(searched(tmp_path / "all.db", 100, space=SMALL)) == SMALL.size == 4
+    server = Server()
+    with opened(tmp_path / "s.db", IDENTITY, SPACE, 0, again=False) as study:
+        begin(study, server)
+        assert len(list(search(study, BUDGET, FOREVER, server.opened, max_trials=3))) == 2
+
+
+def test_a_trial_that_does_not_start_is_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
+    failed = [
+        each for each in searched(tmp_path / "s.db", 9, space=SMALL, server=Server({"instances": 2})) if each.reason
+    ]
+    assert [(each.state, each.settings["instances"]) for each in failed] == [("failed", 2), ("failed", 2)]
+    assert {each.reason for each in failed} == {"the model does not load:\nno room"}
+
+
+def test_what_is_published_must_be_measurable(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ServerError, match="does not load"),
+        opened(tmp_path / "s.db", IDENTITY, SMALL, 0, again=False) as study,
+    ):
+        begin(study, Server(broken={"instances": 1}))
+
+
+def test_trials_end_with_the_time(tmp_path: Path) -> None:
+    server = Server()
+    with opened(tmp_path / "s.db", IDENTITY, SPACE, 0, again=False) as study:
+        begin(study, server)
+        shortest = BUDGET.overhead + BUDGET.measurement(0)
+        assert list(search(study, BUDGET, time.monotonic() + shortest - 0.2, server.opened)) == []
+        one = list(islice(search(study, BUDGET, time.monotonic() + shortest + 2, server.opened), 1))
+    assert [each.state for each in one] == ["pruned"], "there was no time for its longer measurements"
+
+
+def test_an_interrupted_measurement_is_no_trial_and_comes_first_next_time(tmp_path: Path) -> None:
+    server, path = Server(), tmp_path / "s.db"
+    searched(path, 1, space=SMALL, server=server)
+    with opened(path, IDENTITY, SMALL, 0, again=True) as study:
+        trials = search(study, BUDGET, FOREVER, server.interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(trials)
+        assert len(study.trials) == 1
+    with opened(path, IDENTITY, SMALL, 0, again=True) as study:
+        found = next(search(study, BUDGET, FOREVER, server.opened))
+    assert found.settings == server.measured[3][1]
+
+
+# The file
+
+
+def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "s.db"
+    before = searched(path, 6)
+    after = searched(path, 4)
+    assert after[:6] == before
+    assert [each.label for each in after] == [PUBLISHED, *(f"trial {n}" for n in range(1, 10))]
+    assert len({str(each.settings) for each in after}) == 10
+
+
+@pytest.mark.parametrize(("again", "known"), [(False, 0), (True, 1)])
+def test_a_finished_search_begins_anew_unless_its_file_was_named(tmp_path: Path, again: bool, known: int) -> None:
+    path = tmp_path / "s.db"
+    with opened(path, IDENTITY, SPACE, 0, again=False) as study:
+        begin(study, Server())
+    with opened(path, IDENTITY, SPACE, 0, again) as study:
+        assert len(study.trials) == known
+
+
+def test_other_models_loads_and_choices_are_other_searches_in_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    searched(path, 3)
+    for identity, space in (({"model": "n"}, SPACE), (IDENTITY, SMALL)):
+        with opened(path, identity, space, 0, again=True) as study:
+            assert study.trials == []
+    assert len(searched(path, 0)) == 3
+
+
+def test_a_file_that_can_not_be_used_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    other.write_text("something else, that is long enough to be looked at as a database " * 100)
+    for path, message in ((other, "no study that can be used"), (other / "s.db", "can't be written")):
+        with pytest.raises(UsageError, match=message), opened(path, IDENTITY, SPACE, 0, again=True):
+            pass
+
+
+CHILD = textwrap.dedent("""
+    import os, signal, sys
+    from pathlib import Path
+    from hfx.errors import UsageError
+    from tests.unit.test_perf_tuning import Server, searched
+
+    class Mortal(Server):
+        def opened(self, label, settings):
+            if label == "trial 3":
+                print(dict(settings), flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().opened(label, settings)
+
+    try:
+        searched(Path(sys.argv[1]), 10, server=Mortal())
+    except UsageError as error:
+        print(error.message)
+""")
+
+
+def child(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CHILD, str(path)]
+    return subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_two_processes_do_not_search_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db", IDENTITY, SPACE, 0, again=True):
+        assert child(tmp_path / "s.db").stdout.startswith("Another hfx tune is at work")
+
+
+def test_a_killed_search_goes_on_with_the_trial_that_it_was_killed_in(tmp_path: Path) -> None:
+    killed = child(tmp_path / "s.db")
+    assert killed.returncode == -9, killed.stderr
+    server = Server()
+    with opened(tmp_path / "s.db", IDENTITY, SPACE, 0, again=False) as study:
+        assert [each.label for each in study.trials] == [PUBLISHED, "trial 1", "trial 2"]
+        assert all(each.runs for each in study.trials)
+        found = next(search(study, BUDGET, FOREVER, server.opened))
+    assert str(dict(found.settings)) == killed.stdout.strip()
