@@ -10,7 +10,7 @@ from hfx.perf.load.parsing import (
 )
 from hfx.perf.load.plans import Arrivals, Closed, Limits, Open, Plan
 from hfx.perf.load.requests import Request, RequestSet, Scalar, from_file, parse_columns, text_tensors
-from hfx.perf.load.slo import Bound, Slo, Timed
+from hfx.perf.load.slo import Bound, Slo
 from hfx.perf.load.synthetic import Lengths, parse_lengths, synthetic
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "RequestSet",
     "Scalar",
     "Slo",
-    "Timed",
     "from_file",
     "parse_columns",
     "parse_concurrency",

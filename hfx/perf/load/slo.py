@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 from hfx.errors import UsageError
 from hfx.perf.load.parsing import parse_seconds
@@ -13,22 +14,6 @@ NAMES = ("ttft", "tpot", "latency")
 OF_STREAMS = frozenset({"ttft", "tpot"})
 PATTERN = re.compile(r"\s*([a-z_]+)\s*<=?\s*(\S.*?)\s*")
 FIX = f"Bind {', '.join(NAMES)}, e.g. 'ttft<200ms,tpot<50ms,latency<2s'."
-
-
-class Timed(Protocol):
-    """A request that succeeded, in seconds; what only a stream shows is None elsewhere."""
-
-    @property
-    def latency(self) -> float:
-        """From the moment it was to be sent to its end."""
-
-    @property
-    def ttft(self) -> float | None:
-        """To the first token."""
-
-    @property
-    def tpot(self) -> float | None:
-        """Between its tokens, on average; None for fewer than two."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +57,11 @@ class Slo:
                 "Ask a generator with streaming, or bind latency alone.",
             )
 
-    def kept(self, record: Timed) -> bool:
-        """Whether a request that succeeded kept all bounds; a text of one token has no time between tokens to keep."""
-        return all(_kept(bound, record) for bound in self.bounds)
+    def kept(self, latency: float, ttft: float = math.nan, tpot: float = math.nan) -> bool:
+        """Whether a request that succeeded with these seconds kept all bounds; NaN where there is no such time.
 
-
-def _kept(bound: Bound, record: Timed) -> bool:
-    value: float | None = getattr(record, bound.name)
-    if value is None:
-        return bound.name == "tpot" and record.ttft is not None
-    return value < bound.seconds
+        `latency` is from the moment it was to be sent to its end, `ttft` to its first token, `tpot` between its tokens
+        on average: a text of one token has none to keep.
+        """
+        times = {"latency": latency, "ttft": ttft, "tpot": 0.0 if math.isnan(tpot) and not math.isnan(ttft) else tpot}
+        return all(times[bound.name] < bound.seconds for bound in self.bounds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hfx.errors import UsageError
@@ -52,90 +52,54 @@ def synthetic(
 
     items = tuple(Request({tensor: text(tensor) for tensor in tensors} | shared) for _ in range(count))
     unit = "word" if tokens is None else "token"
-    plural = "" if lengths == Fixed(1) else "s"
+    plural = "" if lengths.words == "1" else "s"
     return RequestSet(items, f"synthetic texts of {lengths.words} {unit}{plural}{settings_text(shared)}")
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """All of the same length."""
+class Lengths:
+    """Lengths of texts: `draw` gives one, `words` says which there are."""
 
-    length: int
-
-    def draw(self, chance: random.Random) -> int:
-        """A length."""
-        return self.length
-
-    @property
-    def words(self) -> str:
-        """In a result file."""
-        return f"{self.length}"
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """Any length from `least` to `most` with the same chance."""
-
-    least: int
-    most: int
-
-    def draw(self, chance: random.Random) -> int:
-        """A length."""
-        return chance.randint(self.least, self.most)
-
-    @property
-    def words(self) -> str:
-        """In a result file."""
-        return f"{self.least} to {self.most}"
-
-
-@dataclass(frozen=True)
-class LogNormal:
-    """Half below `median`; `sigma` of the logarithm; never above `most`."""
-
-    median: float
-    sigma: float
-    most: int = LONGEST
-
-    def draw(self, chance: random.Random) -> int:
-        """A length."""
-        drawn = chance.lognormvariate(math.log(self.median), self.sigma)
-        return max(1, min(self.most, round(min(drawn, LONGEST))))
-
-    @property
-    def words(self) -> str:
-        """In a result file."""
-        bound = f", at most {self.most}" if self.most < LONGEST else ""
-        return f"log-normal with median {self.median:g} and sigma {self.sigma:g}{bound}"
-
-
-Lengths = Fixed | Uniform | LogNormal
+    words: str
+    draw: Callable[[random.Random], int]
 
 
 def parse_lengths(text: str) -> Lengths:
-    """The lengths that `text` says. Raises UsageError."""
+    """The lengths that `text` says: all alike, all equally likely, or log-normal as those of real prompts.
+
+    Raises UsageError.
+    """
     kind, _, numbers = text.strip().partition(":")
     try:
-        return _parsed(kind, numbers)
-    except ValueError:
+        return KINDS[kind](numbers)
+    except (KeyError, ValueError):
         raise UsageError(f"The lengths {text!r} can't be read.", FIX) from None
 
 
-def _parsed(kind: str, numbers: str) -> Lengths:
-    if kind == "fixed":
-        return Fixed(_length(numbers))
-    if kind == "uniform":
-        least, most = map(_length, numbers.split("-"))
-        if least > most:
-            raise ValueError(numbers)
-        return Uniform(least, most)
-    if kind == "lognormal":
-        middle, sigma, *bound = numbers.split(",")
-        found = LogNormal(float(middle), float(sigma), *map(_length, bound))
-        if not (1 <= found.median <= found.most and 0 < found.sigma <= 5):
-            raise ValueError(numbers)
-        return found
-    raise ValueError(kind)
+def _fixed(numbers: str) -> Lengths:
+    length = _length(numbers)
+    return Lengths(f"{length}", lambda chance: length)
+
+
+def _uniform(numbers: str) -> Lengths:
+    least, most = map(_length, numbers.split("-"))
+    if least > most:
+        raise ValueError(numbers)
+    return Lengths(f"{least} to {most}", lambda chance: chance.randint(least, most))
+
+
+def _log_normal(numbers: str) -> Lengths:
+    first, second, *bound = numbers.split(",")
+    median, sigma, most = float(first), float(second), _length(*bound) if bound else LONGEST
+    if not (1 <= median <= most and 0 < sigma <= 5):
+        raise ValueError(numbers)
+
+    def draw(chance: random.Random) -> int:
+        drawn = chance.lognormvariate(math.log(median), sigma)
+        return max(1, min(most, round(min(drawn, LONGEST))))
+
+    limit = f", at most {most}" if bound else ""
+    return Lengths(f"log-normal with median {median:g} and sigma {sigma:g}{limit}", draw)
 
 
 def _length(text: str) -> int:
@@ -143,6 +107,9 @@ def _length(text: str) -> int:
     if not 1 <= length <= LONGEST:
         raise ValueError(text)
     return length
+
+
+KINDS: Mapping[str, Callable[[str], Lengths]] = {"fixed": _fixed, "uniform": _uniform, "lognormal": _log_normal}
 
 
 def _of_words(count: int, chance: random.Random) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,6 @@ IDLE_CORES = 0.5
 LATE_SECONDS = 0.005  # that may be late on any machine
 LATE_SHARE = 0.2  # of the latency: less hardly changes the figures
 MAX_STRETCH = 1.1
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A request that succeeded, as load.slo judges it."""
-
-    latency: float
-    ttft: float | None
-    tpot: float | None
 
 
 def run_of(log: RequestLog, subject: Subject, load: Load, plan: Plan, slo: Slo | None = None, round: int = 0) -> Run:
@@ -142,8 +132,7 @@ def _times(values: Column) -> Distribution | None:
 
 def _goodput(good: Rows, sent: int, slo: Slo) -> float:
     times = zip((good.end - good.due).tolist(), good.ttft.tolist(), good.tpot.tolist(), strict=True)
-    kept = sum(slo.kept(Timed(latency, _or_none(ttft), _or_none(tpot))) for latency, ttft, tpot in times)
-    return kept / sent
+    return sum(slo.kept(*each) for each in times) / sent
 
 
 def _client(log: RequestLog, rows: Rows, good: Rows, plan: Plan) -> ClientSide:
@@ -162,7 +151,3 @@ def _stretch(rows: Rows, plan: Plan) -> float:
 def _notes(rows: Rows) -> tuple[str, ...]:
     truncated = int((rows.truncated > 0).sum())
     return (f"{truncated} texts were longer than the model reads: their rest was left out.",) if truncated else ()
-
-
-def _or_none(value: float) -> float | None:
-    return value if value == value else None

@@ -1,8 +1,7 @@
 """Where the load generators of others are, and fetching perf_analyzer, which can't be installed beside hfx's packages.
 
 The binary is the one of the tritonclient 2.51.0 wheel (that release wants protobuf below 5); two libraries that it
-misses come from the nvidia-pytriton wheel. A perf_analyzer on PATH is taken too. This file must not know how either
-tool is run.
+misses come from the nvidia-pytriton wheel. A perf_analyzer on PATH is taken too.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ import importlib.metadata
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from hfx.perf import cache
 
 NAME = "perf_analyzer"
 PINS = ("tritonclient==2.51.0",)
+LIBRARIES_FOLDER = "perf_analyzer-libraries"
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 FETCH = "Run: hfx perf tools perf_analyzer    (fetches 19 MB with pip, apart from your packages)"
 VERSION_SECONDS = 20.0
@@ -81,40 +79,27 @@ def fetch() -> Program:
 
 
 def _fetched(folder: Path) -> Program:
-    libraries = folder / "libraries"
-    _link_libraries(libraries)
-    return _checked(folder / "bin" / NAME, libraries)
+    return _checked(folder / "bin" / NAME, _libraries())
 
 
-def _link_libraries(folder: Path) -> None:
-    """Links in FOLDER to the libraries of this environment's wheel: the one they led to may be gone."""
+def _libraries() -> Path | None:
+    """Copies of the libraries that the binary misses, from this environment's wheel of Triton; None without it."""
+    kept = cache.root() / LIBRARIES_FOLDER
+    if kept.is_dir():
+        return kept
     try:
         from hfx.triton.wheel import find_wheel
 
         source = find_wheel().site_packages / "nvidia_pytriton.libs"
     except ServerError:
-        return  # without the wheel, what the system has must do
-    folder.mkdir(exist_ok=True)
-    for name, pattern in LIBRARIES.items():
-        target = next(source.glob(pattern), None)
-        if target is not None and not _leads_to(folder / name, target):
-            _link(folder / name, target)
+        return None  # what the system has must do
 
+    def copy(folder: Path) -> None:
+        for name, pattern in LIBRARIES.items():
+            for library in source.glob(pattern):
+                shutil.copyfile(library, folder / name)
 
-def _leads_to(link: Path, target: Path) -> bool:
-    with suppress(OSError):
-        return link.readlink() == target
-    return False
-
-
-def _link(link: Path, target: Path) -> None:
-    """By a rename: another process may use the one that is there."""
-    temporary = Path(tempfile.mkdtemp(prefix=".link-", dir=link.parent))
-    try:
-        (temporary / link.name).symlink_to(target)
-        (temporary / link.name).replace(link)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    return cache.made(LIBRARIES_FOLDER, copy)
 
 
 def _checked(path: Path, libraries: Path | None) -> Program:
