@@ -34,7 +34,7 @@ MAX_USERS = 500  # of an open load
 OWN = frozenset({
     "-f", "--locustfile", "-H", "--host", "--model", "-u", "--users", "-r", "--spawn-rate", "-t", "--run-time", "-s",
     "--stop-timeout", "--request-timeout", "--headless", "--autostart", "--master", "--worker", "--processes", "--data",
-    "--column", "--lengths", "--max-tokens", "--requests-file", "--times", "--records", "--stream",
+    "--column", "--lengths", "--max-tokens", "--hfx-folder", "--stream",
 })  # fmt: skip
 
 
@@ -89,8 +89,7 @@ def command(
         sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--host", f"grpc://{target.grpc_url}",
         "--users", str(users), "--spawn-rate", str(users), "--stop-timeout", f"{math.ceil(limits.timeout)}",
         "--model", target.model, "--request-timeout", f"{limits.timeout:g}",
-        "--requests-file", str(folder / "requests.jsonl"), "--times", str(folder / "times.json"),
-        "--records", str(folder / "records.jsonl"), *(("--stream",) if stream else ()), *kept,
+        "--hfx-folder", str(folder), *(("--stream",) if stream else ()), *kept,
     )  # fmt: skip
 
 
