@@ -82,7 +82,7 @@ def find_wheel() -> Wheel:
     if not wheel.stub.is_file():
         raise ServerError(
             f"The installed nvidia-pytriton has no Python backend for Python {sysconfig.get_python_version()}.",
-            "Use Python 3.11 to 3.13, or serve in a container: hfx serve --with docker",
+            "Use Python 3.11 or 3.12, or serve in a container: hfx serve --with docker",
         )
     return wheel
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("hfx", "pyproject.toml", "README.md")
+PARTS = ("hfx", "pyproject.toml", "README.md", "LICENSE")
 
 
 def build_wheel(folder: Path) -> Path:
