@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,8 @@ from hfx.repository import edit, lint, parse_config, recover
 from hfx.repository.edit import Edit, change, changed_copy, scratch, value
 from hfx.repository.staging import stagings
 from tests.unit import repositories
+from tests.unit.killing import Killer
 
-TREE = Path(__file__).parents[2]
 THREADS = "parameters.intra_op_thread_count"
 INSTANCES = Edit("m_net", "instances", 2, "cpu")
 BY = "hfx tune m"
@@ -212,51 +210,35 @@ def test_scratch_is_on_the_same_file_system_and_goes_with_its_block(published: P
     assert stagings(published) == []
 
 
-# Crashes: a process of its own that kills itself before its n-th change of the file system.
+# Crashes: the work is killed before its n-th change of the file system.
 
-CALLS = ("rename", "replace", "fsync", "mkdir", "unlink", "rmdir", "open", "link")
-CHILD = textwrap.dedent("""
-    import os, signal, sys
-    from pathlib import Path
-    from hfx.repository.edit import Edit, change
+WORK = """
+from pathlib import Path
+from hfx.repository.edit import Edit, change
 
-    repository, at, count = Path(sys.argv[1]), int(sys.argv[2]), 0
-
-    def mortal(call):
-        def step(*arguments, **options):
-            global count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-        return step
-
-    for name in %r:
-        setattr(os, name, mortal(getattr(os, name)))
-    change(repository, "m", [Edit("m_net", "instances", 2, "cpu")], "hfx tune m")
-    print(count)
-""") % (CALLS,)
+def work(arm, repository):
+    arm()
+    change(Path(repository), "m", [Edit("m_net", "instances", 2, "cpu")], "hfx tune m")
+"""
 
 
-@pytest.mark.slow
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_settings_whole(published: Path) -> None:
     instances, steps = [], 0
     template = published.parent / "template"
     published.rename(template)
-    for at in range(1, 1000, 3):
-        subprocess.run(["cp", "-r", template, published], check=True)
-        command = [sys.executable, "-c", CHILD, str(published), str(at)]
-        child = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60, check=False)
-        recover(published)
-        assert verify_files(read_manifest(published / "m/hfx.json"), published) == []
-        assert errors(published) == []
-        instances.append(value(published, "m_net", "instances", "cpu"))
-        subprocess.run(["rm", "-r", published], check=True)
-        if child.returncode == 0:
-            break
-        assert child.returncode == -9, child.stderr
-        steps += 1
-    assert child.returncode == 0
+    with Killer(WORK) as killer:
+        for at in range(1, 1000, 3):
+            shutil.copytree(template, published)
+            changes = killer.run(at, str(published))
+            recover(published)
+            assert verify_files(read_manifest(published / "m/hfx.json"), published) == []
+            assert errors(published) == []
+            instances.append(value(published, "m_net", "instances", "cpu"))
+            shutil.rmtree(published)
+            if changes is not None:
+                break
+            steps += 1
+    assert changes is not None
     assert steps > 10
     assert instances == sorted(instances, key=lambda count: count == 2), "once changed, always changed"
     assert instances[-1] == 2

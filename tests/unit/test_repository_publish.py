@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
-import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from hfx.errors import RepositoryError, StorageFull
 from hfx.manifest import read_manifest, verify_files, write_manifest
 from hfx.repository import Staging, check_target, lint, publish, recover
 from hfx.repository.staging import stagings
+from tests.unit.killing import Killer
 from tests.unit.manifests import fill, manifest
 
 TREE = Path(__file__).parents[2]
@@ -254,46 +255,30 @@ def test_an_interrupt_between_two_moves_leaves_the_version_before(
     assert snapshot(tmp_path) == before
 
 
-# Crashes: a process of its own that kills itself before its n-th change of the file system.
+# Crashes: the work is killed before its n-th change of the file system.
 
-CALLS = ("rename", "fsync", "mkdir", "unlink", "rmdir", "open")
-CHILD = textwrap.dedent("""
-    import os, signal, sys
-    from pathlib import Path
-    from hfx.repository import Staging, publish, recover
-    from tests.unit.manifests import fill
+WORK = """
+from pathlib import Path
+from hfx.repository import Staging, publish, recover
+from tests.unit.killing import Killer
+from tests.unit.manifests import fill
 
-    repository, action, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    count = 0
-
-    def mortal(call):
-        def step(*arguments, **options):
-            global count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-        return step
-
-    def arm():
-        for name in %r:
-            setattr(os, name, mortal(getattr(os, name)))
-
+def work(arm, action, repository):
     if action == "recover":
         arm()
-        recover(repository)
-    else:
-        with Staging(repository, "m") as staging:
-            fill(staging.root, "m", ("_net", "_tokenize"), "two")
-            arm()
-            publish(staging, replace=action == "replace")
-    print(count)
-""") % (CALLS,)
+        recover(Path(repository))
+        return
+    with Staging(Path(repository), "m") as staging:
+        fill(staging.root, "m", ("_net", "_tokenize"), "two")
+        arm()
+        publish(staging, replace=action == "replace")
+"""
 
 
-def run_child(repository: Path, action: str, at: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", CHILD, str(repository), action, str(at)]
-    return subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    with Killer(WORK) as started:
+        yield started
 
 
 def new_state(tmp_path: Path) -> dict[str, bytes | None]:
@@ -303,9 +288,8 @@ def new_state(tmp_path: Path) -> dict[str, bytes | None]:
     return snapshot(tmp_path / "wanted")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("action", ["create", "replace"])
-def test_a_kill_at_any_step_leaves_the_old_or_the_new_model_whole(tmp_path: Path, action: str) -> None:
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_model_whole(tmp_path: Path, action: str, killer: Killer) -> None:
     wanted, outcomes = new_state(tmp_path), []
     for at in range(1, 400):
         repository = tmp_path / str(at)
@@ -314,23 +298,22 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_model_whole(tmp_path: Path
         if action == "replace":
             export(repository, members=("_net", "_postprocess"))
         before = snapshot(repository)
-        child = run_child(repository, action, at)
+        changes = killer.run(at, action, str(repository))
         recover(repository)
         after = snapshot(repository)
         assert after in (before, {**wanted, "foreign": None}), f"step {at}: neither the old state nor the new one"
         outcomes.append(after == before)
-        if child.returncode == 0:
+        if changes is not None:
             break
-        assert child.returncode == -9, child.stderr
-    assert child.returncode == 0
+    assert changes is not None
     assert len(outcomes) > 30
     assert outcomes == sorted(outcomes, reverse=True), "once committed, always committed"
     assert not outcomes[-1]
 
 
-@pytest.mark.slow
-def test_a_kill_during_recovery_is_recovered_from_too(tmp_path: Path) -> None:
-    steps = int(run_child(tmp_path / "count", "create", 0).stdout)
+def test_a_kill_during_recovery_is_recovered_from_too(tmp_path: Path, killer: Killer) -> None:
+    steps = killer.run(0, "create", str(tmp_path / "count"))
+    assert steps is not None
     template = tmp_path / "template"
     template.mkdir()
     export(template, members=("_net", "_postprocess"))
@@ -339,14 +322,14 @@ def test_a_kill_during_recovery_is_recovered_from_too(tmp_path: Path) -> None:
     for publishing in range(steps // 3, steps, 5):
         for at in range(1, 60, 2):
             repository = tmp_path / f"{publishing}-{at}"
-            subprocess.run(["cp", "-r", template, repository], check=True)
-            assert run_child(repository, "replace", publishing).returncode == -9
+            shutil.copytree(template, repository)
+            assert killer.run(publishing, "replace", str(repository)) is None
             if not any((staging / "journal.json").exists() for staging in stagings(repository)):
                 break  # nothing to roll back at this step
-            child = run_child(repository, "recover", at)
+            changes = killer.run(at, "recover", str(repository))
             recover(repository)
             assert snapshot(repository) == before
-            if child.returncode == 0:
+            if changes is not None:
                 break
             kills += 1
     assert kills > 10
