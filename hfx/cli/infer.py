@@ -14,10 +14,10 @@ import typer
 from hfx.cli import printing, reading
 from hfx.cli.connection import Connection, connect, refuse_all
 from hfx.cli.groups import grouped
+from hfx.cli.infer_options import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.cli.interrupts import deferred
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.reading import STANDARD_INPUT, Entry
-from hfx.cli.tensors import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.errors import UsageError
 
 if TYPE_CHECKING:

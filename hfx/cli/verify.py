@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hfx.cli.infer_options import checked
 from hfx.cli.output import reporter
-from hfx.cli.tensors import checked
 from hfx.errors import HfxError, UsageError
 from hfx.names import GENERATION_TASKS, Task
 

@@ -83,11 +83,13 @@ class Session:
     async def models(self) -> list[str]:
         """The names that can be requested, sorted: the ready models without the members of others."""
         deadline = self.deadline(None)
-        return await self.retries.call(lambda: self.explained("", "", deadline, self._names(deadline.left())), deadline)
+        return await self.retries.call(
+            lambda: self.explain_errors("", "", deadline, self._names(deadline.left())), deadline
+        )
 
     async def request(self, call: Call[Any], deadline: Deadline) -> Request:
         """`call` as tensors, checked against the model. Raises UsageError for what does not fit."""
-        model = await self.fitting(call, deadline)
+        model = await self.checked_model(call, deadline)
         from hfx.client.tensors import to_tensors
 
         values = dict(call.values)
@@ -96,16 +98,16 @@ class Session:
         inputs = to_tensors(values, model.input_types)
         return Request(call.model, inputs, model.outputs, secrets.token_hex(6), deadline.left())
 
-    async def fitting(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:
+    async def checked_model(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:
         """The model of `call`. Raises UsageError if it does not take these inputs, or lacks a needed output."""
         try:
-            return await self._fitting(call, deadline)
+            return await self._checked_model(call, deadline)
         except UsageError:
             if self._models.pop(call.model, None) is None:
                 raise
-            return await self._fitting(call, deadline)  # it may have been exported anew since it was asked
+            return await self._checked_model(call, deadline)  # it may have been exported anew since it was asked
 
-    async def explained(
+    async def explain_errors(
         self, model: str, request_id: str, deadline: Deadline, sent: Coroutine[Any, Any, Result]
     ) -> Result:
         """What `sent` returns; an error of the server gets its model, its request and the reason that can be found."""
@@ -170,7 +172,7 @@ class Session:
 
     async def _attempt(self, call: Call[Result], deadline: Deadline) -> Result:
         request = await self.request(call, deadline)
-        return await self.explained(call.model, request.id, deadline, self._answer(call, request))
+        return await self.explain_errors(call.model, request.id, deadline, self._answer(call, request))
 
     async def _answer(self, call: Call[Result], request: Request) -> Result:
         return call.decode(await self.transport.infer(request))
@@ -180,7 +182,7 @@ class Session:
         if name not in self._models:
             check_text(name, "model's name")
             sent = self.transport.metadata(name, deadline.left())
-            self._models[name] = await self.explained(name, "", deadline, sent)
+            self._models[name] = await self.explain_errors(name, "", deadline, sent)
         return self._models[name]
 
     async def _names(self, timeout: float) -> list[str]:
@@ -188,7 +190,7 @@ class Session:
         names = frozenset(await self.transport.models(timeout))
         return sorted(name for name in names if not _is_member(name, names))
 
-    async def _fitting(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:
+    async def _checked_model(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:
         model = await self._describe(call.model, deadline)
         check_outputs(model, call.needs)
         check_values(model, call.values)

@@ -46,7 +46,7 @@ class _Reader:
     async def _open(self) -> None:
         """Send the call, unless it is under way; its errors come with the first piece."""
         if self._stream is None and not self._ended:
-            await self._session.fitting(replace(self._call, model=self._name), self._deadline)
+            await self._session.checked_model(replace(self._call, model=self._name), self._deadline)
             request = await self._session.request(self._call, self._deadline)
             self._stream, self._id = self._session.transport.stream(request), request.id
 
@@ -92,7 +92,7 @@ class _Reader:
             raise
 
     async def _read(self) -> Piece | None:
-        return await self._session.explained(self._name, self._id, self._deadline, self._decoded())
+        return await self._session.explain_errors(self._name, self._id, self._deadline, self._decoded())
 
     async def _decoded(self) -> Piece | None:
         if self._stream is None:  # cancelled while it was opened

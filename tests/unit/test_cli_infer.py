@@ -11,9 +11,9 @@ import pytest
 
 from hfx.answering import Request, plain_values
 from hfx.cli import main
+from hfx.cli.infer_options import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.cli.printing import answer_lines
 from hfx.cli.reading import Entry
-from hfx.cli.tensors import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.client import ModelMetadata, TensorMetadata
 from hfx.errors import UsageError
 from hfx.exporter.generation.folders import INPUTS as GENERATOR_INPUTS
