@@ -6,7 +6,8 @@ Source: the KServe v2 protocol with Triton's binary tensor data extension, and i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hfx.client.tensors import Array, datatype_of, from_bytes, from_list, to_bytes
@@ -43,20 +44,17 @@ def encode_infer(request: Request) -> tuple[bytes, dict[str, str]]:
 
 def decode_infer(body: bytes, headers: Mapping[str, str]) -> dict[str, Array]:
     """The output tensors by name. Raises ServerError for what is no answer."""
-    try:
-        end = int(headers.get(HEADER_LENGTH, len(body)))
-        found, position = {}, end
+    found = {}
+    with _parsing():
+        position = end = int(headers.get(HEADER_LENGTH, len(body)))
         for output in _parsed(body[:end])["outputs"]:
+            name, datatype, shape = output["name"], output["datatype"], output["shape"]
             size = output.get("parameters", {}).get("binary_data_size")
             if size is None:
-                found[output["name"]] = from_list(
-                    output["name"], output["datatype"], output["shape"], _flat(output["data"])
-                )
-                continue
-            content, position = body[position : position + size], position + size
-            found[output["name"]] = from_bytes(output["name"], output["datatype"], output["shape"], content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _foreign(error) from error
+                found[name] = from_list(name, datatype, shape, _flat(output["data"]))
+            else:
+                content, position = body[position : position + size], position + size
+                found[name] = from_bytes(name, datatype, shape, content)
     return found
 
 
@@ -70,38 +68,30 @@ def decode_event(line: str, outputs: Sequence[TensorMetadata]) -> dict[str, Arra
     """The tensors of one line of a stream, its error's text, or None for a line that says nothing."""
     if not line.startswith(EVENT):
         return None
-    try:
+    with _parsing():
         fields = _parsed(line.removeprefix(EVENT))
         if "error" in fields:
             return str(fields["error"])
         return {tensor.name: _from_event(tensor, fields[tensor.name]) for tensor in outputs if tensor.name in fields}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _foreign(error) from error
 
 
-def decode_metadata(name: str, body: bytes, task: str = "") -> ModelMetadata:
-    """What a model takes and gives."""
-    try:
+def decode_metadata(name: str, body: bytes) -> ModelMetadata:
+    """The inputs and outputs of a model."""
+    with _parsing():
         found = _parsed(body)
-        return ModelMetadata(name, _tensors(found["inputs"]), _tensors(found["outputs"]), task)
-    except (ValueError, KeyError, TypeError) as error:
-        raise _foreign(error) from error
+        return ModelMetadata(name, _tensors(found["inputs"]), _tensors(found["outputs"]))
 
 
 def decode_parameter(body: bytes, name: str) -> str:
-    """A parameter of a model's configuration; empty if it has none of this NAME."""
-    try:
+    """A parameter of a model's configuration; empty if it has none of this `name`."""
+    with _parsing():
         return str(_parsed(body).get("parameters", {}).get(name, {}).get("string_value", ""))
-    except (ValueError, AttributeError) as error:
-        raise _foreign(error) from error
 
 
 def decode_index(body: bytes) -> list[str]:
     """The names in a repository's index."""
-    try:
+    with _parsing():
         return [str(model["name"]) for model in _parsed(body)]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _foreign(error) from error
 
 
 def error_text(body: bytes) -> str:
@@ -144,7 +134,11 @@ def _tensors(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorMetadata, ...]
     )
 
 
-def _foreign(error: Exception) -> ServerError:
-    return ServerError(
-        f"The server's answer can't be read ({error!r}).", "Is the address that of a Triton server's HTTP port?"
-    )
+@contextmanager
+def _parsing() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ServerError(
+            f"The server's answer can't be read ({error!r}).", "Is the address that of a Triton server's HTTP port?"
+        ) from error

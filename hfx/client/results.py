@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from hfx.errors import RequestCancelled, ServerError
 from hfx.names import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from hfx.client.tensors import Array, Tensors
 
+Value = TypeVar("Value")
 CANCELLED = "cancelled"
 
 
@@ -145,14 +146,20 @@ def decode_classification(outputs: Tensors) -> Classification:
             "Export it again, or ask its author.",
         )
     pairs = zip(labels.tolist(), scores.tolist(), strict=True)
-    predictions = tuple(Prediction(_as_text(label, LABEL), float(score)) for label, score in pairs)
+    predictions = tuple(Prediction(_label(label), float(score)) for label, score in pairs)
     return Classification(predictions, _truncated_tokens(outputs))
+
+
+def _label(value: object) -> str:
+    if not isinstance(value, bytes):
+        raise ServerError(f"The model's tensor {LABEL!r} holds no text.")
+    return value.decode("utf-8", "replace")
 
 
 def decode_entities(outputs: Tensors) -> Entities:
     """From `entities` BYTES [1, 1], a JSON list of {entity, score, start, end, word}."""
     try:
-        rows = json.loads(_scalar(outputs, ENTITIES))
+        rows = json.loads(_text(outputs, ENTITIES))
         entities = tuple(
             Entity(str(row["entity"]), float(row["score"]), int(row["start"]), int(row["end"]), str(row["word"]))
             for row in rows
@@ -166,9 +173,9 @@ def decode_answer(outputs: Tensors) -> Answer:
     """From `answer` BYTES [1, 1], `score` FP32 [1, 1], `start` and `end` INT32 [1, 1]."""
     return Answer(
         answer=_text(outputs, ANSWER),
-        score=float(_scalar(outputs, SCORE)),
-        start=_number(outputs, START),
-        end=_number(outputs, END),
+        score=_value(outputs, SCORE, float),
+        start=_value(outputs, START, int),
+        end=_value(outputs, END, int),
         truncated_tokens=_truncated_tokens(outputs),
     )
 
@@ -189,8 +196,8 @@ def decode_piece(outputs: Tensors) -> Piece:
     piece = Piece(
         text=_text(outputs, TEXT_OUTPUT),
         finish_reason=_text(outputs, FINISH_REASON),
-        input_tokens=_number(outputs, INPUT_TOKENS),
-        output_tokens=_number(outputs, OUTPUT_TOKENS),
+        input_tokens=_value(outputs, INPUT_TOKENS, int),
+        output_tokens=_value(outputs, OUTPUT_TOKENS, int),
         truncated_tokens=_truncated_tokens(outputs),
         log_probs=tuple(outputs[OUTPUT_LOG_PROBS].ravel().tolist()) if OUTPUT_LOG_PROBS in outputs else (),
     )
@@ -229,34 +236,21 @@ def _tensor(outputs: Tensors, name: str) -> Array:
     return outputs[name]
 
 
-def _scalar(outputs: Tensors, name: str) -> Any:
-    """The only value of tensor `name`."""
+def _value(outputs: Tensors, name: str, kind: type[Value]) -> Value:
+    """The only value of tensor `name`; raises ServerError if it is not one of this type."""
     array = _tensor(outputs, name)
-    if array.size != 1:
-        raise ServerError(f"The model's tensor {name!r} has {array.size} values instead of one.")
-    return array.item()
-
-
-def _text(outputs: Tensors, name: str) -> str:
-    """The only value of tensor `name`, a string."""
-    return _as_text(_scalar(outputs, name), name)
-
-
-def _as_text(value: object, name: str) -> str:
-    """`value` of tensor `name` as a string."""
-    if not isinstance(value, bytes):
-        raise ServerError(f"The model's tensor {name!r} holds no text.")
-    return value.decode("utf-8", "replace")
-
-
-def _number(outputs: Tensors, name: str) -> int:
-    """The only value of tensor `name`, a whole number."""
-    value = _scalar(outputs, name)
-    if not isinstance(value, int):
-        raise ServerError(f"The model's tensor {name!r} holds no whole number.")
+    value = array.item() if array.size == 1 else None
+    if not isinstance(value, kind):
+        raise ServerError(
+            f"The model's tensor {name!r} is not one value of type {kind.__name__}: {array.tolist()!r:.80}."
+        )
     return value
 
 
+def _text(outputs: Tensors, name: str) -> str:
+    return _value(outputs, name, bytes).decode("utf-8", "replace")
+
+
 def _truncated_tokens(outputs: Tensors) -> int:
-    """How many tokens of the text the model did not get to see; 0 where it does not tell."""
-    return _number(outputs, TRUNCATED_TOKENS) if TRUNCATED_TOKENS in outputs else 0
+    """How many tokens of the text were left out; 0 for a model that does not count them."""
+    return _value(outputs, TRUNCATED_TOKENS, int) if TRUNCATED_TOKENS in outputs else 0
