@@ -55,7 +55,7 @@ class MeasureSpec:
     `arguments` are further flags of perf_analyzer's or locust's own.
     """
 
-    asks: RequestSet
+    requests: RequestSet
     limits: Limits
     slo: Slo | None = None
     tool: str = "builtin"
@@ -118,7 +118,7 @@ def measure(
     with ServerWatch(sources) as server:
         log = _log(target, plan, spec, _counting(server, spec.limits, watch), stop)
         subject = _subject(target, spec, label, settings)
-        load = plan.load(spec.asks.words, spec.limits.words, case)
+        load = plan.load(spec.requests.words, spec.limits.words, case)
         run = run_of(log, subject, load, plan, spec.slo, round)
         side = server.end(_served(target, spec), run.requests.succeeded)
     if not run.requests.succeeded and not stop.is_set():
@@ -192,7 +192,7 @@ def _log(target: Target, plan: Plan, spec: MeasureSpec, watch: Watch, stop: thre
                 f"The built-in generator has no flags of its own: {' '.join(spec.arguments)}.",
                 "Leave out what follows `--`.",
             )
-        url, requests = target.grpc_url, spec.asks
+        url, requests = target.grpc_url, spec.requests
         return generate(url, target.model, plan, requests, spec.limits, bool(spec.stream), watch, stop)
     if spec.tool not in TOOLS:
         raise UsageError(f"There is no tool {spec.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")

@@ -62,19 +62,15 @@ def test_each_step_of_a_classifier_counts_the_requests_that_were_sent(perf: Perf
         inside = sum(step.queue + step.input + step.infer for step in steps.values())
         assert 0.2 * run.latency.mean < inside < 1.1 * run.latency.mean
         assert run.server and run.server.counters["nv_inference_request_success"] == 200
+        assert run.server.cores is not None and 0.1 < run.server.cores < (os.cpu_count() or 1) + 0.5
+        assert run.server.memory is not None and run.server.memory > 100 << 20  # tritonserver and its Python processes
+        assert run.client is not None and run.client.cores > 0
     alone, together = result.runs
     assert steps_of(alone)[f"{CLASSIFIER}_net"].batch == 1 < steps_of(together)[f"{CLASSIFIER}_net"].batch
     assert (alone.subject.task, alone.subject.device) == ("text-classification", "cpu")
 
 
-def test_the_server_s_processes_are_found_by_its_port(perf: Perf, perf_server: EmbeddedServer) -> None:
-    [run] = result_of(perf(CLASSIFIER, "--concurrency", "4", "--duration", "2s", "--json")).runs
-    assert run.server is not None and run.server.cores is not None and run.server.memory is not None
-    assert 0.1 < run.server.cores < (os.cpu_count() or 1) + 0.5
-    assert run.server.memory > 100 << 20  # tritonserver and its Python processes
-    assert run.client is not None and run.client.cores > 0
-
-
+@pytest.mark.full
 def test_what_a_burst_uses_is_that_from_its_first_request_to_its_last_answer(perf: Perf) -> None:
     words = ("--arrivals", "burst", "--requests", "64", "--set", "max_tokens=64", "--no-stream", "--json")
     [run] = result_of(perf(GENERATOR, *words)).runs
@@ -82,6 +78,7 @@ def test_what_a_burst_uses_is_that_from_its_first_request_to_its_last_answer(per
     assert 0.1 < run.server.cores < (os.cpu_count() or 1) + 0.5
 
 
+@pytest.mark.full
 def test_an_open_load_keeps_its_rate(perf: Perf) -> None:
     [run] = result_of(perf(CLASSIFIER, "--rate", "50", "--arrivals", "poisson", "--requests", "100", "--json")).runs
     assert (run.load.kind, run.load.rate, run.load.arrivals) == ("open", 50.0, "poisson")
@@ -89,6 +86,7 @@ def test_an_open_load_keeps_its_rate(perf: Perf) -> None:
     assert [step.requests for step in steps_of(run).values()] == [100, 100, 100]
 
 
+@pytest.mark.full
 def test_a_warm_up_does_not_count_here_and_hardly_at_the_server(perf: Perf) -> None:
     [run] = result_of(perf(CLASSIFIER, "--concurrency", "4", "--requests", "300", "--warmup", "100", "--json")).runs
     assert run.requests.sent == 300
@@ -111,6 +109,7 @@ def test_a_generator_s_stream_has_times_of_its_tokens(perf: Perf) -> None:
     assert run.server and run.server.counters["hfx_requests_completed_total"] == 24
 
 
+@pytest.mark.full
 def test_a_generator_s_plain_calls_go_through_the_relay(perf: Perf) -> None:
     [run] = result_of(perf(GENERATOR, "--no-stream", "--requests", "10", "--set", "max_tokens=8", "--json")).runs
     assert (run.subject.protocol, run.ttft) == ("grpc", None)
@@ -119,6 +118,7 @@ def test_a_generator_s_plain_calls_go_through_the_relay(perf: Perf) -> None:
     assert run.server and run.server.counters["nv_inference_request_success"] == 10
 
 
+@pytest.mark.full
 def test_rows_of_a_file_have_settings_of_their_own(perf: Perf, tmp_path: Path) -> None:
     path = tmp_path / "prompts.csv"
     path.write_text("prompt,max_tokens\nAnna was,4\nTom had a,6\n")
@@ -127,6 +127,7 @@ def test_rows_of_a_file_have_settings_of_their_own(perf: Perf, tmp_path: Path) -
     assert "prompts.csv" in run.load.data
 
 
+@pytest.mark.full
 def test_people_get_tables(perf: Perf, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     ended = perf(CLASSIFIER, "--concurrency", "2", "--requests", "50", "--output", str(path))
@@ -136,6 +137,7 @@ def test_people_get_tables(perf: Perf, tmp_path: Path) -> None:
         assert words in ended.stdout, ended.stdout
 
 
+@pytest.mark.full
 def test_from_its_grpc_address_all_of_a_server_is_found(perf_server: EmbeddedServer) -> None:
     found = place(perf_server.grpc_url)
     assert found == Place(perf_server.http_url, perf_server.metrics_url, perf_server.pid)
@@ -144,6 +146,7 @@ def test_from_its_grpc_address_all_of_a_server_is_found(perf_server: EmbeddedSer
     )
 
 
+@pytest.mark.full
 def test_with_its_repository_a_model_has_a_precision(perf_models: Path, hfx: Perf, perf_server: EmbeddedServer) -> None:
     words = ("--requests", "20", "--warmup", "0", "--repository", str(perf_models), "--json")
     [run] = result_of(hfx("perf", "run", CLASSIFIER, "--url", perf_server.grpc_url, *words)).runs
@@ -170,6 +173,7 @@ def test_ctrl_c_keeps_what_was_measured(perf_server: EmbeddedServer, tmp_path: P
     assert "Error: Interrupted." in said and "Traceback" not in said
 
 
+@pytest.mark.full
 def test_a_server_that_dies_leaves_a_partial_result_that_says_so(perf_models: Path, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     with EmbeddedServer(perf_models, models=[CLASSIFIER]) as server:
@@ -187,6 +191,7 @@ def test_a_server_that_dies_leaves_a_partial_result_that_says_so(perf_models: Pa
     assert "Traceback" not in said + printed
 
 
+@pytest.mark.full
 def test_a_server_that_is_gone_before_the_next_load_leaves_the_loads_before(perf_models: Path, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     with EmbeddedServer(perf_models, models=[CLASSIFIER]) as server:

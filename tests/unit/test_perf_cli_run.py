@@ -96,7 +96,7 @@ def test_limits_that_can_t_be_are_refused(options: LimitOptions, words: str) -> 
 
 
 def test_settings_are_of_every_request() -> None:
-    found = loads.asks(DataOptions(set=["max_tokens=50", "stop_words=end,stop"], words="fixed:3"), GENERATOR)
+    found = loads.requests(DataOptions(set=["max_tokens=50", "stop_words=end,stop"], words="fixed:3"), GENERATOR)
     inputs = found.at(7).inputs
     assert (inputs["max_tokens"], inputs["stop_words"]) == ((50,), ("end", "stop"))
     assert len(str(inputs["text_input"][0]).split()) == 3
@@ -117,7 +117,7 @@ def test_settings_are_of_every_request() -> None:
 )
 def test_requests_that_can_t_be_are_refused(options: DataOptions, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        loads.asks(options, GENERATOR)
+        loads.requests(options, GENERATOR)
 
 
 def test_addresses_are_completed() -> None:

@@ -69,7 +69,7 @@ def test_what_is_no_generator_is_not_streamed(script: Script, target: Target) ->
 def test_a_server_without_statistics_costs_only_their_figures(target: Target) -> None:
     run = measure(target, Open(rate=100.0), TEN)
     assert run.server is not None and (run.server.steps, run.server.counters) == ((), {})
-    assert any("does not tell its statistics" in note for note in run.notes)
+    assert any("gives no statistics" in note for note in run.notes)
     assert run.server.cores is not None  # of this very process, in which the server runs
 
 
@@ -109,14 +109,14 @@ def test_without_one_answer_the_most_frequent_reason_is_the_error(target: Target
         "fail INVALID_ARGUMENT max_tokens is 0", "fail INTERNAL the step failed", "fail INTERNAL the step failed"
     )
     with pytest.raises(LoadFailed, match=r"None of 9 requests to writer succeeded.*the step failed") as caught:
-        measure(target, Closed(1), replace(TEN, asks=orders, limits=Limits(requests=9)))
+        measure(target, Closed(1), replace(TEN, requests=orders, limits=Limits(requests=9)))
     assert caught.value.exit_code == 5
 
 
 def test_a_server_that_is_gone_before_the_first_answer_is_the_error(script: Script) -> None:
     with ExitStack() as running:
         url = running.enter_context(grpc_server(script))
-        order = replace(TEN, asks=asks("sleep 2"), limits=Limits(seconds=60))
+        order = replace(TEN, requests=asks("sleep 2"), limits=Limits(seconds=60))
         with pytest.raises(LoadFailed, match=r"None of .* succeeded: ServerUnreachable"):
             measure(Target("writer", url), Closed(1), order, watch=lambda progress: running.close())
 

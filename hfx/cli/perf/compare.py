@@ -149,7 +149,7 @@ def _cases(
     from hfx.perf.measuring import MeasureSpec
 
     plans, wanted = loads.plans(load, data.seed), loads.slo(slo)
-    requests = loads.asks(data, metadata(spec))
+    requests = loads.requests(data, metadata(spec))
     return [
         Case(plan, MeasureSpec(requests, loads.limits(limit, plan), wanted, stream=options.stream)) for plan in plans
     ]

@@ -70,7 +70,7 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What is asked."""
+    """What is sent."""
 
     data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines or Parquet file.")] = None
     column: Annotated[
@@ -92,7 +92,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class SloOptions:
-    """What is wanted of a request."""
+    """What a request must keep."""
 
     slo: Annotated[
         str | None, Option(help="Targets that count towards goodput: 'ttft<200ms,tpot<50ms,latency<2s'.")
@@ -100,7 +100,7 @@ class SloOptions:
 
 
 def target(options: ServerOptions, name: str) -> Target:
-    """NAME behind the server. Raises UsageError for an address that is none."""
+    """The model `name` behind the server. Raises UsageError for an address that is none."""
     from hfx.client.address import parse_address
     from hfx.perf.measuring import Target
 
@@ -130,7 +130,7 @@ def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
 
 
 def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
-    """How long PLAN lasts. One that sends all at once, or by a trace, has no warm-up unless one is asked for."""
+    """How long `plan` lasts. One that sends all at once, or by a trace, has no warm-up unless one is asked for."""
     from hfx.perf.load import Limits, Open, parse_seconds, parse_warmup
 
     if options.requests is not None and options.duration is not None:
@@ -150,8 +150,8 @@ def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
     )
 
 
-def asks(options: DataOptions, model: ModelMetadata) -> RequestSet:
-    """The requests for MODEL. Raises UsageError for a file, column or setting that can't be used."""
+def requests(options: DataOptions, model: ModelMetadata) -> RequestSet:
+    """The requests for `model`. Raises UsageError for a file, column or setting that can't be used."""
     from hfx.perf.load import from_file, parse_columns, parse_lengths, synthetic, text_tensors
 
     inputs = tuple(model.input_types)
@@ -168,7 +168,7 @@ def asks(options: DataOptions, model: ModelMetadata) -> RequestSet:
 
 
 def slo(options: SloOptions) -> Slo | None:
-    """What is wanted, if anything."""
+    """The service level, if there is one."""
     from hfx.perf.load import Slo
 
     return None if options.slo is None else Slo.parse(options.slo)
@@ -190,7 +190,7 @@ def _settings(pairs: Sequence[str], model: ModelMetadata) -> dict[str, str]:
 
 
 def _http(text: str, path: str = "") -> str:
-    """HOST:PORT, or a URL, as a URL with PATH."""
+    """HOST:PORT, or a URL, as a URL with `path`."""
     if not text:
         return ""
     url = text if "://" in text else f"http://{text}"

@@ -87,11 +87,13 @@ def command(
         check_writable(options.output)
     target, plans, wanted = _target(server, name, options), loads.plans(load, data.seed), loads.slo(slo)
     limits = [loads.limits(limit, plan) for plan in plans]
-    asks = loads.asks(data, measuring.metadata(target))
+    requests = loads.requests(data, measuring.metadata(target))
     here = machine()  # before the load, whose own work it must not count
     flags = tuple(arguments or ())
-    orders = [measuring.MeasureSpec(asks, each, wanted, options.tool.value, options.stream, flags) for each in limits]
-    outcome = _measured(target, list(zip(plans, orders, strict=True)), options, report)
+    specs = [
+        measuring.MeasureSpec(requests, each, wanted, options.tool.value, options.stream, flags) for each in limits
+    ]
+    outcome = _measured(target, list(zip(plans, specs, strict=True)), options, report)
     result = _result(name, here, outcome)
     if options.output:
         write_result(result, options.output)
@@ -130,11 +132,11 @@ def _measured(
 
     runs: list[Run] = []
     with ending_early() as stop, live(report) as show:
-        for plan, order in work:
-            title = f"{target.model}, {plan.load(order.asks.words, order.limits.words).label}"
+        for plan, spec in work:
+            title = f"{target.model}, {plan.load(spec.requests.words, spec.limits.words).label}"
             failure: ServerError | None = None
             try:
-                run = measure(target, plan, order, label=options.label, watch=show(title), stop=stop)
+                run = measure(target, plan, spec, label=options.label, watch=show(title), stop=stop)
                 if run.requests.sent or not runs:  # Ctrl-C may come between two loads
                     runs.append(run)
                 failure = _gone(run) if run.interrupted and not stop.is_set() else None

@@ -111,7 +111,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
     if any(isinstance(plan, Open) and plan.rate is None for plan in plans):
         raise UsageError("Settings are compared under a steady load.", "Give --concurrency, or --rate.")
     limits = Limits(seconds=1.0, timeout=parse_seconds(options.timeout, "--timeout"))
-    requests = loads.asks(data, metadata(options.repository, name))
+    requests = loads.requests(data, metadata(options.repository, name))
     return TuneSpec(
         repository=options.repository,
         name=name,

@@ -55,14 +55,16 @@ def run_locust(
     limits, stream = spec.limits, bool(spec.stream)
     if limits.stable is not None:
         raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
-    completed(spec.asks, model, stream, limits.timeout)
+    completed(spec.requests, model, stream, limits.timeout)
     times = () if isinstance(plan, Closed) else due_times(plan, limits)
     users = plan.callers if isinstance(plan, Closed) else users_for(times, limits.timeout)
     reports = None if _has_reports(spec.arguments) else report_folder(target.model)
     with TemporaryDirectory(prefix="hfx-perf-") as name:
         folder = Path(name)
         records = folder / "records.jsonl"
-        lines = (json.dumps({name: list(values) for name, values in each.inputs.items()}) for each in spec.asks.items)
+        lines = (
+            json.dumps({name: list(values) for name, values in each.inputs.items()}) for each in spec.requests.items
+        )
         (folder / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         (folder / "times.json").write_text(json.dumps(list(times)))
         records.touch()

@@ -73,7 +73,7 @@ def run_perf_analyzer(
     """
     check_arguments(spec.arguments)
     program, limits, stream = install.find(), spec.limits, bool(spec.stream)
-    requests = completed(spec.asks, model, stream, limits.timeout)
+    requests = completed(spec.requests, model, stream, limits.timeout)
     times = () if isinstance(plan, Closed) else due_times(plan, limits)
     with TemporaryDirectory(prefix="hfx-perf-") as name, Statistics(target.grpc_url) as statistics:
         folder = Path(name)

@@ -173,7 +173,7 @@ def max_callers(plans: Sequence[Plan]) -> int | None:
 
 def identity(spec: TuneSpec, manifest: Manifest) -> Mapping[str, object]:
     """All but the choices that makes trials comparable: the model as it is, the load, the machine's cores."""
-    requests, slo = spec.measure.asks, spec.measure.slo
+    requests, slo = spec.measure.requests, spec.measure.slo
     return {
         "model": manifest.name,
         "files": {path: entry.sha256 for path, entry in manifest.files.items() if not path.endswith(".pbtxt")},
