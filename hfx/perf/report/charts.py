@@ -80,6 +80,7 @@ def config(colours: Mapping[str, str]) -> dict[str, Any]:
     """The configuration of all charts in `colours`: LIGHT, DARK or PAGE."""
     text = {"labelColor": colours["ink"], "titleColor": colours["soft"], "labelFontSize": 12, "titleFontSize": 12}
     lines = {"gridColor": colours["faint"], "domainColor": colours["soft"], "tickColor": colours["soft"], "grid": False}
+    stacked = {"direction": "vertical", "anchor": "start"}  # legends, so that a phone has room for them
     limits = {"labelLimit": 200, "titleLimit": 270, "labelOverlap": True}
     return {
         "background": "transparent",
@@ -89,7 +90,7 @@ def config(colours: Mapping[str, str]) -> dict[str, Any]:
         "range": {"category": [colours[f"c{n}"] for n in range(1, 8)]},
         "title": {"color": colours["ink"], "anchor": "start", "frame": "group", "fontSize": 14, "offset": 8},
         "axis": {**text, **lines, **limits, "titleFontWeight": "normal"},
-        "legend": {**text, "title": None, "orient": "top", "direction": "horizontal", "labelLimit": 260},
+        "legend": {**text, "title": None, "orient": "top", "labelLimit": 260, "layout": {"top": stacked}},
         "text": {"color": colours["ink"], "fontSize": 12, "font": "sans-serif"},
         "rule": {"color": colours["soft"], "strokeWidth": 2},
         "point": {"size": 70, "filled": True, "opacity": 1},
@@ -139,7 +140,8 @@ def throughput(result: Result) -> Chart | None:
     uneven = _data([row for row in rows if row["least"] < row["most"]] or rows[:1])
     ranges = uneven.mark_rule(yOffset=6).encode(alt.X("least:Q"), _rows(rows), x2="most:Q")
     description = f"{figure.title}. " + _sentences(f"{row['bar']} {number(row['value'])}" for row in rows)
-    return _chart("throughput", "Throughput, side by side", description, [bars, ranges, _names(rows)], ROW * len(rows))
+    title = f"Throughput, and its ratio to {result.base}" if result.base else "Throughput, side by side"
+    return _chart("throughput", title, description, [bars, ranges, _names(rows)], ROW * len(rows))
 
 
 def latency_throughput(result: Result) -> Chart | None:
@@ -194,7 +196,12 @@ def latency_cdf(result: Result) -> Chart | None:
 def time_in_steps(result: Result) -> Chart | None:
     """Queue, input, infer and output of each model that a request passes, one bar a model."""
     rows = [
-        {"bar": f"{name}: {step.model}", "text": f"{name}: {step.model}", "phase": phase, "ms": getattr(step, phase)}
+        {
+            "bar": f"{name}: {step.model}",
+            "text": f"{name}: {step.model}",
+            "phase": phase,
+            "ms": getattr(step, phase),
+        }
         for name, group in _representative(result, MAX_STEPS)
         for step in steps(group.runs)
         for phase in PHASES
@@ -264,7 +271,7 @@ def _bar(group: Group, found: Sequence[Group], base: str, figure: Figure) -> dic
     if value is None:
         return None
     bar = f"{group.load.label}: {name_of(group)}"
-    beside = f" ({ratio(to_base.median)} {base})" if to_base else ""
+    beside = f" ({ratio(to_base.median)})" if to_base else ""
     return {
         "bar": bar, "variant": name_of(group), "text": f"{number(value.median)}{beside} · {bar}",
         "value": value.median, "least": value.least, "most": value.most,
@@ -305,7 +312,7 @@ def _bars(rows: Sequence[Mapping[str, Any]], x: alt.X, colour: alt.Color, toolti
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> Any:
     """The name of each bar above it: so that it has the whole width, on a phone too."""
-    names = _data([dict(row) for row in {row["bar"]: row for row in rows}.values()])
+    names = _data(list({row["bar"]: row for row in rows}.values()))
     mark = names.mark_text(align="left", yOffset=-9, limit=alt.expr("width"))
     return mark.encode(x=alt.value(0), y=_rows(rows), text="text:N")
 
