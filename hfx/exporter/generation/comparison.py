@@ -36,52 +36,46 @@ class Standard:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """The provider that ran a device's files, and the figures of each runtime, the one that serves first.
-
-    There are none of files for GPUs that could not run here at all; `refusal` says why.
-    """
-
-    provider: str
-    figures: Mapping[Runtime, Figures]
-    refusal: str = ""
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """What came of a device: the formats that were chosen, those tried before, and how they ran."""
+    """What came of a device: the formats that were chosen, those tried before, and the provider that ran the files.
+
+    `figures` are those of each runtime, the one that serves first. There are none of files for GPUs that could not run
+    here at all; `refusal` says why.
+    """
 
     device: Device
     precision: Precision
     formats: Formats
     tried: tuple[Mapping[str, Any], ...]
-    ran: Ran
+    provider: str
+    figures: Mapping[Runtime, Figures]
+    refusal: str
 
     @property
     def at_home(self) -> tuple[Runtime, ...]:
         """The runtimes that ran the files on what they are for."""
-        return tuple(self.ran.figures) if self.ran.provider == PROVIDERS[self.device][0] else ()
+        return tuple(self.figures) if self.provider == PROVIDERS[self.device][0] else ()
 
     @property
     def kind(self) -> Kind:
         """What the files ran on, as hfx.local calls it."""
-        return KINDS[self.ran.provider]
+        return KINDS[self.provider]
 
     def parity(self, texts: Mapping[Runtime, Any]) -> dict[str, Any]:
         """The figures for the manifest: of the runtime that serves, and in `reserve` of the other.
 
-        `texts` are those of gate.same_texts, of the runtimes that were asked for texts.
+        `texts` are those of verify.same_texts, of the runtimes that ran on what the files are for.
         """
-        found = {"precision": self.precision, "provider": self.ran.provider}
-        if not self.ran.figures:
-            return {**found, "unverified": self.ran.refusal}
-        each = {
+        common = {"precision": self.precision, "provider": self.provider}
+        if not self.figures:
+            return {**common, "unverified": self.refusal}
+        by_runtime = {
             runtime: {**figures.as_json(), **({"texts": texts[runtime]} if runtime in texts else {})}
-            for runtime, figures in self.ran.figures.items()
+            for runtime, figures in self.figures.items()
         }
-        serving, *others = each
-        reserve = {"reserve": {runtime: each[runtime] for runtime in others}} if others else {}
-        return {**found, "runtime": serving, **each[serving], **reserve}
+        serving, *others = by_runtime
+        reserve = {"reserve": {runtime: by_runtime[runtime] for runtime in others}} if others else {}
+        return {**common, "runtime": serving, **by_runtime[serving], **reserve}
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -126,27 +120,29 @@ def compare(standard: Standard, device: Device, runtimes: tuple[Runtime, ...]) -
     for formats in FORMATS_TRIED[precision]:
         if tried:
             write(plan, standard.version, device, formats, runtimes)
-        ran = _ran(standard, device, runtimes, allowed)
-        beyond = next((each for each in ran.figures.items() if failures(each[1], allowed)), None)
+        provider, measured, refusal = _run(standard, device, runtimes, allowed)
+        beyond = next((each for each in measured.items() if failures(each[1], allowed)), None)
         if beyond is None:
-            return Comparison(device, precision, formats, tuple(tried), ran)
+            return Comparison(device, precision, formats, tuple(tried), provider, measured, refusal)
         runtime, figures = beyond
         tried.append({**asdict(formats), "runtime": runtime, "agreement": round(figures.forced.agreement, 6)})
     judge(f"The {precision} engine for {device.upper()} ({runtime})", figures, allowed)
     raise AssertionError("figures with failures are judged")
 
 
-def _ran(standard: Standard, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits) -> Ran:
-    """What the files ran on and their figures, or why files for GPUs could not run on this machine, which has none."""
+def _run(
+    standard: Standard, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits
+) -> tuple[str, dict[Runtime, Figures], str]:
+    """The provider that ran the files, their figures, and why files for GPUs could not run on a machine without one."""
     for provider in PROVIDERS[device]:
         try:
-            return Ran(provider, _figures(standard, device, runtimes, allowed, provider))
+            return provider, _figures(standard, device, runtimes, allowed, provider), ""
         except ProviderMissing:
             if provider == PROVIDERS[device][-1]:
                 raise
         except ModelRefused as refusal:
             if (device, provider) == ("gpu", "CPU"):
-                return Ran(provider, {}, refusal.message)
+                return provider, {}, refusal.message
             raise VerificationFailed(
                 f"The {device.upper()}'s engine can't run here: {refusal.message}.", refusal.fix
             ) from refusal
