@@ -1,7 +1,7 @@
 """What measurements fetch or make once: other people's programs and packages, and models converted for them.
 
 Everything is pinned, installed without dependencies (torch must stay the one that is installed) and kept apart from the
-environment, in `$HFX_PERF_CACHE` or `~/.cache/hfx/perf`. It must not know what the packages are used for.
+environment, in `$HFX_PERF_CACHE` or `~/.cache/hfx/perf`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def installed(name: str, pins: Sequence[str]) -> Path | None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of the cache; whoever makes it at the moment is waited for."""
+    """Remove a folder of the cache, once no process builds it any more."""
     with _locked(folder):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -21,7 +21,7 @@ from hfx.perf.loadgen.generate import Watch, check, generate
 from hfx.perf.loadgen.log import Progress, RequestLog
 from hfx.perf.loadgen.stats import run_of
 from hfx.perf.results.schema import Requests, Run, Scalar, Subject
-from hfx.perf.server import ServerWatch, Sources, Statistics, place
+from hfx.perf.server import ServerWatch, Statistics, Target, located
 
 if TYPE_CHECKING:
     from hfx.triton import EmbeddedServer
@@ -29,23 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["MeasureSpec", "Target", "Watch", "device_of", "measure", "metadata", "nothing", "run_of", "server_target"]
 TOOLS = ("builtin", "perf_analyzer", "locust")
 PATIENCE = 10.0  # seconds that a server may take to say what a model takes
-
-
-@dataclass(frozen=True)
-class Target:
-    """A served model: NAME (never NAME_stream), its address (`grpc_url`: HOST:PORT), and what is known of it.
-
-    `http_url` and `metrics_url` are whole URLs; `pid` is the server's, on this machine. What is empty is not known.
-    """
-
-    model: str
-    grpc_url: str
-    http_url: str = ""
-    metrics_url: str = ""
-    device: str = ""
-    precision: str = ""
-    task: str = ""
-    pid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -81,19 +64,6 @@ def device_of(target: Target) -> str:
     return ""
 
 
-def placed(target: Target) -> Target:
-    """`target` with the addresses and the process that it does not name, where they can be found."""
-    if target.http_url and target.metrics_url and target.pid is not None:
-        return target
-    found = place(target.grpc_url)
-    return replace(
-        target,
-        http_url=target.http_url or found.http_url,
-        metrics_url=target.metrics_url or found.metrics_url,
-        pid=found.pid if target.pid is None else target.pid,
-    )
-
-
 def measure(
     target: Target,
     plan: Plan,
@@ -114,8 +84,7 @@ def measure(
     target, spec = _known(target, spec)
     check(plan, spec.limits, spec.slo, bool(spec.stream))
     stop = stop or threading.Event()
-    sources = Sources(target.model, target.grpc_url, target.metrics_url, target.pid)
-    with ServerWatch(sources) as server:
+    with ServerWatch(target) as server:
         log = _log(target, plan, spec, _counting(server, spec.limits, watch), stop)
         subject = _subject(target, spec, label, settings)
         load = plan.load(spec.requests.words, spec.limits.words, case)
@@ -170,7 +139,7 @@ def _known(target: Target, spec: MeasureSpec) -> tuple[Target, MeasureSpec]:
         )
     stream = task in GENERATION_TASKS if spec.stream is None else spec.stream
     known = replace(target, task=task, device=target.device or device_of(target))
-    return placed(known), replace(spec, stream=stream)
+    return located(known), replace(spec, stream=stream)
 
 
 def _task(found: ModelMetadata) -> str:

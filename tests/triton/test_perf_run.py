@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hfx.perf.measuring import device_of, server_target
+from hfx.perf.measuring import Target, device_of, server_target
 from hfx.perf.results import Result, Run, Step, read_result
-from hfx.perf.server import Place, place
+from hfx.perf.server import located
 from hfx.triton import EmbeddedServer
 from tests.triton.perf_rig import CLASSIFIER, GENERATOR, HFX, PATIENCE, Ended
 
@@ -139,8 +139,9 @@ def test_people_get_tables(perf: Perf, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_from_its_grpc_address_all_of_a_server_is_found(perf_server: EmbeddedServer) -> None:
-    found = place(perf_server.grpc_url)
-    assert found == Place(perf_server.http_url, perf_server.metrics_url, perf_server.pid)
+    found = located(Target(CLASSIFIER, perf_server.grpc_url))
+    whole = (perf_server.http_url, perf_server.metrics_url, perf_server.pid)
+    assert (found.http_url, found.metrics_url, found.pid) == whole
     assert (
         device_of(server_target(perf_server, CLASSIFIER)) == device_of(server_target(perf_server, GENERATOR)) == "cpu"
     )

@@ -14,10 +14,11 @@ import pytest
 
 from hfx.errors import ServerUnreachable
 from hfx.perf.results import Gpu
-from hfx.perf.server import gpus, metrics, place
+from hfx.perf.server import Target, gpus, located, metrics
 from hfx.perf.server.engine import with_engine
-from hfx.perf.server.processes import Busy, listening, usage
+from hfx.perf.server.processes import Busy, usage
 from hfx.perf.server.statistics import Counts, Statistics, steps
+from hfx.perf.server.target import listening
 
 # As Triton 2.51 and a generator's engine write them.
 METRICS = """\
@@ -158,13 +159,13 @@ def test_a_server_is_found_by_its_port_and_its_children_count() -> None:
 
 def test_nobody_listens_at_a_free_port(free_port: int) -> None:
     assert listening(free_port) is None
-    found = place(f"127.0.0.1:{free_port}")
+    found = located(Target("any", f"127.0.0.1:{free_port}"))
     assert (found.http_url, found.metrics_url, found.pid) == ("", "", None)
 
 
 def test_what_listens_but_is_no_triton_has_no_other_addresses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = place(f"127.0.0.1:{listener.getsockname()[1]}")
+        found = located(Target("any", f"127.0.0.1:{listener.getsockname()[1]}"))
     assert (found.http_url, found.metrics_url, found.pid) == ("", "", os.getpid())
 
 

@@ -1,7 +1,4 @@
-"""Many times as one Distribution, by HdrHistogram: 1 microsecond to 1 hour, three significant digits.
-
-Owns the histogram's range and its encoding. It must not know what was timed.
-"""
+"""Many times as one Distribution, by HdrHistogram: 1 microsecond to 1 hour, three significant digits."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def merged(parts: Sequence[Distribution]) -> Distribution | None:
 
 
 def cumulative(found: Distribution, points: int = 100) -> list[tuple[float, float]]:
-    """(milliseconds, share of events that took no longer), rising, about as many as POINTS."""
+    """(milliseconds, share of events that took no longer), rising, about as many as `points`."""
     shares = sorted([*(each / points for each in range(points)), 0.995, 0.999, 1.0])
     at = _decoded(found).get_percentile_to_value_dict([100 * share for share in shares])  # one pass for all of them
     return [(at[100 * share] / MILLI, share) for share in shares]

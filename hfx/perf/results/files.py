@@ -1,4 +1,4 @@
-"""Result files on disk: written whole or not at all, read strictly whoever wrote them."""
+"""Result files on disk: written whole or not at all, read strictly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_json(result: Result) -> str:
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write RESULT to PATH by a rename. Raises UsageError where that can't be."""
+    """Write `result` to `path` by a rename. Raises UsageError where that can't be."""
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         temporary = Path(name)
@@ -42,14 +42,14 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UsageError if no file can be written at PATH: called before the work, not after it."""
+    """Raise UsageError if no file can be written at `path`: called before the work, not after it."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         reason = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that you may write to"
         raise UsageError(f"{path} can't be written: {reason}.", "Give another --output.")
 
 
 def read_result(path: Path) -> Result:
-    """The result in the file PATH. Raises UsageError with the first field that is not as it should be."""
+    """The result in the file `path`. Raises UsageError with the first field that is not as it should be."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"{path} is larger than {MAX_BYTES} bytes.", "Give a result file of hfx perf.")

@@ -1,7 +1,7 @@
 """The result file: what was measured, of what, under which load, on which machine.
 
 One format for every tool and every command. Times are milliseconds unless a name says otherwise; what was not measured
-is None, never zero. This file must not know how anything is measured or shown.
+is None, never zero.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Subject:
 
 @dataclass(frozen=True, config=STRICT)
 class Load:
-    """What was asked: `concurrency` callers who wait (closed), `rate` a second (open), or `concurrency` rows (batch).
+    """What was sent: by `concurrency` callers that wait (closed), `rate` a second (open), `concurrency` rows (batch).
 
     `data` says in words what the requests were; `limit` how long it took at most ("200 requests", "10 s").
     """

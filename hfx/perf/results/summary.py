@@ -1,7 +1,4 @@
-"""Rounds of the same measurement as medians, and two ways compared round by round.
-
-It must not know how figures are shown.
-"""
+"""Rounds of the same measurement as medians, and two ways compared round by round."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class Group:
     runs: tuple[Run, ...]
 
     def spread(self, figure: Figure) -> Spread | None:
-        """FIGURE over the rounds in which it was measured; None where it never was."""
+        """`figure` over the rounds in which it was measured; None where it never was."""
         return spread([value for run in self.runs if (value := figure(run)) is not None])
 
 
@@ -46,7 +43,7 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """RUNS by subject and load, in order of their first appearance. `Load.limit` does not tell loads apart."""
+    """`runs` by subject and load, in order of first appearance. Loads that differ only in `Load.limit` are one."""
     found: dict[tuple[str, str, str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         subject = run.subject
@@ -58,7 +55,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 
 
 def ratios(group: Group, base: Group, figure: Figure) -> Spread | None:
-    """FIGURE of GROUP over that of BASE, taken round by round and then as a median; None without common rounds."""
+    """`figure` of `group` over that of `base`, round by round and then as a median; None without common rounds."""
     of_base = {run.round: figure(run) for run in base.runs}
     found = []
     for run in group.runs:

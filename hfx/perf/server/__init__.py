@@ -1,7 +1,7 @@
 """The server's side of a measurement: what it counted and used meanwhile."""
 
-from hfx.perf.server.processes import Place, place
 from hfx.perf.server.statistics import Statistics
-from hfx.perf.server.watching import ServerWatch, Sources
+from hfx.perf.server.target import Target, located
+from hfx.perf.server.watching import ServerWatch
 
-__all__ = ["Place", "ServerWatch", "Sources", "Statistics", "place"]
+__all__ = ["ServerWatch", "Statistics", "Target", "located"]

@@ -1,25 +1,13 @@
-"""The processes of a server on this machine: its addresses, the cores they keep busy, the memory they hold.
-
-Of a server elsewhere, or of another user, nothing is known, and nothing is guessed.
-"""
+"""The processes of a server on this machine: the cores that they keep busy, the memory that they hold."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import httpx
 import psutil
-
-from hfx.client.address import Address, parse_address
-
-USUAL_GRPC, USUAL_OTHERS = 8001, (8000, 8002)
-ANSWER_SECONDS = 1.0
-# They listen for a server that is elsewhere, or in a container.
-PROXIES = ("docker-proxy", "containerd-shim", "rootlessport", "sshd", "ssh", "kubectl")
 
 
 @dataclass(frozen=True)
@@ -28,29 +16,6 @@ class Usage:
 
     seconds: dict[int, float]
     memory: int
-
-
-@dataclass(frozen=True)
-class Listening:
-    """A server's process, and all TCP ports at which it listens."""
-
-    pid: int
-    ports: tuple[int, ...]
-
-
-def listening(port: int) -> Listening | None:
-    """The process of this user's that listens at `port`; None without one, or when it only hands on to another."""
-    try:
-        sockets = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.pid]
-        owners = sorted(each.pid for each in sockets if each.laddr.port == port)
-        process = psutil.Process(owners[0]) if owners else None  # of a parent and its forks, the parent
-        if process is None or process.name().startswith(PROXIES):
-            return None
-        if process.uids().real != psutil.Process().uids().real:
-            return None
-    except psutil.Error:
-        return None
-    return Listening(process.pid, tuple(sorted(each.laddr.port for each in sockets if each.pid == process.pid)))
 
 
 def usage(pid: int) -> Usage | None:
@@ -114,41 +79,3 @@ class Busy:
             return None
         taken = sum(seconds - self._first.get(pid, 0.0) for pid, seconds in self._now.items())
         return taken / (self._last - self._began)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A server's other addresses and its process; what is not known is empty or None."""
-
-    http_url: str = ""
-    metrics_url: str = ""
-    pid: int | None = None
-
-
-def place(grpc_url: str) -> Place:
-    """What can be found of the Triton that listens at `grpc_url`: an address counts only where Triton answers."""
-    address = parse_address(grpc_url)
-    if address.secure:
-        return Place()
-    here = listening(address.port) if _is_here(address) else None
-    usual = USUAL_OTHERS if address.port == USUAL_GRPC else ()
-    ports = [port for port in here.ports if port != address.port] if here else usual
-    base = address.target.rpartition(":")[0]
-    urls = [f"http://{base}:{port}" for port in ports]
-    return Place(
-        _first(urls, "/v2", b'"triton"'), _first(urls, "/metrics", b"nv_inference"), here.pid if here else None
-    )
-
-
-def _is_here(address: Address) -> bool:
-    own = {each.address for interface in psutil.net_if_addrs().values() for each in interface}
-    return address.is_loopback or address.host in own
-
-
-def _first(urls: Iterable[str], path: str, words: bytes) -> str:
-    """The first of `urls` whose `path` holds `words`; that of the metrics with its path."""
-    for url in urls:
-        with suppress(httpx.HTTPError):
-            if words in httpx.get(url + path, timeout=ANSWER_SECONDS, trust_env=False).content:
-                return url + path.removeprefix("/v2")
-    return ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -19,23 +18,11 @@ from hfx.perf.server.engine import with_engine
 from hfx.perf.server.metrics import Metrics
 from hfx.perf.server.processes import Busy
 from hfx.perf.server.statistics import Snapshot, Statistics, steps
+from hfx.perf.server.target import Target
 
 PROCESS_SECONDS = 0.25
 GPU_SECONDS = 1.0
 Seen = TypeVar("Seen")
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Where the figures of a server's `model` come from; what is empty or None gives none.
-
-    With a `pid` the server is on this machine, and its GPUs are this machine's.
-    """
-
-    model: str
-    grpc_url: str
-    metrics_url: str = ""
-    pid: int | None = None
 
 
 class ServerWatch:
@@ -45,11 +32,11 @@ class ServerWatch:
     that between `begin_usage` and `end_usage` where they are called.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, target: Target) -> None:
         self.failures: list[str] = []
-        self._sources = sources
-        self._statistics = Statistics(sources.grpc_url)
-        self._busy = Busy(sources.pid) if sources.pid is not None else None
+        self._target = target
+        self._statistics = Statistics(target.grpc_url)
+        self._busy = Busy(target.pid) if target.pid is not None else None
         self._members: tuple[str, ...] = ()
         self._before: Snapshot | None = None
         self._metrics: Metrics | None = None
@@ -59,11 +46,11 @@ class ServerWatch:
 
     def __enter__(self) -> Self:
         self._open.enter_context(self._statistics)
-        self._members = self._attempt(lambda: self._statistics.members(self._sources.model), ())
+        self._members = self._attempt(lambda: self._statistics.members(self._target.model), ())
         self._begin(self._statistics.settled)
         if self._busy:
             self._open.enter_context(_Repeated(self._busy.look, PROCESS_SECONDS))
-        if self._sources.pid is not None:
+        if self._target.pid is not None:
             self._open.enter_context(_Repeated(lambda: self._gpus.append(gpus.look()), GPU_SECONDS))
         elif self._metrics is not None and metrics.gpus(self._metrics):
             self._open.enter_context(_Repeated(self._look_at_their_gpus, GPU_SECONDS))
@@ -97,7 +84,7 @@ class ServerWatch:
         self.end_usage()
         done, counters = self._steps(served, answered), self._counters(served, answered)
         return ServerSide(
-            steps=with_engine(done, counters, self._sources.model),
+            steps=with_engine(done, counters, self._target.model),
             cores=self._busy.cores if self._busy else None,
             memory=self._busy.memory if self._busy else None,
             gpus=gpus.together(self._gpus),
@@ -106,12 +93,12 @@ class ServerWatch:
 
     def _begin(self, look: Callable[[], Snapshot]) -> None:
         self._before = self._attempt(look, None)
-        if self._sources.metrics_url:
-            self._metrics = self._attempt(lambda: metrics.read(self._sources.metrics_url), None)
+        if self._target.metrics_url:
+            self._metrics = self._attempt(lambda: metrics.read(self._target.metrics_url), None)
         self.begin_usage()
 
     def _look_at_their_gpus(self) -> None:
-        self._gpus.append(metrics.gpus(self._attempt(lambda: metrics.read(self._sources.metrics_url), ())))
+        self._gpus.append(metrics.gpus(self._attempt(lambda: metrics.read(self._target.metrics_url), ())))
 
     def _steps(self, served: str, answered: int) -> tuple[Step, ...]:
         before = self._before
@@ -121,7 +108,7 @@ class ServerWatch:
         return () if after is None else steps(before, after, self._members)
 
     def _counters(self, served: str, answered: int) -> dict[str, float]:
-        before, url, models = self._metrics, self._sources.metrics_url, (self._sources.model, served)
+        before, url, models = self._metrics, self._target.metrics_url, (self._target.model, served)
         if before is None:
             return {}
         return self._attempt(lambda: metrics.counted(url, before, models, answered), {})

@@ -73,7 +73,7 @@ def find() -> Program:
 def fetch() -> Program:
     """Fetch perf_analyzer if it is not there yet. Raises FetchFailed, and UsageError where it does not run here.
 
-    The folder appears whole or not at all, whoever else fetches at the same time.
+    The folder appears whole or not at all, even with several processes at a time.
     """
     return _fetched(cache.packages(NAME, PINS, lambda folder: (folder / "bin" / NAME).chmod(0o755)))
 
