@@ -22,12 +22,13 @@ from bench import encoder_peers as peers
 from bench import encoder_report
 from bench.encoder_peers import Case
 from bench.encoder_texts import of_length
+from bench.errors import OpenFailed
 from bench.ours import open_published, token_counter
 from bench.peers.resident import Resident
 from bench.report import machine, machine_line, write_json
 from bench.repositories import chosen_runtime, export
 from bench.serving import Servers, asks_of
-from hfx.errors import FetchFailed, OpenFailed
+from hfx.errors import FetchFailed
 from hfx.perf.load import RequestSet
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from bench.errors import CaseFailed, OpenFailed
 from bench.generation_cases import Batch, Model, open_model
 from bench.generation_figures import Result
 from bench.generation_peers import CT2, ORT8, OV8, WAYS, Way
 from bench.peers.resident import Pace, Resident
-from hfx.errors import CaseFailed, FetchFailed, OpenFailed
+from hfx.errors import FetchFailed
 
 
 @dataclass(frozen=True)

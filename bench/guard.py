@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.errors import PerformanceRegression
 from bench.machine import machine
 from bench.scenarios import Case, Model, Options, PeerWay, Scenario, run_scenario
 from bench.scenarios.scenario import Key
 from bench.scenarios.texts import Texts
 from bench.scenarios.verdicts import grouped
-from hfx.errors import HfxError, LoadFailed, Slower
+from hfx.errors import HfxError, LoadFailed
 from hfx.names import MAX_TOKENS, Task
 from hfx.perf.load import Closed
 from hfx.perf.report.numbers import number
@@ -120,7 +121,10 @@ def measured(rounds: int | None = None) -> Result:
 
 
 def judge(before: Result, now: Result) -> None:
-    """Print every ratio with what became of it. Raises Slower, and LoadFailed where there is nothing to compare."""
+    """Print every ratio with what became of it.
+
+    Raises PerformanceRegression, and LoadFailed where there is nothing to compare.
+    """
     found = changes(before, now)
     rows = tuple(
         (each.words, number(each.before), number(each.now), f"{each.moved:+.0%}", f"±{each.noise:.0%}", each.verdict)
@@ -138,7 +142,7 @@ def judge(before: Result, now: Result) -> None:
         )
     if slower := [each for each in found if each.verdict == "slower"]:
         words = ", ".join(f"{each.words} ({each.moved:+.0%})" for each in slower)
-        raise Slower(
+        raise PerformanceRegression(
             f"{len(slower)} of {len(found)} ratios are lower than the baseline's beyond noise: {words}.",
             "Measure again with nothing else running; if it was meant: python -m bench.guard --write",
         )

@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.errors import CaseFailed, OpenFailed
 from bench.peers.resident import Resident
 from bench.serve_answers import Measured
 from bench.serve_cases import Load
 from bench.serve_cost import Cost, cost
 from bench.serve_doors import open_client
 from bench.serve_inside import PIECES, WHOLE, open_inside
-from hfx.errors import CaseFailed, OpenFailed
 from hfx.triton import EmbeddedServer
 
 INSIDE = (WHOLE, PIECES)

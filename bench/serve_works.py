@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench import serve_mlserver, serve_model
+from bench.errors import CaseFailed, OpenFailed
 from bench.generation_figures import Result
 from bench.generation_works import say
 from bench.serve_answers import Measured, mean, quantile
@@ -32,7 +33,7 @@ from bench.serve_doors import DOORS
 from bench.serve_inside import PIECES, WHOLE
 from bench.serve_mlserver import MLSERVER
 from bench.serve_ways import INSIDE, Ways, alone, opened
-from hfx.errors import CaseFailed, FetchFailed, OpenFailed
+from hfx.errors import FetchFailed
 
 PRECISION, PEER_PRECISION = "int8", "bf16"
 WARM_PEER = 8

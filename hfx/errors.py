@@ -20,11 +20,7 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
         RequestRefused              the server understood the request and said no
           ModelUnknown              it has no model of this name
         LoadFailed                  a measurement without an answer, or with more errors than allowed
-      FetchFailed               3   packages of a peer or tool that can't be had here
-      PeerFailed                5   a peer that is not here, or can't do what it is asked for
-        OpenFailed                  it can't be opened, or its process has ended
-        CaseFailed                  it can't run this, but may run others
-      Slower                    1   hfx is slower beside its peers than its baseline says
+      FetchFailed               3   packages of a tool that can't be had here
       LintFailed                7   the repository breaks a rule
       RepositoryError           2   the repository can't do what was asked: a name is taken, it can't be written
         ModelMissing            3   it has no such model
@@ -154,33 +150,12 @@ class LoadFailed(ServerError):
 
 
 class FetchFailed(HfxError):
-    """Packages of a peer or tool that can't be had here; the message says which and why, in a line for notes."""
+    """Packages of a tool that can't be had here; the message says which and why, in a line for notes."""
 
     exit_code = 3
 
     def __str__(self) -> str:
         return self.message
-
-
-class PeerFailed(HfxError):
-    """A peer that is not here, or can't do what it is asked for; the message is a line for notes."""
-
-    exit_code = 5
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class OpenFailed(PeerFailed):
-    """A peer that can't be opened here, or whose process has ended."""
-
-
-class CaseFailed(PeerFailed):
-    """A case that an open peer can't run. The peer can be asked for others."""
-
-
-class Slower(HfxError):
-    """hfx is slower beside its peers than the committed baseline says, beyond noise."""
 
 
 class LintFailed(HfxError):

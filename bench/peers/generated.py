@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from bench.errors import PeerFailed
 from bench.peers.loads import TextLoad, Times
 from hfx import names
-from hfx.errors import PeerFailed
 from hfx.perf.load import Closed, Limits, Plan, RequestSet
 from hfx.perf.loadgen.log import RequestLog
 

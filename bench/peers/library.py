@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from bench.errors import PeerFailed
 from bench.peers.cases import Batch, PeerRun
 from bench.peers.conversions import Convert, Finish, converted
 from bench.peers.generated import log_of, now, text_load
@@ -16,7 +17,7 @@ from bench.peers.nets import OpenNet, open_labels, open_texts
 from bench.peers.packages import SEPARATOR, Packages
 from bench.peers.peer import Identity, Opened, Peer, cores
 from bench.peers.resident import Pace, Resident
-from hfx.errors import FetchFailed, PeerFailed
+from hfx.errors import FetchFailed
 from hfx.perf.load import Limits, Plan, RequestSet
 from hfx.perf.loadgen.log import RequestLog
 

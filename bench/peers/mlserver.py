@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.errors import OpenFailed
 from bench.peers.cases import Wanted
 from bench.peers.mlserver_files import readable, write
 from bench.peers.model import Reading
 from bench.peers.packages import Packages
-from hfx.errors import OpenFailed
 
 # What its environment would resolve to, without what hfx's has in a version that fits, and without TensorFlow.
 PINS = (

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.errors import CaseFailed, PeerFailed
 from bench.peers import mlserver
 from bench.peers.cases import Answered, Batch, PeerRun, Wanted
 from bench.peers.generated import asked
@@ -24,7 +25,7 @@ from bench.peers.model import Kind, Reading, read
 from bench.peers.peer import Identity, Opened, Peer, cores
 from bench.peers.posts import Connection, PostFailed, connected, post_request
 from bench.peers.resident import LONGEST_ANSWER, Prepare, Resident, Run
-from hfx.errors import CaseFailed, FetchFailed, PeerFailed, RequestTimeout, ServerError
+from hfx.errors import FetchFailed, RequestTimeout, ServerError
 from hfx.perf.load import Closed, Limits, Plan, RequestSet
 from hfx.perf.loadgen.driver import Driver
 from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord

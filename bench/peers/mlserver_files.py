@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.errors import OpenFailed
 from bench.peers.cases import Wanted
-from hfx.errors import OpenFailed
 
 TYPES = {"bf16": "bfloat16", "fp32": "float32"}
 REWRITTEN = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hfx.errors import HfxError, PeerFailed
+from bench.errors import PeerFailed
+from hfx.errors import HfxError
 from hfx.names import GENERATION_TASKS, Task
 
 Kind = Literal["decoder", "encoder-decoder", "classifier"]

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.errors import PeerFailed
 from bench.peers.cases import Answered, Batch
 from bench.peers.conversions import files_key
 from bench.peers.library import InProcess
@@ -22,7 +23,7 @@ from bench.peers.model import Kind, Reading, read
 from bench.peers.peer import Identity, Opened, Peer, cores
 from bench.peers.resident import Prepare, Resident, Run, apart
 from hfx import names
-from hfx.errors import HfxError, PeerFailed
+from hfx.errors import HfxError
 from hfx.names import GENERATION_TASKS
 from hfx.perf import cache
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from bench.errors import PeerFailed
 from bench.peers.cases import Batch, PeerRun
 from bench.peers.model import Kind, Reading
 from bench.peers.packages import Packages
-from hfx.errors import PeerFailed
 
 if TYPE_CHECKING:
     from hfx.perf.load import Limits, Plan, RequestSet

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hfx.errors import CaseFailed, OpenFailed
+from bench.errors import CaseFailed, OpenFailed
 
 Run = Callable[[], object]
 Prepare = Callable[[Any], Run]  # a case -> what is timed

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench import guard
-from hfx.errors import LoadFailed, Slower
+from bench.errors import PerformanceRegression
+from hfx.errors import LoadFailed
 from hfx.perf.results import Result, read_result, write_result
 from tests.unit.scenario_runs import MACHINE, rounds
 
@@ -54,7 +55,9 @@ def test_a_slow_machine_slows_both_and_moves_no_ratio() -> None:
 
 
 def test_what_is_slower_is_an_error_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Slower, match=r"1 of 1 ratios .* torch fp32, labels for 1 caller \(-30%\)") as error:
+    with pytest.raises(
+        PerformanceRegression, match=r"1 of 1 ratios .* torch fp32, labels for 1 caller \(-30%\)"
+    ) as error:
         guard.judge(measured(QUIET), measured([0.7 * ratio for ratio in QUIET]))
     assert error.value.exit_code == 1 and "--write" in error.value.fix
     assert "slower" in capsys.readouterr().out

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.errors import CaseFailed, PeerFailed
 from bench.peers import PEERS, Batch, Opened, open_published, peer_run
 from bench.peers.ours import exported
-from hfx.errors import CaseFailed, FetchFailed, PeerFailed
+from hfx.errors import FetchFailed
 from hfx.names import Task
 from hfx.perf.load import Closed, Limits, Open, Request, RequestSet
 from hfx.perf.results import Run

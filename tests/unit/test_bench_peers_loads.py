@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from bench.errors import PeerFailed
 from bench.peers.generated import asked, log_of, now, text_load
 from bench.peers.loads import Line, Prompt, TextLoad, Times, alike, serve_batches
-from hfx.errors import PeerFailed
 from hfx.perf.load import Closed, Limits, Open, Request, RequestSet, Slo
 from hfx.perf.loadgen.stats import run_of
 from hfx.perf.results.schema import Scalar, Subject

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from bench.errors import CaseFailed, OpenFailed
 from bench.peers.cases import Wanted
 from bench.peers.mlserver_client import answer, request, rows
 from bench.peers.mlserver_files import readable
 from bench.peers.model import Reading
 from bench.peers.posts import PostFailed, connected, post_request
-from hfx.errors import CaseFailed, OpenFailed
 
 DECODER = Reading("text-generation", "decoder", "", 100)
 CLASSIFIER = Reading("text-classification", "classifier", "", 100)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from bench.errors import CaseFailed, OpenFailed, PeerFailed
 from bench.peers.resident import Pace, Resident, apart
-from hfx.errors import CaseFailed, OpenFailed, PeerFailed
 from tests.unit import perf_ways
 
 
