@@ -1,20 +1,39 @@
-"""Ctrl-C at a time when nothing must be left half done.
-
-An import is such a time: numpy, for one, takes the interruption for a broken installation, and prints so.
-"""
+"""Ctrl-C where nothing must be left half done, and where it ends a measurement early."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block; threads that are started in it never get it."""
+    """Delay Ctrl-C to the end of the block, such as an import; threads that are started in it never get it.
+
+    numpy, for one, takes an interrupted import for a broken installation, and prints so.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def ending_early() -> Iterator[threading.Event]:
+    """Yields the event that the first Ctrl-C sets; what was measured until then is kept. A second one ends at once."""
+    stop = threading.Event()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

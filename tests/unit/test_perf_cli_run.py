@@ -290,7 +290,7 @@ def test_a_row_shows_the_last_news_and_the_throughput_over_time(monkeypatch: pyt
     assert row.cells()[:2] == ["sentiment, 8 callers", "starting"]
     for moment, (phase, throughput) in enumerate([("warmup", 9.0), ("counted", 50.0), ("counted", 100.0)]):
         monkeypatch.setattr("time.monotonic", lambda moment=moment: 100.0 + moment)
-        row.take(progress(phase, throughput))
+        row.update(progress(phase, throughput))
     assert row.cells() == ["sentiment, 8 callers", "measuring", "2 s", "1,234", "4", "8", "100", "10.2", "99.5", "▅█"]
 
     row.done = True

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hfx.cli.groups import given, grouped
-from hfx.cli.interrupts import deferred
+from hfx.cli.interrupts import deferred, ending_early
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.perf import loads
 from hfx.cli.perf.live import live
 from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, SloOptions
-from hfx.cli.perf.stopping import ending_early
 from hfx.cli.serve import Device
 from hfx.errors import UsageError
 

@@ -1,7 +1,4 @@
-"""A load while it runs: a table with a sparkline on a terminal, a note for each load elsewhere.
-
-Knows Progress and nothing of how a load is made.
-"""
+"""A load while it runs: a table with a sparkline on a terminal, a note for each load elsewhere."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ if TYPE_CHECKING:
     from hfx.perf.loadgen.log import Progress
 
 COLUMNS = ("load", "", "time", "sent", "failed", "under way", "requests/s", "p50 ms", "p99 ms")
-WORDS = {"warmup": "warming up", "counted": "measuring", "draining": "ending"}
-MOST = 12  # rows: a terminal crops at the bottom, where the news is
-LINE = 30  # looks in a sparkline
+STATES = {"warmup": "warming up", "counted": "measuring", "draining": "ending"}
+MOST = 12  # rows: a terminal crops at the bottom, where the latest is
+LINE = 30  # values in a sparkline
 LOOK_SECONDS = 0.25
 
 Watch = Callable[["Progress"], None]
@@ -29,7 +26,7 @@ Show = Callable[[str], Watch]
 
 @dataclass
 class Row:
-    """One load: its last progress, its throughput over time, and whether another came after it."""
+    """One load: its last progress, its throughput over time, and whether another has begun since."""
 
     title: str
     done: bool = False
@@ -37,29 +34,29 @@ class Row:
     line: list[float | None] = field(default_factory=list)
     looked: float = 0.0
 
-    def take(self, progress: Progress) -> None:
-        """Some news."""
+    def update(self, progress: Progress) -> None:
+        """Take new progress."""
         self.last, now = progress, time.monotonic()
         if progress.phase == "counted" and progress.succeeded and now - self.looked >= LOOK_SECONDS:
             self.looked = now
             self.line.append(progress.throughput)
 
     def cells(self) -> list[str]:
-        """What is shown of it."""
+        """The cells of the table."""
         from hfx.perf.report.numbers import number, sparkline
 
-        news = self.last
-        if news is None:
+        last = self.last
+        if last is None:
             return [self.title, "starting", *[""] * len(COLUMNS[1:])]
-        state = "done" if self.done else WORDS[news.phase]
-        counts = (f"{news.elapsed:.0f} s", f"{news.sent:,}", f"{news.failed:,}", str(news.in_flight))
-        figures = map(number, (news.throughput, news.p50, news.p99))
+        state = "done" if self.done else STATES[last.phase]
+        counts = (f"{last.elapsed:.0f} s", f"{last.sent:,}", f"{last.failed:,}", str(last.in_flight))
+        figures = map(number, (last.throughput, last.p50, last.p99))
         return [visible(self.title), state, *counts, *figures, sparkline(self.line, LINE)]
 
 
 @contextmanager
 def live(report: Reporter) -> Iterator[Show]:
-    """Yields what begins a load by its title and gives the function that hears of its progress."""
+    """Yields a function that begins a load, by its title, and returns what is called with its progress."""
     if not sys.stderr.isatty():
         yield lambda title: _note(report, title)
         return
@@ -74,27 +71,27 @@ def live(report: Reporter) -> Iterator[Show]:
                 row.done = True
             rows.append(row := Row(title))
 
-            def hear(progress: Progress) -> None:
-                row.take(progress)
+            def update(progress: Progress) -> None:
+                row.update(progress)
                 screen.update(_table(rows), refresh=True)
 
             screen.update(_table(rows), refresh=True)
-            return hear
+            return update
 
         yield begin
 
 
 def _note(report: Reporter, title: str) -> Watch:
-    """Says once that it goes on: with the first news, before which the load may still be refused."""
-    said = False
+    """Notes the title once, with the first progress: before that the load may still be refused."""
+    noted = False
 
-    def hear(progress: Progress) -> None:
-        nonlocal said
-        if not said:
+    def update(progress: Progress) -> None:
+        nonlocal noted
+        if not noted:
             report.note(f"{title} …")
-        said = True
+        noted = True
 
-    return hear
+    return update
 
 
 def _table(rows: list[Row]) -> Any:

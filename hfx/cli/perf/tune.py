@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hfx.cli.groups import grouped
-from hfx.cli.interrupts import deferred
+from hfx.cli.interrupts import deferred, ending_early
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.perf import loads
 from hfx.cli.perf.loads import DataOptions, LoadOptions, SloOptions
-from hfx.cli.perf.stopping import ending_early
 from hfx.errors import LoadFailed, UsageError
 
 if TYPE_CHECKING:
