@@ -283,9 +283,9 @@ def test_languages_that_the_file_can_not_have_are_named() -> None:
     languages = {"ids": {"fr": 3}, "source_index": 0, "target": "forced_bos_token_id"}
     assert configuration(max_source=9, languages=languages).languages
     for change in ({"ids": {"fr": -1}}, {"ids": []}, {"source_index": 1}, {"source_index": False}, {"target": "x"}):
-        with pytest.raises(ValueError, match=f"languages.{next(iter(change))}"):
+        with pytest.raises(InvalidRequest, match=f"languages.{next(iter(change))}"):
             configuration(max_source=9, languages=languages | change)
-    with pytest.raises(ValueError, match="languages"):
+    with pytest.raises(InvalidRequest, match="languages"):
         configuration(max_source=9, languages={"ids": {}})
-    with pytest.raises(ValueError, match="languages are set"):
+    with pytest.raises(InvalidRequest, match="null where kind is decoder"):
         configuration(languages=languages)

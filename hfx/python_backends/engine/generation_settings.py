@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from .checks import Check, boolean, filled, integer, number, one_of, strings
+from .checks import Check, boolean, integer, number, one_of, strings
 from .errors import InvalidRequest
 
 DEFAULT_SLOTS = 32  # rows that a generator decodes at a time: a beam or a sampled sequence takes one
@@ -47,9 +47,9 @@ def _early_stopping(name: str, value: Any) -> Any:
 
 
 def _language(name: str, value: Any) -> str:
-    if len(filled(name, value)) > LONGEST_LANGUAGE:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_LANGUAGE:
         raise InvalidRequest(name, value, "the code of a language that the model was trained with")
-    return str(value)
+    return value
 
 
 # What the engine reads. Upper limits of counts keep a request from asking for more than any engine has; those of
