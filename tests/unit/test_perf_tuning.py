@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from hfx.perf.compare.candidates import Measure as MeasureCase
 from hfx.perf.load import Closed, Limits, RequestSet
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Run
-from hfx.perf.tuning.proof import judge, prove
+from hfx.perf.tuning.proof import Proof, judge, prove
 from hfx.perf.tuning.score import score
 from hfx.perf.tuning.search import FIRST, LONGEST, SLOW_LONGEST, Budget, Measure, budget, first, search
 from hfx.perf.tuning.space import Dimension, Settings, Space
@@ -196,11 +195,11 @@ def candidate(label: str, throughput: Callable[[int], float], events: list[str])
     return Candidate(label, opened_candidate)
 
 
-def proved(new: Callable[[int], float], count: int, session: Session | None = None, until: float = FOREVER) -> Any:
+def proved(new: Callable[[int], float], count: int, session: Session | None = None) -> Proof:
     events: list[str] = []
     both = [candidate(PUBLISHED, lambda number: 100.0 + number, events), candidate("new", new, events)]
     try:
-        return prove(both, [CASE], count, session or Session(), until)
+        return prove(both, [CASE], count, session or Session())
     finally:
         assert sorted(events) == sorted([PUBLISHED, "new", f"{PUBLISHED} closed", "new closed"])
 
@@ -211,10 +210,6 @@ def test_both_are_measured_in_turn_and_closed() -> None:
         (PUBLISHED, 1), ("new", 1), ("new", 2), (PUBLISHED, 2), (PUBLISHED, 3), ("new", 3),
     ]  # fmt: skip
     assert proof.proven
-
-
-def test_without_time_the_proof_has_its_least_rounds() -> None:
-    assert len(proved(lambda number: 130.0, 9, until=time.monotonic() - 1).runs) == 2 * 3
 
 
 def test_one_that_fails_in_between_proves_nothing() -> None:
@@ -272,6 +267,7 @@ def test_what_is_published_is_measured_first_and_in_full(tmp_path: Path) -> None
     assert [seconds for _, _, seconds in server.measured] == [1.0, 3.0, 9.0]
 
 
+@pytest.mark.slow
 def test_the_search_comes_close_to_the_best_settings_and_gives_up_poor_ones_early(tmp_path: Path) -> None:
     server = Server()
     trials = searched(tmp_path / "s.db", 40, server=server)
@@ -285,6 +281,7 @@ def test_the_search_comes_close_to_the_best_settings_and_gives_up_poor_ones_earl
     assert all(seconds in ([1.0], [1.0, 3.0]) for seconds in lengths.values())
 
 
+@pytest.mark.slow
 def test_the_same_seed_searches_the_same(tmp_path: Path) -> None:
     one, two, other = (searched(tmp_path / name, 8, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert [each.settings for each in one] == [each.settings for each in two]
@@ -406,6 +403,7 @@ def test_two_processes_do_not_search_at_a_time(tmp_path: Path) -> None:
         assert child(tmp_path / "s.db").stdout.startswith("Another hfx tune is at work")
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_with_the_trial_that_it_was_killed_in(tmp_path: Path) -> None:
     killed = child(tmp_path / "s.db")
     assert killed.returncode == -9, killed.stderr

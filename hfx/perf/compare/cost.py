@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hfx.errors import UsageError
 from hfx.perf.results import Cost, Group, Result, Run, groups
 
-KEPT = 0.99  # share of the requests that must keep the SLO at a load which counts as held
+KEPT = 0.99  # share of the requests that must keep the SLO (without one: succeed) at a load that counts as held
 MAX_STEPS = 100_000  # instances of the cheaper variant up to which a break-even load is looked for
 _PRICE = re.compile(r"(?P<label>.+)=(?P<front>[$€£]?)(?P<amount>\d+(?:\.\d+)?|\.\d+)(?P<back>[$€£]?)/(?:h|hour)")
 

@@ -37,7 +37,7 @@ def answer(result: Result) -> Answer:
     runs = _runs(result)
     held = best(runs)
     if not held:
-        return Answer(_nothing_held(runs))
+        return _nothing_held(runs)
     top = max(held.values(), key=lambda each: _rate(each, runs))
     cards = (_load_card(top), _latency_card(top), *_token_card(top), *_cost_card(top, held), *_step_card(top))
     return Answer(_sentence(result, runs, held, top), (*cards, _next_card(result, runs, top)))
@@ -78,12 +78,14 @@ def _against(result: Result, runs: Sequence[Run], held: dict[str, Best], top: Be
     return f"{ratio(_rate(top, runs) / _rate(second, runs))} the best of {name_of(second.group)}"
 
 
-def _nothing_held(runs: Sequence[Run]) -> str:
+def _nothing_held(runs: Sequence[Run]) -> Answer:
     slo = _slo(runs)
     if not slo or not runs:
-        return "Nothing was measured to its end."
+        return Answer("Nothing was measured to its end.")
     nearest = max(runs, key=lambda run: run.goodput or 0.0)
-    return f"No load kept {slo}: at best {percent(nearest.goodput)} of the requests did, with {nearest.load.label}."
+    share, model = percent(nearest.goodput), nearest.subject.model
+    sentence = f"No load kept {slo}: at best {share} of the requests did, with {nearest.load.label}."
+    return Answer(sentence, (Card("Next", f"Less load, a looser --slo, or faster settings: hfx tune {model}."),))
 
 
 # The cards

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hfx.perf.compare.cost import KEPT
 from hfx.perf.report.figures import FIGURES, Figure, error_share, main
 from hfx.perf.results import Group, Result, Run, groups
 
-KEPT = 0.99  # the share of requests that must be answered as promised
 FINAL = "final"  # the case of the runs that prove the gain
 
 

@@ -7,12 +7,9 @@ has to exceed what a candidate differs by from one round to the next.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import cast
 
 from hfx.perf.compare.candidates import Candidate, Case, Session
 from hfx.perf.compare.comparison import compare
@@ -22,7 +19,6 @@ from hfx.perf.tuning.search import uninterrupted
 from hfx.perf.tuning.study import PUBLISHED
 
 MIN_ROUNDS, ROUNDS = 3, 5
-FINAL = "final"  # the case of its runs
 
 
 @dataclass(frozen=True)
@@ -52,20 +48,16 @@ class Proof:
         return f"{proven}: {figures}; from round to round a candidate differs by {100 * self.noise:.1f} %."
 
 
-def prove(candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, session: Session, until: float) -> Proof:
+def prove(candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, session: Session) -> Proof:
     """Measure two candidates, the published settings first, for `rounds` rounds of each case.
 
-    Of one case, rounds beyond MIN_ROUNDS are left out where they would end after `until` (time.monotonic). Raises
-    KeyboardInterrupt where the session was stopped.
+    Raises KeyboardInterrupt where the session was stopped.
     """
     notes: list[str] = []
-    running = cast("Generator[Run]", compare(candidates, cases, rounds, notes, session))
-    with closing(running):  # leaving it early ends the servers
-        turns = _in_time(running, len(candidates), until) if len(cases) == 1 else running
-        runs = [replace(run, round=run.round + 1) for run in uninterrupted(tuple(turns))]
+    runs = uninterrupted(tuple(compare(candidates, cases, rounds, notes, session)))
     if session.stop.is_set():
         raise KeyboardInterrupt
-    return judge(runs, candidates[1].label, notes)
+    return judge([replace(run, round=run.round + 1) for run in runs], candidates[1].label, notes)
 
 
 def judge(runs: Sequence[Run], best: str, notes: Sequence[str] = ()) -> Proof:
@@ -81,16 +73,6 @@ def judge(runs: Sequence[Run], best: str, notes: Sequence[str] = ()) -> Proof:
     kept = sum(each.kept for each in new.values()) * 2 > len(new)
     noise = statistics.median(steps) if steps else 0.0
     return Proof(tuple(runs), spread(gains) if len(gains) >= MIN_ROUNDS else None, noise, kept, tuple(notes))
-
-
-def _in_time(turns: Iterator[Run], candidates: int, until: float) -> Iterator[Run]:
-    """`turns` in whole rounds, as many as there is time for."""
-    began = time.monotonic()
-    for done, run in enumerate(turns, 1):
-        yield run
-        rounds, now = done / candidates, time.monotonic()
-        if rounds >= MIN_ROUNDS and done % candidates == 0 and now + (now - began) / rounds > until:
-            return
 
 
 def _rounds(runs: Sequence[Run], label: str) -> dict[int, Score]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hfx.perf.compare.cost import KEPT
 from hfx.perf.results import Run
 
-KEPT = 0.99  # the share of requests that must keep the SLO (without one: that must succeed)
 LATE = 1e-4  # what a second of p99 costs where the rate is given: it decides among settings that hold it
 
 

@@ -20,10 +20,11 @@ from hfx.perf.compare import candidates
 from hfx.perf.compare.candidates import Candidate, Case, Session, served
 from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.measuring import MeasureSpec
+from hfx.perf.report.trials import FINAL
 from hfx.perf.results import Machine, Result, Run
 from hfx.perf.results.schema import Scalar
 from hfx.perf.tuning import study as studies
-from hfx.perf.tuning.proof import FINAL, ROUNDS, Proof, prove
+from hfx.perf.tuning.proof import ROUNDS, Proof, prove
 from hfx.perf.tuning.score import p99, rate, score, share
 from hfx.perf.tuning.search import FIRST, Budget, Measure, Open, budget, first, search, uninterrupted
 from hfx.perf.tuning.settings import MODEL, current, edits, words
@@ -99,7 +100,7 @@ def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
         for trial in search(study, planned, until, copies.opened, spec.max_trials):
             findings.trials.append(trial)
             session.say(line(trial))
-        _judge(spec, findings, study, copies, planned, begin + spec.budget)
+        _judge(spec, findings, study, copies, planned)
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
     return planned
 
 
-def _judge(spec: TuneSpec, findings: Findings, study: Study, copies: Copies, planned: Budget, until: float) -> None:
+def _judge(spec: TuneSpec, findings: Findings, study: Study, copies: Copies, planned: Budget) -> None:
     """The best trial, its proof, and what follows from it."""
     old, findings.best = study.old, best(findings.trials)
     if old is None or findings.best == old:
@@ -268,7 +269,7 @@ def _judge(spec: TuneSpec, findings: Findings, study: Study, copies: Copies, pla
     plans = [plan for plan in spec.plans if plan.load("", "").label in best_loads]
     cases = [copies.case(plan, planned.seconds, FINAL) for plan in plans]
     both = [copies.candidate(trial.label, trial.settings) for trial in pair]
-    findings.proof = prove(both, cases, spec.rounds, copies.session, until)
+    findings.proof = prove(both, cases, spec.rounds, copies.session)
     findings.verdict = findings.proof.verdict
     if findings.proof.proven and spec.apply:
         findings.applied = _apply(spec, findings.best, findings.proof, copies)
