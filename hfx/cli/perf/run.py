@@ -48,9 +48,7 @@ class MeasureOptions:
         bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
     ] = None
     label: Annotated[str, typer.Option(help="Its name in tables; the model's without it.")] = ""
-    repository: Annotated[
-        Path | None, typer.Option(help="Where the model is published: for its precision and its limit on this machine.")
-    ] = None
+    repository: Annotated[Path | None, typer.Option(help="Where the model is published: for its precision.")] = None
     max_error_rate: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Share of requests that may fail; above it the exit code is 5."),
