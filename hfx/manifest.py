@@ -1,8 +1,4 @@
-"""hfx.json: what a published model is made of, every file hashed.
-
-Owns the format (number 1), its strict reading of possibly hostile files, and the check of files against hashes. It must
-not know how models are built, configured or published.
-"""
+"""hfx.json: what a published model is made of, every file hashed."""
 
 from __future__ import annotations
 

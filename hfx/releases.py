@@ -1,7 +1,5 @@
 """Triton releases: what runs in each image, as one table with its sources.
 
-Owns the facts; refuses to guess for a tag that isn't here. It must not know what is exported or how a server starts.
-
 Two of them have a meaning: DEFAULT_TAG is what models are built for, the oldest that loads their files; MINIMUM_SECURE
 is the image to run them in, the oldest without known vulnerabilities.
 

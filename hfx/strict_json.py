@@ -1,7 +1,6 @@
 """JSON and other files of unknown origin, read strictly.
 
-Owns the limits (size, depth, text) and the refusals, each of which names file and field. It must not know what any
-file means.
+Size, depth and the length of texts are limited; a refusal names file and field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which commands there are, and loading one only when it is asked for.
 
 A command is a module with a function `command`; a module with a table `COMMANDS` is a group of such, whose help is the
-first line of its docstring. This file knows names and files; it must not know what a command does.
+first line of its docstring.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Commands(TyperGroup):
     table: Mapping[str, str] = COMMANDS
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, in the order of a user's way."""
+        """All names, from export to tuning."""
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -1,8 +1,4 @@
-"""Reading, linting and atomically publishing a Triton model repository.
-
-Owns configurations (config), publication (publish), the catalogue (catalog) and the rules (lint). It must not know how
-a model is built, served or called.
-"""
+"""Reading, linting and atomically publishing a Triton model repository."""
 
 from hfx.repository.catalog import Entry, model, models
 from hfx.repository.config import (
@@ -17,10 +13,10 @@ from hfx.repository.config import (
     parse_config,
     render,
 )
-from hfx.repository.finding import Finding, Rule
 from hfx.repository.lint import RULES, lint
 from hfx.repository.publish import check_target, publish, recover
 from hfx.repository.staging import Staging
+from hfx.repository.subject import Finding, Rule
 
 __all__ = [
     "RULES",

@@ -1,7 +1,4 @@
-"""What is in a repository: the models of hfx with their manifests, damaged ones, and folders of others.
-
-Owns the look at the top level. It must not know rules (lint) or change anything.
-"""
+"""What is in a repository: the models of hfx with their manifests, damaged ones, and folders of others."""
 
 from __future__ import annotations
 

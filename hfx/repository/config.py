@@ -1,8 +1,5 @@
 """Model configurations: typed values -> config.pbtxt text, and text -> Triton's own protobuf.
 
-Owns the layout and the completeness of every config.pbtxt that hfx writes. It must not know which models there are,
-where files lie, or which rules a repository obeys.
-
 Dims never name the batch dimension; -1 is a dimension of any size. Field names and values are those of
 triton-inference-server/common, protobuf/model_config.proto, as tritonclient ships it.
 """

@@ -1,7 +1,6 @@
 """Changing settings of a published model: its configurations, its manifest, and nothing else of it.
 
-Owns which fields can be changed, the copy that shares the large files, and the order of the checks. It must not know
-which values are good, nor measure any. In place a change is a publication like every other (publish): a crash leaves
+In place a change is a publication like every other (publish): a crash leaves
 the old model or the new one. Large files are hard links: published files are replaced, never written to.
 """
 
@@ -11,7 +10,7 @@ import itertools
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from hfx.manifest import FileEntry, Manifest, created_now, hash_file, verify_fil
 from hfx.names import MANIFEST_FILE, check_name
 from hfx.repository.catalog import model
 from hfx.repository.config import MAX_CONFIG_BYTES, parse_config, render_message
-from hfx.repository.fields import Value, lookup
 from hfx.repository.lint import lint
 from hfx.repository.publish import publish, recover
 from hfx.repository.staging import Staging, storage
@@ -32,6 +30,8 @@ from hfx.strict_json import Json, read_text
 
 COPIED_BYTES = 1 << 20  # up to here a copy costs nothing; beyond it, files are linked
 RECORD = "tuned"  # in the manifest's choices
+PARAMETER = "parameters."
+Value = int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Edit:
 def value(repository: Path, folder: str, field: str, device: str = "") -> Value | None:
     """What the configuration of `folder` says now; None where it has no such field, or is absent."""
     path = _served(repository / folder, device)
-    return lookup(field).read(parse_config(read_text(path, MAX_CONFIG_BYTES))) if path.is_file() else None
+    return _field(field).read(parse_config(read_text(path, MAX_CONFIG_BYTES))) if path.is_file() else None
 
 
 def changed_copy(
@@ -117,6 +117,60 @@ def scratch(repository: Path, name: str) -> Iterator[Path]:
             yield Path(folder)
 
 
+# Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How a field of a configuration is read (None: this one hasn't got it) and written."""
+
+    read: Callable[[Any], Value | None]
+    write: Callable[[Any, Value], None]
+
+
+def _instances(message: Any) -> int | None:
+    return message.instance_group[0].count if len(message.instance_group) == 1 else None
+
+
+def _delay(message: Any) -> int | None:
+    batching = message.dynamic_batching
+    return int(batching.max_queue_delay_microseconds) if message.HasField("dynamic_batching") else None
+
+
+def _plain(name: str) -> Field:
+    return Field(lambda message: getattr(message, name), lambda message, value: setattr(message, name, value))
+
+
+def _parameter(key: str) -> Field:
+    def read(message: Any) -> Value | None:
+        text = message.parameters[key].string_value if key in message.parameters else None
+        return int(text) if text is not None and text.isascii() and text.isdecimal() else text
+
+    def write(message: Any, value: Value) -> None:
+        message.parameters[key].string_value = str(value)
+
+    return Field(read, write)
+
+
+FIELDS: Mapping[str, Field] = {
+    "instances": Field(_instances, lambda message, value: setattr(message.instance_group[0], "count", value)),
+    "max_batch_size": _plain("max_batch_size"),
+    "max_queue_delay_microseconds": Field(
+        _delay, lambda message, value: setattr(message.dynamic_batching, "max_queue_delay_microseconds", value)
+    ),
+    "default_model_filename": _plain("default_model_filename"),
+}
+
+
+def _field(name: str) -> Field:
+    """The field `name`, or `parameters.KEY`. Raises RepositoryError for another name."""
+    if name.startswith(PARAMETER):
+        return _parameter(name.removeprefix(PARAMETER))
+    if name not in FIELDS:
+        raise RepositoryError(f"{name!r} can't be changed.", f"Choose of {', '.join(FIELDS)}, {PARAMETER}KEY.")
+    return FIELDS[name]
+
+
 # Configurations
 
 
@@ -162,7 +216,7 @@ def _paths(repository: Path, manifest: Manifest, edit: Edit) -> set[str]:
 
 def _apply(message: Any, edit: Edit) -> str:
     """Write the value into MESSAGE and say what changed, or nothing where it was there."""
-    field = lookup(edit.field)
+    field = _field(edit.field)
     old = field.read(message)
     if old is None:
         raise RepositoryError(f"The configuration of {edit.folder!r} has no {edit.field}.", "Leave this setting out.")

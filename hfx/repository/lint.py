@@ -1,7 +1,6 @@
 """The linter: every rule, and one function that applies them to a repository.
 
-Owns the registry. It works offline, on repositories that hfx didn't make too, and changes nothing; what it can't read
-is a finding. It must not know how findings are printed.
+It works offline, on repositories that hfx didn't make too, and changes nothing; what it can't read is a finding.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import os
 from pathlib import Path
 
 from hfx.releases import MINIMUM_SECURE, release
-from hfx.repository.finding import Finding, Rule
 from hfx.repository.rules import (
     ensembles,
     files,
@@ -18,10 +16,8 @@ from hfx.repository.rules import (
     onnx_files,
     python_models,
     scheduling,
-    serving,
-    tensors,
 )
-from hfx.repository.subject import read_subject
+from hfx.repository.subject import Finding, Rule, read_subject
 
 RULES = (
     Rule("HFX101", "error", "config.pbtxt is missing", files.missing_config),
@@ -39,9 +35,9 @@ RULES = (
     Rule("HFX202", "error", "a published file is missing", manifests.missing),
     Rule("HFX203", "error", "a published file was changed", manifests.changed),
     Rule("HFX204", "error", "a file that was not published", manifests.unlisted),
-    Rule("HFX301", "error", "a tensor is declared twice", tensors.duplicate),
-    Rule("HFX302", "error", "a tensor is declared incompletely", tensors.incomplete),
-    Rule("HFX303", "error", "a dimension that no tensor has", tensors.wrong_dimension),
+    Rule("HFX301", "error", "a tensor is declared twice", files.duplicate_tensor),
+    Rule("HFX302", "error", "a tensor is declared incompletely", files.incomplete_tensor),
+    Rule("HFX303", "error", "a dimension that no tensor has", files.wrong_dimension),
     Rule("HFX401", "error", "an ensemble runs an unknown model", ensembles.unknown_model),
     Rule("HFX402", "error", "an ensemble maps a tensor that the member lacks", ensembles.unknown_tensor),
     Rule("HFX403", "error", "a required input of a step is not mapped", ensembles.unmapped_input),
@@ -78,8 +74,8 @@ RULES = (
     Rule("HFX701", "error", "a Python model without its file", python_models.missing_model),
     Rule("HFX702", "error", "a Python file does not compile", python_models.does_not_compile),
     Rule("HFX703", "error", "a CPU runtime that a generator has no files for", python_models.missing_runtime),
-    Rule("HFX801", "error", "a Triton release that can't serve a model", serving.too_old),
-    Rule("HFX802", "warning", "a Triton release with known vulnerabilities", serving.insecure),
+    Rule("HFX801", "error", "a Triton release that can't serve a model", manifests.too_old),
+    Rule("HFX802", "warning", "a Triton release with known vulnerabilities", manifests.insecure),
 )
 
 

@@ -1,7 +1,6 @@
 """What an ONNX file says about itself, without its weights' external data.
 
-Owns reading files of unknown origin; a file that can't be read is a value with a problem. It must not know rules or
-configurations. The onnx package is imported only when there is a file to read.
+A file that can't be read is a value with a problem. The onnx package is imported only when there is a file to read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Publishing: a set of model folders enters a repository as a whole, or not at all.
 
-Owns the journal, the moves, and the recovery after a crash. It must not know what the folders hold, beyond the manifest
-that names them.
-
 Every move is a rename inside one file system. The states before and after each one are told apart by what lies where,
 so recovery needs no log of single steps and can itself be interrupted.
 """

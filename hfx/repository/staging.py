@@ -1,8 +1,5 @@
 """Staging folders: where a model is built inside a repository, who owns it, and who may change the repository.
 
-Owns the staging folder, the owner's lock on it, the repository's lock, and what the file system can refuse. It must
-not know how models enter the repository (publish) or what they hold.
-
 Triton ignores the files of a repository, but takes every folder in it for a model and does not start when one is none
 (measured with 2.51: hidden folders, a configuration without a version, an empty version policy). So a staging folder
 lies beside the repository REPO, where a rename into it is as cheap:

@@ -1,17 +1,17 @@
-"""What the linter looks at: the models of a repository with their configurations, read once.
+"""What rules read and yield: the models of a repository with their configurations, read once, and problems of them.
 
-Owns reading; it never raises for what a repository holds, because a damaged file is a finding. It must not know rules.
+Reading never raises for what a repository holds, because a damaged file is a finding.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf import text_format
 
@@ -26,6 +26,8 @@ from hfx.strict_json import read_text
 CONFIG = "config.pbtxt"
 VARIANTS = "configs"  # MODEL/configs/NAME.pbtxt, chosen by --model-config-name
 DEFAULT = ""
+
+Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
@@ -153,3 +155,42 @@ def _config(repository: Path, path: Path) -> ConfigFile:
         cause = error.__cause__
         line = cause.GetLine() if isinstance(cause, text_format.ParseError) else None
         return ConfigFile(name, text, None, error.message, line)
+
+
+# What rules yield
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a rule found: a path relative to the repository, a line of that file if one is to blame, and the cure."""
+
+    path: str
+    line: int | None
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem with the id and severity of the rule that found it. Errors stop a server or make answers wrong."""
+
+    rule: str
+    severity: Severity
+    path: str
+    line: int | None
+    message: str
+    fix: str
+
+    def __str__(self) -> str:
+        place = self.path if self.line is None else f"{self.path}:{self.line}"
+        return f"{place}: {self.rule} {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: a function from the repository to the problems it finds."""
+
+    id: str
+    severity: Severity
+    title: str
+    check: Callable[[Subject], Iterator[Problem]]

@@ -9,8 +9,7 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
-from hfx.repository.finding import Problem
-from hfx.repository.subject import ConfigFile, Subject, View
+from hfx.repository.subject import ConfigFile, Problem, Subject, View
 
 
 @dataclass(frozen=True, slots=True)

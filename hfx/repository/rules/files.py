@@ -1,16 +1,16 @@
-"""Rules about the files and folders of a model, whatever it is."""
+"""Rules about a model's files, folders and declared tensors, whatever it is."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from hfx.errors import RepositoryError
-from hfx.repository.finding import Problem
 from hfx.repository.staging import is_placeholder, stagings_inside
-from hfx.repository.subject import CONFIG, DEFAULT, ConfigFile, Model, Subject
+from hfx.repository.subject import CONFIG, DEFAULT, ConfigFile, Model, Problem, Subject
 from hfx.strict_json import read_text
 
 # triton-inference-server/server, docs/user_guide/model_repository.md: "Model Files".
@@ -193,4 +193,49 @@ def machine_path(subject: Subject) -> Iterator[Problem]:
                         number,
                         f"holds a path of one machine: {found[0]}.",
                         "Name files relative to the model's folder.",
+                    )
+
+
+# Tensors
+
+
+def duplicate_tensor(subject: Subject) -> Iterator[Problem]:
+    """HFX301."""
+    for _, _, config in subject.parsed():
+        message = config.message
+        inputs = [*(i.name for i in message.input), *(name for b in message.batch_input for name in b.target_name)]
+        for kind, names in (("input", inputs), ("output", [o.name for o in message.output])):
+            for name in (name for name, count in Counter(names).items() if count > 1):
+                yield Problem(
+                    config.path, config.line(kind, name), f"{kind} {name!r} is declared twice.", "Declare it once."
+                )
+
+
+def incomplete_tensor(subject: Subject) -> Iterator[Problem]:
+    """HFX302."""
+    for _, _, config in subject.parsed():
+        for kind, tensors in (("input", config.message.input), ("output", config.message.output)):
+            if not tensors:
+                yield Problem(config.path, None, f"declares no {kind}.", f"Declare every {kind}.")
+            for tensor in tensors:
+                if not (tensor.name and tensor.data_type and tensor.dims):
+                    yield Problem(
+                        config.path,
+                        config.line(kind, tensor.name or kind),
+                        f"{kind} {tensor.name!r} lacks a name, data_type or dims.",
+                        "Write all three: the server does not guess them.",
+                    )
+
+
+def wrong_dimension(subject: Subject) -> Iterator[Problem]:
+    """HFX303."""
+    for _, _, config in subject.parsed():
+        for kind, tensors in (("input", config.message.input), ("output", config.message.output)):
+            for tensor in tensors:
+                if any(size == 0 or size < -1 for size in tensor.dims):
+                    yield Problem(
+                        config.path,
+                        config.line(kind, tensor.name),
+                        f"{kind} {tensor.name!r} has dims {list(tensor.dims)}.",
+                        "Use positive sizes, and -1 for any size.",
                     )

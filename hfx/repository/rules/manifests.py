@@ -1,12 +1,12 @@
-"""Rules about hfx.json and the files that it lists."""
+"""Rules about hfx.json: the files that it lists, and the Triton release that the model needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from hfx.names import MANIFEST_FILE
-from hfx.repository.finding import Problem
-from hfx.repository.subject import Subject
+from hfx.releases import MINIMUM_SECURE, security_warning
+from hfx.repository.subject import Problem, Subject
 
 
 def damaged(subject: Subject) -> Iterator[Problem]:
@@ -37,3 +37,21 @@ def _of_kind(subject: Subject, kinds: tuple[str, ...], fix: str) -> Iterator[Pro
             for problem in subject.file_problems(entry.manifest):
                 if problem.kind in kinds:
                     yield Problem(problem.path, None, problem.message, fix)
+
+
+def too_old(subject: Subject) -> Iterator[Problem]:
+    """HFX801."""
+    for entry in subject.entries:
+        if entry.manifest and subject.release.tag < entry.manifest.triton.minimum:
+            yield Problem(
+                f"{entry.name}/{MANIFEST_FILE}",
+                None,
+                f"says that the model needs Triton {entry.manifest.triton.minimum}; {subject.release.tag} is older.",
+                f"Serve it with {max(MINIMUM_SECURE, entry.manifest.triton.minimum)}.",
+            )
+
+
+def insecure(subject: Subject) -> Iterator[Problem]:
+    """HFX802."""
+    if warning := security_warning(subject.release.tag):
+        yield Problem(".", None, warning, f"Serve the repository with {MINIMUM_SECURE} or later.")

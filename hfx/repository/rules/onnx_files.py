@@ -13,11 +13,10 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from hfx.releases import Release
-from hfx.repository.finding import Problem
 from hfx.repository.onnx_facts import OnnxFacts, OnnxTensor
 from hfx.repository.rules.files import DEFAULT_FILES, backend_of
 from hfx.repository.rules.scheduling import has_gpu
-from hfx.repository.subject import ConfigFile, Subject
+from hfx.repository.subject import ConfigFile, Problem, Subject
 
 INT8_OPERATORS = {
     "ConvInteger",

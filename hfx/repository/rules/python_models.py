@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hfx.errors import RepositoryError
-from hfx.repository.finding import Problem
 from hfx.repository.rules.files import backend_of
-from hfx.repository.subject import Subject
+from hfx.repository.subject import Problem, Subject
 from hfx.strict_json import read_json, read_text
 
 MODEL_FILE = "model.py"

@@ -9,9 +9,8 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from hfx import names
-from hfx.repository.finding import Problem
 from hfx.repository.rules.files import backend_of
-from hfx.repository.subject import DEFAULT, ConfigFile, Subject, View
+from hfx.repository.subject import DEFAULT, ConfigFile, Problem, Subject, View
 
 
 def preferred_batch_size(subject: Subject) -> Iterator[Problem]:
