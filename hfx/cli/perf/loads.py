@@ -72,7 +72,7 @@ class LimitOptions:
 class DataOptions:
     """What is sent."""
 
-    data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines or Parquet file.")] = None
+    data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines, text or Parquet file.")] = None
     column: Annotated[
         list[str] | None, Option(help="Of --data: the column, or TENSOR=COLUMN; may be given several times.")
     ] = None

@@ -71,7 +71,7 @@ def from_file(
     `settings`. Raises RowError with file, line and column.
     """
     rows = read_rows(path)
-    where = located(columns, rows.columns, path)
+    where = resolved_columns(columns, rows.columns, path)
     own = {name: name for name in SETTINGS if name in inputs and name not in where}
     shared = constants(settings)
     requests = []
@@ -118,7 +118,7 @@ def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]
     return dict.fromkeys(needed, "") | found
 
 
-def located(columns: Mapping[str, str], present: Collection[str], path: Path) -> dict[str, str]:
+def resolved_columns(columns: Mapping[str, str], present: Collection[str], path: Path) -> dict[str, str]:
     """`columns` with a column for each tensor, of those `present` in `path`. Raises RowError with what is there."""
     return {tensor: _located(tensor, column, present, path) for tensor, column in columns.items()}
 
