@@ -1,7 +1,8 @@
-"""Which commands there are, and loading one only when it is asked for.
+"""Which commands there are, each loaded only when it runs, and options in groups.
 
 A command is a module with a function `command`; a module with a table `COMMANDS` is a group of such, whose help is the
-first line of its docstring.
+first line of its docstring. A parameter of a frozen dataclass type stands for its fields: each is an option in typer's
+annotations, and its name is what it sets (a tensor, an argument).
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
+from typer.models import OptionInfo
 
 from hfx.errors import UsageError
 
@@ -97,3 +100,50 @@ def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
 def _flag(name: str, text: str) -> inspect.Parameter:
     annotation = Annotated[bool, typer.Option(f"--{name}", help=text)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+
+
+# Groups of options
+
+
+def grouped(function: Callable[..., None]) -> Callable[..., None]:
+    """FUNCTION with the fields of its dataclass parameters as options of their own."""
+    signature = inspect.signature(function, eval_str=True)
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in signature.parameters.items() if is_dataclass(each.annotation)
+    }
+
+    @functools.wraps(function)
+    def run(**options: Any) -> None:
+        made = {
+            name: group(**{field.name: options.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        function(**options, **made)
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        parameters += _members(groups[name]) if name in groups else [parameter]
+    by_name = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    run.__signature__ = signature.replace(parameters=by_name)  # type: ignore[attr-defined]
+    return run
+
+
+def given(options: Any) -> dict[str, Any]:
+    """The fields of a group that the user gave, by name; typer's lists of nothing are none."""
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return {name: value for name, value in values.items() if value is not None and value != []}
+
+
+def flag(group: type, field: str) -> str:
+    """How the option of FIELD is typed."""
+    annotation = get_type_hints(group, include_extras=True)[field]
+    option = next(each for each in annotation.__metadata__ if isinstance(each, OptionInfo))
+    # In an annotation the first name stands where a default would be; typer sorts that out only for itself.
+    typed = [name for name in (option.default, *(option.param_decls or ())) if isinstance(name, str)]
+    return typed[0].partition("/")[0] if typed else f"--{field.replace('_', '-')}"
+
+
+def _members(group: Any) -> list[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(f.name, kind, default=f.default, annotation=types[f.name]) for f in fields(group)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from hfx.cli.groups import flag, given
+from hfx.cli.commands import flag, given
 from hfx.cli.interrupts import deferred
 from hfx.errors import UsageError
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hfx.cli import printing, reading
+from hfx.cli.commands import grouped
 from hfx.cli.connection import Connection, connect, refuse_all
-from hfx.cli.groups import grouped
 from hfx.cli.infer_options import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.cli.interrupts import deferred
 from hfx.cli.output import Reporter, reporter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from typer import Option
 
 from hfx import names
-from hfx.cli.groups import flag, given
+from hfx.cli.commands import flag, given
 from hfx.cli.reading import Entry
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task

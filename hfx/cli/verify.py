@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,18 +11,12 @@ import typer
 
 from hfx.cli.infer_options import checked
 from hfx.cli.output import reporter
+from hfx.cli.serve import Device
 from hfx.errors import HfxError, UsageError
 from hfx.names import GENERATION_TASKS, Task
 
 if TYPE_CHECKING:
     from hfx.exporter.verify import Ask
-
-
-class Device(StrEnum):
-    """Which files are verified."""
-
-    CPU = "cpu"
-    GPU = "gpu"
 
 
 def command(

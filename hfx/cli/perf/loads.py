@@ -1,6 +1,6 @@
 """The options that say which load is put to which server, and what they come to.
 
-Groups of options for every command that measures (hfx.cli.groups); each has a function that reads it. This file must
+Groups of options for every command that measures (hfx.cli.commands); each has a function that reads it. This file must
 not know how a load is sent, or what is printed of it.
 """
 
