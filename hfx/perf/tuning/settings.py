@@ -1,8 +1,4 @@
-"""The settings of a published model that can be tuned: which field of which folder each one is.
-
-Owns names, their words, and the way from values to edits of configurations. It must not know which values are worth
-trying (space) or how good they are.
-"""
+"""The settings of a published model that can be tuned: which field of which folder each one is."""
 
 from __future__ import annotations
 
@@ -56,7 +52,7 @@ NAMES: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
 def parse(name: str, text: str) -> int:
-    """The value of the setting NAME in TEXT: a number, or a time such as 500us or 2ms. Raises UsageError."""
+    """The value of a setting in `text`: a number, or a time such as 500us or 2ms. Raises UsageError."""
     setting = named(name)
     found = re.fullmatch(r"([0-9]{1,7})(us|ms|)", text.strip(), re.ASCII)
     if not found or (found[2] and not setting.is_time):
@@ -66,7 +62,7 @@ def parse(name: str, text: str) -> int:
 
 
 def named(name: str) -> Setting:
-    """The setting NAME. Raises UsageError."""
+    """The setting with this name. Raises UsageError."""
     if name not in NAMES:
         raise UsageError(f"There is no setting {name!r}.", f"Choose of {', '.join(NAMES)}.")
     return NAMES[name]
@@ -79,7 +75,7 @@ def current(repository: Path, manifest: Manifest, device: str = "cpu") -> dict[s
 
 
 def edits(repository: Path, manifest: Manifest, settings: Mapping[str, int], device: str = "cpu") -> tuple[Edit, ...]:
-    """The edits that give the model these SETTINGS. Raises UsageError for one that it hasn't got."""
+    """The edits that give the model these settings. Raises UsageError for one that it lacks."""
     has = current(repository, manifest, device)
     made: list[Edit] = []
     for name, wanted in settings.items():
@@ -96,7 +92,7 @@ def edits(repository: Path, manifest: Manifest, settings: Mapping[str, int], dev
 
 
 def words(settings: Mapping[str, int | str]) -> str:
-    """SETTINGS in one line."""
+    """Settings in one line."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 

@@ -1,13 +1,14 @@
 """What a search may try: for each dimension a handful of values that are sensible on this machine.
 
-Owns the bounds: instances x threads never exceed a CPU's cores, no value makes the model refuse what it takes now, and
-what is published is always among the choices. It must not know how choices are made among them.
+Instances x threads never exceed a CPU's cores, no value makes the model refuse what it takes now, and what is published
+is always among the choices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -46,14 +47,14 @@ class Space:
         return prod(len(dimension.options) for dimension in self.dimensions)
 
     def settings(self, choice: Mapping[str, str]) -> dict[str, int | str]:
-        """The settings of a CHOICE: dimension -> option."""
+        """The settings of a `choice`: dimension -> option."""
         found: dict[str, int | str] = {}
         for dimension in self.dimensions:
             found |= dimension.options[choice[dimension.name]]
         return found
 
     def choice(self, settings: Settings) -> dict[str, str]:
-        """The choice that SETTINGS are."""
+        """The choice that gives these settings."""
         return {
             dimension.name: next(
                 label for label, option in dimension.options.items() if option.items() <= settings.items()
@@ -65,9 +66,9 @@ class Space:
 def space(
     repository: Path, manifest: Manifest, device: str, cores: int, only: Sequence[str] = (), callers: int | None = None
 ) -> Space:
-    """What can be tried for a published model; ONLY limits it to some settings. Raises UsageError.
+    """What can be tried for a published model; `only` limits it to some settings. Raises UsageError.
 
-    With no more than so many CALLERS at a time, room for more than these is not tried.
+    With no more than `callers` requests at a time, room for more than these is not tried.
     """
     has = current(repository, manifest, device)
     siblings = _siblings(repository, manifest, device)
@@ -76,34 +77,29 @@ def space(
         raise UsageError(f"{manifest.name!r} has no setting {unknown[0]!r} to tune.", f"It has {', '.join(known)}.")
     free = [name for name in known if not only or name in only]
     values = {name: _values(name, has, cores, callers, device) for name in free if name != MODEL}
-    computes = _computes(values, has) if device == "gpu" else _fitting(_computes(values, has), has, cores)
+    computes = _computes(values, has, None if device == "gpu" else cores)
     dimensions = [_dimension("compute", computes)] if computes else []
     dimensions += [_dimension(n, [{n: v} for v in values[n]]) for n in values if n not in COMPUTE]
     if MODEL in free:
         dimensions.append(_dimension(MODEL, [{MODEL: name} for name in siblings]))
-    found = Space(tuple(d for d in dimensions if len(d.options) > 1), {})
-    old: Settings = {**has, MODEL: manifest.name}
-    searched = [name for d in found.dimensions for name in next(iter(d.options.values()))]
-    if not searched:
+    dimensions = [dimension for dimension in dimensions if len(dimension.options) > 1]
+    if not dimensions:
         raise UsageError(f"{manifest.name!r} has nothing to choose on this machine.", "Tune it where it will run.")
-    return Space(found.dimensions, {name: old[name] for name in searched})
+    old: Settings = {**has, MODEL: manifest.name}
+    searched = [name for dimension in dimensions for name in next(iter(dimension.options.values()))]
+    return Space(tuple(dimensions), {name: old[name] for name in searched})
 
 
-def _computes(values: Mapping[str, Sequence[int]], has: Mapping[str, int]) -> list[Settings]:
-    """Instances and threads together."""
-    found: list[dict[str, int | str]] = [{}]
-    for name in (name for name in COMPUTE if name in values):
-        found = [{**each, name: number} for each in found for number in values[name]]
-    return [option for option in found if option]
+def _computes(values: Mapping[str, Sequence[int]], has: Mapping[str, int], cores: int | None) -> list[Settings]:
+    """Instances and threads together; on a CPU those that use a quarter of the cores to all, and what is published."""
+    names = [name for name in COMPUTE if name in values]
+    options = [dict(zip(names, numbers, strict=True)) for numbers in product(*(values[name] for name in names))]
 
+    def fits(option: Mapping[str, int]) -> bool:
+        busy = prod(option.get(name, has.get(name, 1)) for name in COMPUTE)
+        return cores is None or option.items() <= has.items() or cores <= 4 * busy <= 4 * cores
 
-def _fitting(options: Sequence[Settings], has: Mapping[str, int], cores: int) -> list[Settings]:
-    """The OPTIONS that keep a quarter of the cores busy or more, never more than all; and what is published."""
-
-    def busy(option: Settings) -> int:
-        return prod(int(option.get(name, has.get(name, 1))) for name in COMPUTE)
-
-    return [each for each in options if each.items() <= has.items() or cores <= 4 * busy(each) <= 4 * cores]
+    return [option for option in options if names and fits(option)]
 
 
 def _values(name: str, has: Mapping[str, int], cores: int, callers: int | None, device: str) -> list[int]:
@@ -126,7 +122,7 @@ def _values(name: str, has: Mapping[str, int], cores: int, callers: int | None, 
 
 
 def _counts(most: int) -> list[int]:
-    """1, 2, 4 … and MOST."""
+    """1, 2, 4 … and `most`."""
     return sorted({1 << n for n in range(most.bit_length()) if 1 << n <= most} | {most})
 
 
