@@ -57,9 +57,9 @@ soak: install ## Ten minutes of load on a real Triton: memory, files and threads
 demo: install ## Trained models from checkpoint to a real Triton: classify, summarize, stream
 	$(BIN)/python -m examples.demo
 
-SCENARIOS ?= --all
+SCENARIOS ?=
 bench: install ## All scenarios, into bench/results (SCENARIOS="billsum faq" for some)
-	$(BIN)/python -m bench.scenarios $(SCENARIOS) --output bench/results
+	$(BIN)/python -m bench.scenarios $(SCENARIOS) --output bench/results/scenarios.jsonl
 
 bench-docs: install ## README's performance section, docs/perf-scenarios.md and its pictures, from bench/results
 	$(BIN)/python -m bench.docs

@@ -1,5 +1,4 @@
-"""The benchmarks of hfx: commands that print ratios against a bare session and against peers, measured in the same run.
+"""The benchmarks of hfx, in a checkout with its whole development environment: commands, and what they have in common.
 
-`python -m bench.encoder` (also --quick, --output F.json), `python -m bench.mixed_lengths`, `python -m bench.generate`
-(also --works A,B). They need the whole development environment; nothing of hfx imports them.
+encoder, generate, serve, scenarios and guard measure; docs writes pages; peers fetches other libraries.
 """

@@ -1,39 +1,114 @@
-"""Requests that arrive one by one: what a load took, and how much of it keeps within a latency.
-
-Owns goodput: the greatest rate at which 99 % of the requests are done within a bound, from arrival to last token. The
-ways that serve stand in their own files.
-"""
+"""Ragged requests that arrive one by one: the load, its clock, and the rate that keeps within a latency."""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Self
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from bench.generation_cases import Load
-from bench.peers.resident import Resident
-
-# The rates that are tried: this share of what a burst gave, then more or less by these.
-USUAL_SHARE, STEPS = 0.7, (0.3, 0.15, 0.075)
-FEWEST_REQUESTS = 8
+FIRST_ID, LAST_ID = 100, 30_000  # below every vocabulary that is measured, and above the special ones
 
 
 @dataclass(frozen=True)
-class Served:
-    """A load that is over: seconds from arrival to last token of each request, and new tokens a second in all."""
+class Arrival:
+    """One request: seconds from the start, token ids, and how many new ones are wanted."""
 
+    at: float
+    ids: tuple[int, ...]
+    new: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """`count` greedy requests by a Poisson process of `rate` a second (infinite: all at once), the same at every rate.
+
+    Lengths are log-uniform, from 8 tokens on. `slots` are the rows of a continuous batch, `batch` those of a static
+    one, in which prompts are at most `unlike` times as long as another.
+    """
+
+    rate: float
+    count: int
+    longest_prompt: int = 512
+    longest_answer: int = 256
+    slots: int = 32
+    batch: int = 8
+    unlike: float = 1.5
+
+    def arrivals(self) -> list[Arrival]:
+        """The requests in order of their time."""
+        chance, at, found = random.Random(0), 0.0, []
+        for _ in range(self.count):
+            at += chance.expovariate(1.0) / self.rate
+            ids = tuple(chance.randint(FIRST_ID, LAST_ID) for _ in range(_length(chance, self.longest_prompt)))
+            found.append(Arrival(at, ids, _length(chance, self.longest_answer)))
+        return found
+
+
+def _length(chance: random.Random, longest: int) -> int:
+    return round(math.exp(chance.uniform(math.log(8), math.log(longest))))
+
+
+class Line:
+    """The requests of a load inside the process that serves them. The clock runs from its creation."""
+
+    def __init__(self, load: Load) -> None:
+        self.requests = load.arrivals()
+        self.ends = [0.0] * len(self.requests)
+        self._load, self._taken, self._begin = load, 0, time.perf_counter()
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests are still to come."""
+        return self._taken < len(self.requests)
+
+    def take(self) -> list[int]:
+        """The numbers of those that have come since the last call."""
+        now, first = time.perf_counter() - self._begin, self._taken
+        while self.waits and self.requests[self._taken].at <= now:
+            self._taken += 1
+        return list(range(first, self._taken))
+
+    def sleep(self) -> None:
+        """Until the next request comes."""
+        if self.waits:
+            time.sleep(max(0.0, self.requests[self._taken].at - (time.perf_counter() - self._begin)))
+
+    def end(self, number: int, written: int) -> None:
+        """A request has its last token. Raises ValueError for another number of tokens than it wants."""
+        if written != self.requests[number].new:
+            raise ValueError(f"request {number} has {written} tokens instead of {self.requests[number].new}")
+        self.ends[number] = time.perf_counter() - self._begin
+
+    def batches(self) -> Iterator[list[int]]:
+        """Static batches: the oldest that waits, and those whose prompts are about as long, as soon as one is over."""
+        waiting: list[int] = []
+        while waiting or self.waits:
+            if not waiting:
+                self.sleep()
+            waiting += self.take()
+            lengths = {number: len(self.requests[number].ids) for number in waiting}
+            chosen = alike(lengths, self._load.unlike)[: self._load.batch]
+            waiting = [number for number in waiting if number not in chosen]
+            yield chosen
+
+
+def alike(lengths: dict[int, int], unlike: float) -> list[int]:
+    """Of requests (number -> length of the prompt) the first, and those at most `unlike` times as long or short."""
+    first = next(iter(lengths.values()), 0)
+    return [number for number, length in lengths.items() if max(length, first) <= unlike * min(length, first)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A load that is over: its rate (requests a second), latencies from arrival to last token, and what was reached."""
+
+    rate: float
     latencies: tuple[float, ...]
     requests_per_second: float
     tokens_per_second: float
-
-    @classmethod
-    def of(cls, load: Load, ends: Sequence[float]) -> Self:
-        """From the time at which each request ended, in seconds from the start and in order of arrival."""
-        arrivals, last = load.arrivals(), max(ends)
-        latencies = tuple(end - arrival.at for end, arrival in zip(ends, arrivals, strict=True))
-        return cls(latencies, len(arrivals) / last, sum(each.new for each in arrivals) / last)
 
     @property
     def p50(self) -> float:
@@ -42,73 +117,26 @@ class Served:
 
     @property
     def p99(self) -> float:
-        """The latency that 99 % of the requests keep within, in seconds; of less than 100 requests the longest."""
+        """The latency that 99 % keep within; of less than 100 requests the longest."""
         return sorted(self.latencies)[math.ceil(0.99 * len(self.latencies)) - 1]
 
 
-@dataclass(frozen=True)
-class Point:
-    """A rate that was tried, in requests a second, and what came of it."""
-
-    rate: float
-    served: Served
-
-
-def burst(way: Resident, load: Load) -> Served:
-    """All requests at once: what the way can do at most."""
-    found = way.answer(replace(load, rate=math.inf))
-    assert isinstance(found, Served)
-    return found
-
-
-def at_rate(way: Resident, load: Load, rate: float, seconds: float) -> Point:
-    """Arrivals of about `seconds` at `rate` requests a second."""
-    found = way.answer(replace(load, rate=rate, count=max(FEWEST_REQUESTS, round(rate * seconds))))
-    assert isinstance(found, Served)
-    return Point(rate, found)
-
-
-@dataclass
-class Search:
-    """For the rate of `way` whose p99 is a bound, by halving, from the usual share of `capacity` (requests a second).
-
-    The loads are `load`, for about `seconds` each.
-    """
-
-    way: Resident
-    load: Load
-    capacity: float
-    seconds: float
-    points: list[Point] = field(default_factory=list)
-    _share: float = USUAL_SHARE
-
-    def next(self, bound: float = math.inf) -> Point:
-        """Try a rate: the usual one, then one that is nearer to what keeps within `bound`."""
-        if self.points:
-            step = STEPS[len(self.points) - 1]
-            self._share += step if self.points[-1].served.p99 <= bound else -step
-        self.points.append(at_rate(self.way, self.load, self._share * self.capacity, self.seconds))
-        return self.points[-1]
-
-    def goodput(self, bound: float) -> float:
-        """What the points that were tried say of it."""
-        return goodput(sorted(self.points, key=lambda point: point.rate), bound)
-
-    def is_open(self, bound: float) -> bool:
-        """Whether no rate that was tried is too high: there is more goodput than found."""
-        return max(self.points, key=lambda point: point.rate).served.p99 <= bound
+def point(load: Load, ends: Sequence[float]) -> Point:
+    """From the second at which each request of `load` ended."""
+    arrivals = load.arrivals()
+    latencies = tuple(end - each.at for end, each in zip(ends, arrivals, strict=True))
+    return Point(load.rate, latencies, len(ends) / max(ends), sum(each.new for each in arrivals) / max(ends))
 
 
 def goodput(points: Sequence[Point], bound: float) -> float:
-    """The greatest rate whose p99 is at most `bound`; 0 where none keeps it.
+    """The greatest rate with a p99 of at most `bound`, 0 without one; between two points p99 is a straight line.
 
-    `points` are in order of their rates; between two, p99 is a straight line.
+    `points` are in order of their rates.
     """
     best = 0.0
     for low, high in zip((None, *points[:-1]), points, strict=True):
-        if high.served.p99 <= bound:
+        if high.p99 <= bound:
             best = high.rate
-        elif low is not None and low.served.p99 <= bound:
-            share = (bound - low.served.p99) / (high.served.p99 - low.served.p99)
-            return low.rate + share * (high.rate - low.rate)
+        elif low is not None and low.p99 <= bound:
+            return low.rate + (bound - low.p99) / (high.p99 - low.p99) * (high.rate - low.rate)
     return best

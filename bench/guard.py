@@ -1,7 +1,6 @@
-"""`python -m bench.guard`: a few ratios to peers, held against the committed ones; says what moved beyond noise.
+"""`python -m bench.guard`: a few ratios to peers against the committed ones; fails where one is lower beyond noise.
 
-Ratios and never absolute times: peers run in the same minutes on the same machine, so a slow machine slows both. The
-models are real layers, few of them. Owns the decision what noise is. How a ratio is measured is bench.scenarios'.
+Ratios and never times: peers run in the same minutes on the same machine. The models are real layers, few of them.
 """
 
 from __future__ import annotations
@@ -11,55 +10,47 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import PerformanceRegression
-from bench.machine import machine
-from bench.scenarios import Case, Model, Options, PeerWay, Scenario, run_scenario
-from bench.scenarios.scenario import Key
-from bench.scenarios.texts import Texts
-from bench.scenarios.verdicts import grouped
+from bench.cases import Case, Served, Texts, callers
+from bench.command import Settings
+from bench.figures import Figures, load, number, save, stamped, table
+from bench.peers import Way
+from bench.scenarios import HFX, Scenario
 from hfx.errors import HfxError, LoadFailed
-from hfx.names import MAX_TOKENS, Task
 from hfx.perf.load import Closed
-from hfx.perf.report.numbers import number
-from hfx.perf.report.tables import Table, to_lines
-from hfx.perf.results import Group, Result, read_result, write_result
 
-BASELINE = Path("bench/results/baseline.json")
+BASELINE = Path("bench/results/baseline.jsonl")
 FLOOR = 0.10  # a change below this is none, however quiet the rounds were
 WIDTH = 3.0  # standard deviations of a round that noise may reach
 MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 LOUD = 0.5  # noise above this hides everything that matters
 FEWEST = 3  # rounds that tell noise from change
-
+FIGURE, TOO_NOISY = "requests/s", "too noisy to tell"
 LABELS = tuple(
-    Case("labels", Closed(size), Texts("lengths", lengths="fixed:64"), rows=size, seconds=0.7) for size in (1, 8)
+    Case(f"labels, {callers(size)}", Closed(size), Texts(lengths="fixed:64"), size, seconds=0.7) for size in (1, 8)
 )
 STORIES = tuple(
-    Case("stories", Closed(size), Texts("lengths", lengths="fixed:16"), rows=size, requests=3 * size,
-         settings={MAX_TOKENS: 32})
+    Case(f"stories, {callers(size)}", Closed(size), Texts(lengths="fixed:16"), size, 3 * size, new=32)
     for size in (1, 8)
-)  # fmt: skip
+)
 MEASURED = (
     Scenario(
-        "labels", "labels of texts of 64 tokens, two layers of distilbert-base",
-        Model("distilbert-base", Task.TEXT_CLASSIFICATION, config={"n_layers": 2}),
-        LABELS, (PeerWay("torch", "fp32"), PeerWay("optimum", "int8")), (), rounds=7,
+        Served("distilbert-base", layers=(("n_layers", 2),)), LABELS, (Way("torch", "fp32"), Way("optimum", "int8")),
+        rounds=7,
     ),
-    Scenario(
-        "stories", "32 tokens after 16, two layers of distilgpt2",
-        Model("distilgpt2", Task.TEXT_GENERATION, slots=16, config={"n_layer": 2}),
-        STORIES, (PeerWay("torch", "fp32"),), (), rounds=7,
-    ),
+    Scenario(Served("distilgpt2", 16, (("n_layer", 2),)), STORIES, (Way("torch", "fp32"),), rounds=7),
 )  # fmt: skip
-TOO_NOISY = "too noisy to tell"
+
+
+class Slower(HfxError):
+    """A ratio is lower than the baseline's beyond noise."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """How many times as fast as a peer hfx was, and is: medians; `noise` is the share that may be chance."""
+    """How many times as fast as a peer hfx was and is (medians); `noise` is the share that may be chance."""
 
     words: str
     before: float
@@ -73,7 +64,7 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """What is to be said of it."""
+        """What the change means."""
         if self.noise > LOUD:
             return TOO_NOISY
         if abs(self.moved) <= self.noise:
@@ -84,73 +75,49 @@ class Change:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and compare; 1 where something is slower beyond noise."""
     parser = argparse.ArgumentParser(prog="python -m bench.guard", description="Ratios to peers against a baseline.")
-    parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="F.json", help=f"({BASELINE})")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="F.jsonl", help=f"({BASELINE})")
     parser.add_argument("--write", action="store_true", help="measure and make this the baseline")
-    parser.add_argument("--output", type=Path, metavar="F.json", help="keep what was measured")
+    parser.add_argument("--quick", action="store_true", help="a smoke run on tiny models; its figures mean nothing")
     options = parser.parse_args(arguments)
     try:
-        before = None if options.write else read_result(options.baseline)
-        now = measured()
-        for target in (options.output, options.baseline if options.write else None):
-            if target:
-                write_result(now, target)
-        if before is not None:
-            judge(before, now)
+        now = stamped(Figures(), "python -m bench.guard")
+        for scenario in MEASURED:
+            scenario.measure(Settings(options.quick, FEWEST if options.quick else None), now)
+        if options.write:
+            save(options.baseline, {"guard": now})
+            return 0
+        judge(load(options.baseline).get("guard", Figures()), now)
     except HfxError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def measured(rounds: int | None = None) -> Result:
-    """One Result of all MEASURED."""
-    options = Options(
-        rounds=rounds,
-        command="python -m bench.guard",
-        say=lambda text: print(text, file=sys.stderr),
-        machine=machine(rates=True),
-    )
-    found = [run_scenario(scenario, options) for scenario in MEASURED]
-    return replace(
-        found[0],
-        title="Ratios to peers, quickly measured",
-        runs=tuple(run for result in found for run in result.runs),
-        notes=tuple(note for result in found for note in result.notes),
-        details={"scenario": "guard"},
-    )
-
-
-def judge(before: Result, now: Result) -> None:
-    """Print every ratio with what became of it.
-
-    Raises PerformanceRegression, and LoadFailed where there is nothing to compare.
-    """
+def judge(before: Figures, now: Figures) -> None:
+    """Print every ratio with its verdict. Raises Slower, and LoadFailed where there is nothing to compare."""
     found = changes(before, now)
-    rows = tuple(
+    rows = [
         (each.words, number(each.before), number(each.now), f"{each.moved:+.0%}", f"±{each.noise:.0%}", each.verdict)
         for each in found
-    )
-    columns = ("hfx in times of", "baseline", "now", "moved", "noise", "verdict")
-    notes = [*now.notes, *_elsewhere(before, now), *(f"{words}: not measured now" for words in _missing(before, now))]
-    print("\n".join(to_lines(Table("", columns, rows, notes=tuple(notes)))))
+    ]
+    print(table("hfx in times of its peers", ("peer", "baseline", "now", "moved", "noise", "verdict"), rows))
+    for words in [*ratios(before).keys() - ratios(now).keys(), *now.notes.values()]:
+        print(f"- {words}: not measured now")
     if not found:
         raise LoadFailed("No ratio of the baseline was measured.", "Fetch the peers: python -m bench.peers install")
     if all(each.verdict == TOO_NOISY for each in found):
-        raise LoadFailed(
-            "Every ratio differs so much from round to round that nothing can be told.",
-            "Measure again with nothing else running.",
-        )
+        raise LoadFailed("Every ratio is too noisy to tell.", "Measure again with nothing else running.")
     if slower := [each for each in found if each.verdict == "slower"]:
         words = ", ".join(f"{each.words} ({each.moved:+.0%})" for each in slower)
-        raise PerformanceRegression(
+        raise Slower(
             f"{len(slower)} of {len(found)} ratios are lower than the baseline's beyond noise: {words}.",
             "Measure again with nothing else running; if it was meant: python -m bench.guard --write",
         )
 
 
-def changes(before: Result, now: Result) -> list[Change]:
+def changes(before: Figures, now: Figures) -> list[Change]:
     """Every ratio that both have, in the baseline's order."""
-    old, new = _ratios(before), _ratios(now)
+    old, new = ratios(before), ratios(now)
     return [_change(words, old[words], new[words]) for words in old if words in new]
 
 
@@ -160,43 +127,22 @@ def _change(words: str, before: Sequence[float], now: Sequence[float]) -> Change
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The relative standard deviation of a round, from the median of deviations: one disturbed round is no matter."""
+    """The relative standard deviation of a round, from the median of deviations, which one disturbed round leaves."""
     middle = statistics.median(values)
     return MAD_TO_DEVIATION * statistics.median(abs(value - middle) for value in values) / middle
 
 
-def _ratios(result: Result) -> dict[str, list[float]]:
+def ratios(figures: Figures) -> dict[str, list[float]]:
     """Requests a second over a peer's, round by round, of all that have enough rounds."""
-    found = grouped(result.runs)
-    named = {
-        f"{group.subject.label}, {_case(key)}": _by_round(found[key, result.base], group)
-        for (key, label), group in found.items()
-        if label != result.base and (key, result.base) in found
-    }
-    return {words: values for words, values in named.items() if len(values) >= FEWEST}
-
-
-def _by_round(ours: Group, theirs: Group) -> list[float]:
-    base = {run.round: run.throughput for run in theirs.runs}
-    return [run.throughput / base[run.round] for run in ours.runs if base.get(run.round)]
-
-
-def _case(key: Key) -> str:
-    name, size = key
-    return f"{name} for {size:g} caller{'s' * (size != 1)}"
-
-
-def _missing(before: Result, now: Result) -> list[str]:
-    known = _ratios(now)
-    return [words for words in _ratios(before) if words not in known]
-
-
-def _elsewhere(before: Result, now: Result) -> list[str]:
-    """Ratios travel between machines better than times, but not perfectly."""
-    one, other = before.machine, now.machine
-    if (one.processor, one.cores) == (other.processor, other.cores):
-        return []
-    return [f"The baseline is of {one.processor} with {one.cores} cores, this is {other.processor} with {other.cores}."]
+    found: dict[str, list[float]] = {}
+    for case in figures.cases(FIGURE):
+        ours = figures.rounds(HFX, case, FIGURE)
+        for way in figures.ways(case, FIGURE):
+            theirs = figures.rounds(way, case, FIGURE)
+            shared = [value / theirs[turn] for turn, value in ours.items() if theirs.get(turn)]
+            if way != HFX and len(shared) >= FEWEST:
+                found[f"{way}, {case}"] = shared
+    return found
 
 
 if __name__ == "__main__":

@@ -1,60 +1,233 @@
-"""`python -m bench.serve`: a generator through Triton's doors beside the same engine in process, and the seed load.
-
-The works can be run one by one into the same file, and the figures of a file put into a page of the documentation. What
-is measured stands in serve_works.py and beside it.
-"""
+"""`python -m bench.serve`: a generator through Triton over gRPC and HTTP beside the same engine in process."""
 
 from __future__ import annotations
 
-import argparse
+import asyncio
+import random
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench import generation_figures, serve_report
-from bench.generation_works import say
-from bench.report import machine
-from bench.serve_works import QUICK, WORKS, Settings
+import psutil
+
+from bench import command
+from bench.cases import SEED_BURST, SEED_RATE, SEED_SECONDS, SEED_TOKENS, SENTENCE, TIMEOUT, Served, callers
+from bench.child import Child, Run
+from bench.client import Record, drive, posts, summary
+from bench.command import Settings, Work
+from bench.exports import NAME
+from bench.figures import Figures, Goal, noted, rotated, rounds
+from bench.peers import mlserver
+from bench.scenarios import mlserver_client
+from hfx.names import MAX_TOKENS, MIN_TOKENS, TEXT_INPUT
+from hfx.perf.load import Closed, Limits, Open, Plan, Request, RequestSet
+from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
+from hfx.triton import EmbeddedServer
+
+WHOLE, PIECES, UNARY, STREAM, HTTP = (
+    "in process", "in process, pieces", "unary gRPC", "gRPC stream", "HTTP generate"
+)  # fmt: skip
+WAYS = (WHOLE, PIECES, UNARY, STREAM, HTTP)
+GPT2 = Served("distilgpt2", slots=128)
+CALLERS = {1: 12, 8: 48, 32: 128, 128: 320}  # callers: requests of a turn
+FIRST_TOKENS, FIRST_REQUESTS = 16, 10
+COLUMNS = (
+    "tokens/s", "requests/s", "requests/s to the last answer", "seconds", "p50 ms", "p99 ms", "first token p50 ms",
+    "first token p99 ms", "pause p50 ms", "pause p99 ms", "processor us a token",
+)  # fmt: skip
+WORDS = (
+    "the", "garden", "of", "a", "friend", "was", "lovely", "and", "old", "house", "is", "quiet", "Anna", "went",
+    "to", "market", "with", "her", "dog", "when", "it", "rained", "they", "found", "bread", "near", "river",
+)  # fmt: skip
+Texts = tuple[tuple[str, int], ...]  # texts, each with the number of tokens of its answer
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print Markdown, write JSON. 0 also when a goal is missed: this is a measurement, not a test."""
-    parser = argparse.ArgumentParser(prog="python -m bench.serve", description="Generation through Triton.")
-    parser.add_argument(
-        "--works", default=",".join(WORKS), metavar="A,B", help=f"of {', '.join(WORKS)}; all without it"
+@dataclass(frozen=True)
+class LoadCase:
+    """`requests` of `texts` in turn, by `plan`."""
+
+    name: str
+    plan: Plan
+    requests: int
+    texts: Texts
+
+
+class Ways:
+    """A server with an HTTP client in a process of its own, and the engine in another. A context manager's content."""
+
+    def __init__(self, repository: Path, stack: ExitStack) -> None:
+        self.server = stack.enter_context(EmbeddedServer(repository))
+        self._target = server_target(self.server, NAME)
+        url = f"{self.server.http_url}/v2/models/{NAME}/generate"
+        self._http = stack.enter_context(Child(open_http, url=url))
+        self._inside = stack.enter_context(Child(open_inside, repository=str(repository)))
+
+    def run(self, way: str, case: LoadCase) -> dict[str, float | None]:
+        """The figures of a turn; processor time is that of the server, or of the engine's own process."""
+        before = self._processor()
+        if way in (UNARY, STREAM):
+            found, written = over_grpc(self._target, case, way == STREAM)
+            spent = self._processor() - before
+        else:
+            sample = (self._http if way == HTTP else self._inside).run((way, case), warm=False)
+            found, written = summary(sample.value), sum(record.tokens for record in sample.value)
+            spent = self._processor() - before if way == HTTP else sample.processor
+        wanted = sum(case.texts[number % len(case.texts)][1] for number in range(case.requests))
+        if written != wanted:
+            raise ValueError(f"wrote {written} tokens where {wanted} were asked for")
+        return {**found, "processor us a token": 1e6 * spent / written}
+
+    def _processor(self) -> float:
+        """Seconds of a processor that the server's processes have used."""
+        root = psutil.Process(self.server.pid)
+        times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
+        return float(sum(each.user + each.system for each in times))
+
+
+def over_grpc(target: Target, case: LoadCase, stream: bool) -> tuple[dict[str, float | None], int]:
+    """(figures, tokens written) by the product's own generator."""
+    asked = [Request({TEXT_INPUT: (text,), MAX_TOKENS: (new,), MIN_TOKENS: (new,)}) for text, new in case.texts]
+    limits = Limits(requests=case.requests, warmup_requests=0, timeout=TIMEOUT)
+    run = measure(target, case.plan, MeasureSpec(RequestSet(tuple(asked), case.name), limits, stream=stream))
+    assert run.latency and run.tokens
+    found: dict[str, float | None] = {
+        "tokens/s": run.tokens.written / run.seconds,
+        "requests/s": run.throughput,
+        "requests/s to the last answer": run.requests.succeeded / run.seconds,
+        "seconds": run.seconds,
+        "p50 ms": run.latency.p50,
+        "p99 ms": run.latency.p99,
+    }
+    if run.ttft and run.gaps:
+        found |= {"first token p50 ms": run.ttft.p50, "first token p99 ms": run.ttft.p99}
+        found |= {"pause p50 ms": run.gaps.p50, "pause p99 ms": run.gaps.p99}
+    return found, run.tokens.written
+
+
+def open_http(url: str) -> Callable[[tuple[str, LoadCase]], Run]:
+    """In the client's process."""
+
+    def prepare(case: tuple[str, LoadCase]) -> Run:
+        load = case[1]
+        bodies = [{TEXT_INPUT: text, MAX_TOKENS: new, MIN_TOKENS: new} for text, new in load.texts]
+        return posts(url, bodies, lambda answer: int(answer["output_tokens"]))(load.plan, load.requests)
+
+    return prepare
+
+
+def open_inside(repository: str) -> Callable[[tuple[str, LoadCase]], Run]:
+    """In the engine's process: whole texts with a thread for each caller, pieces in one event loop."""
+    from hfx.local.generator import LocalGenerator
+
+    generator = LocalGenerator.open(Path(repository), NAME)._generator
+    generator.warm_up()
+
+    async def load(way: str, case: LoadCase) -> list[Record]:
+        most = case.plan.callers if isinstance(case.plan, Closed) else case.requests
+        loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(most)
+
+        def whole(text: str, new: int, record: Record) -> None:
+            record.tokens = generator.generate(text, max_tokens=new, min_tokens=new).output_tokens
+            record.messages.append(time.perf_counter())
+
+        async def send(number: int, record: Record) -> None:
+            text, new = case.texts[number % len(case.texts)]
+            if way == WHOLE:
+                await loop.run_in_executor(threads, whole, text, new, record)
+                return
+            async with generator.stream(text, max_tokens=new, min_tokens=new) as stream:
+                async for piece in stream:
+                    record.messages.append(time.perf_counter())
+                    record.tokens = piece.output_tokens
+
+        with threads:
+            return await drive(send, case.plan, case.requests)
+
+    return lambda case: lambda: asyncio.run(load(*case))
+
+
+def mixed(count: int) -> Texts:
+    """Requests with prompts of 4 to 100 words and answers of 16 to 64 tokens, the same at every call."""
+    chance = random.Random(0)
+    return tuple(
+        (" ".join(chance.choices(WORDS, k=round(4 * 25 ** chance.random()))), chance.randint(16, 64))
+        for _ in range(count)
     )
-    parser.add_argument("--rounds", type=int, help="turns of each way (2 or 3 without it, by work)")
-    parser.add_argument("--quick", action="store_true", help="a smoke run on a tiny model; its figures mean nothing")
-    parser.add_argument("--no-peers", action="store_true", help="leave out MLServer")
-    parser.add_argument("--output", type=Path, metavar="F.json", help="add the works to those in this file")
-    parser.add_argument(
-        "--docs", type=Path, metavar="PAGE.md", help="measure nothing: put the figures of --output into this page"
-    )
-    options = parser.parse_args(arguments)
-    names = options.works.split(",")
-    if unknown := [name for name in names if name not in WORKS]:
-        parser.error(f"no work {', '.join(unknown)}: choose of {', '.join(WORKS)}")
-    results = generation_figures.load(options.output) if options.output else {}
-    if options.docs:
-        if not results:
-            parser.error("--docs needs --output with a file of figures")
-        serve_report.write_page(options.docs, results)
-        return 0
-    settings = QUICK if options.quick else Settings()
-    peers = settings.peers and not options.no_peers
-    settings = replace(settings, rounds=options.rounds or settings.rounds, peers=peers)
-    for name in names:
-        begin, facts = time.perf_counter(), machine()
-        results[name] = WORKS[name](settings)
-        results[name].machine = facts
-        say(f"{name} took {time.perf_counter() - begin:.0f} s")
-        if options.output:
-            generation_figures.save(options.output, results)
-    print(serve_report.render({name: results[name] for name in WORKS if name in results}))
-    return 0
 
+
+def through_triton(cases: list[LoadCase], turns: int, settings: Settings, figures: Figures) -> None:
+    """All ways in every case of every round, after a load that does not count."""
+    with ExitStack() as stack:
+        ways = Ways(GPT2.repository("int8", settings.quick), stack)
+        chosen = [way for way in WAYS if not settings.ways or any(word in way for word in settings.ways)]
+        for way in chosen:
+            with noted(figures, f"{way}, warming up"):
+                ways.run(way, cases[-1])
+        for turn in rounds("Triton", settings.turns(turns), 240.0):
+            for case in cases:
+                for way in rotated(chosen, turn):
+                    with noted(figures, f"{way}, {case.name}"):
+                        figures.add(way, case.name, turn, **ways.run(way, case))
+
+
+def load(settings: Settings, figures: Figures) -> None:
+    """Callers who wait."""
+    sizes = {1: 4, 8: 24} if settings.quick else CALLERS
+    cases = [LoadCase(callers(count), Closed(count), sent, mixed(sent)) for count, sent in sizes.items()]
+    through_triton(cases, 3, settings, figures)
+
+
+def seed(settings: Settings, figures: Figures) -> None:
+    """Requests at a fixed rate, and many in the same moment; MLServer once."""
+    seconds, many = (0.5, 32) if settings.quick else (SEED_SECONDS, SEED_BURST)
+    texts = ((SENTENCE, SEED_TOKENS),)
+    cases = [LoadCase(RATE_CASE, Open(rate=SEED_RATE), round(SEED_RATE * seconds), texts),
+             LoadCase(BURST_CASE, Open(arrivals="burst"), many, texts)]  # fmt: skip
+    through_triton(cases, 2, settings, figures)
+    if settings.ways:
+        return
+    with (
+        noted(figures, mlserver.LABEL),
+        mlserver_client(GPT2.checkpoint(settings.quick), [SENTENCE], SEED_TOKENS) as peer,
+    ):
+        for case in cases:
+            figures.add(mlserver.LABEL, case.name, 0, **summary(peer.run((case.plan, case.requests), warm=False).value))
+
+
+def first(settings: Settings, figures: Figures) -> None:
+    """Milliseconds of the first requests after a start, one after the other."""
+    for turn in rounds("first", settings.turns(2)):
+        for way in rotated(WAYS[1:], turn):
+            with noted(figures, way), ExitStack() as stack:
+                ways = Ways(GPT2.repository("int8", settings.quick), stack)
+                for number in range(1, FIRST_REQUESTS + 1):
+                    found = ways.run(way, LoadCase("", Closed(1), 1, ((f"{SENTENCE} {number}", FIRST_TOKENS),)))
+                    if number in (1, 2, FIRST_REQUESTS):
+                        figures.add(way, "after a start", turn, **{f"request {number} ms": found["p50 ms"]})
+
+
+RATE_CASE, BURST_CASE = "50 requests/s for 3 s", f"{SEED_BURST} at once"
+WORKS = {
+    "load": Work("Callers who each send the next request after an answer", load, COLUMNS, (WHOLE,), "tokens/s", (
+        *(Goal(callers(count), "tokens/s", (way,), least=0.9, against=(PIECES if way == STREAM else WHOLE,))
+          for count in CALLERS for way in (UNARY, STREAM, HTTP)),
+        *(Goal(callers(count), "first token p50 ms", (STREAM,), most=2.0, against=(PIECES,),
+               relation="difference") for count in CALLERS),
+    )),
+    "seed": Work(f'"{SENTENCE}", {SEED_TOKENS} tokens', seed, COLUMNS, goals=(
+        *(Goal(RATE_CASE, "requests/s", (way,), least=0.95 * SEED_RATE) for way in (UNARY, STREAM, HTTP)),
+        *(Goal(RATE_CASE, "requests/s to the last answer", (way,), least=1.8, against=(mlserver.LABEL,))
+          for way in (UNARY, STREAM, HTTP)),
+        *(Goal(BURST_CASE, "seconds", (way,), most=0.4, against=(mlserver.LABEL,)) for way in (UNARY, STREAM, HTTP)),
+    )),
+    "first": Work("One request after the other after a start", first, tuple(
+        f"request {number} ms" for number in (1, 2, FIRST_REQUESTS)
+    )),
+}  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command.run("serve", WORKS))

@@ -1,44 +1,213 @@
-"""The peers: the same checkpoint as one would run it without hfx, each in a process of its own.
+"""The peers: the same checkpoint in other libraries, each in a process of its own. A file here is a peer's adapter.
 
-`PEERS[name].open(checkpoint, task, precision, threads)` gives an Opened, which is asked Batch by Batch; a file here is
-a peer, or a shared part. What one needs is fetched by `python -m bench.peers install`, apart from the environment.
-Nothing is imported before it is used: a peer's process holds its own library, and what that needs.
+An adapter has `PACKAGES`, `open_net(model, folder, precision, threads)` and, where the library has files of its own,
+`convert(model, folder, precision)`. A net generates from token ids, or labels texts. Only the peer's process imports
+its library.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
-if TYPE_CHECKING:
-    from bench.peers.cases import Answered, Batch, PeerRun
-    from bench.peers.ours import open_published
-    from bench.peers.peer import Identity, Opened, Peer
-    from bench.peers.runs import peer_run
-    from bench.peers.table import PEERS
+from bench.arrivals import Line, Load
+from bench.child import Child, Run
+from bench.packages import Packages, converted, use
 
-__all__ = [
-    "PEERS",
-    "Answered",
-    "Batch",
-    "Identity",
-    "Opened",
-    "Peer",
-    "PeerRun",
-    "open_published",
-    "peer_run",
-]
-_FILES = {
-    "cases": ("Answered", "Batch", "PeerRun"),
-    "ours": ("open_published",),
-    "peer": ("Identity", "Opened", "Peer"),
-    "runs": ("peer_run",),
-    "table": ("PEERS",),
+# Name in tables -> module of the adapter.
+PEERS = {
+    "torch": "bench.peers.torch_transformers",
+    "optimum": "bench.peers.optimum_onnx",
+    "openvino": "bench.peers.optimum_intel",
+    "genai": "bench.peers.openvino_genai",
+    "ctranslate2": "bench.peers.ctranslate2_net",
+    "hfx": "bench.peers.hfx_engine",
 }
+THREADS = os.cpu_count() or 1
+Ids = Sequence[int]
 
 
-def __getattr__(name: str) -> Any:
-    for file, members in _FILES.items():
-        if name in members:
-            return getattr(importlib.import_module(f"{__name__}.{file}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@dataclass(frozen=True)
+class Model:
+    """A checkpoint's folder, and what a peer must know of it.
+
+    `start` is the first token of an encoder-decoder's decoder; `longest` are the tokens that are read at most.
+    """
+
+    folder: str
+    kind: Literal["decoder", "encoder-decoder", "classifier"]
+    start: int | None
+    vocabulary: int
+    longest: int
+
+    @classmethod
+    def of(cls, folder: Path) -> Model:
+        """From the files of a checkpoint."""
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        longest = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["model_max_length"]
+        pairs = config.get("is_encoder_decoder")
+        generates = pairs or "LMHead" in config["architectures"][0]
+        kind: Any = "encoder-decoder" if pairs else "decoder" if generates else "classifier"
+        return cls(
+            str(folder), kind, config["decoder_start_token_id"] if pairs else None, config["vocab_size"], longest
+        )
+
+    @property
+    def auto_class(self) -> str:
+        """The end of transformers' class, `AutoModelFor…`."""
+        names = {"decoder": "CausalLM", "encoder-decoder": "Seq2SeqLM", "classifier": "SequenceClassification"}
+        return f"ModelFor{names[self.kind]}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that are answered together: `texts`, or token `ids` where no tokenizer is to be measured.
+
+    A generator writes exactly `new` tokens for each, as the end token is forbidden before the last. A classifier
+    (`new` 0) labels texts; with `net_only` the tensors are made before the clock runs.
+    """
+
+    texts: tuple[str, ...] = ()
+    ids: tuple[tuple[int, ...], ...] = ()
+    new: int = 0
+    beams: int = 1
+    ngram: int = 0
+    net_only: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Texts or prompts."""
+        return len(self.texts or self.ids)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Tokens read in all, tokens written by each row, and the texts or labels of the rows."""
+
+    read: int = 0
+    written: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+class Generator(Protocol):
+    """A net that writes. Some can also `serve(line)`: requests that come one by one."""
+
+    def generate(self, prompts: Sequence[Ids], batch: Batch) -> Sequence[Ids]:
+        """The new ids of each row."""
+
+
+class Classifier(Protocol):
+    """A net that labels."""
+
+    def labels(self, texts: Sequence[str]) -> Sequence[str]:
+        """The likeliest label of each text."""
+
+    def net(self, texts: Sequence[str]) -> Run:
+        """The net alone, on the tensors of `texts`."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A peer in one precision. `variant`: a word to the adapter (see there), such as a runtime or "head"."""
+
+    peer: str
+    precision: str
+    variant: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return " ".join(word for word in (self.peer, self.precision, self.variant) if word)
+
+    def folder(self, model: Model) -> Path | None:
+        """The checkpoint in the peer's own form, converted at the first call. Raises PeerFailed."""
+        adapter = importlib.import_module(PEERS[self.peer])
+        if not hasattr(adapter, "convert"):
+            return None
+        variant = self.variant if self.variant in getattr(adapter, "CONVERTED_VARIANTS", ()) else ""
+        files = [Path(model.folder) / "config.json", Path(str(adapter.__file__)), *getattr(adapter, "SOURCES", ())]
+        stem = f"{self.peer}-{self.precision}-{Path(model.folder).name}"
+        return converted(stem, files, convert, peer=self.peer, model=model, precision=self.precision, variant=variant)
+
+    def open(self, model: Model, threads: int = THREADS) -> Child:
+        """In a process of its own, which answers a Batch with an Answer, a Load with the end of each request.
+
+        Raises PeerFailed.
+        """
+        return Child(open_way, way=self, model=model, folder=str(self.folder(model) or ""), threads=threads)
+
+
+def needed(peer: str) -> tuple[Packages, ...]:
+    """The packages of a peer."""
+    found: tuple[Packages, ...] = importlib.import_module(PEERS[peer]).PACKAGES
+    return found
+
+
+def convert(peer: str, model: Model, folder: str, precision: str, variant: str) -> None:
+    """In a process of its own: the checkpoint in the peer's form."""
+    use(needed(peer))
+    importlib.import_module(PEERS[peer]).convert(model, folder, precision, variant)
+
+
+def open_way(way: Way, model: Model, folder: str, threads: int) -> Callable[[Any], Run]:
+    """In the peer's process: the net, and how it is run."""
+    use(needed(way.peer))
+    net = importlib.import_module(PEERS[way.peer]).open_net(model, folder, way.precision, threads, way.variant)
+    if model.kind == "classifier":
+        return lambda batch: classifying(net, batch)
+    tokenizer = Tokenizer(model)
+    return lambda case: serving(net, case) if isinstance(case, Load) else generating(net, tokenizer, case)
+
+
+def classifying(net: Classifier, batch: Batch) -> Run:
+    """Texts to labels, or the net alone."""
+    return net.net(batch.texts) if batch.net_only else lambda: Answer(texts=tuple(net.labels(batch.texts)))
+
+
+def generating(net: Generator, tokenizer: Tokenizer, batch: Batch) -> Run:
+    """Texts to texts, or ids to ids."""
+
+    def run() -> Answer:
+        prompts = batch.ids or tokenizer.encode(batch.texts, batch.new)
+        rows = net.generate(prompts, batch)
+        texts = tokenizer.decode(rows) if batch.texts else ()
+        return Answer(sum(map(len, prompts)), tuple(map(len, rows)), texts)
+
+    return run
+
+
+def serving(net: Any, load: Load) -> Run:
+    """Requests as they arrive; gives the seconds at which each has ended."""
+
+    def run() -> tuple[float, ...]:
+        line = Line(load)
+        net.serve(line)
+        return tuple(line.ends)
+
+    return run
+
+
+class Tokenizer:
+    """The checkpoint's own, which cuts a text to what the model can read."""
+
+    def __init__(self, model: Model) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model.folder)
+        self._model = model
+        self._tokenizer.truncation_side = "left" if model.kind == "decoder" else "right"
+
+    def encode(self, texts: Sequence[str], new: int) -> list[list[int]]:
+        """The prompt of each text; a decoder's leaves room for `new` tokens."""
+        longest = self._model.longest - (new if self._model.kind == "decoder" else 0)
+        found = self._tokenizer(list(texts), truncation=True, max_length=longest, verbose=False)["input_ids"]
+        return [list(ids) for ids in found]
+
+    def decode(self, rows: Sequence[Ids]) -> tuple[str, ...]:
+        """The text of each row, without special tokens."""
+        return tuple(self._tokenizer.batch_decode(rows, skip_special_tokens=True))

@@ -1,4 +1,4 @@
-"""`python -m bench.peers [list|install|remove] [NAME...]`: the libraries and servers that hfx is compared with."""
+"""`python -m bench.peers [list|install|remove] [NAME...]`: packages of the peers, apart from the environment."""
 
 from __future__ import annotations
 
@@ -6,29 +6,34 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.peers.table import PEERS
+from bench.peers import PEERS, needed
+from bench.peers.mlserver import MLSERVER
 from hfx.errors import HfxError
+from hfx.perf import cache
+
+PACKAGES = {**{name: needed(name) for name in PEERS if name != "hfx"}, "mlserver": (MLSERVER,)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """List the peers, or fetch or remove their packages, which are kept apart from the environment."""
-    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
+    """Print every peer with its packages after what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m bench.peers", description="Packages of the peers.")
     parser.add_argument("action", choices=("list", "install", "remove"), nargs="?", default="list")
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(PEERS)}; all without it")
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(PACKAGES)}; all without it")
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in PEERS]:
-        parser.error(f"no peer {', '.join(unknown)}: choose of {', '.join(PEERS)}")
-    for peer in (PEERS[name] for name in options.names or PEERS):
-        try:
-            if options.action == "install" and not peer.installed:
-                peer.install()
-            elif options.action == "remove":
-                peer.remove()
-        except HfxError as error:
-            print(error, file=sys.stderr)
-            return error.exit_code
-        versions = ", ".join(f"{name} {version}" for name, version in peer.versions().items())
-        print(f"{peer.name:12} {'installed' if peer.installed else 'not installed':14} {versions}")
+    if unknown := [name for name in options.names if name not in PACKAGES]:
+        parser.error(f"no peer {', '.join(unknown)}: choose of {', '.join(PACKAGES)}")
+    for name in options.names or PACKAGES:
+        for packages in PACKAGES[name]:
+            try:
+                if options.action == "install":
+                    packages.fetch()
+                elif options.action == "remove" and packages.folder:
+                    cache.remove(packages.folder)
+            except HfxError as error:
+                print(error, file=sys.stderr)
+                return error.exit_code
+        state = "installed" if all(packages.folder for packages in PACKAGES[name]) else "not installed"
+        print(f"{name:12} {state:14} {', '.join(packages.pins[0] for packages in PACKAGES[name])}")
     return 0
 
 

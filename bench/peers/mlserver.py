@@ -1,10 +1,11 @@
-"""MLServer with its HuggingFace runtime: its packages, its settings, and the server's process.
+"""MLServer with its HuggingFace runtime (torch): a server for decoders that gets the very load, over HTTP.
 
-What of a checkpoint it can read is mlserver_files.py's, what it is asked mlserver_client.py's.
+The length of answers stands in the model's own settings, as what a request says can't be put in a batch.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -14,15 +15,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from bench.errors import OpenFailed
-from bench.peers.cases import Wanted
-from bench.peers.mlserver_files import readable, write
-from bench.peers.model import Reading
-from bench.peers.packages import Packages
+from bench.child import PeerFailed
+from bench.packages import Packages
+from bench.peers import THREADS
 
 # What its environment would resolve to, without what hfx's has in a version that fits, and without TensorFlow.
 PINS = (
@@ -51,9 +50,8 @@ module = types.ModuleType("torch.onnx.symbolic_opset14")
 module.__getattr__ = lambda name: None
 sys.modules[module.__name__] = module
 """
-NAME = "model"
-PATH = f"/v2/models/{NAME}"
-BATCH = 128
+NAME, LABEL = "model", "mlserver bf16"
+BATCH, PATIENCE = 128, 0.1  # requests of a batch at most, and seconds in which they are gathered
 START_SECONDS, LONGEST_SECONDS = 120.0, 3600
 COMMAND = "from mlserver.cli.main import main; main()"
 
@@ -64,106 +62,99 @@ def _finish(fetched: Path) -> None:
     common.write_text(common.read_text(encoding="utf-8").replace("import tensorflow as tf", "tf = None"))
 
 
-PACKAGES = Packages("mlserver", PINS, _finish)
-
-
-@dataclass(frozen=True)
-class Server:
-    """A server that is ready at HOST:PORT."""
-
-    address: str
-    pid: int
+MLSERVER = Packages("mlserver", PINS, _finish)
 
 
 @contextmanager
-def served(
-    checkpoint: Path, reading: Reading, wanted: Wanted | None, precision: str, threads: int, patience: float
-) -> Iterator[Server]:
-    """A server of the checkpoint in which every answer has exactly `wanted` tokens.
-
-    A request waits up to `patience` seconds for others to be answered with. Raises OpenFailed, FetchFailed.
-    """
-    fetched = PACKAGES.fetch()
-    with TemporaryDirectory(prefix="hfx-mlserver-") as name:
+def served(checkpoint: Path, new: int) -> Iterator[str]:
+    """The URL that takes requests for exactly `new` tokens, greedy in bfloat16. Raises PeerFailed."""
+    if MLSERVER.folder is None:
+        raise PeerFailed("mlserver is not installed: `python -m bench.peers install mlserver` fetches it")
+    with TemporaryDirectory(prefix="hfx-mlserver-") as name, ExitStack() as stack:
         folder = Path(name)
-        readable(checkpoint, folder / "checkpoint", wanted, precision)
-        ports = _free_ports(3)
-        _write_settings(folder, reading.task, ports, threads, patience)
-        with _process(fetched, folder, ports[0]) as pid:
-            yield Server(f"127.0.0.1:{ports[0]}", pid)
+        _rewrite(checkpoint, folder / "checkpoint", new)
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in sockets]
+        stack.close()
+        _settings(folder, ports)
+        url = f"http://127.0.0.1:{ports[0]}/v2/models/{NAME}"
+        with _process(folder, f"{url}/ready"):
+            yield f"{url}/infer"
 
 
-def _write_settings(folder: Path, task: str, ports: list[int], threads: int, patience: float) -> None:
-    http, grpc, metrics = ports
+def body(text: str) -> dict[str, Any]:
+    """The JSON of a request; of inputs of this name MLServer makes batches."""
+    return {"inputs": [{"name": "array_inputs", "shape": [1], "datatype": "BYTES", "data": [text]}]}
+
+
+def _rewrite(checkpoint: Path, target: Path, new: int) -> None:
+    """The checkpoint by links, its small files such that transformers 4.41 and tokenizers 0.19 can read them."""
+    target.mkdir()
+    (target / "model.safetensors").symlink_to((checkpoint / "model.safetensors").resolve())
+    config, tokenizer, settings = (
+        json.loads((checkpoint / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("config", "tokenizer", "tokenizer_config")
+    )
+    last = config["vocab_size"] - 1  # an end of id 0 is taken for none; what is padded is masked
+    ids = {"eos_token_id": last, "bos_token_id": last, "pad_token_id": last}
+    merges = tokenizer["model"]["merges"]
+    tokenizer["model"]["merges"] = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
+    lengths = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
+    files = {
+        "config": {**config, **ids, "torch_dtype": "bfloat16"},
+        "generation_config": {**lengths, **ids},
+        "tokenizer_config": {**settings, "pad_token": settings["eos_token"], "padding_side": "left"},
+        "tokenizer": tokenizer,
+    }
+    for name, value in files.items():
+        (target / f"{name}.json").write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+
+
+def _settings(folder: Path, ports: list[int]) -> None:
     extra = {
-        "task": task,
+        "task": "text-generation",
         "pretrained_model": str(folder / "checkpoint"),
         "framework": "pt",
-        "intra_op_threads": threads,
+        "intra_op_threads": THREADS,
         "model_kwargs": {"torch_dtype": "auto"},  # that of config.json
     }
     model = {
         "name": NAME,
         "implementation": "mlserver_huggingface.HuggingFaceRuntime",
         "max_batch_size": BATCH,
-        "max_batch_time": patience,
+        "max_batch_time": PATIENCE,
         "parameters": {"extra": extra},
     }
-    server = {"host": "127.0.0.1", "http_port": http, "grpc_port": grpc, "metrics_port": metrics, "parallel_workers": 0}
+    named = dict(zip(("http_port", "grpc_port", "metrics_port"), ports, strict=True))
     (folder / NAME).mkdir()
-    write(folder / NAME / "model-settings.json", model)
-    write(folder / "settings.json", server)
+    (folder / NAME / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
+    server = {"host": "127.0.0.1", "parallel_workers": 0, **named}
+    (folder / "settings.json").write_text(json.dumps(server), encoding="utf-8")
 
 
 @contextmanager
-def _process(fetched: Path, folder: Path, port: int) -> Iterator[int]:
+def _process(folder: Path, ready: str) -> Iterator[None]:
     offline = {"TRANSFORMERS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             ["timeout", str(LONGEST_SECONDS), sys.executable, "-c", COMMAND, "start", str(folder)],
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl-C is for whoever asks
-            env={**os.environ, **offline, "PYTHONPATH": str(fetched), "PYTHONDONTWRITEBYTECODE": "1"},
+            start_new_session=True,  # Ctrl-C is for the benchmark
+            env={**os.environ, **offline, "PYTHONPATH": str(MLSERVER.folder), "PYTHONDONTWRITEBYTECODE": "1"},
         )
     try:
-        _wait(process, f"http://127.0.0.1:{port}{PATH}/ready", folder / "log")
-        yield process.pid
+        deadline = time.monotonic() + START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(ready, timeout=2):
+                break
+            time.sleep(0.2)
+        else:
+            lines = (folder / "log").read_text(errors="replace").strip().splitlines()
+            raise PeerFailed(f"MLServer did not start: {lines[-1].strip() if lines else 'its log is empty'}")
+        yield
     finally:
         process.terminate()
         process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2):
-            return
-        time.sleep(0.2)
-    lines = log.read_text(errors="replace").strip().splitlines()
-    what = "ended" if process.poll() is not None else f"was not ready after {START_SECONDS:.0f} s"
-    raise OpenFailed(f"MLServer {what}: {lines[-1].strip() if lines else 'it said nothing'}")
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def child(process: int) -> int:
-    """The server itself: `timeout`, which would end it if nobody did, is its parent."""
-    import psutil
-
-    found = psutil.Process(process).children()
-    return int(found[0].pid) if found else process
-
-
-def processor_seconds(process: int) -> float:
-    """What the server has used of a processor since it started."""
-    import psutil
-
-    times = psutil.Process(child(process)).cpu_times()
-    return float(times.user + times.system)

@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from bench.peers import PEERS
-from bench.peers.model import read as read_model
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
 from hfx.exporter.encoder.architectures import ENCODERS
 from hfx.exporter.families import FAMILIES
@@ -100,18 +97,6 @@ def test_no_code_of_a_generator_runs(generators: Path, tmp_path: Path, family: s
     assert 1 <= len(ids) <= 3
     assert not (tmp_path / "ran").exists()
     assert torch_generator.model.config.name_or_path == str(plan.checkpoint.view)
-
-
-def test_a_peer_loads_the_view(folder: Path, tmp_path: Path) -> None:
-    good = file_names(folder)
-    add_code(folder, tmp_path / "ran")
-    model, _ = read_model(folder, "text-classification")
-    assert file_names(Path(model.files)) == good
-    peer: Any = PEERS["torch"]
-    shutil.move(folder / "tokenizer.json", tmp_path)  # the folder's is not what it reads
-    net = peer.ways["classifier"].open_net(model, "", "", "fp32", torch.get_num_threads())
-    assert len(net.labels(["the cat sat"], 16)) == 1
-    assert not (tmp_path / "ran").exists()
 
 
 def test_the_views_of_killed_processes_are_removed_by_the_next(folder: Path, tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from bench.peers.packages import Packages, use
-from hfx.errors import FetchFailed, HfxError
+from hfx.errors import FetchFailed
 from hfx.perf import cache
 
 
@@ -52,16 +50,12 @@ def test_made_once_whole_or_not_at_all(folder: Path) -> None:
 
 
 def test_packages_that_can_not_be_had(offline: None, folder: Path) -> None:
-    wanted = Packages("thing", ("no-such-package-of-hfx==1.0", "another==2.0"))
+    pins = ("no-such-package-of-hfx==1.0", "another==2.0")
     with pytest.raises(FetchFailed) as failure:
-        wanted.fetch()
-    assert "The packages of thing (no-such-package-of-hfx==1.0 and 1 more) can't be fetched" in failure.value.message
-    assert "pip download no-such-package-of-hfx==1.0" in failure.value.fix
+        cache.packages("thing", pins)
+    assert "no-such-package-of-hfx==1.0 and 1 more" in failure.value.message
     assert str(folder) in failure.value.fix
-    assert isinstance(failure.value, HfxError)
-    assert str(failure.value) == failure.value.message  # a line in notes
-    assert wanted.installed() is None
-    assert wanted.remove() is False
+    assert cache.installed("thing", pins) is None
 
 
 def test_a_folder_that_can_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,17 +66,8 @@ def test_a_folder_that_can_not_be_written_to(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_is_there_is_not_fetched_again(offline: None, folder: Path) -> None:
-    one = Packages("thing", ("thing==1.0",))
-    (folder / "thing-thing-1.0").mkdir(parents=True)
-    assert one.fetch() == one.installed() == folder / "thing-thing-1.0"
-    assert one.versions == {"thing": "1.0"}
-    assert one.remove() is True
-    assert one.installed() is None
-
-
-def test_packages_come_before_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["/environment"])
-    use("/first:/second")
-    assert sys.path == ["/first", "/second", "/environment"]
-    use("")
-    assert sys.path == ["/first", "/second", "/environment"]
+    kept = folder / "thing-thing-1.0"
+    kept.mkdir(parents=True)
+    assert cache.packages("thing", ("thing==1.0",)) == cache.installed("thing", ("thing==1.0",)) == kept
+    cache.remove(kept)
+    assert cache.installed("thing", ("thing==1.0",)) is None

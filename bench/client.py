@@ -1,0 +1,119 @@
+"""A load of requests in an event loop, for what hfx.perf does not speak: HTTP, and the engine in this process.
+
+How a single request is sent is a function; `hfx.perf.measuring` measures whatever answers over gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.child import Run
+from hfx.perf.load import Closed, Plan
+
+TIMEOUT = 300.0  # seconds of a request
+
+
+@dataclass
+class Record:
+    """One request: when it was due, when each of its messages came (perf_counter), tokens written, and its error."""
+
+    due: float
+    messages: list[float] = field(default_factory=list)
+    tokens: int = 0
+    error: str = ""
+
+
+Send = Callable[[int, Record], Awaitable[None]]  # sends the request with this number, and fills its record
+
+
+async def drive(send: Send, plan: Plan, requests: int) -> list[Record]:
+    """Send `requests` by `plan`; latency counts from the time at which a request was due."""
+    records: list[Record] = []
+    numbers, begin = itertools.count(), time.perf_counter()
+
+    async def once(number: int, due: float) -> None:
+        record = Record(due)
+        records.append(record)
+        try:
+            await send(number, record)
+        except Exception as error:  # a failed request is a result
+            record.error = f"{type(error).__name__}: {error}"
+
+    async def caller() -> None:
+        while (number := next(numbers)) < requests:
+            await once(number, time.perf_counter())
+
+    if isinstance(plan, Closed):
+        await asyncio.gather(*(caller() for _ in range(plan.callers)))
+        return records
+    tasks = []
+    for number, at in enumerate(plan.times(requests, None)):
+        if (left := begin + at - time.perf_counter()) > 0:
+            await asyncio.sleep(left)
+        tasks.append(asyncio.create_task(once(number, begin + at)))
+    await asyncio.gather(*tasks)
+    return records
+
+
+def posts(url: str, bodies: Sequence[Any], tokens: Callable[[Any], int]) -> Callable[[Plan, int], Run]:
+    """A load of JSON posts, `bodies` in turn; `tokens` reads from an answer how many it has. Gives Records."""
+
+    async def load(plan: Plan, requests: int) -> list[Record]:
+        import httpx
+
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits) as client:
+
+            async def send(number: int, record: Record) -> None:
+                answer = await client.post(url, json=bodies[number % len(bodies)])
+                answer.raise_for_status()
+                record.messages.append(time.perf_counter())
+                record.tokens = tokens(answer.json())
+
+            return await drive(send, plan, requests)
+
+    return lambda plan, requests: lambda: asyncio.run(load(plan, requests))
+
+
+def summary(records: Sequence[Record]) -> dict[str, float | None]:
+    """The figures of a load, times in milliseconds; first tokens and pauses of those that came in pieces.
+
+    Raises ValueError where a request failed.
+    """
+    if errors := [record.error for record in records if record.error]:
+        raise ValueError(f"{len(errors)} of {len(records)} requests failed: {errors[0]}")
+    begin, ends = min(record.due for record in records), sorted(record.messages[-1] for record in records)
+    latencies = [1e3 * (record.messages[-1] - record.due) for record in records]
+    pieces = [record for record in records if len(record.messages) > 1]
+    first = [1e3 * (record.messages[0] - record.due) for record in pieces]
+    pauses = [1e3 * (b - a) for record in pieces for a, b in itertools.pairwise(record.messages) if b > a]
+    seconds, written = ends[-1] - begin, sum(record.tokens for record in records)
+    return {
+        "tokens/s": written / seconds if written else None,
+        "requests/s": (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 and ends[-1] > ends[0] else None,
+        "requests/s to the last answer": len(ends) / seconds,
+        "seconds": seconds,
+        "p50 ms": quantile(latencies, 0.5),
+        "p99 ms": quantile(latencies, 0.99),
+        "first token p50 ms": quantile(first, 0.5),
+        "first token p99 ms": quantile(first, 0.99),
+        "pause p50 ms": quantile(pauses, 0.5),
+        "pause p99 ms": quantile(pauses, 0.99),
+    }
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The least value that `share` of them keep within; None of none."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else None
+
+
+def mean(values: Sequence[float]) -> float:
+    """Of at least one."""
+    return statistics.fmean(values)

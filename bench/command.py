@@ -1,0 +1,102 @@
+"""What the commands have in common: works that are chosen by name, their options, and the report of their figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.figures import Figures, Goal, goals_table, load, machine_line, notes_list, save, stamped, ways_table
+from bench.peers import Way
+from hfx.errors import HfxError, UsageError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is measured. `rounds`: other than usual; `ways`: words of which one is in the label of each way."""
+
+    quick: bool = False
+    rounds: int | None = None
+    ways: tuple[str, ...] = ()
+
+    def turns(self, usual: int) -> int:
+        """Rounds of a work that usually has so many."""
+        return self.rounds or (1 if self.quick else usual)
+
+    def chosen(self, ways: Iterable[Way]) -> list[Way]:
+        """Those of `ways` that take part."""
+        return [way for way in ways if not self.ways or any(word in way.label for word in self.ways)]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A measurement that fills figures, and their report: columns, hfx's ways, the figure they are compared by."""
+
+    title: str
+    measure: Callable[[Settings, Figures], None]
+    columns: tuple[str, ...]
+    ours: tuple[str, ...] = ()
+    figure: str = ""
+    goals: tuple[Goal, ...] = ()
+    published: str = ""
+
+
+def run(prog: str, works: Mapping[str, Work], arguments: Sequence[str] | None = None) -> int:
+    """The command `python -m bench.PROG`. 0 also when a goal is missed: this is a measurement, not a test."""
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{prog}", description=f"Works: {', '.join(works)}.")
+    parser.add_argument("works", metavar="WORK", nargs="*", help="all without it")
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each way")
+    parser.add_argument("--ways", default="", metavar="A,B", help="only ways with one of these words, such as hfx,int4")
+    parser.add_argument("--quick", action="store_true", help="a smoke run on tiny models; its figures mean nothing")
+    parser.add_argument("--output", type=Path, metavar="F.jsonl", help="put the figures to those in this file")
+    parser.add_argument("--docs", type=Path, metavar="PAGE.md", help="measure nothing: --output's figures to this page")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.works if name not in works]:
+        parser.error(f"no work {', '.join(unknown)}: choose of {', '.join(works)}")
+    words = tuple(word.strip() for word in options.ways.split(",") if word.strip())
+    settings = Settings(options.quick, options.rounds, words)
+    try:
+        results = load(options.output) if options.output else {}
+        if options.docs:
+            write_page(options.docs, report(works, results))
+            return 0
+        for name in options.works or works:
+            results[name] = measured(works[name], settings, f"python -m bench.{prog} {name}")
+            if options.output:
+                save(options.output, results)
+            print(report(works, {name: results[name]}), flush=True)
+    except HfxError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def measured(work: Work, settings: Settings, command: str) -> Figures:
+    """The figures of a work."""
+    figures = stamped(Figures(), command + " --quick" * settings.quick)
+    work.measure(settings, figures)
+    return figures
+
+
+def report(works: Mapping[str, Work], results: Mapping[str, Figures]) -> str:
+    """Every work that was measured, as Markdown."""
+    parts = []
+    for name in [name for name in works if name in results]:
+        work, figures = works[name], results[name]
+        parts += [f"## {name}", "", f"{work.title}.", "", machine_line(figures), ""]
+        parts += [ways_table(figures, case, work.columns, work.ours, work.figure) for case in figures.cases()]
+        parts += [goals_table(work.goals, figures), work.published, notes_list(figures)]
+    return "\n".join(part for part in parts if part is not None)
+
+
+def write_page(page: Path, text: str, mark: str = "figures") -> None:
+    """Put `text` between the two marks of a page. Raises UsageError for a page without them."""
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    try:
+        head, rest = page.read_text(encoding="utf-8").split(begin)
+        tail = rest.split(end)[1]
+    except (OSError, ValueError, IndexError) as error:
+        raise UsageError(f"{page} has no lines {begin} and {end}.", "Add them where the figures belong.") from error
+    page.write_text(f"{head}{begin}\n\n{text.strip()}\n\n{end}{tail}", encoding="utf-8")

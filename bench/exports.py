@@ -1,0 +1,50 @@
+"""Checkpoints exported by hfx for CPU, once for each state of its sources, and kept in the cache."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from bench.packages import converted
+
+NAME = "model"
+
+
+def exported(checkpoint: Path, precision: str, slots: int | None = None) -> Path:
+    """A repository with `checkpoint` as the model NAME. Raises PeerFailed where it can't be exported."""
+    stem = f"published-{precision}-{slots or 'usual'}-{checkpoint.name}"
+    files = [checkpoint / "config.json", *sources()]
+    return converted(stem, files, export, checkpoint=str(checkpoint), precision=precision, slots=slots)
+
+
+def sources() -> list[Path]:
+    """The files of hfx that decide what is published."""
+    import hfx
+
+    root = Path(hfx.__file__).parent
+    folders = (root / name for name in ("exporter", "python_backends", "repository"))
+    return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+
+
+def export(
+    folder: str, checkpoint: str, precision: str, slots: int | None = None, runtime: Any = "auto", gate: bool = False
+) -> None:
+    """`hfx export` for CPU, by default without the gate: random weights answer with near ties."""
+    from hfx.exporter import pipeline
+    from hfx.exporter.options import ExportOptions
+    from hfx.exporter.plan import make_plan
+    from hfx.exporter.source import open_checkpoint
+
+    options = ExportOptions(
+        name=NAME,
+        precision=precision,
+        device="cpu",
+        cpu_runtime=runtime,
+        slots=slots,
+        repository=Path(folder),
+        max_drop=1.0,
+        command="python -m bench",
+    )
+    plan = make_plan(open_checkpoint(checkpoint), options)
+    pipeline.export(plan, nullcontext, None if gate else pipeline.without_gate(plan))

@@ -1,0 +1,259 @@
+"""The figures of a benchmark by round, with their medians, ratios and goals, as a JSON file and as Markdown tables.
+
+Ratios are medians of the ratios within a round, so that what slows a whole round down cancels out.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from hfx.errors import HfxError, UsageError
+from hfx.perf.machine import machine as this_machine
+
+Key = tuple[str, str, str]  # (way, case, figure)
+PACKAGES = ("hfx", "torch", "transformers", "onnxruntime", "openvino", "tritonclient", "nvidia-pytriton")
+BUSY = 1.0  # load average at the start, from which on other work was going on
+T = TypeVar("T")
+
+
+@dataclass
+class Figures:
+    """All figures of one benchmark: {(way, case, figure): {round: value}}.
+
+    `facts` are values without rounds; `notes` say what did not run and why; `stamp` has machine, versions and date.
+    """
+
+    values: dict[Key, dict[int, float]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    stamp: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, way: str, case: str, turn: int, **figures: float | None) -> None:
+        """Figures of round `turn`, by name (`_` stands for a blank); None is left out."""
+        for name, value in figures.items():
+            if value is not None:
+                self.values.setdefault((way, case, name.replace("_", " ")), {})[turn] = value
+
+    def rounds(self, way: str, case: str, figure: str) -> dict[int, float]:
+        """The value of each round; empty where nothing was measured."""
+        return self.values.get((way, case, figure), {})
+
+    def median(self, way: str, case: str, figure: str) -> float | None:
+        """Over the rounds; None where nothing was measured."""
+        return _median(self.rounds(way, case, figure).values())
+
+    def spread(self, way: str, case: str, figure: str) -> str:
+        """Median (least-most) in words, `-` where nothing was measured."""
+        values = self.rounds(way, case, figure).values()
+        if not values:
+            return "-"
+        ends = f" ({number(min(values))}–{number(max(values))})" if len(values) > 1 else ""
+        return number(_median(values)) + ends
+
+    def ratio(self, over: Key, under: Key) -> float | None:
+        """`over` in times of `under`: median over the rounds that both took part in."""
+        return self._paired(over, under, lambda a, b: a / b)
+
+    def difference(self, over: Key, under: Key) -> float | None:
+        """`over` less `under`: median over the rounds that both took part in."""
+        return self._paired(over, under, lambda a, b: a - b)
+
+    def cases(self, figure: str = "") -> list[str]:
+        """The cases that have `figure` (empty: any), in the order of measurement."""
+        return list(dict.fromkeys(key[1] for key in self.values if figure in ("", key[2])))
+
+    def ways(self, case: str = "", figure: str = "") -> list[str]:
+        """The ways that have `figure` in `case` (empty: any), in the order of measurement."""
+        return list(dict.fromkeys(key[0] for key in self.values if case in ("", key[1]) and figure in ("", key[2])))
+
+    def _paired(self, over: Key, under: Key, compute: Callable[[float, float], float]) -> float | None:
+        first, second = self.values.get(over, {}), self.values.get(under, {})
+        return _median([compute(value, second[turn]) for turn, value in first.items() if second.get(turn)])
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What `figure` of a way in `case` should be: at `least`, or at `most`.
+
+    With `against`, other ways: the ratio to theirs or the difference. Of several ways the best of each side counts
+    (`lower`: the one with the lowest figure), and `inverse` turns the ratio round: how many times as fast.
+    """
+
+    case: str
+    figure: str
+    ways: tuple[str, ...]
+    least: float | None = None
+    most: float | None = None
+    against: tuple[str, ...] = ()
+    relation: Literal["ratio", "inverse", "difference"] = "ratio"
+    lower: bool = False
+
+    def judge(self, figures: Figures) -> tuple[str, float | None, bool | None]:
+        """(words, value, whether it is met); None where it was not measured."""
+        way, other = self._best(figures, self.ways), self._best(figures, self.against)
+        name = way or " or ".join(self.ways)
+        words = f"{self.case}, {name}: {self.figure}"
+        key, base = (way, self.case, self.figure), (other, self.case, self.figure)
+        if not self.against:
+            value = figures.median(*key)
+        elif self.relation == "difference":
+            words, value = f"{words} above {other or self.against[0]}", figures.difference(key, base)
+        elif self.relation == "inverse":
+            words = f"{self.case}: {name} is x times as fast as {other or ' or '.join(self.against)}"
+            value = figures.ratio(base, key)
+        else:
+            words = f"{words}, in times of {other or self.against[0]}"
+            value = figures.ratio(key, base)
+        return words, value, self.met(value)
+
+    def met(self, value: float | None) -> bool | None:
+        """Whether `value` reaches the goal; None of None."""
+        if value is None:
+            return None
+        return value >= self.least if self.least is not None else value <= (self.most or 0.0)
+
+    def _best(self, figures: Figures, ways: Sequence[str]) -> str:
+        found = {way: value for way in ways if (value := figures.median(way, self.case, self.figure)) is not None}
+        return (min if self.lower else max)(found, key=lambda way: found[way], default="")
+
+
+def goals_table(goals: Iterable[Goal], figures: Figures) -> str:
+    """The goals with what was measured, as Markdown."""
+    rows = []
+    for goal in goals:
+        words, value, met = goal.judge(figures)
+        wanted = f"≥ {goal.least:g}" if goal.least is not None else f"≤ {goal.most:g}"
+        rows.append((words, {True: "met", False: "missed", None: "not measured"}[met], number(value), wanted))
+    return table("Goals", ("goal", "verdict", "measured", "wanted"), rows) if rows else ""
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, `-` for None."""
+    if value is None:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:#.3g}"
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table under a heading."""
+    lines = [f"### {title}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])
+
+
+def ways_table(figures: Figures, case: str, columns: Sequence[str], ours: Sequence[str] = (), figure: str = "") -> str:
+    """A row for each way in `case`: medians of `columns`, and how many times as fast as it the best of `ours` is.
+
+    That is by `figure`, which is a time (its name ends with ms) or a rate.
+    """
+    shown = [name for name in columns if any(figures.rounds(way, case, name) for way in figures.ways(case))]
+    ms = figure.endswith("ms")
+    known = {way: value for way in ours if (value := figures.median(way, case, figure)) is not None}
+    best = (min if ms else max)(known, key=lambda way: known[way], default="")
+    beside = bool(best) and len(figures.ways(case, figure)) > 1
+    rows = []
+    for way in figures.ways(case):
+        keys = (way, case, figure), (best, case, figure)
+        times = (number(figures.ratio(*(keys if ms else keys[::-1]))),) if beside else ()
+        rows.append((way, *(figures.spread(way, case, name) for name in shown), *times))
+    return table(case, ("way", *shown, *((f"{best} is x",) if beside else ())), rows)
+
+
+def stamped(figures: Figures, command: str = "") -> Figures:
+    """`figures` with this machine, its load now, the versions and the date; call it before the measurement."""
+    found = this_machine()
+    figures.stamp = {
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": found.processor,
+        "cores": found.cores,
+        "load": found.load,
+        "versions": {name: found.versions[name] for name in PACKAGES if name in found.versions},
+    }
+    return figures
+
+
+def machine_line(figures: Figures) -> str:
+    """The machine in a sentence."""
+    stamp = figures.stamp
+    versions = ", ".join(f"{name} {version}" for name, version in stamp["versions"].items())
+    busy = " The machine had other work: trust ratios, not times." if stamp["load"] > BUSY else ""
+    return f"{stamp['processor']}, {stamp['cores']} cores, load {stamp['load']:.2f} at the start; {versions}.{busy}"
+
+
+def notes_list(figures: Figures) -> str:
+    """The notes as Markdown."""
+    return "".join(f"- {subject}: {note}\n" for subject, note in figures.notes.items())
+
+
+def load(path: Path) -> dict[str, Figures]:
+    """What `save` wrote; empty where there is no file. Raises UsageError for another file."""
+    works: dict[str, Figures] = {}
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+            value = json.loads(line)
+            if isinstance(value, dict):
+                name = value.pop("name")
+                current = works[name] = Figures(**value)
+            else:
+                *key, found = value
+                current.values[tuple(key)] = {int(turn): each for turn, each in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, NameError) as error:
+        raise UsageError(f"{path} is no file of figures: {error!r}.", "Measure again, with --output.") from error
+    return works
+
+
+def save(path: Path, works: dict[str, Figures]) -> None:
+    """JSON lines: of each benchmark its stamp, notes and facts, then a line for each figure."""
+    lines: list[object] = []
+    for name, figures in works.items():
+        lines.append({"name": name, "stamp": figures.stamp, "notes": figures.notes, "facts": figures.facts})
+        for key, found in figures.values.items():
+            lines.append([*key, {str(turn): float(f"{value:.6g}") for turn, value in found.items()}])
+    path.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), encoding="utf-8")
+
+
+def rounds(title: str, count: int, patience: float | None = None) -> Iterator[int]:
+    """The numbers of the rounds; after two of them, fewer where more than `patience` seconds have passed."""
+    begin = time.perf_counter()
+    for turn in range(count):
+        if turn > 1 and patience is not None and time.perf_counter() - begin > patience:
+            return
+        say(f"{title}: round {turn + 1} of {count}")
+        yield turn
+
+
+def rotated(items: Sequence[T], turn: int) -> list[T]:
+    """The order of a round: each item begins as often as the others."""
+    at = turn % len(items) if items else 0
+    return [*items[at:], *items[:at]]
+
+
+@contextmanager
+def noted(figures: Figures, title: str) -> Iterator[None]:
+    """A failure inside becomes a note on `title`."""
+    try:
+        yield
+    except (HfxError, OSError, ValueError) as error:
+        figures.notes[title] = f"not run: {' '.join(str(getattr(error, 'message', error)).split())}"
+        say(f"{title}: {figures.notes[title]}")
+
+
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _median(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return statistics.median(found) if found else None

@@ -1,0 +1,102 @@
+"""hfx without a server: what `hfx export` publishes, opened in a process. The variant is the runtime.
+
+Token ids go to the engine with a slot for each row; texts of a classifier through all stages of the published model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.arrivals import Line
+from bench.child import Run
+from bench.exports import NAME, export, sources
+from bench.packages import Packages
+from bench.peers import Batch, Ids, Model
+from hfx import names
+
+PACKAGES: tuple[Packages, ...] = ()
+CONVERTED_VARIANTS = ("onnxruntime", "openvino")
+SOURCES = sources()
+POLL_SECONDS = 0.004
+LONGEST_QUEUE = 100_000
+LOAD_SLOTS = 64
+
+
+def convert(model: Model, folder: str, precision: str, variant: str) -> None:
+    """`hfx export`, for the runtime of the variant."""
+    export(folder, model.folder, precision, runtime=variant or "auto")
+
+
+def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Net | Classifier:
+    """The published model."""
+    return Classifier(folder) if model.kind == "classifier" else Net(model, folder, threads, variant or None)
+
+
+class Net:
+    """The engine, opened for each number of slots."""
+
+    def __init__(self, model: Model, folder: str, threads: int, runtime: str | None) -> None:
+        self._folder = Path(folder) / (NAME + names.STREAM_SUFFIX) / "1" / "cpu"
+        self._threads, self._runtime = threads, runtime
+        self._start = () if model.start is None else (model.start,)
+        self._engines: dict[int, Any] = {}
+
+    def engine(self, slots: int, observer: Any = None) -> Any:
+        """An engine with so many rows."""
+        from hfx.python_backends.engine.engine import Engine
+
+        if slots not in self._engines:
+            options = {"threads": self._threads, "runtime": self._runtime, "observer": observer}
+            self._engines[slots] = Engine.open(self._folder, slots=slots, max_queue=LONGEST_QUEUE, **options)
+        return self._engines[slots]
+
+    def request(self, prompt: Ids, new: int, beams: int = 1, ngram: int = 0) -> Any:
+        """A request without end tokens, so that none ends early."""
+        from hfx.python_backends.engine.request import Request, Settings
+
+        settings = {"max_tokens": new, "num_beams": beams, "no_repeat_ngram_size": ngram, "decoder_prompt": self._start}
+        return Request(tuple(prompt), Settings(**settings))  # type: ignore[arg-type]
+
+    def generate(self, prompts: Sequence[Ids], batch: Batch) -> list[Ids]:
+        """The new ids of each row."""
+        engine = self.engine(len(prompts) * batch.beams)
+        handles = [engine.submit(self.request(prompt, batch.new, batch.beams, batch.ngram)) for prompt in prompts]
+        return [handle.result()[0].ids for handle in handles]
+
+    def serve(self, line: Line) -> None:
+        """Requests as they arrive, in continuous batches."""
+        engine, running = self.engine(LOAD_SLOTS), dict[int, Any]()
+        while running or line.waits:
+            for number in line.take():
+                arrival = line.requests[number]
+                running[number] = engine.submit(self.request(arrival.ids, arrival.new))
+            time.sleep(POLL_SECONDS)
+            for number in [number for number, handle in running.items() if handle.done]:
+                line.end(number, len(running.pop(number).result()[0].ids))
+
+
+class Classifier:
+    """All stages one after the other, or the session of the net alone."""
+
+    def __init__(self, repository: str) -> None:
+        from hfx.local.encoder import LocalModel
+
+        self._model = LocalModel.open(Path(repository), NAME)
+
+    def labels(self, texts: Sequence[str]) -> list[str]:
+        """The likeliest label of each text."""
+        answers = self._model.infer_all([{names.TEXT_INPUT: text} for text in texts])
+        return [answer[names.LABEL][0] for answer in answers]
+
+    def net(self, texts: Sequence[str]) -> Run:
+        """The session that the backend opens, on tensors that are ready."""
+        model = self._model
+        encoded = model.encode([{names.TEXT_INPUT: text} for text in texts])
+        feed = {key: np.concatenate([each[key].reshape(-1) for each in encoded]) for key in model.layout.inputs}
+        feed[names.ITEM_SHAPE] = np.array([each[names.INPUT_IDS].shape[1:] for each in encoded], np.int32)
+        return lambda: model.session.run(feed, model.layout.outputs)

@@ -1,0 +1,103 @@
+"""transformers' `generate` and text-classification pipeline over any model that offers them: torch's or optimum's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from bench.child import Run
+from bench.peers import Batch, Ids, Model
+
+
+class Generating:
+    """`generate` on token ids."""
+
+    def __init__(self, net: Any, model: Model) -> None:
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        self._net, self._start = net, model.start
+        self._settings: Any = copy.deepcopy(net.generation_config)
+        ends = self._settings.eos_token_id
+        self._ends = frozenset(ends if isinstance(ends, list) else [ends])
+        if self._settings.pad_token_id is None:
+            self._settings.pad_token_id = min((each for each in self._ends if each is not None), default=0)
+
+    def generate(self, prompts: Sequence[Ids], batch: Batch) -> list[Ids]:
+        """The new ids of each row, up to the first end token."""
+        import torch
+
+        ids, mask = self._padded(prompts)
+        config = copy.deepcopy(self._settings)
+        config.update(
+            do_sample=False,
+            num_beams=batch.beams,
+            no_repeat_ngram_size=batch.ngram,
+            max_new_tokens=batch.new,
+            min_new_tokens=batch.new,
+            min_length=0,
+            max_length=None,
+            decoder_start_token_id=self._start,
+        )
+        self._net.generation_config = config  # the defaults of a passed one would yield to the model's own
+        with torch.inference_mode():
+            found = self._net.generate(input_ids=ids, attention_mask=mask)
+        before = 1 if self._start is not None else ids.shape[1]
+        return [self._cut(row) for row in found[:, before:].tolist()]
+
+    def _padded(self, prompts: Sequence[Ids]) -> tuple[Any, Any]:
+        """Ids and mask; a decoder's prompts end together, as the new tokens follow them."""
+        import torch
+
+        width = max(map(len, prompts))
+        ids = torch.full((len(prompts), width), self._settings.pad_token_id, dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            place = slice(0, len(prompt)) if self._start is not None else slice(width - len(prompt), width)
+            ids[row, place] = torch.tensor(prompt)
+            mask[row, place] = 1
+        return ids, mask
+
+    def _cut(self, row: list[int]) -> list[int]:
+        end = next((place for place, token in enumerate(row) if token in self._ends), len(row))
+        return row[: end + 1]
+
+
+class Classifying:
+    """The pipeline, and the net alone."""
+
+    def __init__(self, net: Any, model: Model) -> None:
+        import torch
+        import transformers
+        from transformers import AutoTokenizer, pipeline
+
+        transformers.logging.set_verbosity_error()
+        self._net, self._longest = net, model.longest
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model.folder)
+        self._pipeline: Any = pipeline(
+            "text-classification", model=net, tokenizer=self._tokenizer, device=torch.device("cpu")
+        )
+
+    def labels(self, texts: Sequence[str]) -> list[str]:
+        """The likeliest label of each text."""
+        found = self._pipeline(list(texts), batch_size=len(texts), truncation=True, max_length=self._longest)
+        return [each["label"] for each in found]
+
+    def net(self, texts: Sequence[str]) -> Run:
+        """The net alone."""
+        import torch
+
+        tensors = self._tokenizer(list(texts), return_tensors="pt", padding=True)
+        feed = {name: tensor for name, tensor in tensors.items() if name != "token_type_ids"}
+
+        def run() -> None:
+            with torch.inference_mode():
+                self._net(**feed)
+
+        return run
+
+
+def wrapped(net: Any, model: Model) -> Generating | Classifying:
+    """A net of the model's kind."""
+    return Classifying(net, model) if model.kind == "classifier" else Generating(net, model)

@@ -1,0 +1,128 @@
+"""The parts of the benchmarks that measure: arrivals, limits of the machine, peers' processes, a command."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper, save
+
+from bench import generate
+from bench.arrivals import Load, Point, alike, goodput, point
+from bench.child import Child, PeerFailed
+from bench.client import Record, drive, summary
+from bench.figures import load
+from bench.roofline import Rates, Weights, share_of_limit, weights_of
+from hfx.perf.load import Closed, Open
+
+RATES = Rates(1e9, 1e12, 4e12)
+
+
+def test_the_same_requests_come_at_every_rate() -> None:
+    slow, fast = (Load(rate, 20).arrivals() for rate in (1.0, 10.0))
+    assert [(each.ids, each.new) for each in slow] == [(each.ids, each.new) for each in fast]
+    assert slow[-1].at == pytest.approx(10 * fast[-1].at)
+    assert all(8 <= len(each.ids) <= 512 and 8 <= each.new <= 256 for each in slow)
+
+
+def test_latency_counts_from_the_arrival() -> None:
+    load = Load(math.inf, 3)
+    found = point(load, (1.0, 2.0, 4.0))
+    assert (found.p50, found.p99, found.requests_per_second) == (2.0, 4.0, 0.75)
+
+
+def test_a_static_batch_takes_prompts_that_are_about_as_long_as_the_first() -> None:
+    assert alike({3: 10, 4: 15, 5: 16, 6: 7}, 1.5) == [3, 4, 6]
+
+
+@pytest.mark.parametrize(("bound", "rate"), [(0.5, 0.0), (1.0, 1.0), (2.0, 1.5), (3.0, 2.0), (9.0, 3.0)])
+def test_goodput_lies_on_the_line_between_two_rates(bound: float, rate: float) -> None:
+    points = [Point(float(at), (p99,), 1.0, 1.0) for at, p99 in ((1, 1.0), (2, 3.0), (3, 5.0))]
+    assert goodput(points, bound) == pytest.approx(rate)
+
+
+def test_weights_are_those_that_products_use(tmp_path: Path) -> None:
+    def tensor(name: str, kind: int, dims: list[int]) -> Any:
+        return helper.make_tensor(name, kind, dims, [1] * math.prod(dims))
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
+    nodes = [
+        helper.make_node("Gather", ["rows", "ids"], ["x1"]),
+        helper.make_node("Cast", ["w8"], ["w"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x1", "w"], ["y"]),
+    ]
+    weights = [tensor("rows", TensorProto.FLOAT, [50, 4]), tensor("w8", TensorProto.INT8, [4, 6])]
+    graph = helper.make_graph(nodes, "g", [*ends[:1], helper.make_tensor_value_info("ids", TensorProto.INT64, None)],
+                              ends[1:], weights)  # fmt: skip
+    save(helper.make_model(graph), tmp_path / "g.onnx")
+    assert weights_of(tmp_path / "g.onnx") == Weights(24.0, 24.0, integers=True)
+
+
+def test_the_limit_of_a_net_is_by_reading_for_one_row_and_by_computing_for_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.roofline._graphs", lambda *place: (Weights(1e9, 1e9), Weights()))
+    one, many = (share_of_limit(tmp_path, "m", RATES, rows, 1.0, 10.0, 0.0) for rows in (1.0, 1000.0))
+    assert one == 1.0  # a second to read
+    assert many == pytest.approx(0.02)  # 10 tokens of 2e9 operations at 1e12 a second
+
+
+def test_a_generators_limit_counts_its_prompt_once_and_a_step_for_each_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.roofline._graphs", lambda *place: (Weights(1e9, 1.0), Weights(1e9, 1.0)))
+    assert share_of_limit(tmp_path, "m", RATES, 2.0, 0.1, 10.0, 8.0) == pytest.approx(0.5)  # 1 + 8 / 2 seconds
+
+
+@pytest.mark.parametrize("plan", [Closed(3), Open(arrivals="burst"), Open(rate=500.0)])
+def test_every_request_of_a_load_is_sent_once(plan: Closed | Open) -> None:
+    sent: list[int] = []
+
+    async def send(number: int, record: Record) -> None:
+        sent.append(number)
+        await asyncio.sleep(0.001)
+        record.messages.append(record.due + 0.01)
+        record.tokens = 2
+
+    records = asyncio.run(drive(send, plan, 7))
+    assert sorted(sent) == list(range(7))
+    assert summary(records)["p99 ms"] == pytest.approx(10.0)
+
+
+def test_a_failed_request_gives_no_figures() -> None:
+    async def send(number: int, record: Record) -> None:
+        raise OSError("gone")
+
+    with pytest.raises(ValueError, match="2 of 2 requests failed: OSError: gone"):
+        summary(asyncio.run(drive(send, Closed(1), 2)))
+
+
+def opened(factor: int) -> Any:
+    """A way for the next tests."""
+    if factor < 0:
+        raise ValueError("no such factor")
+    return lambda case: lambda: factor * case
+
+
+def test_a_process_answers_cases_and_outlives_one_that_fails() -> None:
+    with Child(opened, factor=3) as child:
+        assert child.run(2, seconds=0.01).value == 6
+        with pytest.raises(PeerFailed, match="TypeError"):
+            child.run({})  # not hashable
+        assert child.run(5, warm=False).value == 15
+
+
+def test_a_way_that_can_not_be_opened_says_why() -> None:
+    with pytest.raises(PeerFailed, match="ValueError: no such factor"):
+        Child(opened, factor=-1)
+
+
+def test_a_command_measures_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "f.jsonl"
+    words = ["gpt2", "--quick", "--ways", "torch fp32", "--output", str(output)]
+    assert generate.command.run("generate", generate.WORKS, words) == 0
+    assert "| torch fp32 |" in capsys.readouterr().out
+    assert load(output)["gpt2"].median("torch fp32", "8 to 8 tokens, 1 row", "tokens/s")
