@@ -169,40 +169,33 @@ def _message(config: ModelConfig) -> Any:
         version_policy=pb.ModelVersionPolicy(latest={"num_versions": config.latest_versions}),
         max_batch_size=config.max_batch_size,
         default_model_filename=config.default_model_filename,
-        input=[_input(spec) for spec in config.inputs],
+        input=[
+            pb.ModelInput(
+                name=i.name, data_type=i.data_type, dims=i.dims, optional=i.optional, allow_ragged_batch=i.ragged
+            )
+            for i in config.inputs
+        ],
         output=[pb.ModelOutput(name=o.name, data_type=o.data_type, dims=o.dims) for o in config.outputs],
-        batch_input=[_batch_input(entry) for entry in config.batch_inputs],
+        batch_input=[
+            pb.BatchInput(
+                kind=b.kind, target_name=[b.target_name], data_type=b.data_type, source_input=[b.source_input]
+            )
+            for b in config.batch_inputs
+        ],
         instance_group=[pb.ModelInstanceGroup(kind=g.kind, count=g.count) for g in config.instance_groups],
-        dynamic_batching=None if config.batching is None else _dynamic_batching(config.batching),
+        dynamic_batching=_dynamic_batching(config.batching),
         optimization=_optimization(config),
         parameters={key: pb.ModelParameter(string_value=value) for key, value in config.parameters.items()},
         model_warmup=[_warmup(warmup) for warmup in config.warmups],
-        ensemble_scheduling=_ensemble(config.steps) if config.steps else None,
+        ensemble_scheduling=_ensemble(config.steps),
         model_transaction_policy=pb.ModelTransactionPolicy(decoupled=True) if config.decoupled else None,
         response_cache=pb.ModelResponseCache(enable=True) if config.response_cache else None,
     )
 
 
-def _input(spec: TensorSpec) -> Any:
-    return pb.ModelInput(
-        name=spec.name,
-        data_type=spec.data_type,
-        dims=spec.dims,
-        optional=spec.optional,
-        allow_ragged_batch=spec.ragged,
-    )
-
-
-def _batch_input(entry: BatchInput) -> Any:
-    return pb.BatchInput(
-        kind=entry.kind,
-        target_name=[entry.target_name],
-        data_type=entry.data_type,
-        source_input=[entry.source_input],
-    )
-
-
-def _dynamic_batching(batching: DynamicBatching) -> Any:
+def _dynamic_batching(batching: DynamicBatching | None) -> Any:
+    if batching is None:
+        return None
     return pb.ModelDynamicBatching(
         max_queue_delay_microseconds=batching.max_queue_delay_microseconds,
         default_queue_policy=pb.ModelQueuePolicy(
@@ -226,27 +219,22 @@ def _optimization(config: ModelConfig) -> Any:
 
 
 def _warmup(warmup: Warmup) -> Any:
-    inputs = {name: _warmup_input(tensor) for name, tensor in warmup.inputs.items()}
+    inputs = {}
+    for name, tensor in warmup.inputs.items():
+        is_generated = tensor.fill in ("zero", "random")
+        source: dict[str, object] = {f"{tensor.fill}_data": True} if is_generated else {"input_data_file": tensor.fill}
+        inputs[name] = pb.ModelWarmup.Input(data_type=tensor.data_type, dims=tensor.dims, **source)
     return pb.ModelWarmup(name=warmup.name, batch_size=warmup.batch_size, inputs=inputs)
 
 
-def _warmup_input(tensor: WarmupInput) -> Any:
-    source: dict[str, object] = {"input_data_file": tensor.fill}
-    if tensor.fill in ("zero", "random"):
-        source = {f"{tensor.fill}_data": True}
-    return pb.ModelWarmup.Input(data_type=tensor.data_type, dims=tensor.dims, **source)
-
-
 def _ensemble(steps: tuple[EnsembleStep, ...]) -> Any:
+    if not steps:
+        return None
+    step = pb.ModelEnsembling.Step
     return pb.ModelEnsembling(
         step=[
-            pb.ModelEnsembling.Step(
-                model_name=step.model_name,
-                model_version=-1,
-                input_map=dict(step.input_map),
-                output_map=dict(step.output_map),
-            )
-            for step in steps
+            step(model_name=s.model_name, model_version=-1, input_map=dict(s.input_map), output_map=dict(s.output_map))
+            for s in steps
         ]
     )
 
