@@ -14,7 +14,7 @@ from hfx.exporter.generation.forced import is_tie, measure_forced
 from hfx.exporter.generation.gate import measure_beams, measure_greedy, open_engine
 from hfx.exporter.generation.limits import LIMITS, Figures, Forced, Whole, failures, judge, limits
 from hfx.exporter.generation.prompts import EFFORTS, Effort, Prompt, Reader, choose_prompts, effort_for
-from hfx.exporter.generation.reference import BeamWork, Positions, make_reference
+from hfx.exporter.generation.reference import Positions, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import make_plan
@@ -175,7 +175,8 @@ def torch_side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     words = ["one", "two cats", "a longer text than that", "x", "and on it goes", "zzz"]
     prompts = [Prompt(word, tuple(tokenizer(word)["input_ids"])) for word in words]
     write_engine_folder(plan.checkpoint, folder / "engine", FORMATS["fp32"], 127)
-    return plan, folder / "engine", make_reference(generator, prompts, 9, BeamWork(4, 3, 7, 2))
+    beams = Settings(num_beams=3, max_tokens=7, min_tokens=2)
+    return plan, folder / "engine", make_reference(generator, prompts, 9, 4, beams)
 
 
 SESSION = SessionSettings(threads=1)

@@ -17,7 +17,7 @@ from hfx.exporter.generation.forced import is_tie, measure_forced
 from hfx.exporter.generation.limits import LIMITS, Figures, Whole
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Effort, Ids
-from hfx.exporter.generation.reference import BeamWork, Reference
+from hfx.exporter.generation.reference import Reference
 from hfx.exporter.verify import Recorded
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Completion, Request, Settings
@@ -33,31 +33,26 @@ BATCHES = (1, 2, 5)  # how many requests run at a time when some are run again
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with the prompts: the engine's settings, and the same for torch where it differs."""
+    """What is done with the prompts, and the engine's settings for it."""
 
     effort: Effort
-    tokens: int
     greedy: Settings
     beams: Settings
-    beam_work: BeamWork
 
 
 def make_work(plan: GeneratorPlan, version: Path, effort: Effort) -> Work:
     """The work for the staged model in `version`: its settings come from the very files that are published."""
     configuration = Configuration.read(version)
-    tokens = min(effort.tokens, configuration.most_tokens)
-    beam_tokens = min(effort.beam_tokens, configuration.most_tokens)
-    defaults = plan.settings.defaults
-    beams = max(int(defaults.get("num_beams", 1)), 1)
-    work = BeamWork(
-        texts=effort.beam_texts,
-        num_beams=beams if beams > 1 else DEFAULT_BEAMS,
-        tokens=beam_tokens,
-        min_tokens=min(int(defaults.get("min_tokens", 0)), beam_tokens // 2),
-    )
-    searched = {"num_beams": work.num_beams, "do_sample": False, "max_tokens": work.tokens}
-    beam_settings = choose({**searched, "min_tokens": work.min_tokens}, configuration).settings
-    return Work(effort, tokens, choose(plain_fields(tokens), configuration).settings, beam_settings, work)
+    greedy = plain_fields(min(effort.tokens, configuration.most_tokens))
+    tokens = min(effort.beam_tokens, configuration.most_tokens)
+    beams = int(plan.settings.defaults.get("num_beams", 1))
+    searched = {
+        names.NUM_BEAMS: beams if beams > 1 else DEFAULT_BEAMS,
+        names.DO_SAMPLE: False,
+        names.MAX_TOKENS: tokens,
+        names.MIN_TOKENS: min(int(plan.settings.defaults.get("min_tokens", 0)), tokens // 2),
+    }
+    return Work(effort, choose(greedy, configuration).settings, choose(searched, configuration).settings)
 
 
 def plain_fields(tokens: int) -> dict[str, Any]:
@@ -87,7 +82,7 @@ def measure(folder: Path, plan: GeneratorPlan, reference: Reference, work: Work,
 
 def recorded(reference: Reference, work: Work, text_of: Callable[[Ids], str]) -> Recorded:
     """The prompts as requests for their greedy continuations, and the checkpoint's texts, for `hfx verify`."""
-    fields = plain_fields(work.tokens)
+    fields = plain_fields(work.greedy.max_tokens)
     requests = [{names.TEXT_INPUT: prompt.text, **fields} for prompt in reference.prompts[:RECORDED_TEXTS]]
     answers = [{names.TEXT_OUTPUT: text_of(ids)} for ids in reference.greedy[:RECORDED_TEXTS]]
     return Recorded(tuple(requests), tuple(answers))

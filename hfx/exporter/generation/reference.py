@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hfx.exporter.generation.prompts import Ids, Prompt
 from hfx.exporter.generation.torch_generator import TorchGenerator
+from hfx.python_backends.engine.request import Settings
 
 BEST = 8  # logits that are kept of each position
 KEPT_BYTES = 16 << 20  # of whole rows of logits, spread over all positions
@@ -54,32 +55,24 @@ class Reference:
     beam_scores: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class BeamWork:
-    """Beam search of the first `texts` prompts: `num_beams` beams, from `min_tokens` to `tokens` new tokens."""
-
-    texts: int
-    num_beams: int
-    tokens: int
-    min_tokens: int
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """generate's settings; the checkpoint's penalties stay as they are."""
-        return {
-            "num_beams": self.num_beams, "do_sample": False, "num_return_sequences": 1, "max_new_tokens": self.tokens,
-            "min_length": 0, "min_new_tokens": self.min_tokens or None,
-        }  # fmt: skip
-
-
-def make_reference(generator: TorchGenerator, prompts: Sequence[Prompt], tokens: int, beams: BeamWork) -> Reference:
-    """Continue `prompts` by `tokens` tokens in torch, and the first of them as `beams` says."""
+def make_reference(
+    generator: TorchGenerator, prompts: Sequence[Prompt], tokens: int, beam_texts: int, beams: Settings
+) -> Reference:
+    """Continue `prompts` by `tokens` tokens in torch, and the first `beam_texts` of them with the beams of `beams`."""
     ids = [prompt.ids for prompt in prompts]
     greedy, _ = generator.generate(ids, **PLAIN, max_new_tokens=tokens)
     positions, largest = _positions(generator, ids, greedy)
-    found: tuple[list[Ids], list[float]] = ([], [])
-    if beams.texts:
-        found = generator.generate(ids[: beams.texts], **beams.settings)
+    searched: tuple[list[Ids], list[float]] = ([], [])
+    if beam_texts:  # the checkpoint's penalties stay as they are
+        searched = generator.generate(
+            ids[:beam_texts],
+            num_beams=beams.num_beams,
+            do_sample=False,
+            num_return_sequences=1,
+            max_new_tokens=beams.max_tokens,
+            min_length=0,
+            min_new_tokens=beams.min_tokens or None,
+        )
     return Reference(
         parameters=generator.parameters,
         prompts=tuple(prompts),
@@ -88,8 +81,8 @@ def make_reference(generator: TorchGenerator, prompts: Sequence[Prompt], tokens:
         noise=_noise(generator, ids, greedy),
         largest=largest,
         num_beams=beams.num_beams,
-        beams=tuple(found[0]),
-        beam_scores=tuple(found[1]),
+        beams=tuple(searched[0]),
+        beam_scores=tuple(searched[1]),
     )
 
 

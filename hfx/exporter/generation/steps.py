@@ -85,23 +85,22 @@ def write_folders(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Generat
 
 def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """The checkpoint's own continuations of the bundled texts, and its answers to the user's data."""
-    texts = with_embeddings(plan.checkpoint, artefacts.tokenizer, bundled_texts())
-    checked = check_tokens(
-        artefacts.tokenizer, artefacts.version, [*texts, *edge_texts(plan.max_source or plan.max_length)]
-    )
-    checked += check_languages(artefacts.tokenizer, artefacts.version, LANGUAGES_TEXT)
-    generator = TorchGenerator.open(plan, artefacts.tokenizer)
-    work = gate.make_work(plan, artefacts.version, effort_for(generator.parameters))
-    reader = Reader(artefacts.tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.tokens)
+    tokenizer, version = artefacts.tokenizer, artefacts.version
+    texts = with_embeddings(plan.checkpoint, tokenizer, bundled_texts())
+    checked = check_tokens(tokenizer, version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
+    checked += check_languages(tokenizer, version, LANGUAGES_TEXT)
+    generator = TorchGenerator.open(plan, tokenizer)
+    work = gate.make_work(plan, version, effort_for(generator.parameters))
+    reader = Reader(tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.greedy.max_tokens)
     labelled = read_all(plan)
-    require_embeddings(plan.checkpoint, artefacts.tokenizer, texts_of(labelled))
+    require_embeddings(plan.checkpoint, tokenizer, texts_of(labelled))
     prompts = choose_prompts(reader, texts_of(labelled), texts, work.effort)
     if not prompts:
         raise CheckpointUnsupported(
             f"{plan.checkpoint.id} reads {reader.longest} tokens of a text, too few for any.", "Raise --max-length."
         )
-    reference = make_reference(generator, prompts, work.tokens, work.beam_work)
-    data = answer_data(plan, labelled, generator, artefacts.version)
+    reference = make_reference(generator, prompts, work.greedy.max_tokens, work.effort.beam_texts, work.beams)
+    data = answer_data(plan, labelled, generator, version)
     recorded = gate.recorded(reference, work, generator.text)
     write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
     choices = {"parameters": reference.parameters, "verified_by": asdict(work.effort)}
