@@ -1,4 +1,4 @@
-"""int8 and fp16 files of a float32 graph.
+"""The traced float32 graph of an encoder (BERT and its kin) in int8 and in fp16.
 
 Two int8 forms, both with one scale an output channel of a weight, and neither with an activation scale that rows share:
 a row's answer never depends on its batch. `weight_only` is portable ONNX that OpenVINO computes in int8 (activations
