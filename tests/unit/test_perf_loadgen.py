@@ -30,6 +30,7 @@ from hfx.perf.loadgen.stats import run_of
 from hfx.perf.results import Distribution, Run, Subject
 from tests.unit.perf_fake_server import CLASSIFIER, INPUT_TOKENS, WRITER, FakeServer, Service, fake_server
 
+pytestmark = pytest.mark.slow
 LATE = 0.04  # seconds
 ROUNDING = 0.002  # of the histogram, relative
 
@@ -159,6 +160,7 @@ def test_requests_are_asked_in_turn_with_their_settings(server: FakeServer) -> N
     assert {each["timeout_ms"] for each in server.service.inputs} == {9000}
 
 
+@pytest.mark.full  # by the clock of a quiet machine
 def test_a_stall_of_the_server_shows_in_the_latency_of_all_who_were_due_in_it(server: FakeServer) -> None:
     """No coordinated omission: 100 a second for 2 s, of which one is a stall; then the 100 of it wait 0 to 1 s."""
     server.service.stall = (0.5, 1.5)
@@ -172,6 +174,7 @@ def test_a_stall_of_the_server_shows_in_the_latency_of_all_who_were_due_in_it(se
     assert found.latency.p99 / 1e3 == pytest.approx(0.98, abs=0.1)
 
 
+@pytest.mark.full  # by the clock of a quiet machine
 def test_callers_who_wait_hardly_see_the_same_stall(server: FakeServer) -> None:
     server.service.stall = (0.5, 1.5)
     found = measured(server.url, CLASSIFIER, Closed(1), asks("sleep 0.002"), Limits(seconds=2.0))
@@ -179,6 +182,7 @@ def test_callers_who_wait_hardly_see_the_same_stall(server: FakeServer) -> None:
     assert found.latency.p95 / 1e3 < LATE
 
 
+@pytest.mark.full  # by the clock of a quiet machine
 def test_latency_counts_from_the_moment_a_request_was_due_however_late_it_is_sent(server: FakeServer) -> None:
     """The client itself stands still: the server answers in a millisecond, and yet those requests took long."""
     with freezing(server, every=0.25, seconds=0.12):
@@ -188,6 +192,7 @@ def test_latency_counts_from_the_moment_a_request_was_due_however_late_it_is_sen
     assert found.client is not None and "after their time" in found.client.saturated
 
 
+@pytest.mark.full  # by the clock of a quiet machine
 def test_a_client_that_stands_still_says_so(server: FakeServer) -> None:
     with freezing(server, every=0.2, seconds=0.1):
         found = measured(server.url, CLASSIFIER, Closed(2), asks("sleep 0.01"), Limits(seconds=2.0))
@@ -195,6 +200,7 @@ def test_a_client_that_stands_still_says_so(server: FakeServer) -> None:
     assert found.client.lag_p99 is not None and found.client.lag_p99 > 40
 
 
+@pytest.mark.full  # by the clock of a quiet machine
 def test_a_client_that_uses_all_of_a_core_says_so(server: FakeServer) -> None:
     """More than one event loop can send: what it could not send in time is its own fault."""
     found = measured(server.url, CLASSIFIER, Open(1_000_000), asks("x"), Limits(requests=800))
@@ -295,6 +301,7 @@ def test_a_steady_server_is_stable_before_the_limit(server: FakeServer) -> None:
     assert found.requests.sent < len(server.service.texts) or found.seconds < 2
 
 
+@pytest.mark.full  # by the clock of a quiet machine
 def test_a_server_that_gets_slower_is_not_stable(server: FakeServer) -> None:
     slower = asks(*(f"sleep {0.005 * 1.03**number}" for number in range(200)))
     found = measured(server.url, CLASSIFIER, Closed(4), slower, Limits(seconds=2.0, stable=5, window=0.3))
