@@ -1,7 +1,6 @@
 """The tritonserver that the nvidia-pytriton wheel carries: its command's files, environment and backend folder.
 
-Nothing of pytriton is imported: the server process and `hfx --help` must not pay for it. This file knows where
-things lie in the wheel; it must not know about repositories.
+Nothing of pytriton is imported: the server process and `hfx --help` must not pay for it.
 """
 
 from __future__ import annotations
