@@ -30,8 +30,9 @@ SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
 METRICS_FAILED = "failed to start Metrics service"
 # Every response has been handed to its connection, or the time is over; Triton 2.51 may run on for open gRPC streams.
 STOPPED = re.compile("Found 0 live models and 0 in-flight|Exit timeout expired")
-# Requests of decoupled models are not in flight by this count, yet their models stay loaded.
+# Streams are not in flight by this count, yet their models stay loaded: counted once a second after it.
 IN_FLIGHT = re.compile(r"Found (\d+) model versions that have in-flight inferences")
+LIVE_MODELS = re.compile(r"Found (\d+) live models")
 FLUSH_SECONDS = 1.0
 REASON_LINES = 12
 POLL_SECONDS = 0.03
@@ -97,8 +98,9 @@ class ServerLog:
 
     def is_idle(self) -> bool:
         """Whether no request was in flight when a stopping server last counted them."""
-        counts = IN_FLIGHT.findall(self.text)
-        return bool(counts) and counts[-1] == "0"
+        requests, models = IN_FLIGHT.findall(self.text), LIVE_MODELS.findall(self.text)
+        has_streams = len(models) > 1 and models[-1] != "0"  # the first count is before any model has been unloaded
+        return requests[-1:] == ["0"] and not has_streams
 
     def taken_port(self, metrics: int) -> int:
         """The port that another process took; 0 when all three were free."""

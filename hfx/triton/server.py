@@ -116,7 +116,7 @@ class Server(ABC):
         """End the server and remove what it left; stopping twice is harmless.
 
         New requests are refused, those in flight get `exit_timeout`; False: some had not finished by its end
-        (streams aside, which Triton does not count).
+        (streams aside, which Triton may not count).
         """
 
     @abstractmethod

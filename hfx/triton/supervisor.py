@@ -59,7 +59,7 @@ def stop(server: Server, report: Report) -> None:
         )
     if took < server.exit_timeout:
         report(f"Stopped after {took:.1f} s; no accepted request was lost.")
-    else:  # Triton does not count streams as requests in flight
+    else:  # beside an open HTTP connection Triton does not count streams
         report(f"Stopped after {took:.1f} s with connections still open; streams on them are cut off.")
 
 
