@@ -99,7 +99,11 @@ def _load_card(top: Best) -> Card:
 
 
 def _latency_card(top: Best) -> Card:
-    return Card("p50 / p99 there", _pair(top, "p50", "p99"), "ms from sending a request to its whole answer")
+    return Card(
+        "p50 / p99 there",
+        _pair(top, "p50", "p99"),
+        "until the whole answer; at a given rate from when the request was due",
+    )
 
 
 def _token_card(top: Best) -> list[Card]:
@@ -107,7 +111,7 @@ def _token_card(top: Best) -> list[Card]:
         return []
     first = _pair(top, "ttft p50", "ttft p99")
     between = _pair(top, "tpot p50", "tpot p99")
-    return [Card("First token, p50 / p99", first, f"ms; then a token every {between}")]
+    return [Card("First token, p50 / p99", first, f"then a token every {between}")]
 
 
 def _cost_card(top: Best, held: dict[str, Best]) -> list[Card]:
