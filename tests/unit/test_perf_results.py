@@ -61,7 +61,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda value: value.pop("machine"), "machine: Field required"),
-        (lambda value: value.update(format=2), "format: Input should be 1"),
+        (lambda value: value.update(format=1), "format: Input should be 2"),
         (lambda value: value.update(colour="red"), "colour: Unexpected keyword argument"),
         (lambda value: value["runs"][0]["load"].update(kind="open-ended"), "runs.0.load.kind: Input should be"),
         (lambda value: value["runs"][0].update(throughput="fast"), "runs.0.throughput: Input should be a valid number"),

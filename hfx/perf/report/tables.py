@@ -169,7 +169,7 @@ def name_of(group: Group) -> str:
     """A variant's name in tables: its label, and the tool where that is not hfx's own."""
     subject = group.subject
     name = subject.label or subject.model
-    return name if subject.tool in ("builtin", "peer") else f"{name} by {subject.tool}"
+    return name if subject.tool == "builtin" else f"{name} by {subject.tool}"
 
 
 def load_key(load: Load) -> tuple[str, str, float | None]:

@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-Kind = Literal["run", "compare", "scenario", "tune"]
-Tool = Literal["builtin", "perf_analyzer", "locust", "peer"]
+Kind = Literal["run", "compare", "tune"]
+Tool = Literal["builtin", "perf_analyzer", "locust"]
 Scalar = bool | int | float | str
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -35,10 +35,9 @@ class Distribution:
 
 @dataclass(frozen=True, config=STRICT)
 class Subject:
-    """What was measured. `label` is its name in tables, such as "cpu", "int8" or "torch fp32".
+    """What was measured. `label` is its name in tables, such as "cpu" or "int8".
 
-    `peer` names another library or server (empty: hfx); `protocol` is how it was asked (grpc, grpc-stream, http,
-    http-stream, process); `settings` are those that tell it from the others of a comparison.
+    `protocol` is grpc or grpc-stream; `settings` are those that tell it from the others of a comparison.
     """
 
     label: str
@@ -47,7 +46,6 @@ class Subject:
     task: str = ""
     device: Literal["cpu", "gpu", ""] = ""
     precision: str = ""
-    peer: str = ""
     protocol: str = "grpc"
     settings: dict[str, Scalar] = Field(default_factory=dict)
 
@@ -160,18 +158,6 @@ class Cost:
 
 
 @dataclass(frozen=True, config=STRICT)
-class Roofline:
-    """What the model needs, and what this machine could do at most: `unit` a second, by reading or by computing."""
-
-    unit: Literal["requests", "tokens"]
-    bytes_each: float
-    operations_each: float
-    limit: float
-    bound: Literal["memory", "compute"]
-    share: float
-
-
-@dataclass(frozen=True, config=STRICT)
 class Run:
     """One subject under one load, once. `round` numbers the turns of interleaved measurements.
 
@@ -199,17 +185,7 @@ class Run:
     client: ClientSide | None = None
     server: ServerSide | None = None
     cost: Cost | None = None
-    roofline: Roofline | None = None
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, config=STRICT)
-class Rates:
-    """What this machine can do: bytes read a second, multiply-adds counted as two operations a second."""
-
-    read_bytes: float
-    fp32_operations: float
-    int8_operations: float
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -222,20 +198,7 @@ class Machine:
     system: str
     load: float
     gpus: tuple[str, ...] = ()
-    rates: Rates | None = None
     versions: dict[str, str] = Field(default_factory=dict)
-
-
-@dataclass(frozen=True, config=STRICT)
-class Published:
-    """A figure of others, by others: shown beside ours, never part of a ratio."""
-
-    subject: str
-    load: str
-    figure: str
-    value: float
-    unit: str
-    source: str
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -250,6 +213,5 @@ class Result:
     runs: tuple[Run, ...]
     base: str = ""
     notes: tuple[str, ...] = ()
-    published: tuple[Published, ...] = ()
     details: dict[str, Scalar | list[Scalar] | dict[str, Scalar] | None] = Field(default_factory=dict)
-    format: Literal[1] = 1
+    format: Literal[2] = 2
