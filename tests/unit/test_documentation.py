@@ -47,17 +47,10 @@ def test_readme_targets_exist(line: str) -> None:
     assert re.search(rf"^{re.escape(shlex.split(line)[1])}:", makefile, re.MULTILINE)
 
 
-def test_readme_tree_names_only_what_exists() -> None:
-    tree = README.split("## The tree")[1].split("```")[1]
-    for line in tree.splitlines():
-        if match := re.match(r"^([a-z_]+)/ ", line):
-            assert (ROOT / match[1]).is_dir(), line
-
-
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", "docs/ARCHITECTURE.md", "docs/serving.md"])
 def test_paths_in_a_page_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    for path in re.findall(r"`((?:hfx|tests|docker)/[\w/.]+)`", text):
+    for path in re.findall(r"`((?:hfx|bench|tests|docker)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
 
 
