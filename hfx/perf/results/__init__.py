@@ -1,6 +1,6 @@
 """The result file of hfx perf: its schema, its reading and writing, and what follows from its runs."""
 
-from hfx.perf.results.distribution import cumulative, distribution, merged, share_within
+from hfx.perf.results.distribution import cumulative, distribution, merged
 from hfx.perf.results.files import check_writable, read_result, to_json, write_result
 from hfx.perf.results.schema import (
     ClientSide,
@@ -42,7 +42,6 @@ __all__ = [
     "merged",
     "ratios",
     "read_result",
-    "share_within",
     "spread",
     "to_json",
     "write_result",

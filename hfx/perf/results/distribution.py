@@ -36,16 +36,6 @@ def cumulative(found: Distribution, points: int = 100) -> list[tuple[float, floa
     return [(at[100 * share] / MILLI, share) for share in shares]
 
 
-def share_within(found: Distribution, milliseconds: float) -> float:
-    """The share of events that took at most so long."""
-    within = sum(
-        step.count_added_in_this_iter_step
-        for step in _decoded(found).get_recorded_iterator()
-        if step.value_iterated_from < milliseconds * MILLI
-    )
-    return float(within) / found.count
-
-
 def _empty() -> Any:
     from hdrh.histogram import HdrHistogram
 
