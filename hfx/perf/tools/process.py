@@ -16,6 +16,8 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.loadgen.log import Progress
 
@@ -32,7 +34,7 @@ class ToolProcess:
     def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._output = output
         with output.open("wb") as file:
-            self._process = subprocess.Popen(
+            self._process = psutil.Popen(
                 command,
                 stdin=subprocess.PIPE,  # which stays silent; locust can't wait for /dev/null
                 stdout=file,
@@ -50,10 +52,8 @@ class ToolProcess:
     @property
     def processor_seconds(self) -> float:
         """Of all its threads; 0 when it has ended."""
-        import psutil
-
         try:
-            times = psutil.Process(self._process.pid).cpu_times()
+            times = self._process.cpu_times()
         except psutil.Error:
             return 0.0
         return float(times.user + times.system)
