@@ -61,7 +61,7 @@ SCENARIOS ?=
 bench: install ## All scenarios, into bench/results (SCENARIOS="billsum faq" for some)
 	$(BIN)/python -m bench.scenarios $(SCENARIOS) --output bench/results/scenarios.jsonl
 
-bench-docs: install ## README's performance section, docs/perf-scenarios.md and its pictures, from bench/results
+bench-docs: install ## README's performance section and docs/perf-scenarios.md, from bench/results
 	$(BIN)/python -m bench.docs
 
 bench-quick: install ## Ratios to peers against the committed baseline, in five minutes

@@ -41,7 +41,6 @@ class Shape:
 
 
 _NEGATIVE_POSITIVE = ("NEGATIVE", "POSITIVE")
-_THREE = ("negative", "neutral", "positive")
 
 SHAPES: tuple[Shape, ...] = (
     # distilbert-base-uncased-finetuned-sst-2-english
@@ -49,16 +48,6 @@ SHAPES: tuple[Shape, ...] = (
         "vocab_size": 30522, "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072,
         "max_position_embeddings": 512,
     }, "bert", 512, _NEGATIVE_POSITIVE),
-    # bert-base-uncased
-    Shape("bert-base", "BertForSequenceClassification", "BertConfig", {
-        "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-        "intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 2,
-    }, "bert", 512, _NEGATIVE_POSITIVE),
-    # roberta-base
-    Shape("roberta-base", "RobertaForSequenceClassification", "RobertaConfig", {
-        "vocab_size": 50265, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-        "intermediate_size": 3072, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5,
-    }, "roberta", 512, _THREE),
     # distilbert/distilgpt2
     Shape("distilgpt2", "GPT2LMHeadModel", "GPT2Config", {
         "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 6, "n_head": 12,
@@ -85,8 +74,6 @@ BY_NAME: Mapping[str, Shape] = {shape.name: shape for shape in SHAPES}
 # The same architecture small enough for a smoke run, by class of the config.
 _SMALL: Mapping[str, Mapping[str, Any]] = {
     "DistilBertConfig": {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128},
-    "BertConfig": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
-    "RobertaConfig": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
     "GPT2Config": {"n_embd": 128, "n_layer": 2, "n_head": 4},
     "T5Config": {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
     "BartConfig": {

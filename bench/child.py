@@ -128,13 +128,14 @@ def _serve(pipe: Connection, log: str, open_way: Callable[..., Prepare], argumen
                     runs[case] = prepare(case)
                     if warm:
                         runs[case]()  # shapes are prepared at their first run
-                pipe.send(("", _timed(runs[case], seconds)))
+                pipe.send(("", timed(runs[case], seconds)))
             except Exception as error:
                 pipe.send((_reason(error), None))
     os._exit(0)  # some runtimes take ten seconds to end their threads
 
 
-def _timed(run: Run, seconds: float) -> Sample:
+def timed(run: Run, seconds: float) -> Sample:
+    """Call `run` at least once and for about `seconds`."""
     times: list[float] = []
     begin, processor = time.perf_counter(), time.process_time()
     while not times or time.perf_counter() - begin < seconds:

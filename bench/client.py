@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.child import Run
+from bench import child
+from hfx.errors import LoadFailed
+from hfx.names import NET_SUFFIX
 from hfx.perf.load import Closed, Plan
+from hfx.perf.results import Run
+from hfx.perf.server.engine import engine_step
 
 TIMEOUT = 300.0  # seconds of a request
 
@@ -62,7 +65,7 @@ async def drive(send: Send, plan: Plan, requests: int) -> list[Record]:
     return records
 
 
-def posts(url: str, bodies: Sequence[Any], tokens: Callable[[Any], int]) -> Callable[[Plan, int], Run]:
+def posts(url: str, bodies: Sequence[Any], tokens: Callable[[Any], int]) -> Callable[[Plan, int], child.Run]:
     """A load of JSON posts, `bodies` in turn; `tokens` reads from an answer how many it has. Gives Records."""
 
     async def load(plan: Plan, requests: int) -> list[Record]:
@@ -114,6 +117,37 @@ def quantile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 
-def mean(values: Sequence[float]) -> float:
-    """Of at least one."""
-    return statistics.fmean(values)
+def run_figures(run: Run) -> dict[str, float | None]:
+    """The same figures of a load that hfx.perf measured, and what the server did. Raises LoadFailed.
+
+    A request that failed makes times incomparable.
+    """
+    if run.requests.failed or run.latency is None:
+        words = next(iter(run.requests.words.values()), "")
+        raise LoadFailed(f"{run.requests.failed} of {run.requests.sent} requests failed: {words}")
+    return {
+        "tokens/s": run.tokens_per_second,
+        "requests/s": run.throughput,
+        "requests/s to the last answer": run.requests.succeeded / run.seconds
+        if run.load.kind == "open"
+        else run.throughput,
+        "seconds": run.seconds,
+        "p50 ms": run.latency.p50,
+        "p99 ms": run.latency.p99,
+        "first token p50 ms": run.ttft.p50 if run.ttft else None,
+        "first token p99 ms": run.ttft.p99 if run.ttft else None,
+        "a token p50 ms": run.tpot.p50 if run.tpot else None,
+        "pause p50 ms": run.gaps.p50 if run.gaps else None,
+        "pause p99 ms": run.gaps.p99 if run.gaps else None,
+        "goodput": run.goodput,
+        "rows a step": rows_a_step(run),
+    }
+
+
+def rows_a_step(run: Run) -> float | None:
+    """Rows of an average step of the engine, or batch of the net; None where the server did not say."""
+    if run.server is None:
+        return None
+    if engine := engine_step(run.server.counters, run.subject.model):
+        return engine.batch
+    return next((step.batch for step in run.server.steps if step.model.endswith(NET_SUFFIX)), None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.figures import Figures, Goal, goals_table, load, machine_line, notes_list, save, stamped, ways_table
-from bench.peers import Way
+from bench.child import Child
+from bench.figures import Figures, Goal, goals_table, load, machine_line, noted, save, say, stamped, ways_table
+from bench.peers import Model, Way
 from hfx.errors import HfxError, UsageError
 
 
@@ -87,8 +89,26 @@ def report(works: Mapping[str, Work], results: Mapping[str, Figures]) -> str:
         work, figures = works[name], results[name]
         parts += [f"## {name}", "", f"{work.title}.", "", machine_line(figures), ""]
         parts += [ways_table(figures, case, work.columns, work.ours, work.figure) for case in figures.cases()]
-        parts += [goals_table(work.goals, figures), work.published, notes_list(figures)]
+        parts += [
+            goals_table(work.goals, figures),
+            work.published,
+            "".join(f"- {subject}: {note}\n" for subject, note in figures.notes.items()),
+        ]
     return "\n".join(part for part in parts if part is not None)
+
+
+def open_ways(ways: Sequence[Way], checkpoint: Path, figures: Figures, stack: ExitStack) -> dict[str, Child]:
+    """Those that can be opened, by label; conversions, which take much memory, come before all openings."""
+    model, found = Model.of(checkpoint), dict[str, Child]()
+    for opening in (False, True):
+        for way in [way for way in ways if way.label not in figures.notes]:
+            with noted(figures, way.label):
+                say(f"{'opening' if opening else 'converting for'} {way.label}")
+                if opening:
+                    found[way.label] = stack.enter_context(way.open(model))
+                else:
+                    way.folder(model)
+    return found
 
 
 def write_page(page: Path, text: str, mark: str = "figures") -> None:

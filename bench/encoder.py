@@ -9,15 +9,19 @@ from __future__ import annotations
 import statistics
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 
 from bench import command
 from bench.cases import Case, Served, Texts, token_counter
 from bench.child import Child
-from bench.command import Settings, Work
+from bench.client import run_figures
+from bench.command import Settings, Work, open_ways
 from bench.exports import NAME
-from bench.figures import Figures, Goal, noted, rotated, rounds, say
-from bench.peers import Batch, Model, Way
-from hfx.perf.load import Closed, RequestSet
+from bench.figures import Figures, Goal, take_turns
+from bench.peers import Batch, Way
+from bench.scenarios import CaseLoad, Turn
+from hfx.perf.load import Closed
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
 from hfx.perf.tools.install import fetch
 from hfx.triton import EmbeddedServer
@@ -29,7 +33,7 @@ WAYS = (
     *(Way(peer, precision) for precision in PRECISIONS for peer in ("optimum", "openvino")),
 )
 SECONDS, SERVED_SECONDS = 0.4, 2.0
-COLUMNS = ("requests/s", "ms", "p99 ms", "text to label ms", "processor ms a text", "rows a batch")
+COLUMNS = ("requests/s", "ms", "p99 ms", "text to label ms", "processor ms a text", "rows a step")
 
 
 def encoders(settings: Settings, figures: Figures) -> None:
@@ -39,31 +43,20 @@ def encoders(settings: Settings, figures: Figures) -> None:
     count = token_counter(checkpoint)
     fetch()  # perf_analyzer: on few cores a generator in Python would be what is measured
     with ExitStack() as stack:
-        children: dict[str, Child] = {}
-        for way in settings.chosen(WAYS):
-            say(f"opening {way.label}")
-            with noted(figures, way.label):
-                children[way.label] = stack.enter_context(way.open(Model.of(checkpoint)))
-        targets = {}
+        children = open_ways(settings.chosen(WAYS), checkpoint, figures, stack)
+        ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
         for precision in PRECISIONS:
             server = EmbeddedServer(SHAPE.repository(precision, settings.quick), models=[NAME])
-            targets[f"hfx {precision} served"] = server_target(stack.enter_context(server), NAME)
-        for width in widths:
-            for size in sizes:
-                case = Case(f"{width} tokens, {size} at once", Closed(size), Texts(lengths=f"fixed:{width}"), size)
-                requests = case.request_set(count)
-                for turn in rounds(case.name, settings.turns(5)):
-                    for label in rotated([*children, *targets], turn):
-                        with noted(figures, f"{label}, {case.name}"):
-                            if label in targets:
-                                known = figures.median(label.removesuffix(" served"), case.name, "requests/s") or 100.0
-                                found = _served(targets[label], case, requests, known)
-                            else:
-                                found = _session(children[label], case, requests)
-                            figures.add(label, case.name, turn, **found)
+            target = server_target(stack.enter_context(server), NAME)
+            ways[f"hfx {precision} served"] = partial(_served, target, figures, f"hfx {precision}")
+        cases = [Case(case_name(width, size), Closed(size), Texts(lengths=f"fixed:{width}"), size)
+                 for width in widths for size in sizes]  # fmt: skip
+        loads = {case.name: (case, case.request_set(count)) for case in cases}
+        take_turns(figures, "encoder", loads, ways, settings.turns(5))
 
 
-def _session(child: Child, case: Case, requests: RequestSet) -> dict[str, float | None]:
+def _session(child: Child, load: CaseLoad) -> dict[str, float | None]:
+    case, requests = load
     batch = case.batch(requests)
     text, net = (child.run(each, SECONDS) for each in (batch, Batch(batch.texts, net_only=True)))
     ms = 1e3 * statistics.median(net.seconds)
@@ -75,21 +68,22 @@ def _session(child: Child, case: Case, requests: RequestSet) -> dict[str, float 
     }
 
 
-def _served(target: Target, case: Case, requests: RequestSet, known: float) -> dict[str, float | None]:
+def _served(target: Target, figures: Figures, session: str, load: CaseLoad) -> dict[str, float | None]:
     """About two seconds by perf_analyzer, of at least five requests of each caller."""
-    from dataclasses import replace
-
-    from bench.scenarios import rows_a_step
-
+    case, requests = load
+    known = figures.median(session, case.name, "requests/s") or 100.0
     limits = replace(case.limits, requests=max(5 * case.rows, round(known * SERVED_SECONDS)))
-    run = measure(target, case.plan, MeasureSpec(requests, limits, tool="perf_analyzer", stream=False))
-    assert run.latency
-    figures = {"requests/s": run.throughput, "ms": run.latency.p50, "p99 ms": run.latency.p99}
-    return {**figures, "rows a batch": rows_a_step(run)}
+    found = run_figures(measure(target, case.plan, MeasureSpec(requests, limits, tool="perf_analyzer", stream=False)))
+    return {**found, "ms": found["p50 ms"]}
+
+
+def case_name(width: int, size: int) -> str:
+    """The name of a case."""
+    return f"{width} tokens, {size} at once"
 
 
 def _goals(width: int) -> list[Goal]:
-    cases = {size: f"{width} tokens, {size} at once" for size in SIZES}
+    cases = {size: case_name(width, size) for size in SIZES}
     found = []
     for way in (f"hfx {precision}" for precision in PRECISIONS):
         served = (f"{way} served",)

@@ -9,10 +9,11 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import sub, truediv
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -29,11 +30,10 @@ T = TypeVar("T")
 class Figures:
     """All figures of one benchmark: {(way, case, figure): {round: value}}.
 
-    `facts` are values without rounds; `notes` say what did not run and why; `stamp` has machine, versions and date.
+    `notes` say what did not run and why; `stamp` has machine, versions and date.
     """
 
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     stamp: dict[str, Any] = field(default_factory=dict)
 
@@ -59,13 +59,10 @@ class Figures:
         ends = f" ({number(min(values))}–{number(max(values))})" if len(values) > 1 else ""
         return number(_median(values)) + ends
 
-    def ratio(self, over: Key, under: Key) -> float | None:
-        """`over` in times of `under`: median over the rounds that both took part in."""
-        return self._paired(over, under, lambda a, b: a / b)
-
-    def difference(self, over: Key, under: Key) -> float | None:
-        """`over` less `under`: median over the rounds that both took part in."""
-        return self._paired(over, under, lambda a, b: a - b)
+    def ratio(self, over: Key, under: Key, compute: Callable[[float, float], float] = truediv) -> float | None:
+        """`over` in times of `under`, or `compute` of them: median over the rounds that both took part in."""
+        first, second = self.values.get(over, {}), self.values.get(under, {})
+        return _median([compute(value, second[turn]) for turn, value in first.items() if second.get(turn)])
 
     def cases(self, figure: str = "") -> list[str]:
         """The cases that have `figure` (empty: any), in the order of measurement."""
@@ -74,10 +71,6 @@ class Figures:
     def ways(self, case: str = "", figure: str = "") -> list[str]:
         """The ways that have `figure` in `case` (empty: any), in the order of measurement."""
         return list(dict.fromkeys(key[0] for key in self.values if case in ("", key[1]) and figure in ("", key[2])))
-
-    def _paired(self, over: Key, under: Key, compute: Callable[[float, float], float]) -> float | None:
-        first, second = self.values.get(over, {}), self.values.get(under, {})
-        return _median([compute(value, second[turn]) for turn, value in first.items() if second.get(turn)])
 
 
 @dataclass(frozen=True)
@@ -106,20 +99,16 @@ class Goal:
         if not self.against:
             value = figures.median(*key)
         elif self.relation == "difference":
-            words, value = f"{words} above {other or self.against[0]}", figures.difference(key, base)
+            words, value = f"{words} above {other or self.against[0]}", figures.ratio(key, base, sub)
         elif self.relation == "inverse":
             words = f"{self.case}: {name} is x times as fast as {other or ' or '.join(self.against)}"
             value = figures.ratio(base, key)
         else:
             words = f"{words}, in times of {other or self.against[0]}"
             value = figures.ratio(key, base)
-        return words, value, self.met(value)
-
-    def met(self, value: float | None) -> bool | None:
-        """Whether `value` reaches the goal; None of None."""
         if value is None:
-            return None
-        return value >= self.least if self.least is not None else value <= (self.most or 0.0)
+            return words, None, None
+        return words, value, value >= self.least if self.least is not None else value <= (self.most or 0.0)
 
     def _best(self, figures: Figures, ways: Sequence[str]) -> str:
         found = {way: value for way in ways if (value := figures.median(way, self.case, self.figure)) is not None}
@@ -191,11 +180,6 @@ def machine_line(figures: Figures) -> str:
     return f"{stamp['processor']}, {stamp['cores']} cores, load {stamp['load']:.2f} at the start; {versions}.{busy}"
 
 
-def notes_list(figures: Figures) -> str:
-    """The notes as Markdown."""
-    return "".join(f"- {subject}: {note}\n" for subject, note in figures.notes.items())
-
-
 def load(path: Path) -> dict[str, Figures]:
     """What `save` wrote; empty where there is no file. Raises UsageError for another file."""
     works: dict[str, Figures] = {}
@@ -214,10 +198,10 @@ def load(path: Path) -> dict[str, Figures]:
 
 
 def save(path: Path, works: dict[str, Figures]) -> None:
-    """JSON lines: of each benchmark its stamp, notes and facts, then a line for each figure."""
+    """JSON lines: of each benchmark its stamp and notes, then a line for each figure."""
     lines: list[object] = []
     for name, figures in works.items():
-        lines.append({"name": name, "stamp": figures.stamp, "notes": figures.notes, "facts": figures.facts})
+        lines.append({"name": name, "stamp": figures.stamp, "notes": figures.notes})
         for key, found in figures.values.items():
             lines.append([*key, {str(turn): float(f"{value:.6g}") for turn, value in found.items()}])
     path.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), encoding="utf-8")
@@ -233,8 +217,29 @@ def rounds(title: str, count: int, patience: float | None = None) -> Iterator[in
         yield turn
 
 
+def take_turns(
+    figures: Figures,
+    title: str,
+    cases: Mapping[str, T],
+    ways: Mapping[str, Callable[[T], Mapping[str, float | None]]],
+    count: int,
+    skipped: Callable[[str, str, int], bool] = lambda way, case, turn: False,
+    patience: float | None = None,
+) -> None:
+    """Every way measures every case in each of `count` rounds; each way begins as often as the others.
+
+    A way that fails is noted, and not tried again in that case. `skipped(way, case, turn)` leaves turns out.
+    """
+    for turn in rounds(title, count, patience):
+        for name, case in cases.items():
+            for way in rotated(list(ways), turn):
+                if f"{way}, {name}" not in figures.notes and not skipped(way, name, turn):
+                    with noted(figures, f"{way}, {name}"):
+                        figures.add(way, name, turn, **ways[way](case))
+
+
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """The order of a round: each item begins as often as the others."""
+    """The order of a round."""
     at = turn % len(items) if items else 0
     return [*items[at:], *items[:at]]
 

@@ -5,22 +5,21 @@ Every way runs in a process of its own, in turn with the others; prompts are tok
 
 from __future__ import annotations
 
-import math
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import command
-from bench.arrivals import Load, Point, goodput, point
 from bench.cases import Served, prompts
 from bench.child import Child, PeerFailed, apart
-from bench.command import Settings, Work
+from bench.command import Settings, Work, open_ways
 from bench.exports import export
-from bench.figures import Figures, Goal, noted, rounds, say
+from bench.figures import Figures, Goal, noted, take_turns
 from bench.packages import conversion, timed
 from bench.peers import Batch, Model, Way
 
@@ -32,7 +31,6 @@ GENAI = {precision: (Way("genai", precision, "f32"), Way("genai", precision)) fo
 INTEL = {precision: (Way("openvino", precision, "f32"), Way("openvino", precision)) for precision in ("int8", "int4")}
 TORCH = (Way("torch", "fp32"), Way("torch", "bf16"))
 SLOW, SLOW_ROWS, PATIENCE, SECONDS = frozenset({ORT, *TORCH}), 32, 150.0, 0.3
-SHARES, USUAL, WARM = (0.55, 0.7, 0.85, 1.0), 1, 4  # rates tried, as shares of what a burst gave
 COLUMNS = ("ms", "tokens/s", "processor ms", "memory MB")
 
 
@@ -49,19 +47,17 @@ class Cases:
 
     def measure(self, settings: Settings, figures: Figures) -> None:
         """All ways in every case of every round."""
-        batches = [(min(rows, 8), min(prompt, 64), min(new, 8)) for rows, prompt, new in self.batches[:2]]
+        quick = [(min(rows, 8), min(prompt, 64), min(new, 8)) for rows, prompt, new in self.batches[:2]]
+        sizes = {name(*size): size for size in (quick if settings.quick else self.batches)}
+        slow = {way.label for way in SLOW}
         with ExitStack() as stack:
-            children = opened(self.shape, settings.chosen(self.ways), settings, figures, stack)
-            for turn in rounds(self.shape, settings.turns(self.rounds), PATIENCE):
-                for size in batches if settings.quick else self.batches:
-                    for way, child in children.items():
-                        title = f"{way.label}, {name(*size)}"
-                        if title in figures.notes or (way in SLOW and (turn or size[0] > SLOW_ROWS)):
-                            continue
-                        with noted(figures, title):
-                            figures.add(way.label, name(*size), turn, **self._run(child, size, way in SLOW))
+            checkpoint = Served(self.shape).checkpoint(settings.quick)
+            children = open_ways(settings.chosen(self.ways), checkpoint, figures, stack)
+            ways = {label: partial(self._run, child, label in slow) for label, child in children.items()}
+            take_turns(figures, self.shape, sizes, ways, settings.turns(self.rounds), lambda way, case, turn:
+                       way in slow and (turn > 0 or sizes[case][0] > SLOW_ROWS), PATIENCE)  # fmt: skip
 
-    def _run(self, child: Child, size: tuple[int, int, int], slow: bool) -> dict[str, float]:
+    def _run(self, child: Child, slow: bool, size: tuple[int, int, int]) -> dict[str, float]:
         rows, prompt, new = size
         batch = Batch(ids=prompts(rows, prompt), new=new, beams=self.beams, ngram=self.ngram)
         sample = child.run(batch, SECONDS, warm=not slow)
@@ -80,65 +76,6 @@ class Cases:
 def name(rows: int, prompt: int, new: int) -> str:
     """The name of a case."""
     return f"{prompt} to {new} tokens, {rows} row{'s' * (rows > 1)}"
-
-
-def opened(shape: str, ways: Sequence[Way], settings: Settings, figures: Figures, stack: ExitStack) -> dict[Way, Child]:
-    """The ways that can be opened; conversions, which take much memory, come before."""
-    model, found = Model.of(Served(shape).checkpoint(settings.quick)), {}
-    for step in (lambda way: way.folder(model), lambda way: found.update({way: stack.enter_context(way.open(model))})):
-        for way in ways:
-            say(f"{shape}: {way.label}")
-            if way.label not in figures.notes:
-                with noted(figures, way.label):
-                    step(way)
-    return found
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Ragged requests by a Poisson process: `count` of them at once, then for about `seconds` at rates below that."""
-
-    shape: str
-    count: int
-    seconds: float
-    peer: Way
-    rows: tuple[int, ...] = (8,)  # of a static batch; each is tried
-
-    def measure(self, settings: Settings, figures: Figures) -> None:
-        """Bursts, then every way at its rates; the bound on p99 is the best peer's at 70 % of its burst."""
-        load = Load(math.inf, self.count)
-        load = replace(load, count=8, longest_prompt=32, longest_answer=16) if settings.quick else load
-        found: dict[str, list[Point]] = {}
-        with ExitStack() as stack:
-            ways = settings.chosen((*OURS["int8"], self.peer))
-            for way, child in opened(self.shape, ways, settings, figures, stack).items():
-                for rows in self.rows if way == self.peer else self.rows[:1]:
-                    label = f"{way.label}, batches of {rows}" if len(self.rows) > 1 and way == self.peer else way.label
-                    say(f"{self.shape}: load on {label}")
-                    with noted(figures, label):
-                        found[label] = self._points(child, replace(load, batch=rows, unlike=math.inf), settings)
-        bursts = {label: points[0].requests_per_second for label, points in found.items()}
-        peers = [label for label in bursts if not label.startswith("hfx")] or list(bursts)
-        best = max(peers, key=lambda label: bursts[label], default="")
-        bound = found[best][1 + USUAL].p99 if best else math.inf
-        case = f"ragged arrivals, p99 of at most {bound:.3g} s"
-        for label, (burst, *points) in found.items():
-            figures.add(label, case, 0, **{
-                "burst requests/s": burst.requests_per_second, "burst tokens/s": burst.tokens_per_second,
-                "goodput requests/s": goodput(points, bound), "p99 s at 70 %": points[USUAL].p99,
-            })  # fmt: skip
-        figures.facts["best peer"] = best
-
-    def _points(self, child: Child, load: Load, settings: Settings) -> list[Point]:
-        def at(count: int, rate: float = math.inf) -> Point:
-            tried = replace(load, rate=rate, count=count)
-            return point(tried, child.run(tried, warm=False).value)
-
-        at(WARM)
-        burst = at(load.count)
-        rates = [share * burst.requests_per_second for share in SHARES]
-        seconds = 0.5 if settings.quick else self.seconds
-        return [burst, *(at(max(8, round(rate * seconds)), rate) for rate in rates)]
 
 
 def exporting(settings: Settings, figures: Figures) -> None:
@@ -171,12 +108,6 @@ def _speed(title: str, cases: Cases, *goals: Goal) -> Work:
     return Work(title, cases.measure, COLUMNS, labels(OURS["int8"]), "ms", goals)
 
 
-def _arrivals(traffic: Traffic) -> Work:
-    columns = ("burst requests/s", "burst tokens/s", "goodput requests/s", "p99 s at 70 %")
-    title = f"{traffic.shape}: ragged requests that arrive one by one"
-    return Work(title, traffic.measure, columns, labels(OURS["int8"]), "goodput requests/s")
-
-
 GPT2 = tuple((rows, 8, 50) for rows in (1, 8, 32, 128))
 T5, BART = ((1, 64, 64), (16, 64, 64)), ((1, 768, 64), (4, 768, 64))
 GROWTH = (*((2**power, 8, 50) for power in range(8)), *((8, length - 33, 33) for length in (128, 256, 512, 1024)))
@@ -204,8 +135,6 @@ WORKS = {
     "growth": _speed(
         "distilgpt2 by rows and by length", Cases("distilgpt2", GROWTH, (*OURS["int8"], CT2), rounds=2)
     ),
-    "arrivals": _arrivals(Traffic("distilgpt2", 64, 10.0, GENAI["int8"][0])),
-    "documents": _arrivals(Traffic("bart-large-cnn", 16, 15.0, CT2, (8, 16))),
     "export": Work("Export of bart-large-cnn", exporting, ("seconds", "gigabytes", "disk"), goals=(
         Goal("export", "seconds", ("hfx int8",), most=60.0), Goal("export", "gigabytes", ("hfx int8",), most=4.0),
     )),

@@ -50,26 +50,17 @@ class Slower(HfxError):
 
 @dataclass(frozen=True)
 class Change:
-    """How many times as fast as a peer hfx was and is (medians); `noise` is the share that may be chance."""
+    """How many times as fast as a peer hfx was and is (medians).
+
+    `moved` is the change as a share (-0.2 is a fifth slower), `noise` the share that may be chance.
+    """
 
     words: str
     before: float
     now: float
     noise: float
-
-    @property
-    def moved(self) -> float:
-        """The change as a share: -0.2 is a fifth slower."""
-        return self.now / self.before - 1
-
-    @property
-    def verdict(self) -> str:
-        """What the change means."""
-        if self.noise > LOUD:
-            return TOO_NOISY
-        if abs(self.moved) <= self.noise:
-            return "as before"
-        return "faster" if self.moved > 0 else "slower"
+    moved: float
+    verdict: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,7 +114,10 @@ def changes(before: Figures, now: Figures) -> list[Change]:
 
 def _change(words: str, before: Sequence[float], now: Sequence[float]) -> Change:
     noise = max(FLOOR, WIDTH * math.hypot(_deviation(before), _deviation(now)))
-    return Change(words, statistics.median(before), statistics.median(now), noise)
+    old, new = statistics.median(before), statistics.median(now)
+    moved = new / old - 1
+    verdict = TOO_NOISY if noise > LOUD else "as before" if abs(moved) <= noise else "faster" if moved > 0 else "slower"
+    return Change(words, old, new, noise, moved, verdict)
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.child import apart
+from bench.child import apart, timed
 from hfx.names import NET_SUFFIX, STREAM_SUFFIX
 from hfx.perf.cache import root
 from hfx.perf.machine import machine
@@ -90,14 +89,7 @@ def measured(cores: int) -> dict[str, float]:
 
 
 def _fastest(step: Callable[[], object]) -> float:
-    step()
-    times: list[float] = []
-    end = time.perf_counter() + SECONDS
-    while len(times) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(timed(step, SECONDS).seconds)
 
 
 def _product(cores: int, integers: bool) -> Callable[[], object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,27 +23,26 @@ from bench.cases import (
     token_counter,
 )
 from bench.child import Child
-from bench.client import posts, quantile, summary
-from bench.command import Settings, Work
+from bench.client import posts, quantile, run_figures, summary
+from bench.command import Settings, Work, open_ways
 from bench.exports import NAME
-from bench.figures import Figures, Goal, noted, rotated, rounds, say
-from bench.peers import Model, Way, mlserver
+from bench.figures import Figures, Goal, take_turns
+from bench.peers import Way, mlserver
 from hfx.errors import LoadFailed
-from hfx.names import NET_SUFFIX, TEXT_INPUT
+from hfx.names import TEXT_INPUT
 from hfx.perf.load import Closed, Open, RequestSet, Slo
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
-from hfx.perf.results import Run
-from hfx.perf.server.engine import engine_step
 from hfx.triton import EmbeddedServer
 
 HFX, PRECISION = "hfx int8 served", "int8"
 PACE = "requests/s to the last answer"
 CLASSIFIER_SECONDS = 0.7  # of a peer's turn; a batch takes milliseconds
-QUICK_ROWS, QUICK_TOKENS, QUICK_SECONDS, QUICK_RATE = 4, 4, 0.4, 10.0
 COLUMNS = (
     "requests/s", PACE, "tokens/s", "p50 ms", "p99 ms", "first token p50 ms", "first token p99 ms", "a token p50 ms",
     "goodput", "rows a step", "of the limit",
 )  # fmt: skip
+CaseLoad = tuple[Case, RequestSet]
+Turn = Callable[[CaseLoad], dict[str, float | None]]
 
 
 @dataclass(frozen=True)
@@ -62,92 +61,46 @@ class Scenario:
         cases = list({case.name: case for case in map(_quick, self.cases)}.values()) if settings.quick else self.cases
         checkpoint = self.model.checkpoint(settings.quick)
         repository, count = self.model.repository(PRECISION, settings.quick), token_counter(checkpoint)
-        limit = None if settings.quick else roofline.rates()
+        rates = None if settings.quick else roofline.rates()
         with ExitStack() as stack:
             server = stack.enter_context(EmbeddedServer(repository, models=[NAME]))
-            peers = {way: child for way in settings.chosen((*self.peers, *self.slow))
-                     if (child := _opened(way, checkpoint, figures, stack))}  # fmt: skip
-            for case in cases:
-                requests = case.request_set(count)
-                turns: dict[str, Callable[[], dict[str, float | None]]] = {}
-                turns[HFX] = partial(_served, server_target(server, NAME), repository, case, requests, limit, count)
-                turns |= {way.label: partial(_batch, child, case, requests) for way, child in peers.items()}
-                if self.server and not settings.ways:
-                    turns[mlserver.LABEL] = partial(_mlserver, checkpoint, case, requests)
-                slow = {way.label for way in self.slow}
-                for turn in rounds(case.name, settings.turns(self.rounds)):
-                    for label in rotated(list(turns), turn):
-                        title = f"{label}, {case.name}"
-                        if title in figures.notes or (turn and label in slow):
-                            continue
-                        with noted(figures, title):
-                            figures.add(label, case.name, turn, **turns[label]())
-
-
-def _opened(way: Way, checkpoint: Path, figures: Figures, stack: ExitStack) -> Child | None:
-    say(f"opening {way.label}")
-    with noted(figures, way.label):
-        return stack.enter_context(way.open(Model.of(checkpoint)))
-    return None
+            children = open_ways(settings.chosen((*self.peers, *self.slow)), checkpoint, figures, stack)
+            ways: dict[str, Turn] = {HFX: partial(_served, server_target(server, NAME), repository, rates, count)}
+            ways |= {label: partial(_batch, child) for label, child in children.items()}
+            if self.server and not settings.ways:
+                ways[mlserver.LABEL] = partial(_mlserver, checkpoint)
+            slow = {way.label for way in self.slow}
+            loads = {case.name: (case, case.request_set(count)) for case in cases}
+            take_turns(figures, self.model.shape, loads, ways, settings.turns(self.rounds),
+                       lambda way, case, turn: bool(turn) and way in slow)  # fmt: skip
 
 
 def _served(
-    target: Target,
-    repository: Path,
-    case: Case,
-    requests: RequestSet,
-    rates: roofline.Rates | None,
-    count: Callable[[str], int],
+    target: Target, repository: Path, rates: roofline.Rates | None, count: Callable[[str], int], load: CaseLoad
 ) -> dict[str, float | None]:
+    case, requests = load
     slo = Slo.parse(case.slo) if case.slo else None
     run = measure(target, case.plan, MeasureSpec(requests, case.limits, slo, stream=bool(case.slo)), case=case.name)
-    check_written(run, case)
-    pace = run.requests.succeeded / run.seconds
-    texts = [count(str(each.inputs[TEXT_INPUT][0])) for each in requests.items]
-    written = run.tokens.written / run.requests.succeeded if run.tokens else 0.0
-    rows = rows_a_step(run)
-    known = rates and rows and case.beams == 1
-    share = roofline.share_of_limit(
-        repository, target.model, rates, rows, run.throughput, sum(texts) / len(texts), written
-    ) if known and rates and rows else None  # fmt: skip
-    return {
-        "requests/s": run.throughput,
-        PACE: pace if run.load.kind == "open" else run.throughput,
-        "tokens/s": run.tokens_per_second,
-        "p50 ms": run.latency.p50 if run.latency else None,
-        "p99 ms": run.latency.p99 if run.latency else None,
-        "first token p50 ms": run.ttft.p50 if run.ttft else None,
-        "first token p99 ms": run.ttft.p99 if run.ttft else None,
-        "a token p50 ms": run.tpot.p50 if run.tpot else None,
-        "goodput": run.goodput,
-        "rows a step": rows,
-        "of the limit": share,
-    }
+    figures, written = run_figures(run), run.tokens.each if run.tokens else ()
+    _check_written(case, written)
+    rows = figures["rows a step"]
+    if rates and rows and case.beams == 1:
+        texts = [count(str(each.inputs[TEXT_INPUT][0])) for each in requests.items]
+        new = sum(written) / run.requests.succeeded
+        work = (rows, run.throughput, sum(texts) / len(texts), new)
+        figures["of the limit"] = roofline.share_of_limit(repository, target.model, rates, *work)
+    return figures
 
 
-def check_written(run: Run, case: Case) -> None:
-    """Raise LoadFailed for a failed request, or one with another number of tokens than the case wants."""
-    if run.requests.failed:
-        words = next(iter(run.requests.words.values()), "")
-        raise LoadFailed(f"{run.requests.failed} of {run.requests.sent} requests failed: {words}")
-    if case.new and (run.tokens is None or set(run.tokens.each) != {case.new}):
+def _check_written(case: Case, written: Sequence[int]) -> None:
+    if case.new and set(written) != {case.new}:
         raise LoadFailed(f"An answer has not {case.new} tokens, so times would not be comparable.")
 
 
-def rows_a_step(run: Run) -> float | None:
-    """Rows of an average step of the engine, or batch of the net; None where the server did not say."""
-    if run.server is None:
-        return None
-    if engine := engine_step(run.server.counters, run.subject.model):
-        return engine.batch
-    return next((step.batch for step in run.server.steps if step.model.endswith(NET_SUFFIX)), None)
-
-
-def _batch(child: Child, case: Case, requests: RequestSet) -> dict[str, float | None]:
-    batch = case.batch(requests)
-    sample = child.run(batch, 0.0 if case.new else CLASSIFIER_SECONDS, warm=case.rows < SEED_BURST)
-    if case.new and set(sample.value.written) != {case.new}:
-        raise LoadFailed(f"An answer has not {case.new} tokens, so times would not be comparable.")
+def _batch(child: Child, load: CaseLoad) -> dict[str, float | None]:
+    case, requests = load
+    sample = child.run(case.batch(requests), 0.0 if case.new else CLASSIFIER_SECONDS, warm=case.rows < SEED_BURST)
+    _check_written(case, sample.value.written)
     times = [1e3 * each for each in sample.seconds]
     rate = len(times) * case.rows / sum(sample.seconds)
     return {
@@ -159,7 +112,8 @@ def _batch(child: Child, case: Case, requests: RequestSet) -> dict[str, float | 
     }
 
 
-def _mlserver(checkpoint: Path, case: Case, requests: RequestSet) -> dict[str, float | None]:
+def _mlserver(checkpoint: Path, load: CaseLoad) -> dict[str, float | None]:
+    case, requests = load
     texts = [str(each.inputs[TEXT_INPUT][0]) for each in requests.items]
     count = case.requests or round(SEED_RATE * SEED_SECONDS)
     with mlserver_client(checkpoint, texts, case.new) as client:
@@ -182,19 +136,13 @@ def open_posts(url: str, texts: list[str], new: int) -> Callable[[tuple[Closed |
 
 def _quick(case: Case) -> Case:
     """The same in a moment."""
-    plan = Closed(min(case.plan.callers, QUICK_ROWS)) if isinstance(case.plan, Closed) else case.plan
+    texts = Texts(case.texts.text, case.texts.lengths.replace("768", "24"), "fixed:4" if case.texts.answers else "")
+    plan = Closed(min(case.plan.callers, 4)) if isinstance(case.plan, Closed) else case.plan
     if isinstance(plan, Open) and plan.rate:
-        plan = replace(plan, rate=min(plan.rate, QUICK_RATE))
-    return replace(
-        case,
-        plan=plan,
-        rows=min(case.rows, QUICK_ROWS),
-        requests=case.requests and min(case.requests, QUICK_ROWS),
-        seconds=case.seconds and min(case.seconds, QUICK_SECONDS),
-        new=min(case.new, QUICK_TOKENS),
-        texts=replace(case.texts, answers="fixed:4" if case.texts.answers else "",
-                      lengths=case.texts.lengths.replace("768", "24")),
-    )  # fmt: skip
+        plan = replace(plan, rate=min(plan.rate, 10.0))
+    requests, seconds = case.requests and min(case.requests, 4), case.seconds and min(case.seconds, 0.4)
+    rows, new = min(case.rows, 4), min(case.new, 4)
+    return replace(case, plan=plan, texts=texts, rows=rows, requests=requests, seconds=seconds, new=new)
 
 
 def _faster(case: Case, **least: float) -> tuple[Goal, ...]:

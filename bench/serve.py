@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -17,10 +18,10 @@ import psutil
 from bench import command
 from bench.cases import SEED_BURST, SEED_RATE, SEED_SECONDS, SEED_TOKENS, SENTENCE, TIMEOUT, Served, callers
 from bench.child import Child, Run
-from bench.client import Record, drive, posts, summary
+from bench.client import Record, drive, posts, run_figures, summary
 from bench.command import Settings, Work
 from bench.exports import NAME
-from bench.figures import Figures, Goal, noted, rotated, rounds
+from bench.figures import Figures, Goal, noted, take_turns
 from bench.peers import mlserver
 from bench.scenarios import mlserver_client
 from hfx.names import MAX_TOKENS, MIN_TOKENS, TEXT_INPUT
@@ -34,7 +35,6 @@ WHOLE, PIECES, UNARY, STREAM, HTTP = (
 WAYS = (WHOLE, PIECES, UNARY, STREAM, HTTP)
 GPT2 = Served("distilgpt2", slots=128)
 CALLERS = {1: 12, 8: 48, 32: 128, 128: 320}  # callers: requests of a turn
-FIRST_TOKENS, FIRST_REQUESTS = 16, 10
 COLUMNS = (
     "tokens/s", "requests/s", "requests/s to the last answer", "seconds", "p50 ms", "p99 ms", "first token p50 ms",
     "first token p99 ms", "pause p50 ms", "pause p99 ms", "processor us a token",
@@ -90,22 +90,10 @@ class Ways:
 
 def over_grpc(target: Target, case: LoadCase, stream: bool) -> tuple[dict[str, float | None], int]:
     """(figures, tokens written) by the product's own generator."""
-    asked = [Request({TEXT_INPUT: (text,), MAX_TOKENS: (new,), MIN_TOKENS: (new,)}) for text, new in case.texts]
+    requests = [Request({TEXT_INPUT: (text,), MAX_TOKENS: (new,), MIN_TOKENS: (new,)}) for text, new in case.texts]
     limits = Limits(requests=case.requests, warmup_requests=0, timeout=TIMEOUT)
-    run = measure(target, case.plan, MeasureSpec(RequestSet(tuple(asked), case.name), limits, stream=stream))
-    assert run.latency and run.tokens
-    found: dict[str, float | None] = {
-        "tokens/s": run.tokens.written / run.seconds,
-        "requests/s": run.throughput,
-        "requests/s to the last answer": run.requests.succeeded / run.seconds,
-        "seconds": run.seconds,
-        "p50 ms": run.latency.p50,
-        "p99 ms": run.latency.p99,
-    }
-    if run.ttft and run.gaps:
-        found |= {"first token p50 ms": run.ttft.p50, "first token p99 ms": run.ttft.p99}
-        found |= {"pause p50 ms": run.gaps.p50, "pause p99 ms": run.gaps.p99}
-    return found, run.tokens.written
+    run = measure(target, case.plan, MeasureSpec(RequestSet(tuple(requests), case.name), limits, stream=stream))
+    return run_figures(run), run.tokens.written if run.tokens else 0
 
 
 def open_http(url: str) -> Callable[[tuple[str, LoadCase]], Run]:
@@ -167,11 +155,8 @@ def through_triton(cases: list[LoadCase], turns: int, settings: Settings, figure
         for way in chosen:
             with noted(figures, f"{way}, warming up"):
                 ways.run(way, cases[-1])
-        for turn in rounds("Triton", settings.turns(turns), 240.0):
-            for case in cases:
-                for way in rotated(chosen, turn):
-                    with noted(figures, f"{way}, {case.name}"):
-                        figures.add(way, case.name, turn, **ways.run(way, case))
+        take_turns(figures, "Triton", {case.name: case for case in cases},
+                   {way: partial(ways.run, way) for way in chosen}, settings.turns(turns), patience=240.0)  # fmt: skip
 
 
 def load(settings: Settings, figures: Figures) -> None:
@@ -198,18 +183,6 @@ def seed(settings: Settings, figures: Figures) -> None:
             figures.add(mlserver.LABEL, case.name, 0, **summary(peer.run((case.plan, case.requests), warm=False).value))
 
 
-def first(settings: Settings, figures: Figures) -> None:
-    """Milliseconds of the first requests after a start, one after the other."""
-    for turn in rounds("first", settings.turns(2)):
-        for way in rotated(WAYS[1:], turn):
-            with noted(figures, way), ExitStack() as stack:
-                ways = Ways(GPT2.repository("int8", settings.quick), stack)
-                for number in range(1, FIRST_REQUESTS + 1):
-                    found = ways.run(way, LoadCase("", Closed(1), 1, ((f"{SENTENCE} {number}", FIRST_TOKENS),)))
-                    if number in (1, 2, FIRST_REQUESTS):
-                        figures.add(way, "after a start", turn, **{f"request {number} ms": found["p50 ms"]})
-
-
 RATE_CASE, BURST_CASE = "50 requests/s for 3 s", f"{SEED_BURST} at once"
 WORKS = {
     "load": Work("Callers who each send the next request after an answer", load, COLUMNS, (WHOLE,), "tokens/s", (
@@ -223,9 +196,6 @@ WORKS = {
         *(Goal(RATE_CASE, "requests/s to the last answer", (way,), least=1.8, against=(mlserver.LABEL,))
           for way in (UNARY, STREAM, HTTP)),
         *(Goal(BURST_CASE, "seconds", (way,), most=0.4, against=(mlserver.LABEL,)) for way in (UNARY, STREAM, HTTP)),
-    )),
-    "first": Work("One request after the other after a start", first, tuple(
-        f"request {number} ms" for number in (1, 2, FIRST_REQUESTS)
     )),
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The peers: the same checkpoint in other libraries, each in a process of its own. A file here is a peer's adapter.
 
 An adapter has `PACKAGES`, `open_net(model, folder, precision, threads)` and, where the library has files of its own,
-`convert(model, folder, precision)`. A net generates from token ids, or labels texts. Only the peer's process imports
-its library.
+`convert(model, folder, precision, variant)`. A net has `generate(prompts, batch)`: the new ids of each row; or it has
+`labels(texts)` and `net(texts)`, a function that runs the net alone. Only the peer's process imports its library.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from bench.arrivals import Line, Load
 from bench.child import Child, Run
 from bench.packages import Packages, converted, use
 
@@ -94,23 +93,6 @@ class Answer:
     texts: tuple[str, ...] = ()
 
 
-class Generator(Protocol):
-    """A net that writes. Some can also `serve(line)`: requests that come one by one."""
-
-    def generate(self, prompts: Sequence[Ids], batch: Batch) -> Sequence[Ids]:
-        """The new ids of each row."""
-
-
-class Classifier(Protocol):
-    """A net that labels."""
-
-    def labels(self, texts: Sequence[str]) -> Sequence[str]:
-        """The likeliest label of each text."""
-
-    def net(self, texts: Sequence[str]) -> Run:
-        """The net alone, on the tensors of `texts`."""
-
-
 @dataclass(frozen=True)
 class Way:
     """A peer in one precision. `variant`: a word to the adapter (see there), such as a runtime or "head"."""
@@ -135,10 +117,7 @@ class Way:
         return converted(stem, files, convert, peer=self.peer, model=model, precision=self.precision, variant=variant)
 
     def open(self, model: Model, threads: int = THREADS) -> Child:
-        """In a process of its own, which answers a Batch with an Answer, a Load with the end of each request.
-
-        Raises PeerFailed.
-        """
+        """In a process of its own, which answers a Batch with an Answer. Raises PeerFailed."""
         return Child(open_way, way=self, model=model, folder=str(self.folder(model) or ""), threads=threads)
 
 
@@ -161,15 +140,15 @@ def open_way(way: Way, model: Model, folder: str, threads: int) -> Callable[[Any
     if model.kind == "classifier":
         return lambda batch: classifying(net, batch)
     tokenizer = Tokenizer(model)
-    return lambda case: serving(net, case) if isinstance(case, Load) else generating(net, tokenizer, case)
+    return lambda batch: generating(net, tokenizer, batch)
 
 
-def classifying(net: Classifier, batch: Batch) -> Run:
+def classifying(net: Any, batch: Batch) -> Run:
     """Texts to labels, or the net alone."""
     return net.net(batch.texts) if batch.net_only else lambda: Answer(texts=tuple(net.labels(batch.texts)))
 
 
-def generating(net: Generator, tokenizer: Tokenizer, batch: Batch) -> Run:
+def generating(net: Any, tokenizer: Tokenizer, batch: Batch) -> Run:
     """Texts to texts, or ids to ids."""
 
     def run() -> Answer:
@@ -177,17 +156,6 @@ def generating(net: Generator, tokenizer: Tokenizer, batch: Batch) -> Run:
         rows = net.generate(prompts, batch)
         texts = tokenizer.decode(rows) if batch.texts else ()
         return Answer(sum(map(len, prompts)), tuple(map(len, rows)), texts)
-
-    return run
-
-
-def serving(net: Any, load: Load) -> Run:
-    """Requests as they arrive; gives the seconds at which each has ended."""
-
-    def run() -> tuple[float, ...]:
-        line = Line(load)
-        net.serve(line)
-        return tuple(line.ends)
 
     return run
 

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 
 from bench.peers import PEERS, needed
 from bench.peers.mlserver import MLSERVER
-from hfx.errors import HfxError
 from hfx.perf import cache
 
 PACKAGES = {**{name: needed(name) for name in PEERS if name != "hfx"}, "mlserver": (MLSERVER,)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print every peer with its packages after what was asked for."""
+def main() -> None:
+    """Print every peer with its packages after what was asked for. Raises FetchFailed."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description="Packages of the peers.")
     parser.add_argument("action", choices=("list", "install", "remove"), nargs="?", default="list")
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(PACKAGES)}; all without it")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if unknown := [name for name in options.names if name not in PACKAGES]:
         parser.error(f"no peer {', '.join(unknown)}: choose of {', '.join(PACKAGES)}")
     for name in options.names or PACKAGES:
         for packages in PACKAGES[name]:
-            try:
-                if options.action == "install":
-                    packages.fetch()
-                elif options.action == "remove" and packages.folder:
-                    cache.remove(packages.folder)
-            except HfxError as error:
-                print(error, file=sys.stderr)
-                return error.exit_code
+            if options.action == "install":
+                packages.fetch()
+            elif options.action == "remove" and packages.folder:
+                cache.remove(packages.folder)
         state = "installed" if all(packages.folder for packages in PACKAGES[name]) else "not installed"
         print(f"{name:12} {state:14} {', '.join(packages.pins[0] for packages in PACKAGES[name])}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,14 +1,13 @@
-"""CTranslate2's converted generators: batches, and requests that arrive, answered in static batches."""
+"""CTranslate2's converted generators."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bench.arrivals import Line
 from bench.packages import TRANSFORMERS_4, Packages
 from bench.peers import Batch, Ids, Model
 
@@ -74,33 +73,16 @@ class Net:
         kind = ctranslate2.Generator if self._decodes else ctranslate2.Translator
         self._net: Any = kind(folder, device="cpu", intra_threads=threads, inter_threads=1)
 
-    def generate(
-        self, prompts: Sequence[Ids], batch: Batch, callback: Callable[[Any], bool] | None = None
-    ) -> list[Ids]:
+    def generate(self, prompts: Sequence[Ids], batch: Batch) -> list[Ids]:
         """The new ids of each row."""
         tokens = [[str(one) for one in prompt] for prompt in prompts]
         options: dict[str, Any] = {"beam_size": batch.beams, "no_repeat_ngram_size": batch.ngram}
-        options |= {"callback": callback} if callback else {}
         if self._decodes:
             lengths = {"max_length": batch.new, "min_length": batch.new, "include_prompt_in_result": False}
             return [each.sequences_ids[0] for each in self._net.generate_batch(tokens, **lengths, **options)]
         lengths = {"max_decoding_length": batch.new, "min_decoding_length": batch.new, "max_input_length": 0}
         found = self._net.translate_batch(tokens, **lengths, **options)
         return [[int(token) for token in each.hypotheses[0]] for each in found]
-
-    def serve(self, line: Line) -> None:
-        """Static batches of those that wait, in which every row ends at its own length."""
-        for numbers in line.batches():
-            requests, counts = [line.requests[number] for number in numbers], [0] * len(numbers)
-
-            def step(found: Any, numbers: Any = numbers, requests: Any = requests, counts: Any = counts) -> bool:
-                row = found.batch_id
-                counts[row] += 1  # `found.step` counts from the end of the shortest prompt
-                if counts[row] == requests[row].new:
-                    line.end(numbers[row], counts[row])
-                return bool(counts[row] >= requests[row].new)
-
-            self.generate([each.ids for each in requests], Batch(new=max(each.new for each in requests)), step)
 
 
 @contextmanager

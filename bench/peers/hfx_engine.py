@@ -5,14 +5,12 @@ Token ids go to the engine with a slot for each row; texts of a classifier throu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.arrivals import Line
 from bench.child import Run
 from bench.exports import NAME, export, sources
 from bench.packages import Packages
@@ -22,9 +20,6 @@ from hfx import names
 PACKAGES: tuple[Packages, ...] = ()
 CONVERTED_VARIANTS = ("onnxruntime", "openvino")
 SOURCES = sources()
-POLL_SECONDS = 0.004
-LONGEST_QUEUE = 100_000
-LOAD_SLOTS = 64
 
 
 def convert(model: Model, folder: str, precision: str, variant: str) -> None:
@@ -46,38 +41,24 @@ class Net:
         self._start = () if model.start is None else (model.start,)
         self._engines: dict[int, Any] = {}
 
-    def engine(self, slots: int, observer: Any = None) -> Any:
-        """An engine with so many rows."""
+    def generate(self, prompts: Sequence[Ids], batch: Batch) -> list[Ids]:
+        """The new ids of each row; without end tokens, none ends early."""
         from hfx.python_backends.engine.engine import Engine
-
-        if slots not in self._engines:
-            options = {"threads": self._threads, "runtime": self._runtime, "observer": observer}
-            self._engines[slots] = Engine.open(self._folder, slots=slots, max_queue=LONGEST_QUEUE, **options)
-        return self._engines[slots]
-
-    def request(self, prompt: Ids, new: int, beams: int = 1, ngram: int = 0) -> Any:
-        """A request without end tokens, so that none ends early."""
         from hfx.python_backends.engine.request import Request, Settings
 
-        settings = {"max_tokens": new, "num_beams": beams, "no_repeat_ngram_size": ngram, "decoder_prompt": self._start}
-        return Request(tuple(prompt), Settings(**settings))  # type: ignore[arg-type]
-
-    def generate(self, prompts: Sequence[Ids], batch: Batch) -> list[Ids]:
-        """The new ids of each row."""
-        engine = self.engine(len(prompts) * batch.beams)
-        handles = [engine.submit(self.request(prompt, batch.new, batch.beams, batch.ngram)) for prompt in prompts]
+        slots = len(prompts) * batch.beams
+        if slots not in self._engines:
+            self._engines[slots] = Engine.open(
+                self._folder, slots=slots, max_queue=slots, threads=self._threads, runtime=self._runtime
+            )
+        settings = Settings(
+            max_tokens=batch.new,
+            num_beams=batch.beams,
+            no_repeat_ngram_size=batch.ngram,
+            decoder_prompt=self._start,
+        )
+        handles = [self._engines[slots].submit(Request(tuple(prompt), settings)) for prompt in prompts]
         return [handle.result()[0].ids for handle in handles]
-
-    def serve(self, line: Line) -> None:
-        """Requests as they arrive, in continuous batches."""
-        engine, running = self.engine(LOAD_SLOTS), dict[int, Any]()
-        while running or line.waits:
-            for number in line.take():
-                arrival = line.requests[number]
-                running[number] = engine.submit(self.request(arrival.ids, arrival.new))
-            time.sleep(POLL_SECONDS)
-            for number in [number for number, handle in running.items() if handle.done]:
-                line.end(number, len(running.pop(number).result()[0].ids))
 
 
 class Classifier:

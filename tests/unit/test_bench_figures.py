@@ -40,7 +40,6 @@ def measured(ratios: Sequence[float], base: Sequence[float] = (100.0,) * 7) -> F
 def test_a_ratio_is_the_median_of_the_ratios_within_a_round() -> None:
     found = figures(ours=(10, 20, 90), peer=(20, 40, 45))
     assert found.ratio(("ours", "one", "ms"), ("peer", "one", "ms")) == 0.5
-    assert found.difference(("ours", "one", "ms"), ("peer", "one", "ms")) == -10
     assert found.ratio(("ours", "one", "ms"), ("nobody", "one", "ms")) is None
 
 
@@ -76,7 +75,7 @@ def test_each_way_begins_a_round_as_often_as_the_others() -> None:
 
 def test_figures_of_a_file_are_those_that_were_saved(tmp_path: Path) -> None:
     found = figures(ours=(10, 20.5), peer=(20,))
-    found.notes, found.facts, found.stamp = {"peer": "not run"}, {"x": 1}, {"cores": 2}
+    found.notes, found.stamp = {"peer": "not run"}, {"cores": 2}
     save(tmp_path / "f.jsonl", {"work": found})
     assert load(tmp_path / "f.jsonl") == {"work": found}
     (tmp_path / "f.jsonl").write_text("[1]\n")

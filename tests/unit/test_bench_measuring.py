@@ -1,4 +1,4 @@
-"""The parts of the benchmarks that measure: arrivals, limits of the machine, peers' processes, a command."""
+"""The parts of the benchmarks that measure: loads, limits of the machine, peers' processes, a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from bench import generate
-from bench.arrivals import Load, Point, alike, goodput, point
 from bench.child import Child, PeerFailed
 from bench.client import Record, drive, summary
 from bench.figures import load
@@ -19,29 +18,6 @@ from bench.roofline import Rates, Weights, share_of_limit, weights_of
 from hfx.perf.load import Closed, Open
 
 RATES = Rates(1e9, 1e12, 4e12)
-
-
-def test_the_same_requests_come_at_every_rate() -> None:
-    slow, fast = (Load(rate, 20).arrivals() for rate in (1.0, 10.0))
-    assert [(each.ids, each.new) for each in slow] == [(each.ids, each.new) for each in fast]
-    assert slow[-1].at == pytest.approx(10 * fast[-1].at)
-    assert all(8 <= len(each.ids) <= 512 and 8 <= each.new <= 256 for each in slow)
-
-
-def test_latency_counts_from_the_arrival() -> None:
-    load = Load(math.inf, 3)
-    found = point(load, (1.0, 2.0, 4.0))
-    assert (found.p50, found.p99, found.requests_per_second) == (2.0, 4.0, 0.75)
-
-
-def test_a_static_batch_takes_prompts_that_are_about_as_long_as_the_first() -> None:
-    assert alike({3: 10, 4: 15, 5: 16, 6: 7}, 1.5) == [3, 4, 6]
-
-
-@pytest.mark.parametrize(("bound", "rate"), [(0.5, 0.0), (1.0, 1.0), (2.0, 1.5), (3.0, 2.0), (9.0, 3.0)])
-def test_goodput_lies_on_the_line_between_two_rates(bound: float, rate: float) -> None:
-    points = [Point(float(at), (p99,), 1.0, 1.0) for at, p99 in ((1, 1.0), (2, 3.0), (3, 5.0))]
-    assert goodput(points, bound) == pytest.approx(rate)
 
 
 def test_weights_are_those_that_products_use(tmp_path: Path) -> None:
