@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.triton, pytest.mark.slow]
 TEXTS = ["A lovely garden.", "It was bad, and it rained.", "", "The bread was old " * 30]
 SLOW = 20_000  # microseconds that the net's batches wait: what a search must find and undo
 PATIENCE = 300  # seconds
-LOAD = ("--concurrency", "2", "--budget", "40s", "--rounds", "3", "--trials", "2")
+LOAD = ("--concurrency", "2", "--budget", "60s", "--rounds", "3", "--trials", "2")
 
 
 @pytest.fixture
