@@ -366,7 +366,7 @@ def test_progress_tells_the_phases_in_order(server: FakeServer) -> None:
     assert all(earlier.sent <= later.sent for earlier, later in itertools.pairwise(counted))
     last = counted[-1]
     assert last.p50 is not None and last.p99 is not None and 20 <= last.p50 <= last.p99
-    assert last.throughput == pytest.approx(100, rel=0.4)
+    assert 0 < last.throughput <= 110
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -20,22 +19,16 @@ from hfx.perf.results import Run, Subject
 DIGITS = 1e-3  # of the histogram, relative
 
 
-@dataclass
-class Ended:
-    """A request that has ended, and its messages."""
-
-    record: RequestRecord
-    messages: list[str]
+def record(
+    number: int, due: float, took: float, caller: int = 0, late: float = 0.0, error: Any = None
+) -> RequestRecord:
+    return RequestRecord(number, due, caller, due + late, due + took, error=error)
 
 
-def record(number: int, due: float, took: float, caller: int = 0, late: float = 0.0, error: Any = None) -> Ended:
-    return Ended(RequestRecord(number, due, caller, due + late, due + took, error=error), [])
-
-
-def streamed(number: int, due: float, times: list[float]) -> Ended:
+def streamed(number: int, due: float, times: list[float]) -> RequestRecord:
     """A stream with a token at each of these seconds after it was due."""
     found = record(number, due, times[-1])
-    found.record.times = [due + each for each in times]
+    found.times = [due + each for each in times]
     found.messages = [str(at) for at in range(1, len(times) + 1)]
     found.messages[-1] += " end"
     return found
@@ -46,10 +39,10 @@ def read(message: str) -> Piece:
     return Piece(read=3, written=int(count), finish_reason=end)
 
 
-def made(plan: Plan, *ended: Ended, slo: str = "", stream: bool = False, **others: Any) -> Run:
+def made(plan: Plan, *ended: RequestRecord, slo: str = "", stream: bool = False, **others: Any) -> Run:
     log = RequestLog(stream, stream, cores=0.1, lags=array("d", [0.0] * 9), **others)
     for each in ended:
-        log.add(each.record, each.messages, read if stream else None)
+        log.add(each, read if stream else None)
     judged = Slo.parse(slo) if slo else None
     return run_of(log, Subject("a", "a", "builtin"), plan.load("", ""), plan, judged)
 

@@ -21,7 +21,7 @@ from hfx.perf.results import Run, Subject
 from hfx.perf.tools import locust, perf_analyzer
 from hfx.perf.tools.perf_analyzer import NEVER, failure, read_record, write_inputs, write_times
 from hfx.perf.tools.process import ToolProcess
-from hfx.perf.tools.recorded import Recorded, callers_of, counted, due_times, log_of, piece_of
+from hfx.perf.tools.recorded import callers_of, counted, due_times, log_of, piece_of
 
 RECORDED = Path(__file__).parent / "perf_recorded"
 TRACE = (0.0, 0.05, 0.06, 0.2, 0.2, 0.5)  # what perf_analyzer_open.json was sent at
@@ -39,7 +39,7 @@ with ToolProcess([sys.executable, "-c", SLEEPER], Path(sys.argv[1])) as tool:
 
 
 def made(
-    recorded: list[Recorded], plan: Plan, limits: Limits, *, stream: bool = False, slo: str = "", **others: Any
+    recorded: list[RequestRecord], plan: Plan, limits: Limits, *, stream: bool = False, slo: str = "", **others: Any
 ) -> Run:
     log = log_of(recorded, limits, RequestLog(stream, stream, **{"cores": 0.1} | others), read)
     return run_of(log, Subject("a", "a", "locust"), plan.load("", ""), plan, Slo.parse(slo) if slo else None)
@@ -49,8 +49,8 @@ def read(message: Any) -> Piece:
     return piece_of(message) if isinstance(message, dict) else Piece(*message)
 
 
-def recorded(due: float, sent: float, end: float, caller: int = 0) -> Recorded:
-    return Recorded(RequestRecord(0, due, caller, sent, end))
+def recorded(due: float, sent: float, end: float, caller: int = 0) -> RequestRecord:
+    return RequestRecord(0, due, caller, sent, end)
 
 
 def requests_of(name: str) -> list[dict[str, list[int]]]:
@@ -92,7 +92,7 @@ def test_tokens_and_their_times_come_from_a_stream() -> None:
 
 
 def test_requests_of_an_open_load_count_from_when_they_were_due() -> None:
-    rows = [each.record for each in read_record(RECORDED / "perf_analyzer_open.json", TRACED, TRACE)]
+    rows = read_record(RECORDED / "perf_analyzer_open.json", TRACED, TRACE)
     assert [each.due - rows[0].due for each in rows] == pytest.approx(TRACE, abs=1e-6)
     late = [each.sent - each.due for each in rows]
     assert min(late) == pytest.approx(0, abs=1e-6) and max(late) < 0.05
@@ -109,7 +109,7 @@ def test_the_warm_up_is_left_out_and_no_more_counts_than_was_ordered() -> None:
     rows = [recorded(at / 10, at / 10, at / 10 + 0.05) for at in range(50)]
 
     def due(limits: Limits) -> list[float]:
-        return [each.record.due for each in counted(rows, limits)]
+        return [each.due for each in counted(rows, limits)]
 
     assert due(Limits(requests=3, warmup_requests=5)) == [0.5, 0.6, 0.7]
     assert due(Limits(seconds=0.25, warmup_seconds=1.0)) == [1.0, 1.1, 1.2]
@@ -220,6 +220,14 @@ def test_leaving_ends_the_process(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert tool.alive and tool.text == "up\n" and tool.processor_seconds > 0
     assert not tool.alive and tool.processor_seconds == 0
+
+
+def test_a_process_that_has_ended_by_itself_is_left_without_an_error(tmp_path: Path) -> None:
+    with ToolProcess([sys.executable, "-c", "print('done')"], tmp_path / "o") as tool:
+        while tool.alive:
+            time.sleep(0.01)
+        tool.interrupt(1.0)
+    assert tool.text == "done\n"
 
 
 def test_the_process_does_not_outlive_a_starter_that_is_killed(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 from hfx.client.results import CANCELLED
 from hfx.errors import RequestCancelled, RequestTimeout, ServerError
 
 Failure = tuple[str, str]  # the name of a class of hfx.errors, and its message
 Phase = Literal["warmup", "counted", "draining"]
-Message = TypeVar("Message")
 TIMED_OUT = RequestTimeout.__name__
 # Of a row: times in seconds, NaN where there is none; `kind` is 0 for success or an index into `RequestLog.kinds`;
 # `read`, `written`, `truncated` count tokens; the request's `gaps` follow those of the rows before.
@@ -41,7 +40,7 @@ class Piece:
 
 @dataclass(slots=True)
 class RequestRecord:
-    """A request under way; times are seconds of any clock, `times` those of its messages.
+    """A request under way; times are seconds of any clock, `times` those of the `messages` that answer it.
 
     A `number` below 0 is of the warm-up. Latency counts from `due`, the moment when it was to be sent.
     """
@@ -52,6 +51,7 @@ class RequestRecord:
     sent: float = 0.0
     end: float = 0.0
     times: list[float] = field(default_factory=list)
+    messages: list[Any] = field(default_factory=list)
     error: Failure | None = None
 
     @property
@@ -102,19 +102,17 @@ class RequestLog:
     kinds: list[str] = field(default_factory=lambda: [""])
     failures: dict[str, str] = field(default_factory=dict)
 
-    def add(
-        self, record: RequestRecord, messages: Sequence[Message] = (), read: Callable[[Message], Piece] | None = None
-    ) -> None:
-        """Append a request that has ended; `read` reads one of its `messages`, None where they say nothing.
+    def add(self, record: RequestRecord, read: Callable[[Any], Piece] | None = None) -> None:
+        """Append a request that has ended; `read` reads one of its messages, None where they say nothing.
 
         Two messages are read: the first one with a token, and the last.
         """
         ttft, tpot, gaps, last = math.nan, math.nan, list[float](), Piece()
-        if read is not None and messages and record.error is None:
-            last = read(messages[-1])
+        if read is not None and record.messages and record.error is None:
+            last = read(record.messages[-1])
             record.error = _failure(last)
             if self.stream and last.written:
-                ttft, tpot, gaps = _token_times(record, messages, read, last)
+                ttft, tpot, gaps = _token_times(record, read, last)
         self.gaps.extend(gaps)
         self.rows.extend((
             record.number, record.caller, record.due, record.sent, record.end, self._kind(record.error), ttft, tpot,
@@ -156,14 +154,12 @@ def _failure(last: Piece) -> Failure | None:
     return None
 
 
-def _token_times(
-    record: RequestRecord, messages: Sequence[Message], read: Callable[[Message], Piece], last: Piece
-) -> tuple[float, float, list[float]]:
+def _token_times(record: RequestRecord, read: Callable[[Any], Piece], last: Piece) -> tuple[float, float, list[float]]:
     """Seconds to the first token, between tokens on average, and between messages from the first token on.
 
     Tokens that come in one message have no time between them.
     """
-    first, start = next((piece, at) for at, piece in enumerate(map(read, messages)) if piece.written)
+    first, start = next((piece, at) for at, piece in enumerate(map(read, record.messages)) if piece.written)
     times, tokens = record.times[start:], last.written - first.written
     tpot = (times[-1] - times[0]) / tokens if tokens > 0 else math.nan
     return times[0] - record.due, tpot, [later - earlier for earlier, later in itertools.pairwise(times)]

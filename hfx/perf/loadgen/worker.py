@@ -74,10 +74,10 @@ class GrpcTransport:
     async def send(self, record: RequestRecord, log: RequestLog | None) -> None:
         """Send the request now, and append it to `log` once it has ended."""
         messages = self._job.messages
-        message, answers = messages[record.index % len(messages)], list[bytes]()
+        message = messages[record.index % len(messages)]
         record.sent = time.perf_counter()
         try:
-            await (self._streamed if self._job.stream else self._answered)(message, record, answers)
+            await (self._streamed if self._job.stream else self._answered)(message, record)
             record.end = record.times[-1] if record.times else time.perf_counter()
         except grpc.RpcError as error:
             self._fail(record, error.code().name, error.details() or "")
@@ -87,23 +87,24 @@ class GrpcTransport:
                 raise
             self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises it for that, too
         if log is not None:
-            log.add(record, answers, self._read)
+            log.add(record, self._read)
 
     async def close(self) -> None:
         """Close the channel; calls under way end."""
         await self._channel.close()
 
-    async def _answered(self, message: bytes, record: RequestRecord, answers: list[bytes]) -> None:
-        answers.append(await self._infer(message, timeout=self._job.limits.timeout, metadata=self._headers))
+    async def _answered(self, message: bytes, record: RequestRecord) -> None:
+        answer = await self._infer(message, timeout=self._job.limits.timeout, metadata=self._headers)
         record.times.append(time.perf_counter())
+        record.messages.append(answer)
 
-    async def _streamed(self, message: bytes, record: RequestRecord, answers: list[bytes]) -> None:
+    async def _streamed(self, message: bytes, record: RequestRecord) -> None:
         call = self._stream(timeout=self._job.limits.timeout, metadata=(*self._headers, WITH_STATUS))
         await call.write(message)
         await call.done_writing()
         while (answer := await call.read()) is not grpc.aio.EOF:
             record.times.append(time.perf_counter())
-            answers.append(answer)
+            record.messages.append(answer)
 
     def _fail(self, record: RequestRecord, status: str, message: str) -> None:
         record.end = time.perf_counter()

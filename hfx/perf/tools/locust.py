@@ -22,7 +22,7 @@ from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.loadgen.generate import completed, counts_tokens
 from hfx.perf.loadgen.log import Piece, Progress, RequestLog, RequestRecord
 from hfx.perf.tools.process import ToolProcess, follow
-from hfx.perf.tools.recorded import Recorded, due_times, log_of
+from hfx.perf.tools.recorded import due_times, log_of
 
 if TYPE_CHECKING:
     from hfx.perf.measuring import MeasureSpec, Target
@@ -122,7 +122,7 @@ def report_folder(model: str) -> Path:
     return folder
 
 
-def read_records(path: Path) -> list[Recorded]:
+def read_records(path: Path) -> list[RequestRecord]:
     """The requests that users wrote down; a last line that is not whole is left out."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     return [_recorded(json.loads(line)) for line in lines if line.endswith("\n")]
@@ -136,9 +136,9 @@ def failure(text: str) -> HfxError:
     return kind(f"locust ended by itself: {line.partition(': ')[2] or line}", "`locust --help` shows its options.")
 
 
-def _recorded(values: dict[str, Any]) -> Recorded:
-    pieces, error = tuple(values.pop("pieces")), values.pop("error")
-    return Recorded(RequestRecord(0, error=tuple(error) if error else None, **values), pieces)
+def _recorded(values: dict[str, Any]) -> RequestRecord:
+    pieces, error = values.pop("pieces"), values.pop("error")
+    return RequestRecord(0, messages=pieces, error=tuple(error) if error else None, **values)
 
 
 def _has_reports(words: Sequence[str]) -> bool:

@@ -26,7 +26,7 @@ from hfx.perf.loadgen.log import Progress, RequestLog, RequestRecord
 from hfx.perf.server.statistics import Counts, Statistics
 from hfx.perf.tools import install
 from hfx.perf.tools.process import ToolProcess, follow
-from hfx.perf.tools.recorded import Recorded, callers_of, due_times, log_of, piece_of
+from hfx.perf.tools.recorded import callers_of, due_times, log_of, piece_of
 
 if TYPE_CHECKING:
     from hfx.perf.measuring import MeasureSpec, Target
@@ -138,7 +138,7 @@ def write_times(times: Sequence[float], path: Path) -> None:
     path.write_text("".join(f"{round(pause / MICRO)}\n" for pause in pauses), encoding="utf-8")
 
 
-def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Recorded]:
+def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[RequestRecord]:
     """The requests of a record that were answered. Those of an open `plan` were due at `times`.
 
     Raises HfxError for a damaged record.
@@ -148,19 +148,14 @@ def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Rec
         recorded = [_recorded(each) for each in experiment["requests"] if each["response_timestamps"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HfxError(f"perf_analyzer's record can't be read: {error!r}.", "Run it again.") from error
-    records = [each.record for each in recorded]
     if isinstance(plan, Closed):
-        callers = callers_of([(each.sent, each.end) for each in records], plan.callers)
-        changes: list[dict[str, Any]] = [{"caller": caller} for caller in callers]
-    else:
-        recorded.sort(key=lambda each: each.record.sent)
-        # The clocks of plan and record meet where a request was least late; an interrupted run has fewer.
-        pairs = list(zip(recorded, times, strict=False))
-        start = min((each.record.sent - at for each, at in pairs), default=0.0)
-        recorded, changes = [each for each, _ in pairs], [{"due": start + at} for _, at in pairs]
-    return [
-        replace(each, record=replace(each.record, **change)) for each, change in zip(recorded, changes, strict=True)
-    ]
+        callers = callers_of([(each.sent, each.end) for each in recorded], plan.callers)
+        return [replace(each, caller=caller) for each, caller in zip(recorded, callers, strict=True)]
+    recorded.sort(key=lambda each: each.sent)
+    pairs = list(zip(recorded, times, strict=False))  # an interrupted run has fewer
+    # The clocks of plan and record meet where a request was least late.
+    start = min((each.sent - at for each, at in pairs), default=0.0)
+    return [replace(each, due=start + at) for each, at in pairs]
 
 
 def failure(text: str) -> HfxError:
@@ -204,7 +199,7 @@ def _read_json(path: Path) -> Any:
         return json.loads(LEFT_OUT.sub('":null', text))
 
 
-def _recorded(request: Mapping[str, Any]) -> Recorded:
+def _recorded(request: Mapping[str, Any]) -> RequestRecord:
     sent, times = request["timestamp"] * NANO, [at * NANO for at in request["response_timestamps"]]
-    record = RequestRecord(0, due=sent, sent=sent, end=times[-1], times=times)
-    return Recorded(record, tuple(request.get("response_outputs", ())))
+    messages = request.get("response_outputs", [])
+    return RequestRecord(0, due=sent, sent=sent, end=times[-1], times=times, messages=messages)

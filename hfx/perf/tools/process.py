@@ -34,7 +34,7 @@ class ToolProcess:
     def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._output = output
         with output.open("wb") as file:
-            self._process = psutil.Popen(
+            self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # which stays silent; locust can't wait for /dev/null
                 stdout=file,
@@ -53,7 +53,7 @@ class ToolProcess:
     def processor_seconds(self) -> float:
         """Of all its threads; 0 when it has ended."""
         try:
-            times = self._process.cpu_times()
+            times = psutil.Process(self._process.pid).cpu_times()
         except psutil.Error:
             return 0.0
         return float(times.user + times.system)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hfx import names
@@ -15,15 +15,9 @@ from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, timestamp
 WARM_SECONDS = 0.25  # between the requests of a warm-up that come one after the other
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """A request that has ended, in seconds since the epoch, and the messages that answered it."""
-
-    record: RequestRecord
-    messages: tuple[Any, ...] = ()
-
-
-def log_of(recorded: Sequence[Recorded], limits: Limits, log: RequestLog, read: Callable[[Any], Piece]) -> RequestLog:
+def log_of(
+    recorded: Sequence[RequestRecord], limits: Limits, log: RequestLog, read: Callable[[Any], Piece]
+) -> RequestLog:
     """`log` with what counts of `recorded`. Raises LoadFailed where nothing does."""
     counts = counted(recorded, limits, log.stable is not None)
     if not counts:
@@ -31,23 +25,23 @@ def log_of(recorded: Sequence[Recorded], limits: Limits, log: RequestLog, read: 
             f"None of {len(recorded)} requests came after the warm-up.", "Give the run more requests or time."
         )
     for number, each in enumerate(counts):
-        log.add(replace(each.record, number=number), each.messages, read if log.counts else None)
-    log.began = timestamp(counts[0].record.due)
+        log.add(replace(each, number=number), read if log.counts else None)
+    log.began = timestamp(counts[0].due)
     return log
 
 
-def counted(recorded: Sequence[Recorded], limits: Limits, until_stable: bool = False) -> list[Recorded]:
+def counted(recorded: Sequence[RequestRecord], limits: Limits, until_stable: bool = False) -> list[RequestRecord]:
     """Those that count, in the order in which they were due; all after the warm-up where the tool chose the end."""
-    ordered = sorted(recorded, key=lambda each: each.record.due)
+    ordered = sorted(recorded, key=lambda each: each.due)
     warm = ordered[limits.warmup_requests :]
     if not warm:
         return []
-    begin = ordered[0].record.due + limits.warmup_seconds
-    rows = [each for each in warm if each.record.due >= begin]
+    begin = ordered[0].due + limits.warmup_seconds
+    rows = [each for each in warm if each.due >= begin]
     if not rows or until_stable:
         return rows
     if limits.seconds is not None:
-        rows = [each for each in rows if each.record.due - rows[0].record.due < limits.seconds]
+        rows = [each for each in rows if each.due - rows[0].due < limits.seconds]
     return rows[: limits.requests]
 
 
