@@ -18,7 +18,7 @@ from hfx.errors import LoadFailed
 from hfx.names import NET_SUFFIX
 from hfx.perf.load import Closed, Plan
 from hfx.perf.results import Run
-from hfx.perf.server.engine import engine_step
+from hfx.perf.server.metrics import engine_step
 
 TIMEOUT = 300.0  # seconds of a request
 

@@ -15,7 +15,7 @@ import pytest
 from hfx.errors import ServerUnreachable
 from hfx.perf.results import Gpu
 from hfx.perf.server import Target, gpus, located, metrics
-from hfx.perf.server.engine import with_engine
+from hfx.perf.server.metrics import with_engine
 from hfx.perf.server.processes import Busy, usage
 from hfx.perf.server.statistics import Counts, Statistics, steps
 from hfx.perf.server.target import listening

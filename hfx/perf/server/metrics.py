@@ -5,22 +5,26 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
 
 from hfx.errors import ServerError, ServerUnreachable
-from hfx.perf.results.schema import Gpu
+from hfx.names import STREAM_SUFFIX
+from hfx.perf.results.schema import Gpu, Step
 
 ANSWER_SECONDS = 5.0
 MODEL = "model"
 COMMON = {MODEL, "version"}  # labels that don't tell one counter of a model from another
 BUCKET = "_bucket"  # of histograms: the client's own distributions are finer
-LAST = "hfx_time_to_first_token_seconds_count"  # the last counter to be brought up to date: once a second
+TOKENS, STEPS = "hfx_generated_tokens_total", "hfx_steps_total"
+FIRST, FURTHER = "hfx_time_to_first_token_seconds", "hfx_inter_token_seconds"
+LAST = f"{FIRST}_count"  # the last counter to be brought up to date: once a second
 COMPLETED, FAST_SECONDS = "hfx_requests_completed_total", 0.25  # of those that are up to date so soon
 LATEST_SECONDS = 1.5
 POLL_SECONDS = 0.1
+MILLI = 1000.0
 GPU = ("nv_gpu_utilization", "nv_gpu_memory_used_bytes")
 OURS = ("nv_inference_", "hfx_")
 TYPED = re.compile(r"^# TYPE (\S+)", re.MULTILINE)
@@ -92,6 +96,37 @@ def counted(url: str, before: Metrics, models: Collection[str], answered: int) -
         time.sleep(POLL_SECONDS)
         after = read(url)
     return counters(before, after, models)
+
+
+def engine_step(counters: Mapping[str, float], model: str) -> Step | None:
+    """The engine of `model` by what its `counters` grew; None where there was no step.
+
+    Triton counts only how long it took to hand a request over: the engine decodes the rows of many requests in a step.
+    A row of a step is a token. A request's average: `input` is the time to its first token, in the queue
+    and of its prompt; `infer` is that from its first to its last token.
+    """
+    tokens, steps = counters.get(TOKENS, 0.0), counters.get(STEPS, 0.0)
+    requests = counters.get(f"{FIRST}_count", 0.0)
+    if not (tokens and steps and requests):
+        return None
+    return Step(
+        model=model + STREAM_SUFFIX,
+        requests=round(tokens),
+        executions=round(steps),
+        batch=tokens / steps,
+        queue=0.0,
+        input=MILLI * counters.get(f"{FIRST}_sum", 0.0) / requests,
+        infer=MILLI * counters.get(f"{FURTHER}_sum", 0.0) / requests,
+        output=0.0,
+    )
+
+
+def with_engine(steps: Sequence[Step], counters: Mapping[str, float], model: str) -> tuple[Step, ...]:
+    """`steps` with the engine of `model` in the place of its hand-over, and of the relay, whose time contains it."""
+    engine = engine_step(counters, model)
+    if engine is None:
+        return tuple(steps)
+    return (*(step for step in steps if step.model not in (model, engine.model)), engine)
 
 
 def _is_complete(before: Metrics, after: Metrics, models: Collection[str], answered: int, began: float) -> bool:

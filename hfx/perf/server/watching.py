@@ -14,8 +14,7 @@ from typing import Self, TypeVar
 from hfx.errors import ServerError
 from hfx.perf.results.schema import Gpu, ServerSide, Step
 from hfx.perf.server import gpus, metrics
-from hfx.perf.server.engine import with_engine
-from hfx.perf.server.metrics import Metrics
+from hfx.perf.server.metrics import Metrics, with_engine
 from hfx.perf.server.processes import Busy
 from hfx.perf.server.statistics import Snapshot, Statistics, steps
 from hfx.perf.server.target import Target
