@@ -110,13 +110,9 @@ def write(shape: Shape, folder: Path) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     if wrapper := WRAPPERS.get(shape.model_class):
-        _rename_tokenizer(folder / "tokenizer_config.json", wrapper)
-
-
-def _rename_tokenizer(path: Path, wrapper: str) -> None:
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    settings["tokenizer_class"] = wrapper.removesuffix("Fast")
-    path.write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        path = folder / "tokenizer_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": wrapper.removesuffix("Fast")}
+        path.write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 
 def _key(shape: Shape) -> str:

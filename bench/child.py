@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -98,13 +99,11 @@ class Child:
 
 def apart(function: Callable[..., Any], **arguments: Any) -> Any:
     """`function(**arguments)`, a function of a module, in a fresh process that ends with it. Raises PeerFailed."""
-    with Child(_called, function=function, arguments=arguments) as child:
-        return child.run(None, warm=False).value
-
-
-def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Prepare:
-    result = function(**arguments)
-    return lambda case: lambda: result
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(function, **arguments).result()
+        except Exception as error:  # of other people's packages, of any type
+            raise PeerFailed(_reason(error)) from error
 
 
 def _serve(pipe: Connection, log: str, open_way: Callable[..., Prepare], arguments: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ def report(works: Mapping[str, Work], results: Mapping[str, Figures]) -> str:
             work.published,
             "".join(f"- {subject}: {note}\n" for subject, note in figures.notes.items()),
         ]
-    return "\n".join(part for part in parts if part is not None)
+    return "\n".join(parts)
 
 
 def open_ways(ways: Sequence[Way], checkpoint: Path, figures: Figures, stack: ExitStack) -> dict[str, Child]:

@@ -43,9 +43,9 @@ class Figures:
             if value is not None:
                 self.values.setdefault((way, case, name.replace("_", " ")), {})[turn] = value
 
-    def rounds(self, way: str, case: str, figure: str) -> dict[int, float]:
-        """The value of each round; empty where nothing was measured."""
-        return self.values.get((way, case, figure), {})
+    def rounds(self, *key: str) -> dict[int, float]:
+        """The value of each round of (way, case, figure); empty where nothing was measured."""
+        return self.values.get((key[0], key[1], key[2]), {})
 
     def median(self, way: str, case: str, figure: str) -> float | None:
         """Over the rounds; None where nothing was measured."""
@@ -240,8 +240,7 @@ def take_turns(
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
     """The order of a round."""
-    at = turn % len(items) if items else 0
-    return [*items[at:], *items[:at]]
+    return [items[(turn + at) % len(items)] for at in range(len(items))]
 
 
 @contextmanager
@@ -255,10 +254,9 @@ def noted(figures: Figures, title: str) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return statistics.median(found) if found else None
+    return statistics.median(found) if (found := list(values)) else None

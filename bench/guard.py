@@ -92,8 +92,7 @@ def judge(before: Figures, now: Figures) -> None:
         for each in found
     ]
     print(table("hfx in times of its peers", ("peer", "baseline", "now", "moved", "noise", "verdict"), rows))
-    for words in [*ratios(before).keys() - ratios(now).keys(), *now.notes.values()]:
-        print(f"- {words}: not measured now")
+    print("\n".join(f"- {words}: not measured now" for words in ratios(before).keys() - ratios(now).keys()))
     if not found:
         raise LoadFailed("No ratio of the baseline was measured.", "Fetch the peers: python -m bench.peers install")
     if all(each.verdict == TOO_NOISY for each in found):

@@ -74,8 +74,7 @@ def converted(stem: str, sources: Sequence[Path], convert: Callable[..., None], 
 
 def conversion(folder: Path) -> Mapping[str, float]:
     """What the conversion of a `converted` folder took: `seconds`, `gigabytes` of memory at most, and on `disk`."""
-    found: Mapping[str, float] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    return found
+    return dict(json.loads((folder / FACTS).read_text(encoding="utf-8")))
 
 
 def timed(convert: Callable[..., None], folder: str, arguments: dict[str, Any]) -> None:

@@ -9,19 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench import command, roofline
-from bench.cases import (
-    SEED_BURST,
-    SEED_RATE,
-    SEED_SECONDS,
-    SEED_TOKENS,
-    SENTENCE,
-    Case,
-    Served,
-    Texts,
-    callers,
-    token_counter,
-)
+from bench import cases, command, roofline
+from bench.cases import SEED_BURST, SEED_RATE, SEED_SECONDS, SEED_TOKENS, SENTENCE, Case, Served, Texts, callers
 from bench.child import Child
 from bench.client import posts, quantile, run_figures, summary
 from bench.command import Settings, Work, open_ways
@@ -58,9 +47,9 @@ class Scenario:
 
     def measure(self, settings: Settings, figures: Figures) -> None:
         """All cases; in each, every way has its turn in every round."""
-        cases = list({case.name: case for case in map(_quick, self.cases)}.values()) if settings.quick else self.cases
+        chosen = list({case.name: case for case in map(_quick, self.cases)}.values()) if settings.quick else self.cases
         checkpoint = self.model.checkpoint(settings.quick)
-        repository, count = self.model.repository(PRECISION, settings.quick), token_counter(checkpoint)
+        repository, count = self.model.repository(PRECISION, settings.quick), cases.token_counter(checkpoint)
         rates = None if settings.quick else roofline.rates()
         with ExitStack() as stack:
             server = stack.enter_context(EmbeddedServer(repository, models=[NAME]))
@@ -70,7 +59,7 @@ class Scenario:
             if self.server and not settings.ways:
                 ways[mlserver.LABEL] = partial(_mlserver, checkpoint)
             slow = {way.label for way in self.slow}
-            loads = {case.name: (case, case.request_set(count)) for case in cases}
+            loads = {case.name: (case, case.request_set(count)) for case in chosen}
             take_turns(figures, self.model.shape, loads, ways, settings.turns(self.rounds),
                        lambda way, case, turn: bool(turn) and way in slow)  # fmt: skip
 
@@ -151,13 +140,8 @@ def _faster(case: Case, **least: float) -> tuple[Goal, ...]:
     return tuple(Goal(case.name, PACE, (HFX,), least=times, against=(labels[peer],)) for peer, times in least.items())
 
 
-TORCH, CT2, GENAI, INTEL = (
-    Way("torch", "fp32"),
-    Way("ctranslate2", "int8"),
-    Way("genai", "int8"),
-    Way("openvino", "int8"),
-)
-OPTIMUM, INSIDE = Way("optimum", "int8"), Way("hfx", "int8")
+TORCH, CT2, GENAI = Way("torch", "fp32"), Way("ctranslate2", "int8"), Way("genai", "int8")
+INTEL, OPTIMUM, INSIDE = Way("openvino", "int8"), Way("optimum", "int8"), Way("hfx", "int8")
 GPT2 = Served("distilgpt2", slots=128)
 BURST = Case(f"{SEED_BURST} at once", Open(arrivals="burst"), Texts(SENTENCE), SEED_BURST, SEED_BURST, new=SEED_TOKENS)
 RATE = Case("50/s for 3 s", Open(rate=SEED_RATE), Texts(SENTENCE), 150, seconds=SEED_SECONDS, new=SEED_TOKENS)

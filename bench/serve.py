@@ -25,7 +25,7 @@ from bench.figures import Figures, Goal, noted, take_turns
 from bench.peers import mlserver
 from bench.scenarios import mlserver_client
 from hfx.names import MAX_TOKENS, MIN_TOKENS, TEXT_INPUT
-from hfx.perf.load import Closed, Limits, Open, Plan, Request, RequestSet
+from hfx.perf.load import Closed, Limits, Open, Plan, Request, RequestSet, parse_lengths, synthetic
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
 from hfx.triton import EmbeddedServer
 
@@ -38,10 +38,6 @@ CALLERS = {1: 12, 8: 48, 32: 128, 128: 320}  # callers: requests of a turn
 COLUMNS = (
     "tokens/s", "requests/s", "requests/s to the last answer", "seconds", "p50 ms", "p99 ms", "first token p50 ms",
     "first token p99 ms", "pause p50 ms", "pause p99 ms", "processor us a token",
-)  # fmt: skip
-WORDS = (
-    "the", "garden", "of", "a", "friend", "was", "lovely", "and", "old", "house", "is", "quiet", "Anna", "went",
-    "to", "market", "with", "her", "dog", "when", "it", "rained", "they", "found", "bread", "near", "river",
 )  # fmt: skip
 Texts = tuple[tuple[str, int], ...]  # texts, each with the number of tokens of its answer
 
@@ -139,12 +135,10 @@ def open_inside(repository: str) -> Callable[[tuple[str, LoadCase]], Run]:
 
 
 def mixed(count: int) -> Texts:
-    """Requests with prompts of 4 to 100 words and answers of 16 to 64 tokens, the same at every call."""
+    """Requests with prompts of about 25 words and answers of 16 to 64 tokens, the same at every call."""
     chance = random.Random(0)
-    return tuple(
-        (" ".join(chance.choices(WORDS, k=round(4 * 25 ** chance.random()))), chance.randint(16, 64))
-        for _ in range(count)
-    )
+    prompts = synthetic(count, parse_lengths("lognormal:25,1.0,100")).items
+    return tuple((str(each.inputs[TEXT_INPUT][0]), chance.randint(16, 64)) for each in prompts)
 
 
 def through_triton(cases: list[LoadCase], turns: int, settings: Settings, figures: Figures) -> None:
@@ -175,10 +169,8 @@ def seed(settings: Settings, figures: Figures) -> None:
     through_triton(cases, 2, settings, figures)
     if settings.ways:
         return
-    with (
-        noted(figures, mlserver.LABEL),
-        mlserver_client(GPT2.checkpoint(settings.quick), [SENTENCE], SEED_TOKENS) as peer,
-    ):
+    checkpoint = GPT2.checkpoint(settings.quick)
+    with noted(figures, mlserver.LABEL), mlserver_client(checkpoint, [SENTENCE], SEED_TOKENS) as peer:
         for case in cases:
             figures.add(mlserver.LABEL, case.name, 0, **summary(peer.run((case.plan, case.requests), warm=False).value))
 

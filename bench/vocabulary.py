@@ -2,7 +2,7 @@
 
 Pieces are learned from English that every installation has, so that prose is cut about as published vocabularies cut
 it; the rows beyond them are words that no text is cut into. (A model with random weights writes any id, and an id
-without a text would give no message to time.) It must not know models.
+without a text would give no message to time.)
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
-
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 PIECES = 12_000  # learned at most; the more, the longer it takes
 SPACE = {"byte-bpe": "\u0120", "metaspace": "\u2581", "wordpiece": ""}  # how a piece says that a blank is before it
@@ -85,6 +83,8 @@ def corpus() -> tuple[str, ...]:
 
 
 def _byte_bpe(kind: Kind, size: int) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
     split = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pieces, merges = _learned(None, split, sorted(pre_tokenizers.ByteLevel.alphabet()))
     made = Tokenizer(models.BPE(_ids(kind, pieces, size), merges))
@@ -93,6 +93,8 @@ def _byte_bpe(kind: Kind, size: int) -> Any:
 
 
 def _metaspace(kind: Kind, size: int) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
     normal = normalizers.NFKC()
     words = pre_tokenizers.Metaspace(replacement=SPACE["metaspace"], prepend_scheme="always")
     # No piece is to hold a letter and a stop, so punctuation splits words while pieces are learned, but not later.
@@ -105,6 +107,8 @@ def _metaspace(kind: Kind, size: int) -> Any:
 
 def _wordpiece(kind: Kind, size: int) -> Any:
     """Every piece that was learned may begin a word or stand within one."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
     normal, split = normalizers.BertNormalizer(lowercase=kind.lower), pre_tokenizers.BertPreTokenizer()
     learned, _ = _learned(normal, split)
     pieces = [form for piece in learned for form in (piece, f"##{piece}")]
@@ -118,6 +122,8 @@ _ALGORITHMS = {"byte-bpe": _byte_bpe, "metaspace": _metaspace, "wordpiece": _wor
 
 def _learned(normalizer: Any, splitter: Any, alphabet: Sequence[str] = ()) -> tuple[list[str], list[Any]]:
     """The pieces of the corpus by byte-pair merges, shortest first, and the merges."""
+    from tokenizers import Tokenizer, models, trainers
+
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = splitter
     if normalizer is not None:
@@ -144,6 +150,8 @@ def _ids(kind: Kind, pieces: Sequence[str], size: int) -> dict[str, int]:
 
 def _template(kind: Kind, made: Any) -> Any:
     """The post-processor that puts the special tokens around a text or a pair, as the published tokenizers do."""
+    from tokenizers import processors
+
     if "cls_token" not in kind.roles:
         if "pad_token" not in kind.roles:
             return processors.ByteLevel(trim_offsets=False)  # GPT-2 adds nothing

@@ -123,8 +123,7 @@ class Way:
 
 def needed(peer: str) -> tuple[Packages, ...]:
     """The packages of a peer."""
-    found: tuple[Packages, ...] = importlib.import_module(PEERS[peer]).PACKAGES
-    return found
+    return tuple(importlib.import_module(PEERS[peer]).PACKAGES)
 
 
 def convert(peer: str, model: Model, folder: str, precision: str, variant: str) -> None:

@@ -50,7 +50,7 @@ module = types.ModuleType("torch.onnx.symbolic_opset14")
 module.__getattr__ = lambda name: None
 sys.modules[module.__name__] = module
 """
-NAME, LABEL = "model", "mlserver bf16"
+NAME, LABEL, PORTS = "model", "mlserver bf16", ("http_port", "grpc_port", "metrics_port")
 BATCH, PATIENCE = 128, 0.1  # requests of a batch at most, and seconds in which they are gathered
 START_SECONDS, LONGEST_SECONDS = 120.0, 3600
 COMMAND = "from mlserver.cli.main import main; main()"
@@ -73,7 +73,7 @@ def served(checkpoint: Path, new: int) -> Iterator[str]:
     with TemporaryDirectory(prefix="hfx-mlserver-") as name, ExitStack() as stack:
         folder = Path(name)
         _rewrite(checkpoint, folder / "checkpoint", new)
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         ports = [each.getsockname()[1] for each in sockets]
@@ -127,10 +127,9 @@ def _settings(folder: Path, ports: list[int]) -> None:
         "max_batch_time": PATIENCE,
         "parameters": {"extra": extra},
     }
-    named = dict(zip(("http_port", "grpc_port", "metrics_port"), ports, strict=True))
     (folder / NAME).mkdir()
     (folder / NAME / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
-    server = {"host": "127.0.0.1", "parallel_workers": 0, **named}
+    server = {"host": "127.0.0.1", "parallel_workers": 0, **dict(zip(PORTS, ports, strict=True))}
     (folder / "settings.json").write_text(json.dumps(server), encoding="utf-8")
 
 
