@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 
 from bench.peers import PEERS, needed
 from bench.peers.mlserver import MLSERVER
-from hfx.perf import cache
 
 PACKAGES = {**{name: needed(name) for name in PEERS if name != "hfx"}, "mlserver": (MLSERVER,)}
 
@@ -24,7 +24,7 @@ def main() -> None:
             if options.action == "install":
                 packages.fetch()
             elif options.action == "remove" and packages.folder:
-                cache.remove(packages.folder)
+                shutil.rmtree(packages.folder)
         state = "installed" if all(packages.folder for packages in PACKAGES[name]) else "not installed"
         print(f"{name:12} {state:14} {', '.join(packages.pins[0] for packages in PACKAGES[name])}")
 

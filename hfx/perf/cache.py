@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,12 +47,6 @@ def installed(name: str, pins: Sequence[str]) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def remove(folder: Path) -> None:
-    """Remove a folder of the cache, once no process builds it any more."""
-    with _locked(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def made(name: str, build: Callable[[Path], None]) -> Path:
     """The folder `name` of the cache, filled by `build` at the first call; it appears whole or not at all."""
     target = root() / name
@@ -76,21 +71,14 @@ def _folder_name(name: str, pins: Sequence[str]) -> str:
 def _install(name: str, pins: Sequence[str], folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
     try:
-        done = subprocess.run([*command, *pins], capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise _failure(name, pins, f"pip took longer than {INSTALL_SECONDS} s") from None
-    if done.returncode:
-        errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise _failure(name, pins, errors[-1] if errors else f"pip ended with code {done.returncode}")
-
-
-def _failure(name: str, pins: Sequence[str], reason: str) -> FetchFailed:
-    more = f" and {len(pins) - 1} more" if len(pins) > 1 else ""
-    return FetchFailed(
-        f"The packages of {name} ({pins[0]}{more}) can't be fetched: {reason.rstrip('.')}.",
-        f"pip must reach its index (`pip download {pins[0]}` tells more); or copy the folder "
-        f"{root() / _folder_name(name, pins)} from a machine that has it.",
-    )
+        subprocess.run([*command, *pins], capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True)
+    except subprocess.SubprocessError as error:
+        errors = re.findall(r"^ERROR: (.*?)\.?$", getattr(error, "stderr", None) or "", re.MULTILINE)
+        raise FetchFailed(
+            f"The packages of {name} ({', '.join(pins)}) can't be fetched: {errors[-1] if errors else error}.",
+            f"pip must reach its index (`pip download {pins[0]}` tells more); or copy the folder "
+            f"{root() / _folder_name(name, pins)} from a machine that has it.",
+        ) from None
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def test_packages_that_can_not_be_had(offline: None, folder: Path) -> None:
     pins = ("no-such-package-of-hfx==1.0", "another==2.0")
     with pytest.raises(FetchFailed) as failure:
         cache.packages("thing", pins)
-    assert "no-such-package-of-hfx==1.0 and 1 more" in failure.value.message
+    assert "no-such-package-of-hfx==1.0, another==2.0" in failure.value.message
     assert str(folder) in failure.value.fix
     assert cache.installed("thing", pins) is None
 
@@ -69,5 +69,3 @@ def test_what_is_there_is_not_fetched_again(offline: None, folder: Path) -> None
     kept = folder / "thing-thing-1.0"
     kept.mkdir(parents=True)
     assert cache.packages("thing", ("thing==1.0",)) == cache.installed("thing", ("thing==1.0",)) == kept
-    cache.remove(kept)
-    assert cache.installed("thing", ("thing==1.0",)) is None

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hfx.errors import ServerError, UsageError
@@ -36,7 +36,8 @@ class Program:
     @property
     def environment(self) -> Mapping[str, str]:
         """What it is run with."""
-        return {**os.environ, **_environment(self.libraries)}
+        searched = [str(self.libraries or ""), os.environ.get("LD_LIBRARY_PATH", "")]
+        return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, searched))}
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,9 @@ def tools() -> tuple[Tool, ...]:
 
 def find() -> Program:
     """The perf_analyzer that was fetched, or the one on PATH. Raises UsageError that says how to get it."""
-    folder = cache.installed(NAME, PINS)
-    if folder is not None:
-        return _fetched(folder)
-    on_path = shutil.which(NAME)
-    if on_path is not None:
+    if folder := cache.installed(NAME, PINS):
+        return _checked(folder / "bin" / NAME, _libraries())
+    if on_path := shutil.which(NAME):
         return _checked(Path(on_path), None)
     raise UsageError("perf_analyzer is not here: neither fetched nor on PATH.", FETCH)
 
@@ -75,39 +74,37 @@ def fetch() -> Program:
 
     The folder appears whole or not at all, even with several processes at a time.
     """
-    return _fetched(cache.packages(NAME, PINS, lambda folder: (folder / "bin" / NAME).chmod(0o755)))
-
-
-def _fetched(folder: Path) -> Program:
+    folder = cache.packages(NAME, PINS, lambda folder: (folder / "bin" / NAME).chmod(0o755))
     return _checked(folder / "bin" / NAME, _libraries())
 
 
 def _libraries() -> Path | None:
     """Copies of the libraries that the binary misses, from this environment's wheel of Triton; None without it."""
-    kept = cache.root() / LIBRARIES_FOLDER
-    if kept.is_dir():
-        return kept
-    try:
-        from hfx.triton.wheel import find_wheel
-
-        source = find_wheel().site_packages / "nvidia_pytriton.libs"
-    except ServerError:
-        return None  # what the system has must do
 
     def copy(folder: Path) -> None:
+        from hfx.triton.wheel import find_wheel
+
         for name, pattern in LIBRARIES.items():
-            for library in source.glob(pattern):
+            for library in (find_wheel().site_packages / "nvidia_pytriton.libs").glob(pattern):
                 shutil.copyfile(library, folder / name)
 
-    return cache.made(LIBRARIES_FOLDER, copy)
+    try:
+        return cache.made(LIBRARIES_FOLDER, copy)
+    except ServerError:
+        return None  # what the system has must do
 
 
 def _checked(path: Path, libraries: Path | None) -> Program:
     """The program with its version. Raises UsageError where it does not run."""
-    environment = {**os.environ, **_environment(libraries)}
+    program = Program(path, "", libraries)
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False, env=environment
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=VERSION_SECONDS,
+            check=False,
+            env=program.environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{path} does not run: {error}.", FETCH) from error
@@ -116,20 +113,13 @@ def _checked(path: Path, libraries: Path | None) -> Program:
         reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
         fix = "Its libraries come with: pip install 'hfx[embedded]'" if "shared librar" in reason else FETCH
         raise UsageError(f"{path} does not run: {reason}.", fix)
-    return Program(path, version, libraries)
+    return replace(program, version=version)
 
 
 def parse_version(text: str) -> str:
     """From `Perf Analyzer Version 2.51.0 (commit unknown)`; empty for anything else."""
     words = text.split()
     return words[words.index("Version") + 1] if "Version" in words[:-1] else ""
-
-
-def _environment(libraries: Path | None) -> dict[str, str]:
-    if libraries is None:
-        return {}
-    others = os.environ.get("LD_LIBRARY_PATH")
-    return {"LD_LIBRARY_PATH": os.pathsep.join([str(libraries), *([others] if others else [])])}
 
 
 def _perf_analyzer() -> Tool:
