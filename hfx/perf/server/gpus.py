@@ -13,7 +13,7 @@ from statistics import fmean
 from hfx.perf.results.schema import Gpu
 
 QUERY = ("--query-gpu=name,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 10.0  # nvidia-smi may have to wake the driver
 COLUMNS = 3
 MIB = 1 << 20
 

@@ -34,7 +34,6 @@ class Counts:
     """What a model has done since it was loaded; times are nanoseconds of all requests together."""
 
     requests: int = 0
-    failed: int = 0
     rows: int = 0
     executions: int = 0
     queue: int = 0
@@ -151,7 +150,6 @@ def _counts(model: Any) -> Counts:
     times = model.inference_stats
     return Counts(
         requests=times.success.count,
-        failed=times.fail.count,
         rows=model.inference_count,
         executions=model.execution_count,
         queue=times.queue.ns,
