@@ -194,7 +194,7 @@ def cases() -> Result:
         for words in (16, 128):
             for label, speed in (("fp32", 1.0), ("int8", 3.4)):
                 rate = 4000 / words * speed * random.Random(f"{turn} {words} {label}").uniform(0.95, 1.05)
-                load = Load("batch", concurrency=8, data=f"8 texts of {words} words", case=f"{words} words")
+                load = Load("closed", concurrency=8, data=f"8 texts of {words} words", case=f"{words} words")
                 latency = times(8e3 / rate, words + turn, 10, 0.03)
                 subject = Subject(label, "sentiment", "builtin", "text-classification", "cpu", label)
                 runs.append(Run(subject, load, BEGAN, 80 / rate, Requests(80, 80), rate, latency, round=turn))

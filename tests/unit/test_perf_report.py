@@ -118,13 +118,6 @@ def test_ratios_are_of_the_same_round_and_load() -> None:
     assert ratio_of(found[0], found, "cpu", FIGURES["throughput"]) is None
 
 
-def test_callers_are_held_against_a_batch_of_as_many_rows() -> None:
-    batch, ours = (replace(perf_samples.run(label, 8, rate, 1)) for label, rate in (("torch", 40.0), ("hfx", 80.0)))
-    batch, ours = replace(batch, load=Load("batch", concurrency=8)), replace(ours, load=Load("closed", concurrency=8))
-    table = comparison_tables(replace(perf_samples.devices(), runs=(batch, ours), base="torch"))[0]
-    assert column(table, "requests/s / torch") == ["–", "2.00×"]
-
-
 def test_what_was_not_run_is_said_and_has_no_number() -> None:
     tables = comparison_tables(perf_samples.one_device())
     assert "gpu was not run: this machine has no GPU." in tables[-1].notes

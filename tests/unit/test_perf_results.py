@@ -157,7 +157,6 @@ def test_ratios_are_taken_round_by_round() -> None:
     [
         (Load("closed", 1), "1 caller"),
         (Load("closed", 8), "8 callers"),
-        (Load("batch", 32), "32 rows"),
         (Load("open", rate=50.0, arrivals="poisson"), "50/s poisson"),
         (Load("open", arrivals="burst"), "burst"),
         (Load("closed", 8, case="128 tokens"), "128 tokens, 8 callers"),

@@ -17,7 +17,7 @@ import altair as alt
 from hfx.perf.report import trials as tuning
 from hfx.perf.report.figures import FIGURES, Figure, main
 from hfx.perf.report.numbers import number, ratio
-from hfx.perf.report.tables import PHASES, by_load, load_key, name_of, ratio_of, steps
+from hfx.perf.report.tables import PHASES, by_load, name_of, ratio_of, steps
 from hfx.perf.results import Group, Load, Result, cumulative, groups, merged
 
 LIGHT = {
@@ -36,7 +36,7 @@ MAX_BARS, MAX_LINES, MAX_STEPS = 24, 6, 4
 MIN_REQUESTS = 10  # of a distribution that is worth a line
 PERCENTILES = ("p50", "p99")
 KINDS = ("chosen", "before", "best", "beaten", "misses", "stopped early")
-AXES = {"closed": "callers", "open": "requests/s offered", "batch": "rows a batch"}
+AXES = {"closed": "callers", "open": "requests/s offered"}
 LINES = alt.Axis(grid=True, tickCount=6)
 CLIP_ID = re.compile(r'(?<=[" #])(clip|gradient_)(\d+)')
 
@@ -196,12 +196,7 @@ def latency_cdf(result: Result) -> Chart | None:
 def time_in_steps(result: Result) -> Chart | None:
     """Queue, input, infer and output of each model that a request passes, one bar a model."""
     rows = [
-        {
-            "bar": f"{name}: {step.model}",
-            "text": f"{name}: {step.model}",
-            "phase": phase,
-            "ms": getattr(step, phase),
-        }
+        dict.fromkeys(("bar", "text"), f"{name}: {step.model}") | {"phase": phase, "ms": getattr(step, phase)}
         for name, group in _representative(result, MAX_STEPS)
         for step in steps(group.runs)
         for phase in PHASES
@@ -230,9 +225,9 @@ def _compared(result: Result) -> list[Group]:
 def _representative(result: Result, most: int) -> list[tuple[str, Group]]:
     """What a chart of single groups can hold, by name: variants under the heaviest load of most, or loads of one."""
     if several := _compared(result):
-        keys = [load_key(group.load) for group in several]
-        common = [key for key in dict.fromkeys(keys) if keys.count(key) == max(map(keys.count, keys))]
-        return [(name_of(group), group) for group in several if load_key(group.load) == common[-1]][:most]
+        loads = [group.load.label for group in several]
+        common = [load for load in dict.fromkeys(loads) if loads.count(load) == max(map(loads.count, loads))]
+        return [(name_of(group), group) for group in several if group.load.label == common[-1]][:most]
     found = [] if result.kind == "tune" else groups(result.runs)
     last = len(found) - 1
     picked = found if len(found) <= most else [found[round(index * last / (most - 1))] for index in range(most)]
@@ -248,7 +243,7 @@ def _sweep(result: Result, kind: str) -> list[tuple[Group, dict[str, Any]]]:
             series.setdefault(name, []).append(group)
     swept = {name: found for name, found in series.items() if len(found) > 1}
     kinds = {group.load.kind for found in swept.values() for group in found}
-    axis = AXES[kinds.pop()] if len(kinds) == 1 else "callers or rows at once"
+    axis = AXES[kinds.pop()] if len(kinds) == 1 else "callers or requests/s offered"
     points = []
     for name, found in swept.items():
         for order, group in enumerate(sorted(found, key=lambda group: _amount(group.load))):
@@ -262,7 +257,7 @@ def _sweep(result: Result, kind: str) -> list[tuple[Group, dict[str, Any]]]:
 
 
 def _amount(load: Load) -> float:
-    """The load as a number on an axis: callers, requests a second or rows; 0 for one without."""
+    """The load as a number on an axis: callers, or requests a second; 0 for one without."""
     return float((load.rate if load.kind == "open" else load.concurrency) or 0)
 
 

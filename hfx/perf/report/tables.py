@@ -24,7 +24,7 @@ from hfx.perf.report.numbers import (
     size,
     spread,
 )
-from hfx.perf.results import Group, Load, Machine, Result, Run, Spread, Step, groups, ratios
+from hfx.perf.results import Group, Machine, Result, Run, Spread, Step, groups, ratios
 
 NUMBER = re.compile(r"[0-9.,]+")
 BUSY = 0.5  # load average a core at the start, above which other work was going on
@@ -172,22 +172,15 @@ def name_of(group: Group) -> str:
     return name if subject.tool == "builtin" else f"{name} by {subject.tool}"
 
 
-def load_key(load: Load) -> tuple[str, str, float | None]:
-    """What makes loads equal between variants: c callers are held against batches of c rows."""
-    if load.rate is None and load.concurrency is not None:
-        return load.case, "", load.concurrency
-    return load.case, f"{load.kind} {load.arrivals}", load.rate
-
-
 def by_load(found: Sequence[Group]) -> list[Group]:
     """`found` so that those of one load stand together, in order of first appearance."""
-    loads = list(dict.fromkeys(load_key(group.load) for group in found))
-    return sorted(found, key=lambda group: loads.index(load_key(group.load)))
+    loads = list(dict.fromkeys(group.load.label for group in found))
+    return sorted(found, key=lambda group: loads.index(group.load.label))
 
 
 def base_of(group: Group, found: Sequence[Group], base: str) -> Group | None:
     """The base's group under the same load, of the same model where there are several."""
-    same = [each for each in found if each.subject.label == base and load_key(each.load) == load_key(group.load)]
+    same = [each for each in found if each.subject.label == base and each.load.label == group.load.label]
     own = [each for each in same if each.subject.model == group.subject.model]
     return next(iter(own or same), None)
 

@@ -52,12 +52,12 @@ class Subject:
 
 @dataclass(frozen=True, config=STRICT)
 class Load:
-    """What was sent: by `concurrency` callers that wait (closed), `rate` a second (open), `concurrency` rows (batch).
+    """What was sent: by `concurrency` callers that wait (closed), or `rate` a second (open).
 
     `data` says in words what the requests were; `limit` how long it took at most ("200 requests", "10 s").
     """
 
-    kind: Literal["closed", "open", "batch"]
+    kind: Literal["closed", "open"]
     concurrency: int | None = None
     rate: float | None = None
     arrivals: str = ""
@@ -71,8 +71,7 @@ class Load:
         if self.kind == "open":
             words = f"{round(self.rate, 2):g}/s {self.arrivals}".strip() if self.rate else self.arrivals
         else:
-            noun = "caller" if self.kind == "closed" else "row"
-            words = f"{self.concurrency} {noun}{'s' if self.concurrency != 1 else ''}"
+            words = f"{self.concurrency} caller{'s' if self.concurrency != 1 else ''}"
         return f"{self.case}, {words}" if self.case else words
 
 
