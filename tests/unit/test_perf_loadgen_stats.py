@@ -10,10 +10,10 @@ import pytest
 
 from hfx.errors import UsageError
 from hfx.perf.load import Closed, Limits, Open, Plan, Slo
+from hfx.perf.loadgen.driver import Windows
 from hfx.perf.loadgen.generate import check
 from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, percentile
 from hfx.perf.loadgen.stats import run_of, saturation
-from hfx.perf.loadgen.windows import Windows
 from hfx.perf.results import Run, Subject
 
 DIGITS = 1e-3  # of the histogram, relative

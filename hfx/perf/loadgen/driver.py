@@ -7,6 +7,7 @@ could be sent. Knows no protocol.
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from array import array
 from collections import deque
@@ -16,7 +17,6 @@ from typing import Any, Protocol
 from hfx.errors import ServerUnreachable
 from hfx.perf.load.plans import Closed, Limits, Open, Plan
 from hfx.perf.loadgen.log import Phase, Progress, RequestLog, RequestRecord, percentile, timestamp
-from hfx.perf.loadgen.windows import Windows
 
 REPORT_SECONDS = 0.25
 SHOWN_SECONDS = 1.0  # that a Progress is about
@@ -26,6 +26,8 @@ MIN_BROKEN = 3
 BACK_OFF_SECONDS = 0.1  # of a caller whose connection broke
 MAX_SLEEP = 0.1  # between two looks at whether the load is over
 ROUNDING = 1e-6  # seconds: 50 a second for 3 seconds are 150 requests
+NEEDED = 3  # windows that agree
+FEWEST_ANSWERS = 10  # of a window: fewer would be luck
 UNREACHABLE = ServerUnreachable.__name__
 
 
@@ -241,3 +243,48 @@ def _windows(plan: Plan, limits: Limits) -> Windows | None:
     if limits.stable is None:
         return None
     return Windows(limits.window, plan.callers if isinstance(plan, Closed) else 1, limits.stable)
+
+
+class Windows:
+    """Windows of at least `seconds` and as many answers as there are callers; `stable` once the last ones agree.
+
+    The criterion is perf_analyzer's: three windows in a row within so many per cent, by throughput and median latency.
+    """
+
+    def __init__(self, seconds: float, callers: int, per_cent: float) -> None:
+        self._seconds = seconds
+        self._fewest = max(FEWEST_ANSWERS, callers)
+        self._factor = 1 + per_cent / 100
+        self._done: list[tuple[float, float, float]] = []  # begin, requests a second, median seconds
+        self._begin = 0.0
+        self._latencies: list[float] = []
+
+    @property
+    def stable(self) -> bool:
+        """Whether the last windows agree."""
+        last = self._done[-NEEDED:]
+        if len(last) < NEEDED:
+            return False
+        rates, times = [rate for _, rate, _ in last], [latency for _, _, latency in last]
+        return max(rates) <= self._factor * min(rates) and max(times) <= self._factor * min(times)
+
+    @property
+    def begin(self) -> float:
+        """When the first of the last windows began."""
+        return self._done[-NEEDED][0]
+
+    def start(self, now: float) -> None:
+        """The first window begins."""
+        self._begin = now
+
+    def add(self, latency: float) -> None:
+        """A request succeeded."""
+        self._latencies.append(latency)
+
+    def tick(self, now: float) -> None:
+        """End the window where it is long enough."""
+        seconds, count = now - self._begin, len(self._latencies)
+        if seconds < self._seconds or count < self._fewest:
+            return
+        self._done.append((self._begin, count / seconds, statistics.median(self._latencies)))
+        self._begin, self._latencies = now, []
