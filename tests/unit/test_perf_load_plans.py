@@ -181,7 +181,7 @@ def test_a_file_of_times_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="can't be read"):
         parse_trace(tmp_path / "none.csv")
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="NUL"):
+    with pytest.raises(UsageError, match="can't be read"):
         parse_trace(tmp_path / "bytes.csv")
 
 

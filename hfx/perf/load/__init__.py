@@ -10,12 +10,11 @@ from hfx.perf.load.parsing import (
 )
 from hfx.perf.load.plans import Arrivals, Closed, Limits, Open, Plan
 from hfx.perf.load.requests import Request, RequestSet, Scalar, from_file, parse_columns, text_tensors
-from hfx.perf.load.slo import Bound, Slo
+from hfx.perf.load.slo import Slo
 from hfx.perf.load.synthetic import Lengths, parse_lengths, synthetic
 
 __all__ = [
     "Arrivals",
-    "Bound",
     "Closed",
     "Lengths",
     "Limits",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, get_args
 
 from hfx.errors import UsageError
 from hfx.perf.load.plans import MOST_CALLERS, Arrivals, Open
-from hfx.rows import Place, RowError, lines
+from hfx.rows import Place, RowError
 
 Number = TypeVar("Number", int, float)
 MOST_STEPS = 1000
@@ -77,15 +76,19 @@ def parse_trace(path: Path) -> tuple[float, ...]:
     A line `gap`, or such a column, makes the numbers the seconds since the request before. Empty lines and lines that
     begin with `#` are skipped. Raises UsageError with the line that is wrong.
     """
-    numbered = [(line, row) for line, row in _cells(path) if row and not row[0].startswith("#")]
+    rows = _cells(path)
     column, is_gap = 0, False
-    if numbered and not _is_number(numbered[0][1][0]):
-        (_, header), *numbered = numbered
-        column, is_gap = _column(path, [name.strip().lower() for name in header])
-    values = [_value(path, line, row, column) for line, row in numbered]
-    times = list(itertools.accumulate(values)) if is_gap else values
-    for (line, _), earlier, later in zip(numbered[1:], times, times[1:], strict=False):
-        if later < earlier:
+    if rows and _number(rows[0][1][0]) is None:
+        (_, header), *rows = rows
+        column, is_gap = _column(path, [name.lower() for name in header])
+    times: list[float] = []
+    for line, row in rows:
+        cell = row[column] if column < len(row) else ""
+        if (value := _number(cell)) is None:
+            raise RowError(path, f"{cell!r} is no time.", "Give a number of seconds.", Place(line, line))
+        last = times[-1] if times else value
+        times.append((last + value if times else 0.0) if is_gap else value)
+        if times[-1] < last and len(times) > 1:
             fix = f"Sort them, or head them {GAP!r} for gaps."
             raise RowError(path, "the times go back.", fix, Place(line, line))
     if not times:
@@ -104,25 +107,17 @@ def _several(text: str, number: Callable[[str], Number], what: str) -> tuple[Num
 
 
 def _part(text: str, number: Callable[[str], Number]) -> list[Number]:
-    if ":" not in text:
-        return [number(text)]
-    first, last, step = text.split(":")
-    grow: Callable[[Number], Number]
-    if step.endswith("x"):
-        factor = number(step[:-1])
-        grow, grows = (lambda value: value * factor), factor > 1
-    else:
-        by = number(step)
-        grow, grows = (lambda value: value + by), by > 0
-    value, end = number(first), number(last)
-    if not grows or not 0 < value <= end < math.inf:
-        raise ValueError(text)
-    found = []
-    while value <= end:
+    first, *rest = text.split(":")
+    if not rest:
+        return [number(first)]
+    last, step = rest
+    value, end, by = number(first), number(last), number(step.removesuffix("x"))
+    found: list[Number] = []
+    while value <= end and len(found) <= MOST_STEPS:
         found.append(value)
-        value = grow(value)
-        if len(found) > MOST_STEPS:
-            raise ValueError(text)
+        value = value * by if step.endswith("x") else value + by
+    if not 0 < len(found) <= MOST_STEPS:  # steps that do not grow never end
+        raise ValueError(text)
     return found
 
 
@@ -136,15 +131,14 @@ def _is_digits(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
-def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _cells(path: Path) -> list[tuple[int, list[str]]]:
+    """The cells of each line with its number, from 1."""
     try:
-        with path.open("rb") as file:
-            for line in lines(file):
-                if isinstance(line.text, UsageError):
-                    raise RowError(path, line.text.message, line.text.fix, Place(line.number, line.number))
-                yield line.number, next(csv.reader([line.text.strip()]), [])
-    except OSError as error:
-        raise RowError(path, f"it can't be read: {error.strerror}.", "Give a file of times.") from error
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RowError(path, f"it can't be read: {error}.", "Give a file of times.") from error
+    rows = [[cell.strip() for cell in next(csv.reader([line.strip()]), [])] for line in lines]
+    return [(number, row) for number, row in enumerate(rows, 1) if row and not row[0].startswith("#")]
 
 
 def _column(path: Path, header: list[str]) -> tuple[int, bool]:
@@ -154,20 +148,9 @@ def _column(path: Path, header: list[str]) -> tuple[int, bool]:
     raise RowError(path, f"it has no column {TIME} or {GAP}, but {', '.join(header)}.", "Head the times so.")
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float | None:
     try:
-        float(text)
+        value = float(text)
     except ValueError:
-        return False
-    return True
-
-
-def _value(path: Path, line: int, row: list[str], column: int) -> float:
-    try:
-        value = float(row[column])
-    except (ValueError, IndexError):
-        value = math.nan
-    if not -math.inf < value < math.inf:
-        shown = row[column] if column < len(row) else ""
-        raise RowError(path, f"{shown!r} is no time.", "Give a number of seconds.", Place(line, line))
-    return value
+        return None
+    return value if math.isfinite(value) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,41 +18,28 @@ FIX = f"Bind {', '.join(NAMES)}, e.g. 'ttft<200ms,tpot<50ms,latency<2s'."
 
 
 @dataclass(frozen=True)
-class Bound:
-    """A time (one of NAMES) that must stay below so many seconds."""
-
-    name: str
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Slo:
-    """All bounds hold for a good request; `text` is how they were written."""
+    """Times (of NAMES) that a good request keeps below so many seconds; `text` is how they were written."""
 
     text: str
-    bounds: tuple[Bound, ...]
+    bounds: Mapping[str, float]
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """`ttft<200ms,tpot<50ms,latency<2s`, in us, ms or s. Raises UsageError."""
-        found: dict[str, Bound] = {}
+        found: dict[str, float] = {}
         for part in text.split(","):
             match = PATTERN.fullmatch(part)
             if match is None or match[1] not in NAMES:
                 raise UsageError(f"The SLO has a part {part.strip()!r} that can't be read.", FIX)
             if match[1] in found:
                 raise UsageError(f"The SLO binds {match[1]} twice.", FIX)
-            found[match[1]] = Bound(match[1], parse_seconds(match[2], f"SLO's {match[1]}", unit=""))
-        return cls(text.replace(" ", ""), tuple(found.values()))
-
-    @property
-    def needs_stream(self) -> bool:
-        """Whether a bound is on the times of tokens, which only a stream shows."""
-        return any(bound.name in OF_STREAMS for bound in self.bounds)
+            found[match[1]] = parse_seconds(match[2], f"SLO's {match[1]}", unit="")
+        return cls(text.replace(" ", ""), found)
 
     def check(self, stream: bool) -> None:
         """Raise UsageError for a bound on tokens' times where answers come whole."""
-        if self.needs_stream and not stream:
+        if not stream and not OF_STREAMS.isdisjoint(self.bounds):
             raise UsageError(
                 f"The SLO {self.text!r} binds times of tokens, but answers come whole here.",
                 "Ask a generator with streaming, or bind latency alone.",
@@ -64,4 +52,4 @@ class Slo:
         on average: a text of one token has none to keep.
         """
         times = {"latency": latency, "ttft": ttft, "tpot": 0.0 if math.isnan(tpot) and not math.isnan(ttft) else tpot}
-        return all(times[bound.name] < bound.seconds for bound in self.bounds)
+        return all(times[name] < seconds for name, seconds in self.bounds.items())

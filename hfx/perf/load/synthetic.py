@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -123,10 +124,7 @@ def _of_tokens(count: int, tokens: Callable[[str], int], chance: random.Random) 
     while tokens(" ".join(drawn)) < count and len(drawn) < MOST_WORDS:
         drawn += chance.choices(WORDS, k=len(drawn))
     # The most words that do not exceed it: the count rises with every word.
-    least, most = 0, len(drawn)
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if tokens(" ".join(drawn[:middle])) <= count else (least, middle - 1)
+    least = bisect.bisect_right(range(1, len(drawn) + 1), count, key=lambda words: tokens(" ".join(drawn[:words])))
     text = " ".join(drawn[:least])
     for _ in range(MOST_FILLERS):  # a word of several tokens would overshoot: single letters fill up
         if tokens(text) >= count:
