@@ -21,7 +21,7 @@ from hfx.errors import HfxError, LoadFailed, UsageError
 from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.loadgen.generate import completed, counts_tokens
 from hfx.perf.loadgen.log import Piece, Progress, RequestLog, RequestRecord
-from hfx.perf.tools.process import ToolProcess, follow
+from hfx.perf.tools.process import Course, ToolProcess
 from hfx.perf.tools.recorded import due_times, log_of
 
 if TYPE_CHECKING:
@@ -70,15 +70,16 @@ def run_locust(
         records.touch()
         words = (*command(target, users, limits, stream, folder, reports), *spec.arguments)
         with ToolProcess(words, folder / "output.txt") as process:
-            followed = follow(process, lambda: records.read_bytes().count(b"\n"), plan, limits, times, watch, stop)
-            if followed.ended:
+            course = Course(process, lambda: records.read_bytes().count(b"\n"), plan, limits, times)
+            course.follow(watch, stop)
+            if course.ended:
                 raise failure(process.text)
             process.interrupt(limits.timeout + END_SECONDS)
         recorded = read_records(records)
     if not recorded:
         raise LoadFailed(f"locust got no answer from {target.model}.", f"Try one alone: hfx infer {target.model} TEXT")
     notes = () if reports is None else (f"locust's own reports: {reports}",)
-    log = RequestLog(stream, counts_tokens(model), interrupted=followed.interrupted, cores=followed.cores, notes=notes)
+    log = RequestLog(stream, counts_tokens(model), interrupted=course.interrupted, cores=course.cores, notes=notes)
     return log_of(recorded, limits, log, lambda piece: Piece(*piece))
 
 

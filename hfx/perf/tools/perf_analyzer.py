@@ -25,7 +25,7 @@ from hfx.perf.loadgen.generate import completed, counts_tokens
 from hfx.perf.loadgen.log import Progress, RequestLog, RequestRecord
 from hfx.perf.server.statistics import Counts, Statistics
 from hfx.perf.tools import install
-from hfx.perf.tools.process import ToolProcess, follow
+from hfx.perf.tools.process import Course, ToolProcess
 from hfx.perf.tools.recorded import callers_of, due_times, log_of, piece_of
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def run_perf_analyzer(
         words = (*command(target, model.name, plan, limits, stream, folder), *spec.arguments)
         before = _answers(statistics, model.name)
         with ToolProcess((str(program.path), *words), folder / "output.txt", program.environment) as process:
-            answered = lambda: _answers(statistics, model.name) - before  # noqa: E731
-            followed = follow(process, answered, plan, limits, times, watch, stop, FAILED)
+            course = Course(process, lambda: _answers(statistics, model.name) - before, plan, limits, times)
+            course.follow(watch, stop, FAILED)
             process.interrupt(limits.timeout, lambda: _is_whole(record))
             if not _is_whole(record):
                 raise failure(process.text)
@@ -94,8 +94,8 @@ def run_perf_analyzer(
             f"perf_analyzer got no answer from {model.name} within {limits.timeout:g} s.",
             f"Try one alone: hfx infer {target.model} TEXT",
         )
-    log = RequestLog(stream, counts_tokens(model), interrupted=followed.interrupted, cores=followed.cores)
-    log.single_core, log.stable = False, None if limits.stable is None else followed.ended
+    log = RequestLog(stream, counts_tokens(model), interrupted=course.interrupted, cores=course.cores)
+    log.single_core, log.stable = False, None if limits.stable is None else course.ended
     return log_of(recorded, limits, log, piece_of)
 
 

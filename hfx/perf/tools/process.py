@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -81,52 +80,14 @@ class ToolProcess:
         self._process.communicate()
 
 
-@dataclass(frozen=True)
-class Followed:
-    """How a run went: cores that the tool kept busy after the warm-up, and whether Ctrl-C or the tool ended it."""
+class Course:
+    """How far a tool's run has come: `cores` that it kept busy after the warm-up, whether Ctrl-C or the tool ended it.
 
-    cores: float
-    interrupted: bool = False
-    ended: bool = False
-
-
-def follow(
-    process: ToolProcess,
-    answered: Callable[[], int],
-    plan: Plan,
-    limits: Limits,
-    times: Sequence[float],
-    watch: Callable[[Progress], None] | None,
-    stop: Event | None,
-    fatal: str = "",
-) -> Followed:
-    """Until all is `answered`, `stop` is set, the process ends or prints `fatal`, or no answer comes any more.
-
-    `times` are those of an open plan.
+    `answered` counts its answers so far; `times` are those of an open plan.
     """
-    course = _Course(process, answered, plan, limits, times)
-    while process.alive:
-        progress = course.look()
-        if watch is not None:
-            watch(progress)
-        if stop is not None and stop.is_set():
-            return Followed(course.cores, interrupted=True)
-        if course.is_over or course.is_stuck or (fatal and fatal in process.text):
-            return Followed(course.cores)
-        time.sleep(POLL_SECONDS)
-    return Followed(course.cores, ended=True)
-
-
-class _Course:
-    """How far a run has come."""
 
     def __init__(
-        self,
-        process: ToolProcess,
-        answered: Callable[[], int],
-        plan: Plan,
-        limits: Limits,
-        times: Sequence[float],
+        self, process: ToolProcess, answered: Callable[[], int], plan: Plan, limits: Limits, times: Sequence[float] = ()
     ) -> None:
         self._process, self._answered, self._limits, self._times = process, answered, limits, times
         self._callers = plan.callers if isinstance(plan, Closed) else 0
@@ -136,56 +97,65 @@ class _Course:
         self._recent: deque[tuple[float, int]] = deque()
         self._done = 0
         self.cores = 0.0
+        self.interrupted = self.ended = False
 
-    def look(self) -> Progress:
-        """What is known now."""
-        now, done, used = time.monotonic(), self._answered(), self._process.processor_seconds
+    def follow(self, watch: Callable[[Progress], None] | None, stop: Event | None, fatal: str = "") -> None:
+        """Until all is answered, `stop` is set, the process ends or prints `fatal`, or no answer comes any more."""
+        while self._process.alive:
+            progress = self._look(time.monotonic())
+            if watch is not None:
+                watch(progress)
+            self.interrupted = stop is not None and stop.is_set()
+            if self.interrupted or self._is_over or self._is_stuck or (fatal and fatal in self._process.text):
+                return
+            time.sleep(POLL_SECONDS)
+        self.ended = True
+
+    def _look(self, now: float) -> Progress:
+        limits, done, used = self._limits, self._answered(), self._process.processor_seconds
         if done != self._done:
-            self._done, self._moved = done, now
-            self._first = self._first or now
+            self._done, self._moved, self._first = done, now, self._first or now
         self._recent.append((now, done))
         while self._recent[0][0] < now - SHOWN_SECONDS:
             self._recent.popleft()
-        if self._warm is None and self._is_warm(now):
+        is_warm = self._first is not None and now - self._first >= limits.warmup_seconds
+        if self._warm is None and is_warm and done >= limits.warmup_requests:
             self._warm = (now, done, used)
         if self._warm is not None and used and now > self._warm[0]:
             self.cores = (used - self._warm[2]) / (now - self._warm[0])
         return self._progress(now)
 
     @property
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether all has been answered that was ordered."""
-        if self._times:
-            return self._done >= len(self._times)
-        if self._warm is None:
-            return False
+        if self._times or self._warm is None:
+            return bool(self._times) and self._done >= len(self._times)
         since, before, _ = self._warm
-        limits, seconds = self._limits, self._limits.most_seconds
-        if limits.requests is not None and self._done - before >= limits.requests + self._callers:
+        requests, seconds = self._limits.requests, self._limits.most_seconds
+        if requests is not None and self._done - before >= requests + self._callers:
             return True
         return seconds is not None and time.monotonic() - since >= seconds + AFTER_SECONDS
 
     @property
-    def is_stuck(self) -> bool:
+    def _is_stuck(self) -> bool:
         """Whether nothing has come for longer than any request may take."""
         pause = max((later - earlier for earlier, later in itertools.pairwise(self._times)), default=0.0)
         patience = self._limits.timeout + (START_SECONDS if self._first is None else pause)
         return time.monotonic() - self._moved > patience
 
-    def _is_warm(self, now: float) -> bool:
-        limits = self._limits
-        if self._first is None or self._done < limits.warmup_requests:
-            return False
-        return now - self._first >= limits.warmup_seconds
-
     def _progress(self, now: float) -> Progress:
         warms_up = bool(self._limits.warmup_requests or self._limits.warmup_seconds)
-        phase = "warmup" if warms_up and self._warm is None else "counted"
         (first, least), (last, most) = self._recent[0], self._recent[-1]
-        rate = (most - least) / (last - first) if last > first else 0.0
         counted = self._done - (self._warm[1] if self._warm else 0)
-        elapsed = now - (self._first or now)
-        return Progress(phase, elapsed, counted + self._callers, counted, 0, self._callers, rate)  # type: ignore[arg-type]
+        return Progress(
+            phase="warmup" if warms_up and self._warm is None else "counted",
+            elapsed=now - (self._first or now),
+            sent=counted + self._callers,
+            succeeded=counted,
+            failed=0,
+            in_flight=self._callers,
+            throughput=(most - least) / (last - first) if last > first else 0.0,
+        )
 
 
 def _killed_with(parent: int) -> Callable[[], None]:
