@@ -12,8 +12,8 @@ import json
 import multiprocessing
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 from tests import zoo
@@ -31,23 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not names:
         print("name something to build, or give --all", file=sys.stderr)
         return 2
+    # Other processes can't import the functions of a module that runs as __main__: they call those of zoo.
     with ProcessPoolExecutor(JOBS, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return _folders(names, pool.map(_made, names, [options.make] * len(names)), options.output)
+        return _folders({name: pool.submit(options.make, name) for name in names}, options.output)
 
 
-def _made(name: str, make: Callable[[str], Path]) -> Path | str:
-    """The built folder, or why there is none."""
-    try:
-        return make(name)
-    except zoo.TrainingMissed as missed:
-        return f"error: {missed}"
-
-
-def _folders(names: Sequence[str], built: Iterable[Path | str], output: Path | None) -> int:
+def _folders(builds: Mapping[str, Future[Path]], output: Path | None) -> int:
     code = 0
-    for name, folder in zip(names, built, strict=True):
-        if isinstance(folder, str):
-            print(folder, file=sys.stderr)
+    for name, build in builds.items():
+        try:
+            folder = build.result()
+        except zoo.TrainingMissed as miss:
+            print(f"error: {miss}", file=sys.stderr)
             code = 1
             continue
         print(f"{name}: {json.dumps(cache.report(folder))}", file=sys.stderr)
