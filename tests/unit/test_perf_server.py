@@ -16,7 +16,7 @@ from hfx.errors import ServerUnreachable
 from hfx.perf.results import Gpu
 from hfx.perf.server import Target, gpus, located, metrics
 from hfx.perf.server.metrics import with_engine
-from hfx.perf.server.processes import Busy, usage
+from hfx.perf.server.processes import Usage, busy_cores, usage
 from hfx.perf.server.statistics import Counts, Statistics, steps
 from hfx.perf.server.target import listening
 
@@ -141,20 +141,22 @@ def test_a_server_is_found_by_its_port_and_its_children_count() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout and server.stdin
         port, child = map(int, server.stdout.readline().split())
-        found = listening(port)
-        assert found is not None and (found.pid, found.ports) == (server.pid, (port,))
-        busy = Busy(server.pid)
-        assert busy.cores is None
+        assert listening(port) == (server.pid, [port])
+        looks = [usage(server.pid)]
         time.sleep(0.5)
-        busy.look()
-        now = usage(server.pid)
-        assert now is not None and set(now.seconds) == {server.pid, child}
-        assert busy.cores is not None and 0.05 < busy.cores < 1.5  # other work may be under way
-        assert busy.memory is not None and busy.memory > 1 << 20
+        looks.append(usage(server.pid))
+        before, now = (look for look in looks if look is not None)
+        assert set(now.seconds) == {server.pid, child} and now.memory > 1 << 20
+        cores = busy_cores([before, now])
+        assert cores is not None and 0.05 < cores < 1.5  # other work may be under way
+        assert busy_cores([now]) is None
         server.stdin.close()
     assert usage(server.pid) is None
-    busy.look()
-    assert busy.memory is not None
+
+
+def test_a_process_that_ends_keeps_what_it_had_taken() -> None:
+    looks = [Usage(1.0, {1: 5.0, 2: 1.0}, 0), Usage(2.0, {1: 5.5, 2: 1.5, 3: 0.5}, 0), Usage(3.0, {1: 6.0}, 0)]
+    assert busy_cores(looks) == pytest.approx((1.0 + 0.5 + 0.5) / 2)
 
 
 def test_nobody_listens_at_a_free_port(free_port: int) -> None:

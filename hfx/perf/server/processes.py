@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,9 +12,10 @@ import psutil
 
 @dataclass(frozen=True)
 class Usage:
-    """Processor seconds that the processes have taken since they began, and the resident bytes that they hold now."""
+    """At a moment (`at`, time.monotonic): processor seconds of each process since it began, resident bytes of all."""
 
-    seconds: dict[int, float]
+    at: float
+    seconds: Mapping[int, float]
     memory: int
 
 
@@ -30,52 +31,14 @@ def usage(pid: int) -> Usage | None:
             times = process.cpu_times()
             seconds[process.pid] = times.user + times.system
             memory += process.memory_info().rss
-    return Usage(seconds, memory) if seconds else None
+    return Usage(time.monotonic(), seconds, memory) if seconds else None
 
 
-class Busy:
-    """Looks now and then at the processes of a server: `cores` kept busy since the first look, most `memory`."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._alone = threading.Lock()
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget all looks: what counts begins now."""
-        with self._alone:
-            self.memory: int | None = None
-            self._began = self._last = time.monotonic()
-            self._first: dict[int, float] | None = None
-            self._now: dict[int, float] = {}
-            self._finished = False
-            self._look()
-
-    def look(self) -> None:
-        """Take one look."""
-        with self._alone:
-            if not self._finished:
-                self._look()
-
-    def finish(self) -> None:
-        """Take the last look."""
-        self.look()
-        self._finished = True
-
-    def _look(self) -> None:
-        found = usage(self._pid)
-        if found is None:
-            return
-        self._last = time.monotonic()
-        if self._first is None:
-            self._began, self._first = self._last, found.seconds
-        self._now |= found.seconds  # what has ended meanwhile keeps what it had taken
-        self.memory = max(self.memory or 0, found.memory)
-
-    @property
-    def cores(self) -> float | None:
-        """Processor seconds a second; None before the second look."""
-        if self._first is None or self._last <= self._began:
-            return None
-        taken = sum(seconds - self._first.get(pid, 0.0) for pid, seconds in self._now.items())
-        return taken / (self._last - self._began)
+def busy_cores(looks: Sequence[Usage]) -> float | None:
+    """Processor seconds a second from the first look to the last; None of fewer than two."""
+    if not looks or looks[0].at == looks[-1].at:
+        return None
+    first = looks[0].seconds
+    last = {pid: seconds for look in looks for pid, seconds in look.seconds.items()}  # what has ended keeps its own
+    taken = sum(seconds - first.get(pid, 0.0) for pid, seconds in last.items())
+    return taken / (looks[-1].at - looks[0].at)

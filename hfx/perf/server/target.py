@@ -42,29 +42,20 @@ def located(target: Target) -> Target:
     address = parse_address(target.grpc_url)
     if address.secure or (target.http_url and target.metrics_url and target.pid is not None):
         return target
-    here = listening(address.port) if _is_here(address) else None
     usual = USUAL_OTHERS if address.port == USUAL_GRPC else ()
-    ports = [port for port in here.ports if port != address.port] if here else usual
+    pid, ports = (listening(address.port) if _is_here(address) else None) or (None, usual)
     base = address.target.rpartition(":")[0]
-    urls = [f"http://{base}:{port}" for port in ports]
+    urls = [f"http://{base}:{port}" for port in ports if port != address.port]
     return replace(
         target,
         http_url=target.http_url or _first(urls, "/v2", b'"triton"'),
         metrics_url=target.metrics_url or _first(urls, "/metrics", b"nv_inference"),
-        pid=here.pid if target.pid is None and here else target.pid,
+        pid=pid if target.pid is None else target.pid,
     )
 
 
-@dataclass(frozen=True)
-class Listening:
-    """A server's process, and all TCP ports at which it listens."""
-
-    pid: int
-    ports: tuple[int, ...]
-
-
-def listening(port: int) -> Listening | None:
-    """The process of this user's that listens at `port`; None without one, or when it only hands on to another."""
+def listening(port: int) -> tuple[int, list[int]] | None:
+    """The process of this user's that listens at `port`, with all its ports; None where it only hands on to another."""
     try:
         sockets = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.pid]
         owners = sorted(each.pid for each in sockets if each.laddr.port == port)
@@ -75,7 +66,7 @@ def listening(port: int) -> Listening | None:
             return None
     except psutil.Error:
         return None
-    return Listening(process.pid, tuple(sorted(each.laddr.port for each in sockets if each.pid == process.pid)))
+    return process.pid, sorted(each.laddr.port for each in sockets if each.pid == process.pid)
 
 
 def _is_here(address: Address) -> bool:

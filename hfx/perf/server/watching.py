@@ -5,9 +5,11 @@ Threads look, so that the load generator is never held up. A source that fails c
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -15,7 +17,7 @@ from hfx.errors import ServerError
 from hfx.perf.results.schema import Gpu, ServerSide, Step
 from hfx.perf.server import gpus, metrics
 from hfx.perf.server.metrics import Metrics, with_engine
-from hfx.perf.server.processes import Busy
+from hfx.perf.server.processes import Usage, busy_cores, usage
 from hfx.perf.server.statistics import Snapshot, Statistics, steps
 from hfx.perf.server.target import Target
 
@@ -35,7 +37,8 @@ class ServerWatch:
         self.failures: list[str] = []
         self._target = target
         self._statistics = Statistics(target.grpc_url)
-        self._busy = Busy(target.pid) if target.pid is not None else None
+        self._usage: list[Usage] = []
+        self._since, self._until = 0.0, math.inf  # what is used between these moments counts
         self._members: tuple[str, ...] = ()
         self._before: Snapshot | None = None
         self._metrics: Metrics | None = None
@@ -47,12 +50,11 @@ class ServerWatch:
         self._open.enter_context(self._statistics)
         self._members = self._attempt(lambda: self._statistics.members(self._target.model), ())
         self._begin(self._statistics.settled)
-        if self._busy:
-            self._open.enter_context(_Repeated(self._busy.look, PROCESS_SECONDS))
         if self._target.pid is not None:
-            self._open.enter_context(_Repeated(lambda: self._gpus.append(gpus.look()), GPU_SECONDS))
+            self._open.enter_context(_repeated(self._look_at_processes, PROCESS_SECONDS))
+            self._open.enter_context(_repeated(lambda: self._gpus.append(gpus.look()), GPU_SECONDS))
         elif self._metrics is not None and metrics.gpus(self._metrics):
-            self._open.enter_context(_Repeated(self._look_at_their_gpus, GPU_SECONDS))
+            self._open.enter_context(_repeated(self._look_at_their_gpus, GPU_SECONDS))
         return self
 
     def __exit__(
@@ -63,13 +65,14 @@ class ServerWatch:
     def begin_usage(self) -> None:
         """Nothing was sent yet, but what led up to it cost time: only what is used counts from now."""
         self._gpus.clear()
-        if self._busy:
-            self._busy.restart()
+        self._since, self._until = time.monotonic(), math.inf
+        self._look_at_processes()
 
     def end_usage(self) -> None:
         """All is answered: what is used from now counts no more."""
-        if self._busy:
-            self._busy.finish()
+        if self._until == math.inf:
+            self._look_at_processes()
+            self._until = time.monotonic()
 
     def begin(self) -> None:
         """What counts begins now: the warm-up is over."""
@@ -82,10 +85,13 @@ class ServerWatch:
             self._beginning.join()
         self.end_usage()
         done, counters = self._steps(served, answered), self._counters(served, answered)
+        looks = sorted(
+            (look for look in self._usage if self._since <= look.at <= self._until), key=lambda look: look.at
+        )
         return ServerSide(
             steps=with_engine(done, counters, self._target.model),
-            cores=self._busy.cores if self._busy else None,
-            memory=self._busy.memory if self._busy else None,
+            cores=busy_cores(looks),
+            memory=max((look.memory for look in looks), default=None),
             gpus=gpus.together(self._gpus),
             counters=counters,
         )
@@ -95,6 +101,10 @@ class ServerWatch:
         if self._target.metrics_url:
             self._metrics = self._attempt(lambda: metrics.read(self._target.metrics_url), None)
         self.begin_usage()
+
+    def _look_at_processes(self) -> None:
+        if self._target.pid is not None and (found := usage(self._target.pid)) is not None:
+            self._usage.append(found)
 
     def _look_at_their_gpus(self) -> None:
         self._gpus.append(metrics.gpus(self._attempt(lambda: metrics.read(self._target.metrics_url), ())))
@@ -120,25 +130,19 @@ class ServerWatch:
             return otherwise
 
 
-class _Repeated:
-    """`work` again and again, at most every so many `seconds`, in a thread of its own while the block runs."""
+@contextmanager
+def _repeated(work: Callable[[], object], seconds: float) -> Iterator[None]:
+    """`work` again and again, at most every so many `seconds`, in a thread of its own."""
+    over = threading.Event()
 
-    def __init__(self, work: Callable[[], object], seconds: float) -> None:
-        self._work = work
-        self._seconds = seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    def run() -> None:
+        while not over.wait(seconds):
+            work()
 
-    def _run(self) -> None:
-        while not self._over.wait(self._seconds):
-            self._work()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
