@@ -13,8 +13,7 @@ import pytest
 from hfx.cli import main
 from hfx.perf.compare.candidates import Case, CompareSpec, Session
 from hfx.perf.compare.comparison import compare
-from hfx.perf.compare.kinds import candidates_of, metadata
-from hfx.perf.compare.variants import parse_variants, variant_candidates
+from hfx.perf.compare.kinds import candidates_of, metadata, parse_variants, variant_candidates
 from hfx.perf.load import Closed, Limits, Request, RequestSet
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Run, read_result
