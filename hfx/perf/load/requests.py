@@ -71,7 +71,7 @@ def from_file(
     `settings`. Raises RowError with file, line and column.
     """
     rows = read_rows(path)
-    where = resolved_columns(columns, rows.columns, path)
+    where = {tensor: _located(tensor, column, rows.columns, path) for tensor, column in columns.items()}
     own = {name: name for name in SETTINGS if name in inputs and name not in where}
     shared = constants(settings)
     requests = []
@@ -116,11 +116,6 @@ def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]
             raise UsageError(f"The column of {tensor!r} can't be set: it {reason}.", "Give TENSOR=COLUMN once each.")
         found[tensor] = column
     return dict.fromkeys(needed, "") | found
-
-
-def resolved_columns(columns: Mapping[str, str], present: Collection[str], path: Path) -> dict[str, str]:
-    """`columns` with a column for each tensor, of those `present` in `path`. Raises RowError with what is there."""
-    return {tensor: _located(tensor, column, present, path) for tensor, column in columns.items()}
 
 
 def values_of(tensor: str, value: Any, textual: bool) -> tuple[Scalar, ...]:

@@ -6,9 +6,10 @@ Figures are medians over rounds, with least and most; ratios are taken round by 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+
+from rich.cells import cell_len
 
 from hfx.perf.compare.cost import Best, best, by_work
 from hfx.perf.report import trials as tuning
@@ -52,7 +53,7 @@ def to_lines(table: Table) -> list[str]:
     lines = [table.title] if table and table.title else []
     if table.rows:
         cells = [table.columns, *table.rows]
-        widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+        widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
         lines += [_line(row, widths, table.words) for row in cells]
     return [*lines, *(f"  {note}" for note in table.notes)]
 
@@ -319,13 +320,6 @@ def _notes(run: Run) -> list[str]:
 def _line(row: Sequence[str], widths: Sequence[int], words: int) -> str:
     padded = []
     for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        space = " " * (width - _width(cell))
+        space = " " * (width - cell_len(cell))
         padded.append(cell + space if index < words else space + cell)
     return "  ".join(padded).rstrip()
-
-
-def _width(text: str) -> int:
-    """The cells that `text` takes on a terminal: East Asian characters take two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -118,8 +119,8 @@ def _checked(path: Path, libraries: Path | None) -> Program:
 
 def parse_version(text: str) -> str:
     """From `Perf Analyzer Version 2.51.0 (commit unknown)`; empty for anything else."""
-    words = text.split()
-    return words[words.index("Version") + 1] if "Version" in words[:-1] else ""
+    found = re.search(r"Version (\S+)", text)
+    return found[1] if found else ""
 
 
 def _perf_analyzer() -> Tool:

@@ -20,6 +20,8 @@ def log_of(
 ) -> RequestLog:
     """`log` with what counts of `recorded`. Raises LoadFailed where nothing does."""
     counts = counted(recorded, limits, log.stable is not None)
+    if not recorded:
+        raise LoadFailed("The load generator got no answer.", "Try one request alone: hfx infer NAME TEXT")
     if not counts:
         raise LoadFailed(
             f"None of {len(recorded)} requests came after the warm-up.", "Give the run more requests or time."
