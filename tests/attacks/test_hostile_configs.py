@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, UsageError
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
 from hfx.exporter.config_file import MAX_BYTES
 from hfx.exporter.source import open_checkpoint, open_config
 from hfx.exporter.tokenizer import load_tokenizer
@@ -169,12 +169,6 @@ def test_a_model_that_reads_no_text_is_unsupported(folder: Path) -> None:
     refused(CheckpointUnsupported, "5 tokens", lambda: plan(folder))
 
 
-@pytest.mark.parametrize("architectures", [None, [], ["ViTForImageClassification"], ["BertForMaskedLM"]])
-def test_an_architecture_of_no_task_is_unsupported(folder: Path, architectures: object) -> None:
-    edit_json(folder / "config.json", architectures=architectures)
-    refused(CheckpointUnsupported, folder, lambda: plan(folder))
-
-
 @pytest.mark.parametrize("model_type", ["vit", "nonsense", "clip"])
 def test_a_model_type_without_such_a_class_is_unsupported(folder: Path, model_type: str) -> None:
     edit_json(folder / "config.json", model_type=model_type)
@@ -202,15 +196,6 @@ def test_an_embedding_without_a_width_is_corrupt(folder: Path) -> None:
     edit_json(folder / "config.json", hidden_size=DROPPED)
     decided = plan(folder, task="feature-extraction")
     refused(CheckpointCorrupt, "hidden_size", lambda: decided.task.net_outputs(decided.checkpoint.config))
-
-
-def test_zero_shot_without_an_entailment_label_is_unsupported(folder: Path) -> None:
-    refused(CheckpointUnsupported, "entailment", lambda: plan(folder, task="zero-shot-classification"))
-
-
-def test_a_task_that_does_not_exist_is_a_usage_error(folder: Path) -> None:
-    with pytest.raises(UsageError, match="text-classification"):
-        plan(folder, task="mining")
 
 
 def test_a_dry_run_refuses_the_same_configs(folder: Path) -> None:

@@ -135,12 +135,6 @@ def test_a_model_of_few_tokens_is_unsupported(folder: Path) -> None:
     refused(CheckpointUnsupported, "3 tokens", lambda: plan(folder))
 
 
-@pytest.mark.parametrize("stated", [-1, 0, 1e30, None, [512]])
-def test_a_limit_that_is_none_leaves_the_model_s(folder: Path, stated: object) -> None:
-    edit_json(folder / "tokenizer_config.json", model_max_length=stated)
-    assert plan(folder).max_length == 64
-
-
 def test_a_tokenizer_without_padding_loads(folder: Path) -> None:
     edit_json(folder / "tokenizer_config.json", pad_token=None)
     load(folder)

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +17,10 @@ from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.published import export_zoo
+from tests.triton.serve_process import HFX, wait_for
 
 pytestmark = pytest.mark.triton
 
-HFX = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
 MODELS = {"stories": "stories-gpt2", "summaries": "summaries-bart"}
 ENDLESS = ["--long", "chunk", "--num-beams", "4"]  # of a document: far longer than it takes to interrupt it
 PATIENCE = 60
@@ -90,13 +88,6 @@ def document() -> str:
     return " ".join(texts_of("summaries", 600)) * 3 + "\n"
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 # The same as in this process
 
 
@@ -139,13 +130,6 @@ def test_a_stream_is_the_whole_text(name: str, infer: Callable[..., Run], local:
 
 
 # Lines
-
-
-def test_lines_of_the_standard_input_are_texts(infer: Callable[..., Run]) -> None:
-    texts = texts_of("stories", 3)
-    found = infer("stories", "-", "--max-tokens", "5", given="\n".join(texts))
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout == infer("stories", *texts, "--max-tokens", "5").stdout
 
 
 def test_every_json_line_has_its_own_settings(infer: Callable[..., Run], local: Callable[..., Run]) -> None:
@@ -260,20 +244,6 @@ def test_what_can_not_be_asked_says_why(words: list[str], code: int, said: str, 
     assert (done.returncode, done.stdout.strip()) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_port_where_nobody_listens_is_told(served: EmbeddedServer) -> None:
-    for url in ("127.0.0.1:1", "http://127.0.0.1:1"):
-        done = hfx("infer", "stories", "x", "--url", url, "--retries", "0")
-        assert done.returncode == 5
-        assert "127.0.0.1:1" in done.stderr
-
-
-def test_bytes_that_are_no_text_are_told_with_their_line(infer: Callable[..., Run]) -> None:
-    done = infer("stories", "-", "--max-tokens", "3", given=b"Anna was\n\xff\nAnna was\n")
-    assert done.returncode == 2
-    assert len(done.stdout.splitlines()) == 1
-    assert done.stderr.startswith("Error: Line 2: It is not UTF-8")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -9,14 +9,13 @@ import signal
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hfx.client import AsyncClient, Client, Generation, GenerationSettings, TruncationWarning
-from hfx.errors import HfxError, ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
+from hfx.errors import HfxError, RequestRefused, RequestTimeout, ServerError
 from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests import zoo
@@ -135,12 +134,6 @@ def test_every_setting_is_taken(client: Client) -> None:
     assert all(log_prob <= 0 for log_prob in sampled.log_probs)
 
 
-def test_a_stop_word_ends_the_text_before_it(client: Client) -> None:
-    whole = client.generate(MODEL, TEXT, max_tokens=30).text
-    word = whole[12:20]
-    assert client.generate(MODEL, TEXT, max_tokens=30, stop_words=[word]).text == whole[: whole.index(word)]
-
-
 def test_what_is_out_of_range_is_refused_by_name(client: Client) -> None:
     for ask in (client.generate, lambda *args, **settings: list(client.stream(*args, **settings))):
         with pytest.raises(RequestRefused, match=r"temperature is -1\.0; allowed") as caught:
@@ -165,15 +158,6 @@ def test_a_long_text_is_cut_and_warned_of_or_read_in_chunks(client: Client) -> N
     assert chunked.truncated_tokens == 0 and chunked.input_tokens > cut.input_tokens
     with pytest.raises(RequestRefused, match=r"tokens"):
         client.summarize("summaries", document, long="error")
-
-
-def test_a_model_that_is_not_there_or_does_not_write_is_told(client: Client) -> None:
-    for ask in (client.generate, lambda *args: next(client.stream(*args))):
-        with pytest.raises(ModelUnknown, match="no model 'nobody'") as caught:
-            ask("nobody", TEXT)  # type: ignore[operator]
-        assert caught.value.fix == "It serves: sentiment, stories, summaries."
-    with pytest.raises(UsageError, match="gives no label, score"):
-        client.classify(MODEL, TEXT)
 
 
 def test_a_stream_that_is_left_frees_its_slot(client: Client, served: EmbeddedServer) -> None:
@@ -210,22 +194,6 @@ def test_a_deadline_ends_the_request_on_the_server(client: Client, served: Embed
     while sum(metric(served, name) for name in ended) <= before:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_streams_of_which_many_leave_do_not_disturb_the_others(url: str, expected: dict[str, Generation]) -> None:
-    texts = list(expected) * 16
-
-    def read(number: int) -> Generation | None:
-        with client.stream(MODEL, texts[number]) as stream:
-            for _ in stream:
-                if number % 2:
-                    return None
-        return stream.result
-
-    with Client(url, timeout=120) as client, ThreadPoolExecutor(128) as pool:
-        found = list(pool.map(read, range(len(texts))))
-    for number, generation in enumerate(found):
-        assert generation == (None if number % 2 else expected[texts[number]])
 
 
 def test_the_examples_of_the_documentation_run(served: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -21,16 +20,8 @@ from tests.triton.serve_process import ServeProcess, infer, left_behind, running
 from tests.triton.ticking import write_ticks
 from tests.triton.toy_models import write_toy
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 BROKEN = (ConnectionError, http.client.HTTPException)
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +20,10 @@ from hfx.errors import RepositoryError, ServerError, UsageError
 from hfx.triton import EmbeddedServer
 from hfx.triton.process import is_running
 from hfx.triton.workspace import PREFIX, SHARED_MEMORY, region_prefix
+from tests.triton.serve_process import HFX, wait_for
 from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
 
-pytestmark = pytest.mark.triton
-HFX = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
 
 @pytest.fixture
@@ -32,25 +31,8 @@ def repository(tmp_path: Path) -> Path:
     return write_toy(tmp_path / "repository")
 
 
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary folder of this test's own, for it and for the processes that it starts."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return folder
-
-
 def regions(workspace: str) -> list[str]:
     return [region.name for region in SHARED_MEMORY.glob(region_prefix(Path(workspace)) + "*")]
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def files(folder: Path) -> dict[str, int]:
@@ -145,14 +127,6 @@ def test_a_re_export_does_not_reach_a_running_server(repository: Path) -> None:
         server.restart()
         with Client(server.grpc_url) as client:
             assert client.classify("toy", "x").label == "1 characters"
-
-
-def test_a_large_file_takes_no_space(repository: Path) -> None:
-    large = repository / "toy_tokenize" / "1" / "large.bin"
-    large.write_bytes(bytes(2 << 20))
-    with EmbeddedServer(repository) as server:
-        served = server.log.parent / "repository" / "toy_tokenize" / "1" / "large.bin"
-        assert served.samefile(large)
 
 
 def test_hidden_folders_and_folders_without_a_configuration_are_not_served(repository: Path) -> None:

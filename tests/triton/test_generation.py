@@ -1,4 +1,4 @@
-"""Generators through a real Triton: the same texts as in process, whole, in pieces, and through the relay."""
+"""What streams of requests over gRPC say of their end, cancellation by id, and the metrics of known traffic."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import queue
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
-from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
-from tests import zoo
 from tests.published import export_zoo
 
 pytestmark = pytest.mark.triton
 
-MODELS = {"stories": "stories-gpt2", "summaries": "summaries-bart"}
-CALLERS = 8
 NARROW = 2  # rows of the model `narrow`, for which 32 requests may wait
 LONGEST = 500  # tokens that a request of half a second has there, when all rows are in use
 WAIT = 30.0
@@ -32,11 +27,10 @@ WAIT = 30.0
 
 @pytest.fixture(scope="module")
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a decoder and an encoder-decoder, both int8."""
+    """A repository of a decoder, `stories` and, with few slots, `narrow`."""
     folder = tmp_path_factory.mktemp("generators")
-    for name, checkpoint in MODELS.items():
-        export_zoo(checkpoint, folder, name, "int8", "onnxruntime")
-    export_zoo(MODELS["stories"], folder, "narrow", "int8", "onnxruntime", slots=NARROW)
+    export_zoo("stories-gpt2", folder, "stories", "int8", "onnxruntime")
+    export_zoo("stories-gpt2", folder, "narrow", "int8", "onnxruntime", slots=NARROW)
     return folder
 
 
@@ -47,82 +41,10 @@ def served(generators: Path) -> Iterator[EmbeddedServer]:
         yield running
 
 
-def texts_of(name: str, count: int) -> list[str]:
-    if name == "stories":
-        return [example.prompt for example in zoo.heldout("stories", count)]
-    return [example.prompt + example.continuation for example in zoo.heldout("summaries", count)]
-
-
 def post(server: EmbeddedServer, path: str, **fields: Any) -> str:
     body = json.dumps(fields).encode()
     with urllib.request.urlopen(f"{server.http_url}/v2/models/{path}", data=body, timeout=60) as answer:
         return str(answer.read().decode())
-
-
-def events(server: EmbeddedServer, name: str, **fields: Any) -> list[dict[str, Any]]:
-    """What /generate_stream sends."""
-    lines = post(server, f"{name}_stream/generate_stream", stream=True, **fields).splitlines()
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line]
-
-
-def in_process(generators: Path, name: str, texts: Sequence[str]) -> list[Any]:
-    with LocalGenerator.open(generators, name) as local:
-        return [local.infer({"text_input": text}) for text in texts]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_many_callers_get_the_texts_of_the_engine_in_process(
-    name: str, generators: Path, served: EmbeddedServer
-) -> None:
-    texts = texts_of(name, 24)
-    expected = in_process(generators, name, texts)
-    with ThreadPoolExecutor(CALLERS) as pool:
-        found = list(pool.map(lambda text: json.loads(post(served, f"{name}/generate", text_input=text)), texts))
-    for answer, wanted in zip(found, expected, strict=True):
-        assert {field: answer[field] for field in ("text_output", "finish_reason", "output_tokens")} == {
-            field: wanted[field] for field in ("text_output", "finish_reason", "output_tokens")
-        }
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_pieces_of_a_stream_are_the_whole_text(name: str, generators: Path, served: EmbeddedServer) -> None:
-    texts = texts_of(name, 4)
-    for text, wanted in zip(texts, in_process(generators, name, texts), strict=True):
-        pieces = events(served, name, text_input=text)
-        assert "".join(piece["text_output"] for piece in pieces) == wanted["text_output"]
-        assert [bool(piece["finish_reason"]) for piece in pieces] == [False] * (len(pieces) - 1) + [True]
-
-
-def test_a_story_comes_in_many_pieces(served: EmbeddedServer) -> None:
-    assert len(events(served, "stories", text_input="Anna was", max_tokens=LONGEST, min_tokens=LONGEST)) > 5
-
-
-def test_a_plain_grpc_call_is_answered(generators: Path, served: EmbeddedServer) -> None:
-    text = texts_of("summaries", 1)[0]
-    tensor = grpc.InferInput("text_input", [1, 1], "BYTES")
-    tensor.set_data_from_numpy(np.array([[text.encode()]], np.object_))
-    with grpc.InferenceServerClient(served.grpc_url) as client:
-        answer = client.infer("summaries", [tensor]).as_numpy("text_output")
-    assert answer[0, 0].decode() == in_process(generators, "summaries", [text])[0]["text_output"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"text_input": "Anna", "temperature": -1.0}, "temperature is -1.0; allowed:"),
-        ({"text_input": "Anna", "num_beams": 0}, "num_beams is 0; allowed:"),
-        ({"text_input": "Anna", "max_tokens": 100_000}, "512"),
-        ({"text_input": "Anna " * 2000}, "512"),
-    ],
-)
-def test_what_can_not_be_done_is_refused(fields: dict[str, Any], message: str, served: EmbeddedServer) -> None:
-    for model in ("stories", "stories_stream"):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            post(served, f"{model}/generate", **fields)
-        assert refused.value.code == 400 and message in json.loads(refused.value.read())["error"]
-
-
-# gRPC
 
 
 def tensor(name: str, data_type: str, value: Any) -> grpc.InferInput:
@@ -233,65 +155,6 @@ def test_log_probs_of_joined_pieces_are_one_a_token(served: EmbeddedServer) -> N
     assert found.shape == (60,) and (found <= 0).all()
 
 
-@pytest.mark.parametrize("model", ["narrow", "narrow_stream"])
-def test_a_deadline_ends_a_request(model: str, served: EmbeddedServer) -> None:
-    before = metric(served, "narrow", "hfx_deadline_exceeded_total")
-    with pytest.raises(urllib.error.HTTPError) as late:
-        post(served, f"{model}/generate", text_input="Anna", max_tokens=LONGEST, min_tokens=LONGEST, timeout_ms=5)
-    assert json.loads(late.value.read())["error"].startswith("[hfx:DEADLINE_EXCEEDED] the deadline passed")
-    assert becomes(lambda: metric(served, "narrow", "hfx_deadline_exceeded_total") == before + 1)
-
-
-def test_error_codes_pass_through_the_relay(served: EmbeddedServer) -> None:
-    refusals = {
-        "CANCELLED": inputs("Anna", tensor("timeout_ms", "INT32", 5), tokens=LONGEST),
-        "INVALID_ARGUMENT": inputs("Anna", tensor("timeout_ms", "INT32", 0)),
-    }
-    with grpc.InferenceServerClient(served.grpc_url) as client:
-        for code, asked in refusals.items():
-            with pytest.raises(grpc.InferenceServerException) as refused:
-                client.infer("narrow", asked)
-            assert refused.value.status() == f"StatusCode.{code}"
-
-
-def test_text_that_is_no_utf8_is_refused(served: EmbeddedServer) -> None:
-    asked = inputs()
-    asked[0].set_data_from_numpy(np.array([[b"Anna \xff"]], np.object_))
-    with (
-        grpc.InferenceServerClient(served.grpc_url) as client,
-        pytest.raises(grpc.InferenceServerException, match=r"text_input is .* UTF-8") as refused,
-    ):
-        client.infer("narrow", asked)
-    assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
-
-
-def test_a_full_queue_says_so_at_once_and_who_waits_is_answered(served: EmbeddedServer) -> None:
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    calls = 3 * (NARROW + 16 * NARROW)
-    with grpc.InferenceServerClient(served.grpc_url) as client:
-        for _ in range(calls):
-            client.async_infer("narrow", inputs(tokens=LONGEST), lambda result, error: answers.put((result, error)))
-        found = [answers.get(timeout=4 * WAIT) for _ in range(calls)]
-    errors = [error for _, error in found if error is not None]
-    assert errors and {error.status() for error in errors} == {"StatusCode.UNAVAILABLE"}
-    assert len(found) - len(errors) >= NARROW + 16 * NARROW
-    assert {value(result, "output_tokens") for result, error in found if error is None} == {LONGEST}
-
-
-def test_a_plain_call_that_is_left_is_cancelled_in_the_engine(served: EmbeddedServer) -> None:
-    before = metric(served, "narrow", "hfx_requests_cancelled_total")
-    with grpc.InferenceServerClient(served.grpc_url) as client:
-        calls = [
-            client.async_infer("narrow", inputs(tokens=LONGEST), lambda result, error: None)
-            for _ in range(NARROW + 16 * NARROW)
-        ]
-        assert becomes(lambda: metric(served, "narrow", "hfx_queue_length") >= 8 * NARROW)
-        for call in calls:
-            call.cancel()
-        assert becomes(lambda: metric(served, "narrow", "hfx_requests_cancelled_total") >= before + 8 * NARROW)
-        assert becomes(lambda: metric(served, "narrow", "hfx_slots_free") == NARROW)
-
-
 def test_a_request_is_cancelled_by_its_id(served: EmbeddedServer) -> None:
     with Stream(served, "narrow_stream") as stream, Stream(served, "narrow_stream") as control:
         for number in range(8 * NARROW):
@@ -327,30 +190,3 @@ def test_metrics_are_right_after_known_traffic(served: EmbeddedServer) -> None:
         assert 0 <= metric(served, "stories", f"{name}_bucket", le="0.005") <= count
         assert metric(served, "stories", f"{name}_sum") > 0
     assert metric(served, "stories", "hfx_slots_used") + metric(served, "stories", "hfx_slots_free") == 32
-
-
-def test_streams_that_are_left_free_their_rows(served: EmbeddedServer) -> None:
-    before = metric(served, "narrow", "hfx_requests_cancelled_total")
-    for _ in range(8):
-        streams = [Stream(served, "narrow_stream") for _ in range(2 * NARROW)]
-        for stream in streams:
-            stream.send(*inputs("Anna was", tensor(*STREAM), tokens=LONGEST))
-        streams[0].next()
-        for stream in streams:
-            stream.leave()
-    assert becomes(lambda: metric(served, "narrow", "hfx_slots_free") == NARROW)
-    assert metric(served, "narrow", "hfx_requests_cancelled_total") >= before + 8
-    assert json.loads(post(served, "narrow/generate", text_input="Anna was"))["finish_reason"]
-
-
-def test_a_server_that_stops_finishes_what_it_has_taken(generators: Path) -> None:
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    calls = NARROW + 4 * NARROW
-    with EmbeddedServer(generators, models=["narrow"]) as server, grpc.InferenceServerClient(server.grpc_url) as client:
-        for _ in range(calls):
-            client.async_infer("narrow", inputs(tokens=LONGEST), lambda result, error: answers.put((result, error)))
-        assert becomes(lambda: metric(server, "narrow", "hfx_queue_length") > 0)
-        server.stop()
-        found = [answers.get(timeout=WAIT) for _ in range(calls)]
-    assert [error for _, error in found if error is not None] == []
-    assert {value(result, "output_tokens") for result, _ in found} == {LONGEST}

@@ -6,18 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfx.triton import EmbeddedServer, process
 from hfx.triton.workspace import sweep
+from tests.triton.serve_process import wait_for
 from tests.triton.toy_models import write_toy
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 OWNER = """
 import sys, time
 from hfx.triton import EmbeddedServer
@@ -26,22 +24,6 @@ server.start()
 print(server.pid, server.log.parent, flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return folder
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_stubs_of_a_killed_server_end_with_the_next_start(tmp_path: Path, temporary: Path) -> None:

@@ -6,7 +6,6 @@ import http.client
 import os
 import signal
 import socket
-import tempfile
 import threading
 import urllib.request
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.triton.serve_process import ServeProcess, infer, left_behind, post, r
 from tests.triton.ticking import write_ticks
 from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 # Loads only while the file FLAG is not there.
 MOODY = MODEL.replace(
     "    def execute",
@@ -31,16 +30,6 @@ MOODY = MODEL.replace(
     "    def execute",
     1,
 )
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary folder of this test's own, for it and for the processes that it starts."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from hfx.cli import connection as module
 from hfx.cli import main
 from hfx.cli.connection import Connection, connect
 from hfx.client.session import Limits
@@ -67,19 +65,3 @@ def test_limits_are_the_client_s() -> None:
     with connect(Connection(timeout=7, idle_timeout=3, max_in_flight=5, retries=4)) as client:
         assert client._session.limits == Limits(timeout=7, idle_timeout=3, max_in_flight=5)
         assert client._session.retries._policy.attempts == 5
-
-
-def test_what_is_not_given_is_the_client_s_choice() -> None:
-    from hfx.client import Client
-
-    with connect(Connection()) as ours, Client(module.DEFAULT_URL) as plain:
-        assert ours.url == plain.url
-        assert ours._session.limits == plain._session.limits
-        assert ours._session.retries._policy == plain._session.retries._policy
-        assert plain._session.limits.max_in_flight == module.AT_ONCE
-
-
-def test_no_option_is_forgotten() -> None:
-    """Whoever adds an option must say here where it goes."""
-    others = {"url", "header", "token_file", "tls_ca"}
-    assert {field.name for field in fields(Connection)} == {*module.LIMITS, *others}

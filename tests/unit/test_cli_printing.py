@@ -32,13 +32,6 @@ def test_people_get_what_came_before_a_failure(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "a\n"
 
 
-def test_people_are_told_of_what_was_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.lines(Task.SUMMARIZATION, outcomes(text("a", truncated_tokens=7)), Reporter())
-    assert capsys.readouterr().err == (
-        "Warning: Line 1 is longer than the model reads: 7 tokens or more were left out.\n"
-    )
-
-
 def test_one_object_holds_all_results(capsys: pytest.CaptureFixture[str]) -> None:
     printing.one_object("m", outcomes(text("a"), text("b")), Reporter(json=True))
     found = json.loads(capsys.readouterr().out)

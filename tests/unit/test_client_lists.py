@@ -14,7 +14,7 @@ import pytest
 
 from hfx.client import AsyncClient, Classification, Client, ModelMetadata, Request, TensorMetadata
 from hfx.client.tensors import Array
-from hfx.errors import HfxError, RequestRefused, ServerError, UsageError
+from hfx.errors import HfxError, RequestRefused, UsageError
 
 ECHO = ModelMetadata(
     "echo",
@@ -114,10 +114,6 @@ def test_a_list_gives_a_list_in_order_and_max_in_flight_are_sent_at_a_time() -> 
     assert transport.most == 4
 
 
-def test_no_texts_give_no_results() -> None:
-    assert echo()[1].classify("echo", []) == []
-
-
 def test_no_more_than_max_in_flight_tasks_are_on_their_way() -> None:
     transport, client = async_echo(most=4)
     texts = [str(number) for number in range(50)]
@@ -172,13 +168,6 @@ def test_after_a_bad_text_nothing_more_is_sent_and_nothing_is_left_on_its_way() 
     time.sleep(0.05)
     assert transport.under_way == 0
     assert len(transport.sent) <= 8
-
-
-def test_an_error_of_many_keeps_its_class_and_what_it_tells() -> None:
-    with pytest.raises(RequestRefused, match=r"At index [12]:") as caught:
-        echo()[1].classify("echo", ["a", "no", "no"])
-    assert caught.value.model == "echo" and caught.value.request_id
-    assert isinstance(caught.value.__cause__, ServerError)
 
 
 def test_errors_take_the_places_of_results_where_asked_for() -> None:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import subprocess
 import sys
 
 import hfx.client
 import hfx.triton
-from hfx import errors
 from hfx.client.settings import Settings
 
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "hfx.exporter",
          "numpy", "grpc", "tritonclient", "google", "httpx", "asyncio", "ssl")  # fmt: skip
-
-
-def test_every_public_class_and_method_is_documented() -> None:
-    for package in (hfx.client, hfx.triton):
-        for name in package.__all__:
-            public = getattr(package, name)
-            assert inspect.getdoc(public), name
-            for method, value in vars(public).items():
-                if not method.startswith("_") and inspect.isfunction(value) and value.__name__ == method:
-                    assert inspect.getdoc(value), f"{name}.{method}"
 
 
 def test_all_names_what_the_package_has() -> None:
@@ -45,14 +33,6 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
         if name not in ("each", "stream", "infer_each"):
             assert ours.return_annotation == theirs.return_annotation, name
             assert name == "__init__" or inspect.iscoroutinefunction(waiting[name]), name
-
-
-def test_the_docstring_shows_every_error_that_a_client_raises() -> None:
-    kinds = {kind for kind in errors.ServerError.__subclasses__() if kind.__module__ == errors.__name__}
-    kinds.remove(errors.LoadFailed)  # of measurements
-    tree = [errors.UsageError, errors.ServerError, *kinds, errors.ModelUnknown]
-    for error in tree:
-        assert re.search(rf"^ +{error.__name__} {{2,}}\w", hfx.client.__doc__ or "", re.MULTILINE), error.__name__
 
 
 def test_results_and_settings_are_frozen() -> None:

@@ -184,16 +184,6 @@ def test_a_dry_run_prints_two_lines_to_paste(repository: Path, capsys: pytest.Ca
     assert ("--gpus" in run) is (device == "gpu")
 
 
-def test_a_dry_run_says_where_an_image_is_built(
-    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = dry_run(repository, capsys)
-    assert (code, len(out.splitlines())) == (0, 2)
-    assert "in the root of a checkout of hfx" in err
-    assert dry_run(repository, capsys, "--image", "nvcr.io/nvidia/tritonserver:26.07-py3")[2] == ""
-
-
 def test_a_release_with_known_vulnerabilities_is_warned_of(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx import names
 from hfx.cli import main
-from hfx.errors import RequestRefused, UsageError, VerificationFailed
-from hfx.exporter.generation.folders import INPUTS, STREAM_INPUTS
+from hfx.errors import VerificationFailed
 from hfx.exporter.generation.steps import STEPS
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
@@ -25,7 +23,6 @@ from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, verify_files
-from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
 from hfx.repository import lint, models
 from tests.unit import writing_checkpoints
 
@@ -144,62 +141,6 @@ def test_an_answer_has_the_tensors_of_the_contract(generator: LocalGenerator) ->
     assert 1 <= answer["output_tokens"] <= 3
 
 
-def test_several_texts_are_lists(generator: LocalGenerator) -> None:
-    request = {"text_input": [TEXT], "num_beams": [3], "num_return_sequences": [2], "return_log_probs": [True]}
-    answer = generator.infer({**request, "max_tokens": [4]})
-    assert len(answer["text_output"]) == len(answer["finish_reason"]) == 2
-    assert [len(each) for each in answer["output_log_probs"]] == answer["output_tokens"]
-
-
-def test_many_requests_are_answered_in_order_as_alone(generator: LocalGenerator) -> None:
-    requests = [{"text_input": text, "max_tokens": tokens} for text in ("one", "two", "three") for tokens in (2, 7)]
-    assert generator.infer_all(requests) == [generator.infer(request) for request in requests]
-
-
-def test_pieces_are_the_text(generator: LocalGenerator) -> None:
-    request = {"text_input": TEXT, "num_beams": 1, "max_tokens": 8}
-    pieces = list(generator.stream(request))
-    assert "".join(piece.text for piece in pieces) == generator.infer(request)["text_output"]
-    assert [piece.finish_reason for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
-    assert pieces[-1].finish_reason
-
-
-def test_a_seed_gives_the_same_text_again(generator: LocalGenerator) -> None:
-    request = {"text_input": TEXT, "num_beams": 1, "temperature": 5.0, "seed": 7, "max_tokens": 9}
-    assert generator.infer(request) == generator.infer(request)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("max_tokens", 0), ("max_tokens", 10**6), ("min_tokens", -1), ("num_beams", 0), ("temperature", -1.0),
-        ("top_p", 1.5), ("top_k", -1), ("seed", -1), ("early_stopping", "maybe"), ("long", "cut"), ("stop_words", [""]),
-        ("nonsense", 1), ("repetition_penalty", float("nan")),
-    ],
-)  # fmt: skip
-def test_a_setting_that_can_not_be_is_refused_by_name(repository: Path, field: str, value: Any) -> None:
-    with LocalGenerator.open(repository, "gpt2") as generator, pytest.raises(UsageError, match=field):
-        generator.infer({"text_input": TEXT, field: value})
-
-
-def test_a_text_that_does_not_fit_is_refused_with_the_numbers(repository: Path) -> None:
-    with LocalGenerator.open(repository, "gpt2") as generator, pytest.raises(RequestRefused, match=r"\d+ tokens"):
-        generator.infer({"text_input": "a" * 500})
-
-
-def test_a_longer_source_is_cut_and_counted(repository: Path) -> None:
-    with LocalGenerator.open(repository, "bart") as generator:
-        answer = generator.infer({"text_input": "a" * 100})
-    assert answer["truncated_tokens"] == 100 - writing_checkpoints.LONGEST
-
-
-def test_every_field_of_a_request_is_a_tensor() -> None:
-    tensors = {spec.name for spec in INPUTS}
-    assert {*SETTINGS, *ALIASES} - tensors == {names.NUM_RETURN_SEQUENCES}  # one text a response
-    assert tensors - {*SETTINGS, *ALIASES} == {names.TEXT_INPUT, names.STREAM, names.TIMEOUT_MS}
-    assert {spec.name for spec in STREAM_INPUTS} - tensors == {names.CANCEL_REQUEST}
-
-
 # What the gate keeps out
 
 
@@ -280,15 +221,6 @@ def test_infer_prints_texts_or_one_object(
     found = json.loads(out)
     assert code == 0
     assert found == {"model": family, "results": expected, "latency_ms": found["latency_ms"]}
-
-
-def test_infer_streams_the_same_text(
-    repository: Path, generator: LocalGenerator, family: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--local", "--repository", str(repository), "--num-beams", "1", "--max-tokens", "9"]
-    code, out, _ = run(capsys, "infer", family, TEXT, "--stream", *words)
-    expected = generator.infer({"text_input": TEXT, "num_beams": 1, "max_tokens": 9})["text_output"]
-    assert (code, out) == (0, expected + "\n")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from hfx.cli import main
-from hfx.cli.export import summary
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data
 from hfx.exporter.runtime import CpuChoice, possible_runtimes
@@ -159,18 +158,6 @@ def test_auto_takes_the_faster_one_and_keeps_the_figures(family: str, precision:
     assert OPENVINO_FILES.issubset(path.name for path in engine(folder).iterdir()) is chosen
     assert json.loads((engine(folder) / "engine.json").read_text())["runtime"] == choice["runtime"]
     assert parameter(folder) == choice["runtime"]
-
-
-def test_the_summary_says_what_was_chosen(on_openvino: Path) -> None:
-    manifest = manifest_of(on_openvino, "m")
-    lines = summary(manifest, on_openvino)
-    assert "  cpu runtime: openvino" in lines
-    assert any(line.startswith("  cpu: fp32 on openvino, ") for line in lines)
-    assert any(line.startswith("  cpu, in reserve: fp32 on onnxruntime, ") for line in lines)
-    choice = CpuChoice("onnxruntime", milliseconds={"onnxruntime": {"1x16+16": 2.5}}, refused={"openvino": "no."})
-    lines = summary(replace(manifest, choices={"cpu_runtime": choice.as_json("auto")}), on_openvino)
-    assert "  cpu runtime: onnxruntime (onnxruntime 1x16+16 2.50 ms)" in lines
-    assert "  openvino was refused: no." in lines
 
 
 def test_a_single_runtime_has_no_files_of_the_other(checkpoint: Path, tmp_path: Path) -> None:

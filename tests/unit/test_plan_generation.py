@@ -220,13 +220,6 @@ def test_a_shorter_length_is_both_sides(tmp_path: Path) -> None:
     assert (short.settings.defaults["max_tokens"], short.settings.defaults["min_tokens"]) == (31, 31)
 
 
-def test_a_description_is_json_and_says_what_a_request_gets(tmp_path: Path) -> None:
-    described = json.loads(json.dumps(plan(tmp_path, BART, **SUMMARIES).describe()))
-    assert described["precision"] == {"cpu": "fp32", "gpu": "fp16"}
-    assert described["defaults"]["max_tokens"] == 141
-    assert described["slots"] == DEFAULT_SLOTS
-
-
 def test_a_checkpoint_without_a_start_is_corrupt(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match="decoder_start_token_id"):
         plan(tmp_path, BART, decoder_start_token_id=None, bos_token_id=None)

@@ -147,12 +147,6 @@ def test_a_text_has_the_tokens_of_its_language_however_long_it_is(
         assert (ids[0], ids[-1]) == (short[0], short[-1])
 
 
-@pytest.mark.parametrize("name", [name for name in TRANSLATORS if name != "marian"])
-def test_the_target_changes_the_answer(generators: Callable[[str], TextGenerator], name: str) -> None:
-    targets = [target for _, target in TRANSLATORS[name].pairs]
-    assert len({generators(name).generate(TEXTS[0], target_lang=target).text for target in targets}) > 1
-
-
 def test_texts_of_several_languages_run_together(generators: Callable[[str], TextGenerator]) -> None:
     pairs = TRANSLATORS["mbart50"].pairs
     streams = [generators("mbart50").stream(TEXTS[0], source_lang=a, target_lang=b) for a, b in pairs]
@@ -265,15 +259,6 @@ def test_the_command_line_takes_languages(
         assert main([*words, "--source-lang", source, "--target-lang", target]) == 0
         wanted = generators("nllb").generate(TEXTS[0], source_lang=source, target_lang=target).text
         assert capsys.readouterr().out == f"{wanted}\n"
-
-
-def test_the_command_line_says_which_languages_there_are(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["infer", "nllb", TEXTS[0], "--local", "--repository", str(repository), "--target-lang", "fra"]
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert "target_lang is 'fra'" in error
-    assert "fra_Latn" in error
-    assert "Traceback" not in error
 
 
 def test_languages_that_the_file_can_not_have_are_named() -> None:
