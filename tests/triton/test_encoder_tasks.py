@@ -106,10 +106,3 @@ def test_embeddings_equal_mean_pooled_hidden_states(client: Client, pipe: Pipe) 
     for vector, hidden in zip(vectors, pipe("feature-extraction", "similar-mpnet")(texts), strict=True):
         mean = np.asarray(hidden[0]).mean(axis=0)
         np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=SCORE_TOLERANCE)
-
-
-@pytest.mark.parametrize("name", ["topics", "entities", "answers", "nli", "similar"])
-def test_int8_agrees_with_fp32(name: str, repository: Path) -> None:
-    figures: Any = read_model(repository, f"{name}-int8").parity["cpu"]
-    assert figures["agreement"] >= 0.95
-    assert figures["company"] == 0.0

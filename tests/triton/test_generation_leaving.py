@@ -17,7 +17,7 @@ import pytest
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import Answer, Ask
 from tests.triton.generation_grpc import grpc_request
-from tests.triton.generation_rig import DOORS, RECITAL, SLOTS, STREAMS, all_free, metrics, streamed, wait_until
+from tests.triton.generation_rig import RECITAL, SLOTS, STREAMS, all_free, metrics, streamed, wait_until
 from tests.triton.reciting import ENDLESS, Recital
 
 pytestmark = pytest.mark.triton
@@ -100,13 +100,6 @@ def test_half_of_200_streams_leave_and_no_slot_is_lost(writing_server: EmbeddedS
     assert (
         seen_leaving <= after["hfx_requests_cancelled_total"] - before["hfx_requests_cancelled_total"] <= STREAMED / 2
     )
-
-
-def test_those_who_come_after_them_are_answered(writing_server: EmbeddedServer, recital: Recital) -> None:
-    asks = [Ask(RECITAL, "a", {"max_tokens": 20 + number}) for number in range(32)]
-    with ThreadPoolExecutor(32) as pool:
-        answers = list(pool.map(lambda ask: DOORS["gRPC infer"](writing_server, ask), asks))
-    assert [answer.text for answer in answers] == [recital.text("a", 20 + number) for number in range(32)]
 
 
 @contextmanager

@@ -74,21 +74,6 @@ def test_an_empty_text_is_answered_as_in_process(
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
-def test_every_seed_of_64_bits_is_taken(seed: int, door: str, writing_server: EmbeddedServer, writers: Path) -> None:
-    ask = Ask(RECITAL, "a", {"max_tokens": 20, "do_sample": True, "temperature": 20.0, "seed": seed})
-    assert DOORS[door](writing_server, ask) == in_process(writers, [ask])[0]
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_many_long_stop_words_are_taken(door: str, writing_server: EmbeddedServer, recital: Recital) -> None:
-    stops = [f"{number:03}" + "é" * 509 for number in range(63)]
-    ask = Ask(RECITAL, "a", {"max_tokens": 200, "stop_words": [*stops, "中文"]})
-    whole = recital.text("a", 200)
-    assert DOORS[door](writing_server, ask).text == whole[: whole.index("中文")]
-
-
-@pytest.mark.parametrize("door", DOORS)
 def test_a_deadline_of_a_millisecond_ends_the_request(
     door: str, writing_server: EmbeddedServer, recital: Recital
 ) -> None:

@@ -67,6 +67,11 @@ def configure_gpu(config: ModelConfig) -> Callable[[Path], None]:
     return lambda repository: put(repository, config, "gpu")
 
 
+def saved(name: str, **options: object) -> Callable[[Path], None]:
+    """Write one ONNX file anew."""
+    return lambda repository: save(repository, name, **options)  # type: ignore[arg-type]
+
+
 def files(**options: object) -> Callable[[Path], None]:
     """Write both ONNX files anew."""
 
@@ -129,10 +134,34 @@ def external_data(repository: Path) -> None:
     path.write_bytes(model.SerializeToString())
 
 
+def empty_ensemble(repository: Path) -> None:
+    (repository / "empty/1").mkdir(parents=True)
+    put(repository, replace(ENSEMBLE, name="empty", inputs=(TEXT,), outputs=(TEXT,), steps=()))
+
+
+def cached(repository: Path) -> None:
+    (repository / "single/1").mkdir(parents=True)
+    sampled = TensorSpec("do_sample", "TYPE_BOOL", (1,), optional=True)
+    put(repository, replace(TOKENIZE, name="single", inputs=(TEXT, sampled), response_cache=True))
+    (repository / "single/1/model.py").touch()
+
+
+def unbatched(repository: Path) -> None:
+    (repository / "single/1").mkdir(parents=True)
+    put(repository, replace(TOKENIZE, name="single", max_batch_size=0))
+    (repository / "single/1/model.py").touch()
+
+
 EXTRA = TensorSpec("extra", "TYPE_INT32", (1,), optional=True)
 REQUIRED = replace(EXTRA, optional=False)
 WITH_EXTRA = replace(POSTPROCESS, inputs=(LOGITS, TOP_K, EXTRA))
-TOKENIZE_FILE = "m_tokenize/config.pbtxt"
+TOKENIZE_FILE, POSTPROCESS_FILE, ENSEMBLE_FILE = (
+    f"{name}/config.pbtxt" for name in ("m_tokenize", "m_postprocess", "m")
+)
+CPU_FILE, GPU_FILE = "m_net/configs/cpu.pbtxt", "m_net/configs/gpu.pbtxt"
+ONNX, ONNX_FP16 = "m_net/1/model.onnx", "m_net/1/model.fp16.onnx"
+SETTINGS, PYTHON = "m_tokenize/1/settings.json", "m_tokenize/1/model.py"
+FILENAME = "default_model_filename"
 FIXED_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", 8])
 PLAIN_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", "width"])
 ITEM_SHAPE: OnnxInput = ("item_shape", TensorProto.INT32, ["rows", 1])
@@ -153,223 +182,140 @@ class Mistake:
 
 
 MISTAKES = (
-    Mistake("HFX101", remove("m_tokenize/config.pbtxt"), "m_tokenize/config.pbtxt"),
-    Mistake(
-        "HFX102",
-        edit("m_postprocess/config.pbtxt", "max_batch_size: 64", "max_batch_size: many"),
-        "m_postprocess/config.pbtxt",
-        "many",
-    ),
-    Mistake("HFX102", edit("m_net/configs/gpu.pbtxt", "backend", "bakcend"), "m_net/configs/gpu.pbtxt", "bakcend"),
-    Mistake("HFX102", write("m_net/configs/gpu.pbtxt", "name: 'm_net"), "m_net/configs/gpu.pbtxt", "name"),
-    Mistake("HFX103", edit("m/config.pbtxt", 'name: "m"', 'name: "n"'), "m/config.pbtxt", 'name: "n"'),
-    Mistake("HFX104", edit("m_tokenize/config.pbtxt", '"python"', '"pyhton"'), "m_tokenize/config.pbtxt", "pyhton"),
-    Mistake("HFX105", edit("m_tokenize/config.pbtxt", 'backend: "python"', ""), "m_tokenize/config.pbtxt"),
+    Mistake("HFX101", remove(TOKENIZE_FILE), TOKENIZE_FILE),
+    Mistake("HFX102", edit(POSTPROCESS_FILE, "max_batch_size: 64", "max_batch_size: many"), POSTPROCESS_FILE, "many"),
+    Mistake("HFX102", edit(GPU_FILE, "backend", "bakcend"), GPU_FILE, "bakcend"),
+    Mistake("HFX102", write(GPU_FILE, "name: 'm_net"), GPU_FILE, "name"),
+    Mistake("HFX103", edit(ENSEMBLE_FILE, 'name: "m"', 'name: "n"'), ENSEMBLE_FILE, 'name: "n"'),
+    Mistake("HFX104", edit(TOKENIZE_FILE, '"python"', '"pyhton"'), TOKENIZE_FILE, "pyhton"),
+    Mistake("HFX105", edit(TOKENIZE_FILE, 'backend: "python"', ""), TOKENIZE_FILE),
     Mistake("HFX106", no_version, "m"),
-    Mistake("HFX107", remove("m_net/1/model.fp16.onnx"), "m_net/configs/gpu.pbtxt", "default_model_filename"),
-    Mistake(
-        "HFX107",
-        configure_gpu(replace(NET_GPU, default_model_filename="../1/model.onnx")),
-        "m_net/configs/gpu.pbtxt",
-        "default_model_filename",
-    ),
+    Mistake("HFX107", remove(ONNX_FP16), GPU_FILE, FILENAME),
+    Mistake("HFX107", configure_gpu(replace(NET_GPU, default_model_filename="../1/model.onnx")), GPU_FILE, FILENAME),
     Mistake("HFX108", link_outside, "foreign/1/model.py"),
     Mistake("HFX109", lambda repository: (repository / ".hfx-staging-m-abc").mkdir(), ".hfx-staging-m-abc"),
-    Mistake("HFX110", remove("m_net/configs/gpu.pbtxt"), "m_net/configs/gpu.pbtxt"),
-    Mistake(
-        "HFX111",
-        write("m_tokenize/1/settings.json", '{\n"file": "/home/me/x"}'),
-        "m_tokenize/1/settings.json",
-        "/home/me/x",
-    ),
+    Mistake("HFX110", remove(GPU_FILE), GPU_FILE),
+    Mistake("HFX111", write(SETTINGS, '{\n"file": "/home/me/x"}'), SETTINGS, "/home/me/x"),
     Mistake(
         "HFX111",
         write("m_tokenize/1/generation.json", '{"prefix": "/home/me/x"}'),
         "m_tokenize/1/generation.json",
         "/home/me/x",
     ),
-    Mistake(
-        "HFX111",
-        configure_gpu(replace(NET_GPU, parameters={"cache": "/tmp/cache"})),
-        "m_net/configs/gpu.pbtxt",
-        "/tmp/cache",
-    ),
+    Mistake("HFX111", configure_gpu(replace(NET_GPU, parameters={"cache": "/tmp/cache"})), GPU_FILE, "/tmp/cache"),
     Mistake("HFX201", write("m/hfx.json", "{}"), "m/hfx.json", sealed=False),
-    Mistake("HFX202", remove("m_tokenize/1/settings.json"), "m_tokenize/1/settings.json", sealed=False),
-    Mistake("HFX203", write("m_tokenize/1/settings.json", "{}"), "m_tokenize/1/settings.json", sealed=False),
+    Mistake("HFX202", remove(SETTINGS), SETTINGS, sealed=False),
+    Mistake("HFX203", write(SETTINGS, "{}"), SETTINGS, sealed=False),
     Mistake("HFX204", write("m_tokenize/1/more.json", "{}"), "m_tokenize/1/more.json", sealed=False),
-    Mistake(
-        "HFX301", configure(replace(TOKENIZE, inputs=(TEXT, TEXT))), "m_tokenize/config.pbtxt", "^input.*text_input"
-    ),
-    Mistake(
-        "HFX301", configure(replace(POSTPROCESS, outputs=(SCORES, SCORES))), "m_postprocess/config.pbtxt", "^output"
-    ),
+    Mistake("HFX301", configure(replace(TOKENIZE, inputs=(TEXT, TEXT))), TOKENIZE_FILE, "^input.*text_input"),
+    Mistake("HFX301", configure(replace(POSTPROCESS, outputs=(SCORES, SCORES))), POSTPROCESS_FILE, "^output"),
     Mistake("HFX302", configure(replace(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=())))), TOKENIZE_FILE, "extra"),
     Mistake("HFX303", configure(replace(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=(-2,))))), TOKENIZE_FILE, "extra"),
     Mistake(
-        "HFX401",
-        configure(replace(ENSEMBLE, steps=(*ENSEMBLE.steps, EnsembleStep("n", {}, {})))),
-        "m/config.pbtxt",
-        '"n"',
+        "HFX401", configure(replace(ENSEMBLE, steps=(*ENSEMBLE.steps, EnsembleStep("n", {}, {})))), ENSEMBLE_FILE, '"n"'
     ),
     Mistake(
         "HFX402",
         configure(steps(replace(NET_STEP, input_map={"input_ids": "ids", "mask": "ids"}))),
-        "m/config.pbtxt",
+        ENSEMBLE_FILE,
         '"mask"',
     ),
-    Mistake("HFX403", configure(replace(TOKENIZE, inputs=(TEXT, REQUIRED))), "m/config.pbtxt", "m_tokenize"),
-    Mistake("HFX404", configure(WITH_EXTRA, steps(EXTRA_STEP)), "m/config.pbtxt", "nowhere"),
+    Mistake("HFX403", configure(replace(TOKENIZE, inputs=(TEXT, REQUIRED))), ENSEMBLE_FILE, "m_tokenize"),
+    Mistake("HFX404", configure(WITH_EXTRA, steps(EXTRA_STEP)), ENSEMBLE_FILE, "nowhere"),
     Mistake(
-        "HFX405",
-        configure(replace(ENSEMBLE, outputs=(SCORES, replace(SCORES, name="label")))),
-        "m/config.pbtxt",
-        "label",
+        "HFX405", configure(replace(ENSEMBLE, outputs=(SCORES, replace(SCORES, name="label")))), ENSEMBLE_FILE, "label"
     ),
-    Mistake("HFX406", configure(replace(ENSEMBLE, steps=(*ENSEMBLE.steps, TOKENIZE_STEP))), "m/config.pbtxt", '"ids"'),
+    Mistake("HFX406", configure(replace(ENSEMBLE, steps=(*ENSEMBLE.steps, TOKENIZE_STEP))), ENSEMBLE_FILE, '"ids"'),
     Mistake(
-        "HFX407",
-        configure(replace(TOKENIZE, outputs=(replace(IDS, data_type="TYPE_INT64"),))),
-        "m/config.pbtxt",
-        "m_net",
+        "HFX407", configure(replace(TOKENIZE, outputs=(replace(IDS, data_type="TYPE_INT64"),))), ENSEMBLE_FILE, "m_net"
     ),
     Mistake(
-        "HFX408",
-        configure(replace(POSTPROCESS, inputs=(replace(LOGITS, dims=(4,)), TOP_K))),
-        "m/config.pbtxt",
-        '"logits"',
+        "HFX408", configure(replace(POSTPROCESS, inputs=(replace(LOGITS, dims=(4,)), TOP_K))), ENSEMBLE_FILE, '"logits"'
     ),
-    Mistake(
-        "HFX408", configure(replace(ENSEMBLE, outputs=(replace(SCORES, dims=(-1, 2)),))), "m/config.pbtxt", "^output"
-    ),
-    Mistake("HFX409", configure(replace(POSTPROCESS, max_batch_size=8)), "m/config.pbtxt", "max_batch_size"),
-    Mistake("HFX410", configure(replace(POSTPROCESS, decoupled=True)), "m/config.pbtxt", "m_postprocess"),
+    Mistake("HFX408", configure(replace(ENSEMBLE, outputs=(replace(SCORES, dims=(-1, 2)),))), ENSEMBLE_FILE, "^output"),
+    Mistake("HFX409", configure(replace(POSTPROCESS, max_batch_size=8)), ENSEMBLE_FILE, "max_batch_size"),
+    Mistake("HFX410", configure(replace(POSTPROCESS, decoupled=True)), ENSEMBLE_FILE, "m_postprocess"),
     Mistake(
         "HFX411",
         configure(replace(ENSEMBLE, instance_groups=(InstanceGroup("KIND_CPU"),))),
-        "m/config.pbtxt",
+        ENSEMBLE_FILE,
         "instance_group",
     ),
-    Mistake("HFX412", lambda repository: empty_ensemble(repository), "empty/config.pbtxt", "platform"),
+    Mistake("HFX412", empty_ensemble, "empty/config.pbtxt", "platform"),
     Mistake(
         "HFX413",
         configure(replace(POSTPROCESS, inputs=(LOGITS, replace(TOP_K, optional=False)))),
-        "m/config.pbtxt",
+        ENSEMBLE_FILE,
         '"top_k"',
     ),
-    Mistake("HFX414", configure(replace(ENSEMBLE, inputs=(TEXT, TOP_K, EXTRA))), "m/config.pbtxt", "^input.*extra"),
+    Mistake("HFX414", configure(replace(ENSEMBLE, inputs=(TEXT, TOP_K, EXTRA))), ENSEMBLE_FILE, "^input.*extra"),
     Mistake(
         "HFX414",
         configure(replace(TOKENIZE, outputs=(IDS, REQUIRED)), steps(UNUSED_STEP)),
-        "m/config.pbtxt",
+        ENSEMBLE_FILE,
         "output_map.*unused",
     ),
     Mistake(
         "HFX501",
-        edit("m_tokenize/config.pbtxt", "dynamic_batching {", "dynamic_batching { preferred_batch_size: [8]"),
-        "m_tokenize/config.pbtxt",
+        edit(TOKENIZE_FILE, "dynamic_batching {", "dynamic_batching { preferred_batch_size: [8]"),
+        TOKENIZE_FILE,
         "preferred_batch_size",
     ),
-    Mistake(
-        "HFX502",
-        edit("m_tokenize/config.pbtxt", "max_queue_size: 128", ""),
-        "m_tokenize/config.pbtxt",
-        "dynamic_batching",
-    ),
-    Mistake("HFX503", lambda repository: unbatched(repository), "single/config.pbtxt", "dynamic_batching"),
+    Mistake("HFX502", edit(TOKENIZE_FILE, "max_queue_size: 128", ""), TOKENIZE_FILE, "dynamic_batching"),
+    Mistake("HFX503", unbatched, "single/config.pbtxt", "dynamic_batching"),
     Mistake(
         "HFX504",
         configure(replace(POSTPROCESS, instance_groups=(InstanceGroup("KIND_GPU"),))),
-        "m_postprocess/config.pbtxt",
+        POSTPROCESS_FILE,
         "KIND_GPU",
     ),
-    Mistake(
-        "HFX505",
-        edit("m_net/configs/cpu.pbtxt", "count: 1", "count: 2"),
-        "m_net/configs/cpu.pbtxt",
-        "intra_op_thread_count",
-    ),
-    Mistake("HFX506", lambda repository: cached(repository), "single/config.pbtxt", "response_cache"),
-    Mistake("HFX601", write("m_net/1/model.fp16.onnx", "no graph"), "m_net/1/model.fp16.onnx"),
-    Mistake("HFX601", write("m_net/1/model.fp16.onnx", ""), "m_net/1/model.fp16.onnx"),
-    Mistake("HFX602", lambda repository: save(repository, "model.onnx", opset=27), "m_net/1/model.onnx"),
-    Mistake("HFX603", lambda repository: save(repository, "model.onnx", ir=14), "m_net/1/model.onnx"),
-    Mistake(
-        "HFX604",
-        lambda repository: save(repository, "model.fp16.onnx", operators=[("", "MatMulInteger")]),
-        "m_net/configs/gpu.pbtxt",
-        "default_model_filename",
-    ),
-    Mistake(
-        "HFX605",
-        lambda repository: save(repository, "model.fp16.onnx", operators=[("com.microsoft", "FusedMatMul")]),
-        "m_net/configs/gpu.pbtxt",
-        "default_model_filename",
-    ),
+    Mistake("HFX505", edit(CPU_FILE, "count: 1", "count: 2"), CPU_FILE, "intra_op_thread_count"),
+    Mistake("HFX506", cached, "single/config.pbtxt", "response_cache"),
+    Mistake("HFX601", write(ONNX_FP16, "no graph"), ONNX_FP16),
+    Mistake("HFX601", write(ONNX_FP16, ""), ONNX_FP16),
+    Mistake("HFX602", saved("model.onnx", opset=27), ONNX),
+    Mistake("HFX603", saved("model.onnx", ir=14), ONNX),
+    Mistake("HFX604", saved("model.fp16.onnx", operators=[("", "MatMulInteger")]), GPU_FILE, FILENAME),
+    Mistake("HFX605", saved("model.fp16.onnx", operators=[("com.microsoft", "FusedMatMul")]), GPU_FILE, FILENAME),
     Mistake(
         "HFX606",
         configure_gpu(replace(NET_GPU, outputs=(LOGITS, replace(LOGITS, name="embedding")))),
-        "m_net/configs/gpu.pbtxt",
+        GPU_FILE,
         "embedding",
     ),
     Mistake(
         "HFX607",
-        lambda repository: save(
-            repository,
+        saved(
             "model.onnx",
             inputs=[("input_ids", TensorProto.INT32, ["tokens"]), ITEM_SHAPE, ("mask", TensorProto.INT32, ["tokens"])],
         ),
-        "m_net/configs/cpu.pbtxt",
+        CPU_FILE,
         "^input",
     ),
     Mistake(
         "HFX608",
-        lambda repository: save(
-            repository, "model.fp16.onnx", inputs=[("input_ids", TensorProto.INT64, ["tokens"]), ITEM_SHAPE]
-        ),
-        "m_net/configs/gpu.pbtxt",
+        saved("model.fp16.onnx", inputs=[("input_ids", TensorProto.INT64, ["tokens"]), ITEM_SHAPE]),
+        GPU_FILE,
         "input_ids",
     ),
-    Mistake("HFX609", net(PLAIN_NET, inputs=[FIXED_IDS]), "m_net/configs/gpu.pbtxt", "^input"),
-    Mistake(
-        "HFX610",
-        lambda repository: save(repository, "model.fp16.onnx", inputs=[PLAIN_IDS, ITEM_SHAPE]),
-        "m_net/configs/gpu.pbtxt",
-        "input_ids",
-    ),
+    Mistake("HFX609", net(PLAIN_NET, inputs=[FIXED_IDS]), GPU_FILE, "^input"),
+    Mistake("HFX610", saved("model.fp16.onnx", inputs=[PLAIN_IDS, ITEM_SHAPE]), GPU_FILE, "input_ids"),
     Mistake(
         "HFX611",
         net(replace(NET, batch_inputs=()), inputs=[("input_ids", TensorProto.INT32, ["tokens"])]),
-        "m_net/configs/gpu.pbtxt",
+        GPU_FILE,
         "allow_ragged_batch",
     ),
-    Mistake(
-        "HFX612",
-        net(replace(NET, inputs=(replace(IDS, ragged=True, optional=True),))),
-        "m_net/configs/gpu.pbtxt",
-        "input_ids",
-    ),
-    Mistake("HFX613", external_data, "m_net/1/model.onnx"),
-    Mistake("HFX701", remove("m_tokenize/1/model.py"), "m_tokenize/1/model.py"),
-    Mistake("HFX702", write("m_tokenize/1/model.py", "def f(:\n"), "m_tokenize/1/model.py", "def f"),
-    Mistake("HFX702", write("m_tokenize/1/model.py", "x = 1\0"), "m_tokenize/1/model.py"),
+    Mistake("HFX612", net(replace(NET, inputs=(replace(IDS, ragged=True, optional=True),))), GPU_FILE, "input_ids"),
+    Mistake("HFX613", external_data, ONNX),
+    Mistake("HFX701", remove(PYTHON), PYTHON),
+    Mistake("HFX702", write(PYTHON, "def f(:\n"), PYTHON, "def f"),
+    Mistake("HFX702", write(PYTHON, "x = 1\0"), PYTHON),
     Mistake("HFX703", lambda repository: runs_on(repository, "openvino"), "single/config.pbtxt", "openvino"),
     Mistake("HFX703", lambda repository: runs_on(repository, "tensorrt"), "single/config.pbtxt", "tensorrt"),
     Mistake("HFX801", lambda repository: needs(repository, "26.10"), "m/hfx.json"),
     Mistake("HFX802", lambda repository: None, ".", triton="26.06"),
 )
-
-
-def empty_ensemble(repository: Path) -> None:
-    (repository / "empty/1").mkdir(parents=True)
-    put(repository, replace(ENSEMBLE, name="empty", inputs=(TEXT,), outputs=(TEXT,), steps=()))
-
-
-def cached(repository: Path) -> None:
-    (repository / "single/1").mkdir(parents=True)
-    sampled = TensorSpec("do_sample", "TYPE_BOOL", (1,), optional=True)
-    put(repository, replace(TOKENIZE, name="single", inputs=(TEXT, sampled), response_cache=True))
-    (repository / "single/1/model.py").touch()
 
 
 def runs_on(repository: Path, runtime: str, openvino: object = None) -> None:
@@ -385,12 +331,6 @@ def needs(repository: Path, minimum: str) -> None:
     write_manifest(replace(read_manifest(path), triton=TritonTarget("24.10", minimum)), path)
 
 
-def unbatched(repository: Path) -> None:
-    (repository / "single/1").mkdir(parents=True)
-    put(repository, replace(TOKENIZE, name="single", max_batch_size=0))
-    (repository / "single/1/model.py").touch()
-
-
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.rule}-{mistake.path}")
 def test_a_planted_mistake_makes_exactly_its_rule_speak(repository: Path, mistake: Mistake) -> None:
     mistake.plant(repository)
@@ -399,6 +339,7 @@ def test_a_planted_mistake_makes_exactly_its_rule_speak(repository: Path, mistak
     findings = lint(repository, mistake.triton, cores=CORES)
     assert {finding.rule for finding in findings} == {mistake.rule}, "\n".join(map(str, findings))
     assert mistake.path in {finding.path for finding in findings}
+    assert all(finding.fix and finding.severity in ("error", "warning") for finding in findings)
     found = next(finding for finding in findings if finding.path == mistake.path)
     assert_line(repository, found, mistake.line)
 

@@ -31,19 +31,6 @@ def test_the_text_parses_back_to_the_same_configuration(config: ModelConfig) -> 
     assert text.startswith("# Made by: hfx export x\nname: ")
 
 
-def test_the_text_is_for_people() -> None:
-    assert render(replace(TOKENIZE, instance_groups=()), "hfx export org/model --name m") == (
-        "# Made by: hfx export org/model --name m\n"
-        'name: "m_tokenize"\n'
-        'backend: "python"\n'
-        "max_batch_size: 64\n"
-        'input { name: "text_input" data_type: TYPE_STRING dims: [1] }\n'
-        'output { name: "input_ids" data_type: TYPE_INT32 dims: [-1] }\n'
-        "dynamic_batching { default_queue_policy { default_timeout_microseconds: 5000000 max_queue_size: 128 } }\n"
-        "version_policy { latest { num_versions: 1 } }\n"
-    )
-
-
 def test_a_model_that_does_not_batch_says_so() -> None:
     assert "\nmax_batch_size: 0\n" in render(replace(TOKENIZE, max_batch_size=0), "hfx")
 

@@ -63,7 +63,7 @@ def test_where_beside_is_impossible_a_model_is_built_inside_and_servers_load_a_m
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted, long_named = tmp_path / "mounted", tmp_path / ("r" * 240)
-    monkeypatch.setattr(os, "rename", failing(os.rename, 1, errno.EXDEV))  # as over the edge of a mount
+    monkeypatch.setattr(os, "rename", failing(os.rename, 1, OSError(errno.EXDEV, "")))  # as over the edge of a mount
     for repository in (mounted, long_named):
         with Staging(repository, "m") as staging:
             assert staging.path.parent == repository
@@ -186,29 +186,41 @@ def test_a_staged_link_is_refused(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == {}
 
 
-def failing(call: Callable[..., object], at: int, number: int) -> Callable[..., object]:
-    """`call`, except that the at-th time it fails with an error of the operating system."""
+def failing(call: Callable[..., object], at: int, error: BaseException) -> Callable[..., object]:
+    """`call`, except that it fails with `error` the at-th time."""
     count = 0
 
     def step(*arguments: object, **options: object) -> object:
         nonlocal count
         count += 1
         if count == at:
-            raise OSError(number, os.strerror(number))
+            raise error
         return call(*arguments, **options)
 
     return step
 
 
-@pytest.mark.parametrize("at", range(2, 9))  # the first one tries whether beside is possible
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES])
-def test_a_failing_rename_leaves_the_version_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, number: int
+# The first rename tries whether beside is possible.
+@pytest.mark.parametrize(
+    ("call", "at"), [*(("rename", at) for at in range(2, 9)), *(("fsync", at) for at in (1, 3, 9))]
+)
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.ENOSPC, ""), StorageFull),
+        (OSError(errno.EDQUOT, ""), StorageFull),
+        (OSError(errno.EIO, ""), RepositoryError),
+        (OSError(errno.EACCES, ""), RepositoryError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=repr,
+)
+def test_a_step_that_fails_leaves_the_version_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, at: int, error: BaseException, expected: type
 ) -> None:
     export(tmp_path, members=("_net", "_postprocess"))
     before = snapshot(tmp_path)
-    monkeypatch.setattr(os, "rename", failing(os.rename, at, number))
-    expected = StorageFull if number in (errno.ENOSPC, errno.EDQUOT) else RepositoryError
+    monkeypatch.setattr(os, call, failing(getattr(os, call), at, error))
     with pytest.raises(expected):
         export(tmp_path, members=("_net", "_tokenize"), content="two", replace=True)
     monkeypatch.undo()
@@ -216,43 +228,10 @@ def test_a_failing_rename_leaves_the_version_before(
     assert recover(tmp_path) == []
 
 
-@pytest.mark.parametrize("at", [1, 3, 9])
-def test_a_disk_that_is_full_at_fsync_leaves_the_version_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    export(tmp_path)
-    before = snapshot(tmp_path)
-    monkeypatch.setattr(os, "fsync", failing(os.fsync, at, errno.ENOSPC))
-    with pytest.raises(StorageFull) as caught:
-        export(tmp_path, content="two", replace=True)
-    assert caught.value.fix
-    assert snapshot(tmp_path) == before
-
-
 def test_a_disk_that_fills_up_while_building_is_storage_full(tmp_path: Path) -> None:
     with pytest.raises(StorageFull):
         build_and_fail(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
     assert snapshot(tmp_path) == {}
-
-
-def test_an_interrupt_between_two_moves_leaves_the_version_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    export(tmp_path)
-    before = snapshot(tmp_path)
-    count, rename = 0, os.rename
-
-    def interrupted(*arguments: str) -> None:
-        nonlocal count
-        count += 1
-        if count == 4:
-            raise KeyboardInterrupt
-        rename(*arguments)
-
-    monkeypatch.setattr(os, "rename", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        export(tmp_path, content="two", replace=True)
-    assert snapshot(tmp_path) == before
 
 
 # Crashes: the work is killed before its n-th change of the file system.
