@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.published import export_zoo
+from tests.triton.generation_rig import metrics
 from tests.triton.serve_process import HFX, wait_for
 
 pytestmark = pytest.mark.triton
@@ -77,9 +77,7 @@ def rows(run: Run) -> list[dict[str, Any]]:
 
 def measured(served: EmbeddedServer, metric: str) -> float:
     """A metric of the model that summarizes."""
-    with urllib.request.urlopen(served.metrics_url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(f'{metric}{{model="summaries"'))
+    return metrics(served, "summaries").get(metric, 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -7,25 +7,25 @@ import os
 import re
 import signal
 import time
-import urllib.request
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hfx.client import AsyncClient, Client, Generation, GenerationSettings, TruncationWarning
-from hfx.errors import HfxError, RequestRefused, RequestTimeout, ServerError
+from hfx.errors import RequestRefused, RequestTimeout, ServerError
 from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.published import export_zoo
+from tests.triton.generation_rig import metrics, wait_until
 
 pytestmark = pytest.mark.triton
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 MODEL = "stories"
 TEXT = "Anna was"
+CANCELLED, LATE = "hfx_requests_cancelled_total", "hfx_deadline_exceeded_total"
 LONG = GenerationSettings(max_tokens=400, min_tokens=400, num_beams=1)
 SLOW = GenerationSettings(max_tokens=400, min_tokens=400, num_beams=32)  # half a second, and all slots
 
@@ -69,17 +69,8 @@ def as_generation(answer: dict[str, object]) -> Generation:
     return Generation(*(answer[name] for name in names))  # type: ignore[arg-type]
 
 
-def metric(server: EmbeddedServer, name: str) -> float:
-    page = urllib.request.urlopen(server.metrics_url, timeout=10).read().decode()
-    lines = [line for line in page.splitlines() if line.startswith(f'{name}{{model="{MODEL}"')]
-    return float(lines[0].rsplit(" ", 1)[1])
-
-
-def wait_for_metric(server: EmbeddedServer, name: str, least: float) -> None:
-    deadline = time.monotonic() + 10
-    while metric(server, name) < least:
-        assert time.monotonic() < deadline, f"{name} is {metric(server, name)}, not {least}"
-        time.sleep(0.05)
+def figure(server: EmbeddedServer, name: str) -> float:
+    return metrics(server, MODEL).get(name, 0.0)
 
 
 def test_texts_are_those_of_the_engine_in_process(client: Client, expected: dict[str, Generation]) -> None:
@@ -141,14 +132,6 @@ def test_what_is_out_of_range_is_refused_by_name(client: Client) -> None:
         assert caught.value.model == MODEL
 
 
-def test_one_bad_text_of_many_is_told_in_its_place(client: Client) -> None:
-    outcomes = list(client.each(partial(client.generate, MODEL, max_tokens=5), [TEXT, "Anna " * 2000, TEXT]))
-    assert isinstance(outcomes[1], RequestRefused) and "512" in outcomes[1].message
-    assert outcomes[0] == outcomes[2] and not isinstance(outcomes[0], HfxError)
-    with pytest.raises(RequestRefused, match="At index 1: "):
-        client.generate(MODEL, [TEXT, "Anna " * 2000, TEXT], max_tokens=5)
-
-
 def test_a_long_text_is_cut_and_warned_of_or_read_in_chunks(client: Client) -> None:
     document = " ".join(example.prompt for example in zoo.heldout("summaries", 40))
     with pytest.warns(TruncationWarning, match="'summaries'"):
@@ -161,12 +144,12 @@ def test_a_long_text_is_cut_and_warned_of_or_read_in_chunks(client: Client) -> N
 
 
 def test_a_stream_that_is_left_frees_its_slot(client: Client, served: EmbeddedServer) -> None:
-    before = metric(served, "hfx_requests_cancelled_total")
+    before = figure(served, CANCELLED)
     for _ in range(10):
         with client.stream(MODEL, TEXT, LONG) as stream:
             next(stream)
-    wait_for_metric(served, "hfx_requests_cancelled_total", before + 10)
-    assert metric(served, "hfx_slots_used") == 0
+    wait_until(lambda: figure(served, CANCELLED) >= before + 10, "all are cancelled")
+    assert figure(served, "hfx_slots_used") == 0
 
 
 def test_a_cancelled_task_frees_its_slot(served: EmbeddedServer) -> None:
@@ -179,21 +162,17 @@ def test_a_cancelled_task_frees_its_slot(served: EmbeddedServer) -> None:
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 4
 
-    before = metric(served, "hfx_requests_cancelled_total")
+    before = figure(served, CANCELLED)
     asyncio.run(leave())
-    wait_for_metric(served, "hfx_requests_cancelled_total", before + 4)
+    wait_until(lambda: figure(served, CANCELLED) >= before + 4, "all are cancelled")
 
 
 def test_a_deadline_ends_the_request_on_the_server(client: Client, served: EmbeddedServer) -> None:
     client.metadata(MODEL)
-    ended = ("hfx_deadline_exceeded_total", "hfx_requests_cancelled_total")
-    before = sum(metric(served, name) for name in ended)
+    before = figure(served, LATE) + figure(served, CANCELLED)
     with pytest.raises(RequestTimeout):
         client.generate(MODEL, TEXT, SLOW, timeout=0.2)
-    deadline = time.monotonic() + 10
-    while sum(metric(served, name) for name in ended) <= before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: figure(served, LATE) + figure(served, CANCELLED) > before, "its end is counted")
 
 
 def test_the_examples_of_the_documentation_run(served: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,13 +93,6 @@ def test_stopping_twice_is_harmless_and_starting_again_works(repository: Path) -
         server.stop()
 
 
-def test_two_servers_run_side_by_side(repository: Path) -> None:
-    with EmbeddedServer(repository) as first, EmbeddedServer(repository) as second:
-        for server in (first, second):
-            with Client(server.grpc_url) as client:
-                assert client.classify("toy", "x").label == "1 characters"
-
-
 def test_a_thread_that_may_end_early_can_not_own_a_server(repository: Path) -> None:
     caught: list[Exception] = []
 

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from hfx.python_backends.encoding import Encoder, InvalidInput, Settings, make_encoder, tensors
-from hfx.python_backends.inputs import strings
 from hfx.python_backends.postprocess.tasks import Postprocessor, open_postprocessor
 
 Tensors = dict[str, NDArray[Any]]
@@ -90,10 +89,6 @@ def _run_one(model: Any, feed: Mapping[str, NDArray[Any]], names: tuple[str, ...
     with torch.no_grad():
         found = model(**{name: torch.tensor(array[None].astype(np.int64)) for name, array in feed.items()})
     return {name: found[name][0].float().numpy() for name in names}
-
-
-def text_tensor(*texts: str) -> NDArray[np.object_]:
-    return strings(*texts)
 
 
 EDGE_TEXTS = (

@@ -164,14 +164,6 @@ def test_an_option_that_can_not_be_is_refused_with_a_way_on(tmp_path: Path, opti
     assert caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("option", "given"), [("--max-batch-size", {"max_batch_size": 8}), ("--aggregation", {"aggregation": "simple"})]
-)
-def test_an_encoder_s_option_is_named(tmp_path: Path, option: str, given: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=f"text-generation model does not take {option}"):
-        plan(tmp_path, GPT2, ExportOptions(**given))
-
-
 def test_slots_hold_the_default_beams(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="4 beams"):
         plan(tmp_path, BART, ExportOptions(slots=3), num_beams=4)

@@ -14,9 +14,10 @@ from transformers import (
     BertForQuestionAnswering,
 )
 
+from hfx.python_backends.inputs import strings
 from tests import zoo
 from tests.question_answering import best_answer
-from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch, text_tensor
+from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
 
 STORY = "Anna went from Paris to the market in Berlin. Bob's unbelievably friendly neighbour, Zoë, stayed at home. "
 CONTEXTS = (*(text for text in EDGE_TEXTS if text.strip()), STORY, STORY * 4, STORY * 12, "x" * 150 + STORY * 8)
@@ -43,7 +44,7 @@ def check_equal(tokenizer: Any, model: Any, folder: Path, pairs: list[tuple[str,
     for question, context in pairs:
         expected = best_answer(model, tokenizer, question, context)
         fed = encoded(encoder, [(question, context)])
-        answer = postprocessor.answer(fed | run_torch(model, fed, OUTPUTS) | {"context": text_tensor(context)})
+        answer = postprocessor.answer(fed | run_torch(model, fed, OUTPUTS) | {"context": strings(context)})
         if expected is None or expected["score"] == 0.0:
             assert answer["score"].tolist() == [[0.0]]
             continue
@@ -95,7 +96,7 @@ def test_rows_of_different_numbers_of_windows_answer_as_alone(tmp_path: Path) ->
 
     def answers(items: list[tuple[str, str]]) -> dict[str, Any]:
         fed = encoded(encoder, items)
-        contexts = text_tensor(*(context for _, context in items))
+        contexts = strings(*(context for _, context in items))
         return postprocessor.answer(fed | run_torch(model, fed, OUTPUTS) | {"context": contexts})
 
     together = answers(pairs)
@@ -108,7 +109,7 @@ def test_rows_of_different_numbers_of_windows_answer_as_alone(tmp_path: Path) ->
 def test_a_context_without_tokens_has_no_answer(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
     fed = encoded(encoder_for(tokenizer, "question-answering", tmp_path), [("Who?", " \n ")])
-    fed |= {name: np.zeros(fed["input_ids"].shape, np.float32) for name in OUTPUTS} | {"context": text_tensor(" \n ")}
+    fed |= {name: np.zeros(fed["input_ids"].shape, np.float32) for name in OUTPUTS} | {"context": strings(" \n ")}
     answer = postprocessor_for(tmp_path, task="question-answering").answer(fed)
     assert {name: array.tolist() for name, array in answer.items()} == {
         "answer": [[b""]], "score": [[0.0]], "start": [[0]], "end": [[0]],

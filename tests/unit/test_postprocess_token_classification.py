@@ -17,8 +17,9 @@ from transformers import (
     pipeline,
 )
 
+from hfx.python_backends.inputs import strings
 from tests import zoo
-from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch, text_tensor
+from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC", "B-X-Y")
@@ -77,7 +78,7 @@ def check_equal(tokenizer: Any, model: Any, aggregation: str, folder: Path, text
             warnings.simplefilter("ignore", UserWarning)
             expected = expected_of(pipe(text)) if text else []
         fed = encoded(encoder, [text])
-        answer = postprocessor.answer(fed | run_torch(model, fed, ("logits",)) | {"text_input": text_tensor(text)})
+        answer = postprocessor.answer(fed | run_torch(model, fed, ("logits",)) | {"text_input": strings(text)})
         assert entities(answer) == expected, text[:40]
         count += len(expected)
     return count
@@ -116,7 +117,7 @@ def test_text_stays_text_in_the_json(tmp_path: Path) -> None:
     fed = encoded(encoder, [text])
     logits = np.zeros((*fed["input_ids"].shape, 2), np.float32)
     logits[..., 1] = 1.0
-    answer = postprocessor.answer(fed | {"logits": logits, "text_input": text_tensor(text)})
+    answer = postprocessor.answer(fed | {"logits": logits, "text_input": strings(text)})
     raw = answer["entities"][0, 0]
     assert raw.decode().count("漢") == 1 and raw.decode().count("😀") == 2
     assert [each["word"] for each in json.loads(raw)] == ["漢", "字"]

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from hfx.python_backends.inputs import strings
 from hfx.python_backends.postprocess.inputs import InvalidInput
 from hfx.python_backends.postprocess.tasks import Postprocessor
 from tests import zoo
-from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch, text_tensor
+from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
 
 LABELS = ["travel", "food", "weather", "a longer label", "sport", "emoji 😀"]
 
@@ -29,7 +30,7 @@ def ranked(answer: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def label_tensor(labels: list[str]) -> Any:
-    return text_tensor(*labels).reshape(1, -1)
+    return strings(*labels).reshape(1, -1)
 
 
 def ranking(folder: Path, entailment: int = 2, **settings: Any) -> Postprocessor:

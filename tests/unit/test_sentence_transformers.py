@@ -48,23 +48,21 @@ def test_a_plain_checkpoint_is_pooled_by_the_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "mode"),
-    [("mean_tokens", "mean"), ("cls_token", "cls"), ("max_tokens", "max"), ("mean_sqrt_len_tokens", "mean_sqrt_len")],
-)
-def test_the_mode_is_read(tmp_path: Path, stated: str, mode: Mode) -> None:
-    assert read_pooling(write(tmp_path, "Transformer", "Pooling", modes=(stated,))) == Pooling(mode, normalize=False)
-
-
-@pytest.mark.parametrize(
-    ("stated", "mode"),
+    ("older", "newer", "mode"),
     [
-        ("mean", "mean"), ("cls", "cls"), ("max", "max"), ("mean_sqrt_len_tokens", "mean_sqrt_len"), (["mean"], "mean"),
+        ("mean_tokens", "mean", "mean"),
+        ("mean_tokens", ["mean"], "mean"),
+        ("cls_token", "cls", "cls"),
+        ("max_tokens", "max", "max"),
+        ("mean_sqrt_len_tokens", "mean_sqrt_len_tokens", "mean_sqrt_len"),
     ],
-    ids=str,
-)  # fmt: skip
-def test_the_mode_is_read_as_version_6_writes_it(tmp_path: Path, stated: str | list[str], mode: Mode) -> None:
-    folder = write(tmp_path, "Transformer", "Pooling")
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": stated}))
+)
+def test_the_mode_is_read_as_either_version_writes_it(
+    tmp_path: Path, older: str, newer: str | list[str], mode: Mode
+) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling", modes=(older,))
+    assert read_pooling(folder) == Pooling(mode, normalize=False)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": newer}))
     assert read_pooling(folder) == Pooling(mode, normalize=False)
 
 
@@ -132,13 +130,6 @@ def test_a_default_prompt_is_unsupported(tmp_path: Path) -> None:
     refused(folder, CheckpointUnsupported)
 
 
-def test_prompts_of_which_none_is_default_are_fine(tmp_path: Path) -> None:
-    folder = write(tmp_path, "Transformer", "Pooling")
-    library = {"prompts": {"query": "query: "}, "default_prompt_name": None}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(library))
-    assert read_pooling(folder).mode == "mean"
-
-
 @pytest.mark.parametrize("tokenizer", [None, {}, {"do_lower_case": False}])
 def test_lower_case_before_a_cased_tokenizer_is_unsupported(tmp_path: Path, tokenizer: dict[str, bool] | None) -> None:
     folder = write(tmp_path, "Transformer", "Pooling")
@@ -201,12 +192,9 @@ def test_the_trained_length_is_read(tmp_path: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", '{"max_seq_length": null}', '{"max_seq_length": "128"}', '{"max_seq_length": 0}']
+    "content", [None, "{}", '{"max_seq_length": null}', '{"max_seq_length": "128"}', '{"max_seq_length": 0}']
 )
-def test_no_trained_length_is_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / "sentence_bert_config.json").write_text(content)
-    assert read_max_length(tmp_path) is None
-
-
-def test_without_the_files_there_is_no_trained_length(tmp_path: Path) -> None:
+def test_no_trained_length_is_none(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "sentence_bert_config.json").write_text(content)
     assert read_max_length(tmp_path) is None
