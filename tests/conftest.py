@@ -43,12 +43,10 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """With several workers, one runs all tests of a real server, which they share, and a file stays in one process."""
-    for item in items:
-        group = "triton" if item.get_closest_marker("triton") else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
+    group = "triton" if item.get_closest_marker("triton") else item.path.name
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
