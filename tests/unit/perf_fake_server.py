@@ -51,7 +51,6 @@ class Service:
     stall: tuple[float, float] | None = None
     streams: int | None = None
     inputs: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
     arrivals: list[float] = field(default_factory=list)
     times: list[list[float]] = field(default_factory=list)
     in_flight: int = 0
@@ -136,7 +135,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         return response
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self.service.headers.append(dict(context.invocation_metadata()))
         try:
             last: dict[str, Any] = {}
             async for piece in self.service.pieces(_inputs(request)):
@@ -146,7 +144,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         return _response(last, request.model_name)
 
     async def ModelStreamInfer(self, requests: Any, context: Any) -> Any:  # noqa: N802
-        self.service.headers.append(dict(context.invocation_metadata()))
         async for request in requests:
             try:
                 async for piece in self.service.pieces(_inputs(request)):

@@ -15,7 +15,7 @@ from typing import Any
 
 from hfx import names
 from hfx.client import Client, ModelMetadata
-from hfx.client.address import Access, parse_address
+from hfx.client.address import parse_address
 from hfx.client.grpc_transport import encode_request
 from hfx.client.tensors import to_tensors
 from hfx.client.transport import Request as InferRequest
@@ -41,7 +41,6 @@ def generate(
     stream: bool = False,
     watch: Watch | None = None,
     stop: threading.Event | None = None,
-    access: Access | None = None,
 ) -> RequestLog:
     """Put `plan` to `model` (its NAME_stream with `stream`) at `url`, a gRPC address.
 
@@ -49,13 +48,13 @@ def generate(
     under way are cancelled, and what has ended counts. Raises UsageError for requests that the model does not take,
     ServerUnreachable and ModelUnknown before anything is sent; what fails later is counted.
     """
-    address, access = parse_address(url), access or Access()
+    address = parse_address(url)
     if address.protocol != "grpc":
         raise UsageError(f"{url} is an HTTP address.", "Give the server's gRPC port (8001 unless chosen otherwise).")
-    with Client(url, headers=access.headers, tls=access.tls) as client:
+    with Client(url) as client:
         metadata = client.metadata(model + names.STREAM_SUFFIX if stream else model)
     messages = tuple(_encoded(request, metadata) for request in completed(requests, metadata, stream, limits.timeout))
-    job = Job(address, access, plan, limits, messages, stream, counts_tokens(metadata))
+    job = Job(address, plan, limits, messages, stream, counts_tokens(metadata))
     with _process() as (process, pipe):
         try:
             pipe.send(job)

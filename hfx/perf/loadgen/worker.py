@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -27,7 +26,7 @@ from tritonclient.grpc import service_pb2
 
 from hfx import names
 from hfx.client import errors
-from hfx.client.address import Access, Address, Tls
+from hfx.client.address import Address
 from hfx.client.grpc_transport import DIRECT, OPTIONS, WITH_STATUS
 from hfx.errors import ServerError
 from hfx.perf.load.plans import Limits, Plan
@@ -44,7 +43,6 @@ class Job:
     """All that a process needs to put a load to a server; `messages` are requests as bytes, `counts` as in the log."""
 
     address: Address
-    access: Access
     plan: Plan
     limits: Limits
     messages: tuple[bytes, ...]
@@ -57,8 +55,7 @@ class GrpcTransport:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._headers = tuple(job.access.headers.items())
-        self._channel = _open(job.address, job.access.tls)
+        self._channel = _open(job.address)
         self._infer = self._channel.unary_unary(f"{SERVICE}/ModelInfer")
         self._stream = self._channel.stream_stream(f"{SERVICE}/ModelStreamInfer")
         self._read = (read_streamed if job.stream else read_answer) if job.counts else None
@@ -67,7 +64,7 @@ class GrpcTransport:
         """Raises ServerError where there is no server."""
         try:
             call = self._channel.unary_unary(f"{SERVICE}/ServerLive")
-            await call(b"", timeout=CONNECT_SECONDS, metadata=self._headers)
+            await call(b"", timeout=CONNECT_SECONDS)
         except grpc.RpcError as error:
             raise _error(error.code().name, error.details(), self._job.address.url, CONNECT_SECONDS) from error
 
@@ -94,12 +91,12 @@ class GrpcTransport:
         await self._channel.close()
 
     async def _answered(self, message: bytes, record: RequestRecord) -> None:
-        answer = await self._infer(message, timeout=self._job.limits.timeout, metadata=self._headers)
+        answer = await self._infer(message, timeout=self._job.limits.timeout)
         record.times.append(time.perf_counter())
         record.messages.append(answer)
 
     async def _streamed(self, message: bytes, record: RequestRecord) -> None:
-        call = self._stream(timeout=self._job.limits.timeout, metadata=(*self._headers, WITH_STATUS))
+        call = self._stream(timeout=self._job.limits.timeout, metadata=(WITH_STATUS,))
         await call.write(message)
         await call.done_writing()
         while (answer := await call.read()) is not grpc.aio.EOF:
@@ -169,13 +166,11 @@ def _reporting(pipe: Connection) -> Callable[[Progress], None]:
     return report
 
 
-def _open(address: Address, tls: Tls | None) -> Any:
+def _open(address: Address) -> Any:
     options = (*OPTIONS, DIRECT) if address.is_loopback else OPTIONS
     if not address.secure:
         return grpc.aio.insecure_channel(address.target, options=options)
-    tls = tls or Tls()
-    files = (None if path is None else Path(path).read_bytes() for path in (tls.ca, tls.key, tls.certificate))
-    return grpc.aio.secure_channel(address.target, grpc.ssl_channel_credentials(*files), options=options)
+    return grpc.aio.secure_channel(address.target, grpc.ssl_channel_credentials(), options=options)
 
 
 def _error(status: str, message: str, url: str, timeout: float) -> ServerError:
