@@ -11,9 +11,8 @@ import pytest
 
 from hfx.errors import LoadFailed, ServerError, UsageError
 from hfx.perf.compare.candidates import Candidate, Case, Measure, Session, parse_devices, parse_targets
-from hfx.perf.compare.comparison import compare, result_of
+from hfx.perf.compare.comparison import compare, merge, read_results, result_of
 from hfx.perf.compare.kinds import label_of, parse_precisions, parse_variants
-from hfx.perf.compare.merging import merge, read_results
 from hfx.perf.load import Closed, Limits, Request, RequestSet
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.report.tables import comparison_tables

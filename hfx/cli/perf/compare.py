@@ -111,7 +111,7 @@ def command(
 
 
 def _merged(names: Sequence[str], kinds: KindOptions) -> Result:
-    from hfx.perf.compare.merging import merge, read_results
+    from hfx.perf.compare.comparison import merge, read_results
 
     if not all(name.endswith(FILE_SUFFIX) for name in names) or given(kinds):
         raise UsageError("Result files are compared with result files.", "Give A.json B.json and no model.")
