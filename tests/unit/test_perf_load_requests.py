@@ -92,11 +92,6 @@ def test_a_file_that_is_wrong_says_where(name: str, content: str | bytes, words:
     assert str(path) in caught.value.message and caught.value.fix
 
 
-def test_a_limit_takes_the_first_rows_and_reads_no_others(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.jsonl", '{"text": "a"}\n{"text": "b"}\nbroken')
-    assert texts(from_file(path, TEXT, limit=2)) == ["a", "b"]
-
-
 def test_columns_are_given_by_tensor() -> None:
     encoder, reader = ["text_input", "top_k"], ["question", "context"]
     assert parse_columns(["review"], encoder) == {"text_input": "review"}

@@ -115,7 +115,8 @@ def test_an_engine_stands_in_the_place_of_its_hand_over_and_of_its_relay() -> No
         "hfx_time_to_first_token_seconds_count": 4.0,
         "hfx_inter_token_seconds_sum": 2.0,
     }
-    counts = {"stories": Counts(4, 4, 4, infer=9000), "stories_stream": Counts(4, 4, 4, infer=1000)}
+    done = Counts(requests=4, rows=4, executions=4)
+    counts = {"stories": done + Counts(infer=9000), "stories_stream": done + Counts(infer=1000)}
     handed = steps({}, counts, list(counts))
     [engine] = with_engine(handed, told, "stories")
     assert (engine.model, engine.requests, engine.executions, engine.batch) == ("stories_stream", 80, 20, 4.0)

@@ -21,7 +21,7 @@ from hfx.perf.results import Run, Subject
 from hfx.perf.tools import locust, perf_analyzer
 from hfx.perf.tools.perf_analyzer import NEVER, failure, read_record, write_inputs, write_times
 from hfx.perf.tools.process import ToolProcess
-from hfx.perf.tools.recorded import callers_of, counted, due_times, log_of, piece_of
+from hfx.perf.tools.recorded import callers_of, check_arguments, counted, due_times, log_of, piece_of
 
 RECORDED = Path(__file__).parent / "perf_recorded"
 TRACE = (0.0, 0.05, 0.06, 0.2, 0.2, 0.5)  # what perf_analyzer_open.json was sent at
@@ -169,15 +169,15 @@ def test_the_reason_of_a_failure_is_one_line() -> None:
 @pytest.mark.parametrize("flag", ["--concurrency-range", "-m", "-p=3", "--streaming", "--input-data"])
 def test_flags_that_hfx_sets_are_refused(flag: str) -> None:
     with pytest.raises(UsageError, match="is set by hfx"):
-        perf_analyzer.check_arguments(["--max-threads", "8", flag])
-    perf_analyzer.check_arguments(["--max-threads", "8", "--percentile", "95"])
+        check_arguments(["--max-threads", "8", flag], perf_analyzer.OWN)
+    check_arguments(["--max-threads", "8", "--percentile", "95"], perf_analyzer.OWN)
 
 
 @pytest.mark.parametrize("flag", ["--users=3", "-t", "--host", "--headless"])
 def test_options_of_locust_that_hfx_sets_are_refused(flag: str) -> None:
     with pytest.raises(UsageError, match="is set by hfx"):
-        locust.check_arguments(["--csv", "x", flag])
-    locust.check_arguments(["--csv", "x", "--loglevel", "DEBUG"])
+        check_arguments(["--csv", "x", flag], locust.OWN)
+    check_arguments(["--csv", "x", "--loglevel", "DEBUG"], locust.OWN)
 
 
 def test_records_of_locust_become_figures() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -61,10 +60,9 @@ def from_file(
     path: Path,
     columns: Mapping[str, str],
     settings: Settings | None = None,
-    limit: int | None = None,
     inputs: Collection[str] = SETTINGS,
 ) -> RequestSet:
-    """A request for each of the first `limit` rows of a file that hfx.rows reads.
+    """A request for each row of a file that hfx.rows reads.
 
     `columns`: tensor -> column; an empty name is the tensor's own. A column named like a setting sets it for that
     request, unless its cell is empty or the model, whose `inputs` these are, does not take it; it goes before
@@ -75,7 +73,7 @@ def from_file(
     own = {name: name for name in SETTINGS if name in inputs and name not in where}
     shared = constants(settings)
     requests = []
-    for row in itertools.islice(rows.rows, limit):
+    for row in rows.rows:
         present = {tensor: column for tensor, column in own.items() if row.cells.get(column) not in (None, "")}
         texts, chosen = (_cells(path, row, tensors, rows.textual) for tensors in (where, present))
         requests.append(Request(texts | shared | chosen))

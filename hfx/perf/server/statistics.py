@@ -6,8 +6,8 @@ By gRPC, so that a measurement needs one address only.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,27 +29,8 @@ DEVICES = {configuration.ModelInstanceGroup.KIND_GPU: "gpu", configuration.Model
 MILLION = 1e6  # nanoseconds in a millisecond
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What a model has done since it was loaded; times are nanoseconds of all requests together."""
-
-    requests: int = 0
-    rows: int = 0
-    executions: int = 0
-    queue: int = 0
-    input: int = 0
-    infer: int = 0
-    output: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
-
-    def since(self, before: Counts) -> Counts | None:
-        """What came since `before`; None when the model was loaded anew meanwhile."""
-        differences = [mine - its for mine, its in zip(astuple(self), astuple(before), strict=True)]
-        return Counts(*differences) if min(differences) >= 0 else None
-
-
+# Of a model since it was loaded: requests, rows, executions, and nanoseconds of all requests together in each phase.
+Counts = Counter[str]
 Snapshot = Mapping[str, Counts]
 
 
@@ -89,7 +70,7 @@ class Statistics:
         """The statistics of all models now."""
         found: dict[str, Counts] = {}
         for each in self._get("get_inference_statistics").model_stats:
-            found[each.name] = found.get(each.name, Counts()) + _counts(each)
+            found.setdefault(each.name, Counts()).update(_counts(each))  # adds up the versions
         return found
 
     def settled(self) -> Snapshot:
@@ -103,10 +84,10 @@ class Statistics:
 
     def counted(self, model: str, before: Snapshot, requests: int) -> Snapshot:
         """The statistics once `model` has done so many `requests` more than `before`, or nothing more is counted."""
-        wanted = before.get(model, Counts()).requests + requests
+        wanted = requests_of(before, model) + requests
         latest = (changed := time.monotonic()) + LATEST_SECONDS
         now = self.look()
-        while now.get(model, Counts()).requests < wanted and time.monotonic() < min(latest, changed + SETTLED_SECONDS):
+        while requests_of(now, model) < wanted and time.monotonic() < min(latest, changed + SETTLED_SECONDS):
             time.sleep(POLL_SECONDS)
             last, now = now, self.look()
             changed = changed if now == last else time.monotonic()
@@ -120,30 +101,25 @@ class Statistics:
             raise kind(f"{self.url} gives no statistics: {error.message()}.") from error
 
 
+def requests_of(snapshot: Snapshot, model: str) -> int:
+    """The requests that `model` has answered since it was loaded."""
+    return snapshot[model]["requests"] if model in snapshot else 0
+
+
 def steps(before: Snapshot, after: Snapshot, members: Sequence[str]) -> tuple[Step, ...]:
-    """What each of `members` did between two looks; without those that did nothing."""
+    """What each of `members` did between two looks; without those that did nothing, or were loaded anew meanwhile."""
     found = []
     for name in members:
-        done = after[name].since(before.get(name, Counts())) if name in after else None
-        if done is not None and done.requests and done.executions:
+        done = Counts(after.get(name))
+        done.subtract(before.get(name))
+        if min(done.values(), default=0) >= 0 and done["requests"] and done["executions"]:
             found.append(_step(name, done))
     return tuple(found)
 
 
 def _step(name: str, done: Counts) -> Step:
-    def each(nanoseconds: int) -> float:
-        return nanoseconds / done.requests / MILLION
-
-    return Step(
-        model=name,
-        requests=done.rows,
-        executions=done.executions,
-        batch=done.rows / done.executions,
-        queue=each(done.queue),
-        input=each(done.input),
-        infer=each(done.infer),
-        output=each(done.output),
-    )
+    times = {phase: done[phase] / done["requests"] / MILLION for phase in ("queue", "input", "infer", "output")}
+    return Step(name, done["rows"], done["executions"], done["rows"] / done["executions"], **times)
 
 
 def _counts(model: Any) -> Counts:

@@ -22,7 +22,7 @@ from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.loadgen.generate import completed, counts_tokens
 from hfx.perf.loadgen.log import Piece, Progress, RequestLog, RequestRecord
 from hfx.perf.tools.process import Course, ToolProcess
-from hfx.perf.tools.recorded import due_times, log_of
+from hfx.perf.tools.recorded import check_arguments, due_times, log_of
 
 if TYPE_CHECKING:
     from hfx.perf.measuring import MeasureSpec, Target
@@ -51,7 +51,7 @@ def run_locust(
     Of an open plan each request has a user that waits for its time; where all are busy it is late, and counts from the
     moment it was due.
     """
-    check_arguments(spec.arguments)
+    check_arguments(spec.arguments, OWN)
     limits, stream = spec.limits, bool(spec.stream)
     if limits.stable is not None:
         raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
@@ -92,13 +92,6 @@ def command(
         "--model", target.model, "--request-timeout", f"{limits.timeout:g}",
         "--hfx-folder", str(folder), *(("--stream",) if stream else ()), *kept,
     )  # fmt: skip
-
-
-def check_arguments(words: Sequence[str]) -> None:
-    """Raise UsageError for an option that hfx sets itself."""
-    for word in words:
-        if word.partition("=")[0] in OWN:
-            raise UsageError(f"locust's {word} is set by hfx.", "Use the options of hfx perf run instead.")
 
 
 def users_for(times: Sequence[float], timeout: float) -> int:

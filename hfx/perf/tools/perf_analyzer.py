@@ -23,10 +23,10 @@ from hfx.errors import HfxError, LoadFailed, UsageError
 from hfx.perf.load import Closed, Limits, Plan, Request
 from hfx.perf.loadgen.generate import completed, counts_tokens
 from hfx.perf.loadgen.log import Progress, RequestLog, RequestRecord
-from hfx.perf.server.statistics import Counts, Statistics
+from hfx.perf.server.statistics import Statistics, requests_of
 from hfx.perf.tools import install
 from hfx.perf.tools.process import Course, ToolProcess
-from hfx.perf.tools.recorded import callers_of, due_times, log_of, piece_of
+from hfx.perf.tools.recorded import callers_of, check_arguments, due_times, log_of, piece_of
 
 if TYPE_CHECKING:
     from hfx.perf.measuring import MeasureSpec, Target
@@ -42,21 +42,15 @@ TAIL_BYTES = 200
 END = re.compile(rb'\],"version":"[^"]*","service_kind":"[^"]*","endpoint":"[^"]*"\}\s*$')
 # A float that JSON does not have is left out by perf_analyzer: `"output_log_probs":,`
 LEFT_OUT = re.compile(r'(?<!\\)":(?=[,}\]])')
-# Flags that hfx sets itself, and its own options for them.
-OWN = {
-    "NAME": ("-m",),
-    "--url": ("-u", "-i", "--service-kind", "--streaming"),
-    "--concurrency and --rate": (
-        "-t", "-c", "-d", "--concurrency-range", "--periodic-concurrency-range", "--request-period",
-        "--request-rate-range", "--request-distribution", "--request-intervals", "--binary-search",
-    ),
-    "--requests, --duration, --warmup and --stable": (
-        "-p", "--measurement-interval", "--measurement-mode", "--measurement-request-count", "--request-count",
-        "-s", "--stability-percentage", "-r", "--max-trials", "-l", "--latency-threshold",
-    ),
-    "--data": ("-b", "-z", "--input-data", "--data-directory", "--shape", "--string-data", "--string-length"),
-    "--output": ("--profile-export-file",),
-}  # fmt: skip
+# Flags that hfx sets itself.
+OWN = frozenset({
+    "-m", "-u", "-i", "--service-kind", "--streaming", "-t", "-c", "-d", "--concurrency-range",
+    "--periodic-concurrency-range", "--request-period", "--request-rate-range", "--request-distribution",
+    "--request-intervals", "--binary-search", "-p", "--measurement-interval", "--measurement-mode",
+    "--measurement-request-count", "--request-count", "-s", "--stability-percentage", "-r", "--max-trials", "-l",
+    "--latency-threshold", "-b", "-z", "--input-data", "--data-directory", "--shape", "--string-data",
+    "--string-length", "--profile-export-file",
+})  # fmt: skip
 
 
 def run_perf_analyzer(
@@ -71,7 +65,7 @@ def run_perf_analyzer(
 
     A request that fails ends perf_analyzer's run, and with it this one.
     """
-    check_arguments(spec.arguments)
+    check_arguments(spec.arguments, OWN)
     program, limits, stream = install.find(), spec.limits, bool(spec.stream)
     requests = completed(spec.requests, model, stream, limits.timeout)
     times = () if isinstance(plan, Closed) else due_times(plan, limits)
@@ -81,9 +75,10 @@ def run_perf_analyzer(
         write_inputs(requests, folder / "inputs.json")
         write_times(times, folder / "pauses.txt")
         words = (*command(target, model.name, plan, limits, stream, folder), *spec.arguments)
-        before = _answers(statistics, model.name)
+        before = requests_of(statistics.look(), model.name)
         with ToolProcess((str(program.path), *words), folder / "output.txt", program.environment) as process:
-            course = Course(process, lambda: _answers(statistics, model.name) - before, plan, limits, times)
+            answered = lambda: requests_of(statistics.look(), model.name) - before  # noqa: E731
+            course = Course(process, answered, plan, limits, times)
             course.follow(watch, stop, FAILED)
             process.interrupt(limits.timeout, lambda: _is_whole(record))
             if not _is_whole(record):
@@ -107,15 +102,6 @@ def command(target: Target, model: str, plan: Plan, limits: Limits, stream: bool
         "--measurement-interval", str(round(window * 1e3)), "--max-trials", str(MAX_WINDOWS),
         "--stability-percentage", NEVER_STABLE if limits.stable is None else f"{limits.stable:g}",
     )  # fmt: skip
-
-
-def check_arguments(words: Sequence[str]) -> None:
-    """Raise UsageError for a flag that hfx sets itself."""
-    own = {flag: option for option, flags in OWN.items() for flag in flags}
-    for word in words:
-        option = own.get(word.partition("=")[0])
-        if option is not None:
-            raise UsageError(f"perf_analyzer's {word} is set by hfx.", f"Use {option} of hfx perf run instead.")
 
 
 def write_inputs(requests: Sequence[Request], path: Path) -> None:
@@ -170,10 +156,6 @@ def failure(text: str) -> HfxError:
                 "It can't go on after one; --tool builtin counts them and goes on.",
             )
     return LoadFailed("perf_analyzer got no answer and said nothing.", "Try again, or use --tool builtin.")
-
-
-def _answers(statistics: Statistics, model: str) -> int:
-    return statistics.look().get(model, Counts()).requests
 
 
 def _is_whole(record: Path) -> bool:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hfx import names
-from hfx.errors import LoadFailed
+from hfx.errors import LoadFailed, UsageError
 from hfx.perf.load import Limits, Open
 from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, timestamp
 
 WARM_SECONDS = 0.25  # between the requests of a warm-up that come one after the other
+
+
+def check_arguments(words: Sequence[str], own: Collection[str]) -> None:
+    """Raise UsageError for a flag of a tool that is among its `own`: hfx sets them itself."""
+    for word in words:
+        if word.partition("=")[0] in own:
+            raise UsageError(f"{word} is set by hfx.", "Use the options of hfx perf run instead.")
 
 
 def log_of(
