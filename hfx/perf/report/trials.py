@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hfx.perf.compare.cost import KEPT
-from hfx.perf.report.figures import FIGURES, Figure, error_share, main
+from hfx.perf.report.figures import FIGURES, Figure, main
 from hfx.perf.results import Group, Result, Run, groups
 
 FINAL = "final"  # the case of the runs that prove the gain
@@ -91,4 +91,4 @@ def _complete(group: Group, result: Result) -> bool:
 
 def _kept(runs: Sequence[Run]) -> bool:
     """Whether enough requests were answered, within the SLO where there is one."""
-    return all((1 - (error_share(run) or 0.0) if run.goodput is None else run.goodput) >= KEPT for run in runs)
+    return all(run.kept >= KEPT for run in runs)

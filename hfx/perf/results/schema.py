@@ -186,6 +186,13 @@ class Run:
     cost: Cost | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def kept(self) -> float:
+        """The share of all requests that were answered, within the SLO where there is one."""
+        if self.goodput is not None:
+            return self.goodput
+        return self.requests.succeeded / self.requests.sent if self.requests.sent else 0.0
+
 
 @dataclass(frozen=True, config=STRICT)
 class Machine:

@@ -22,7 +22,7 @@ class Score:
     @property
     def figure(self) -> float:
         """What two scores of the same load are divided by: their value, or their speed at a given rate."""
-        return share(self.run) ** 2 / p99(self.run) if self.run.load.kind == "open" else self.value
+        return self.run.kept**2 / p99(self.run) if self.run.load.kind == "open" else self.value
 
 
 def score(runs: Sequence[Run]) -> Score:
@@ -33,13 +33,6 @@ def score(runs: Sequence[Run]) -> Score:
     the latency.
     """
     return max((_score(run) for run in runs), key=lambda each: (each.kept, each.value))
-
-
-def share(run: Run) -> float:
-    """The share of all requests that were answered, within the SLO where there is one."""
-    if run.goodput is not None:
-        return run.goodput
-    return run.requests.succeeded / run.requests.sent if run.requests.sent else 0.0
 
 
 def rate(run: Run) -> float:
@@ -53,7 +46,7 @@ def p99(run: Run) -> float:
 
 
 def _score(run: Run) -> Score:
-    good = share(run)
+    good = run.kept
     if run.load.kind == "open":
         return Score(round(min(good, KEPT), 2) - LATE * min(p99(run), 6e4) / 1e3, good >= KEPT, run)
     return Score(rate(run) if good >= KEPT else rate(run) * good**2, good >= KEPT, run)

@@ -25,7 +25,7 @@ from hfx.perf.results import Machine, Result, Run
 from hfx.perf.results.schema import Scalar
 from hfx.perf.tuning import study as studies
 from hfx.perf.tuning.proof import ROUNDS, Proof, prove
-from hfx.perf.tuning.score import p99, rate, score, share
+from hfx.perf.tuning.score import p99, rate, score
 from hfx.perf.tuning.search import FIRST, Budget, Measure, Open, budget, first, search, uninterrupted
 from hfx.perf.tuning.settings import MODEL, current, edits, words
 from hfx.perf.tuning.space import Settings, space
@@ -158,7 +158,7 @@ def best(trials: Sequence[Trial]) -> Trial:
     top = score(found.runs)
     if not top.kept:
         raise LoadFailed(
-            f"No settings keep {top.run.slo or 'all requests answered'}: at best {100 * share(top.run):.1f} % of the "
+            f"No settings keep {top.run.slo or 'all requests answered'}: at best {100 * top.run.kept:.1f} % of the "
             f"requests did, with {words(found.settings)} ({top.run.load.label}: {rate(top.run):.4g}/s, "
             f"p99 {p99(top.run):.4g} ms).",
             "Ask for less: a smaller --concurrency or --rate, or a looser --slo.",
@@ -193,7 +193,7 @@ def line(trial: Trial) -> str:
     if not trial.runs:
         return f"{trial.label} failed: {' '.join(trial.reason.split())}"
     top = score(trial.runs)
-    kept = "" if top.kept else f", {100 * share(top.run):.0f} % as wanted"
+    kept = "" if top.kept else f", {100 * top.run.kept:.0f} % as wanted"
     early = " (stopped early)" if trial.state == "pruned" else ""
     figures = f"{rate(top.run):.4g}/s, p99 {p99(top.run):.3g} ms{kept}"
     return f"{trial.label}{early}: {figures}: {words(trial.settings)}"
