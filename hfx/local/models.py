@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hfx import names
 from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
@@ -28,7 +27,7 @@ def local_model(repository: Path, name: str, timeout: float | None = None) -> It
     Raises RepositoryError, and UsageError for a timeout of an encoder.
     """
     task = published_model(repository, name).task
-    metadata = _metadata(name, read_config(repository / name / "config.pbtxt"))
+    metadata = published_metadata(repository, name)
     if task in GENERATION_TASKS:
         with _generator(repository, task, metadata, timeout) as model:
             yield model
@@ -41,17 +40,18 @@ def local_model(repository: Path, name: str, timeout: float | None = None) -> It
     yield Model(task, metadata, lambda request: plain_values(encoder.infer(request)), None, at_once=1)
 
 
-def _metadata(name: str, config: Mapping[str, Any]) -> ModelMetadata:
-    """What a server would say of a model's inputs."""
+def published_metadata(repository: Path, name: str) -> ModelMetadata:
+    """What a server would say of a published model's inputs. Raises ModelMissing and ModelCorrupt."""
+    task = published_model(repository, name).task
     inputs = [
         TensorMetadata(
             tensor["name"],
             tensor["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES"),
             (-1, *map(int, tensor["dims"])),
         )
-        for tensor in config["input"]
+        for tensor in read_config(repository / name / "config.pbtxt")["input"]
     ]
-    return ModelMetadata(name, tuple(inputs), ())
+    return ModelMetadata(name, tuple(inputs), (), str(task))
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def command(
 
 
 def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, options: TuneOptions) -> TuneSpec:
-    from hfx.perf.compare.candidates import metadata
+    from hfx.local.models import published_metadata
     from hfx.perf.load import Limits, Open, parse_seconds
     from hfx.perf.measuring import MeasureSpec
     from hfx.perf.tuning.tune import TuneSpec
@@ -110,7 +110,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
     if any(isinstance(plan, Open) and plan.rate is None for plan in plans):
         raise UsageError("Settings are compared under a steady load.", "Give --concurrency, or --rate.")
     limits = Limits(seconds=1.0, timeout=parse_seconds(options.timeout, "--timeout"))
-    requests = loads.requests(data, metadata(options.repository, name))
+    requests = loads.requests(data, published_metadata(options.repository, name))
     return TuneSpec(
         repository=options.repository,
         name=name,

@@ -7,20 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hfx.client.address import parse_address
 from hfx.errors import RepositoryError, ServerError, UsageError
 from hfx.manifest import Manifest
-from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.perf.load import Plan
 from hfx.perf.measuring import MeasureSpec, Target, Watch, measure, server_target
 from hfx.perf.results import Run
 from hfx.perf.results.schema import Scalar
 from hfx.perf.server import gpus
 from hfx.repository.catalog import model
-from hfx.repository.config import MAX_CONFIG_BYTES, parse_config
-from hfx.strict_json import read_text
 from hfx.triton import EmbeddedServer
 from hfx.triton.server import DEVICES
 
@@ -155,14 +151,6 @@ def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
     return targets
 
 
-def metadata(repository: Path, name: str) -> ModelMetadata:
-    """What a published model takes and gives, as its server would say. Raises ModelMissing and ModelCorrupt."""
-    manifest = model(repository, name)
-    config = parse_config(read_text(repository / name / "config.pbtxt", MAX_CONFIG_BYTES))
-    inputs, outputs = (tuple(map(_tensor, tensors)) for tensors in (config.input, config.output))
-    return ModelMetadata(name, inputs, outputs, str(manifest.task))
-
-
 def precision_on(manifest: Manifest, device: str) -> str | None:
     """The precision of the model's files for `device`, None where it has none."""
     return manifest.precision.gpu if device == "gpu" else manifest.precision.cpu
@@ -196,10 +184,3 @@ def _measuring(target: Target, label: str, settings: Mapping[str, Scalar], sessi
         )
 
     return measured
-
-
-def _tensor(spec: Any) -> TensorMetadata:
-    """A tensor of a configuration, by the names of the protocol: TYPE_STRING is BYTES there."""
-    field = spec.DESCRIPTOR.fields_by_name["data_type"]
-    kind = field.enum_type.values_by_number[spec.data_type].name.removeprefix("TYPE_")
-    return TensorMetadata(spec.name, "BYTES" if kind == "STRING" else kind, tuple(spec.dims))

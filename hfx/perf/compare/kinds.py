@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hfx.client import ModelMetadata
 from hfx.errors import HfxError, LintFailed, UsageError
+from hfx.local.models import published_metadata
 from hfx.perf import measuring
-from hfx.perf.compare import candidates
 from hfx.perf.compare.candidates import Candidate, CompareSpec, Session, parse_devices, parse_targets, running, served
 from hfx.perf.compare.comparison import one_line
 from hfx.perf.tuning import settings
@@ -38,7 +38,7 @@ def labels(spec: CompareSpec) -> list[str]:
 def metadata(spec: CompareSpec) -> ModelMetadata:
     """What the model takes: as it is published, or of the first server."""
     if spec.kind != "target":
-        return candidates.metadata(spec.repository, spec.name)
+        return published_metadata(spec.repository, spec.name)
     return measuring.metadata(next(iter(parse_targets(spec.values, spec.name).values())))
 
 
