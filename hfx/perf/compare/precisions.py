@@ -6,8 +6,8 @@ A precision that fails the export's gate becomes a note, never a number.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def _export(
     )
 
     def step(title: str) -> AbstractContextManager[object]:
-        return _said(session, f"{precision}: {title}")
+        session.say(f"{precision}: {title}")
+        return nullcontext()
 
     export(make_plan(checkpoint, options), step)
 
@@ -106,9 +107,3 @@ def _runtime(manifest: Manifest) -> str:
     """What computes on the CPU."""
     choice = manifest.choices.get("cpu_runtime")
     return str(choice["runtime"]) if isinstance(choice, dict) else ""
-
-
-@contextmanager
-def _said(session: Session, line: str) -> Iterator[None]:
-    session.say(line)
-    yield

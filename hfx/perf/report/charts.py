@@ -113,9 +113,7 @@ def front(result: Result) -> Chart | None:
     scale = alt.Scale(zero=False, nice=True, padding=20)
     x = alt.X("rate:Q", title=f"{rate.title} (more is better)", scale=scale, axis=LINES)
     y = alt.Y("p99:Q", title=f"{p99.title} ms (less is better)", scale=scale, axis=LINES)
-    line = (
-        _data(best).mark_line(interpolate="step-before", strokeDash=[6, 3], color="gray").encode(x, y, order="rate:Q")
-    )
+    line = _data(best).mark_line(interpolate="step-before", strokeDash=[6, 3], color="gray")
     kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
     points = _data(rows).mark_point(size=110).encode(
         x, y, _colour("kind", kinds), tooltip=["trial:N", "settings:N", "kind:N", "rate:Q", "p99:Q"],

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from tritonclient.grpc import InferenceServerClient
@@ -46,9 +45,7 @@ class Statistics:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._client.close()
 
     def members(self, model: str) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Self, TypeVar
 
 from hfx.errors import ServerError
@@ -57,9 +56,7 @@ class ServerWatch:
             self._open.enter_context(_repeated(self._look_at_their_gpus, GPU_SECONDS))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
 
     def begin_usage(self) -> None:

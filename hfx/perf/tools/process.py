@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -73,9 +72,7 @@ class ToolProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.communicate()
 
