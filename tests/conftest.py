@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
@@ -36,6 +38,8 @@ PUBLISHED = {
 }
 
 
+WITH_SERVER = ("tests/triton/", "tests/attacks/test_hostile_requests.py")
+
 # Tests that import openvino themselves report as little to its maker as the product does.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
@@ -43,10 +47,17 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """With several workers, one runs all tests of a real server, which they share, and a file stays in one process."""
-    group = "triton" if item.get_closest_marker("triton") else item.path.name
-    item.add_marker(pytest.mark.xdist_group(group))
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """With several workers, a file stays in one of them, and one runs all tests of a real server, which they share."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "server" if file.startswith(WITH_SERVER) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
