@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfx.perf.results import Load, Machine, Requests, Result, Run, Subject, distribution
+from hfx.perf.results import Load, Machine, Requests, Result, Run, Subject
+from hfx.perf.results.distribution import distribution
 
 MACHINE = Machine(processor="Test CPU", cores=2, memory=8 << 30, system="Linux", load=0.1)
 

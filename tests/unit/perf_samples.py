@@ -10,22 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from hfx.perf.results import (
-    ClientSide,
-    Cost,
-    Distribution,
-    Gpu,
-    Load,
-    Machine,
-    Requests,
-    Result,
-    Run,
-    ServerSide,
-    Step,
-    Subject,
-    Tokens,
-    distribution,
-)
+from hfx.perf.results import Distribution, Gpu, Load, Machine, Requests, Result, Run, Step, Subject
+from hfx.perf.results.distribution import distribution
+from hfx.perf.results.schema import ClientSide, Cost, ServerSide, Tokens
 
 BEGAN = "2026-03-02T10:00:00Z"
 MACHINE = Machine(

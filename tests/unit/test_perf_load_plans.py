@@ -9,16 +9,8 @@ from pathlib import Path
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.load import (
-    Closed,
-    Open,
-    parse_concurrency,
-    parse_open,
-    parse_rates,
-    parse_seconds,
-    parse_trace,
-    parse_warmup,
-)
+from hfx.perf.load import Closed, Open, parse_seconds
+from hfx.perf.load.parsing import parse_concurrency, parse_open, parse_rates, parse_trace, parse_warmup
 
 
 @pytest.mark.parametrize(

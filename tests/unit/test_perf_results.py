@@ -20,14 +20,13 @@ from hfx.perf.results import (
     Subject,
     check_writable,
     cumulative,
-    distribution,
     groups,
-    merged,
-    ratios,
     read_result,
     to_json,
     write_result,
 )
+from hfx.perf.results.distribution import distribution, merged
+from hfx.perf.results.summary import ratios
 
 
 def run(label: str = "cpu", throughput: float = 10.0, round: int = 0, callers: int = 4) -> Run:

@@ -112,7 +112,8 @@ def target(options: ServerOptions, name: str) -> Target:
 
 def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
     """The loads in turn. Raises UsageError for options that exclude each other or can't be read."""
-    from hfx.perf.load import Closed, parse_concurrency, parse_open, parse_rates
+    from hfx.perf.load import Closed
+    from hfx.perf.load.parsing import parse_concurrency, parse_open, parse_rates
 
     is_open = options.rate is not None or options.arrivals is not None or options.trace is not None
     if options.concurrency is not None and is_open:
@@ -131,7 +132,8 @@ def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
 
 def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
     """How long `plan` lasts. One that sends all at once, or by a trace, has no warm-up unless one is asked for."""
-    from hfx.perf.load import Limits, Open, parse_seconds, parse_warmup
+    from hfx.perf.load import Limits, Open, parse_seconds
+    from hfx.perf.load.parsing import parse_warmup
 
     if options.requests is not None and options.duration is not None:
         raise UsageError("--requests and --duration exclude each other.", "Choose one of them.")

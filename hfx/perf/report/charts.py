@@ -18,7 +18,8 @@ from hfx.perf.report import trials as tuning
 from hfx.perf.report.figures import FIGURES, Figure, main
 from hfx.perf.report.numbers import number, ratio
 from hfx.perf.report.tables import PHASES, by_load, name_of, ratio_of, steps
-from hfx.perf.results import Group, Load, Result, cumulative, groups, merged
+from hfx.perf.results import Group, Load, Result, cumulative, groups
+from hfx.perf.results.distribution import merged
 
 LIGHT = {
     "paper": "#ffffff", "ink": "#1b1f24", "soft": "#57606a", "faint": "#d8dee4", "c1": "#0072b2", "c2": "#d55e00",

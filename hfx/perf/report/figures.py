@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hfx.perf.report.numbers import Unit
-from hfx.perf.results import Distribution, Gpu, Run, ServerSide, Step
+from hfx.perf.results import Distribution, Gpu, Run, Step
+from hfx.perf.results.schema import ServerSide
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from hfx.perf.report.numbers import (
     size,
     spread,
 )
-from hfx.perf.results import Group, Machine, Result, Run, Spread, Step, groups, ratios
+from hfx.perf.results import Group, Machine, Result, Run, Spread, Step, groups
+from hfx.perf.results.summary import ratios
 
 NUMBER = re.compile(r"[0-9.,]+")
 BUSY = 0.5  # load average a core at the start, above which other work was going on

@@ -1,27 +1,11 @@
 """The result file of hfx perf: its schema, its reading and writing, and what follows from its runs."""
 
-from hfx.perf.results.distribution import cumulative, distribution, merged
+from hfx.perf.results.distribution import cumulative
 from hfx.perf.results.files import check_writable, read_result, to_json, write_result
-from hfx.perf.results.schema import (
-    ClientSide,
-    Cost,
-    Distribution,
-    Gpu,
-    Load,
-    Machine,
-    Requests,
-    Result,
-    Run,
-    ServerSide,
-    Step,
-    Subject,
-    Tokens,
-)
-from hfx.perf.results.summary import Group, Spread, groups, ratios, spread
+from hfx.perf.results.schema import Distribution, Gpu, Load, Machine, Requests, Result, Run, Step, Subject
+from hfx.perf.results.summary import Group, Spread, groups
 
 __all__ = [
-    "ClientSide",
-    "Cost",
     "Distribution",
     "Gpu",
     "Group",
@@ -30,19 +14,13 @@ __all__ = [
     "Requests",
     "Result",
     "Run",
-    "ServerSide",
     "Spread",
     "Step",
     "Subject",
-    "Tokens",
     "check_writable",
     "cumulative",
-    "distribution",
     "groups",
-    "merged",
-    "ratios",
     "read_result",
-    "spread",
     "to_json",
     "write_result",
 ]
