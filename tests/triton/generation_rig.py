@@ -1,7 +1,6 @@
 """Every door of a generator on a real server, what the engine in this process answers, and the server's figures.
 
-The doors are raw HTTP and raw gRPC: the client library of this project is not asked. Knows neither texts nor what
-they should be.
+The doors are raw HTTP and raw gRPC, not the client library of this project.
 """
 
 from __future__ import annotations

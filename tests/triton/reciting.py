@@ -2,7 +2,6 @@
 
 The text is torturous, and its characters fall into several tokens each, so that what the real server streams can be
 told in advance, by transformers' own decode. Sampled at a high temperature it gives bytes that are no text at all.
-Owns the checkpoint and what it must say; knows no server.
 """
 
 from __future__ import annotations

@@ -15,54 +15,16 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.triton import toy_models
 from tests.triton.generation_asks import Answer, Ask, AskFailed
-from tests.triton.generation_http import post
 from tests.triton.generation_rig import DOORS, RECITAL, STREAMS, WRITERS, all_free, in_process, wait_until
 from tests.triton.reciting import ENDLESS
 from tests.triton.test_generation_equality import mixed_asks
-from tests.triton.usage import Usage, grown, usage
+from tests.triton.usage import ALLOWED, Usage, grown, usage
 
 pytestmark = pytest.mark.triton
 
 SECONDS = float(os.environ.get("HFX_SOAK_SECONDS", "600"))
 CALLERS = 12
-CONTROL_SECONDS = 2.4
-EACH_SECONDS = 0.06
-
-LEAKING = """
-import os
-import threading
-import triton_python_backend_utils as pb
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.kept = []
-
-    def execute(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        text = pb.get_input_tensor_by_name(request, "text_input")
-        order = text.as_numpy()[0, 0].decode().strip()
-        if order == "rss":
-            self.kept.append(bytearray(os.urandom(1 << 17)))
-        elif order == "fds":
-            self.kept.append(os.open("/dev/null", os.O_RDONLY))
-        elif order == "threads":
-            self.kept.append(threading.Thread(target=threading.Event().wait, daemon=True))
-            self.kept[-1].start()
-        elif order == "shared memory":
-            self.kept.append(request)  # with its tensors, which lie there
-        return pb.InferenceResponse([pb.Tensor("label", text.as_numpy())])
-"""
-CONFIG = """
-backend: "python"
-max_batch_size: 8
-input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
-output [ { name: "label" data_type: TYPE_STRING dims: [ 1 ] } ]
-instance_group [ { kind: KIND_CPU count: 1 } ]
-"""
 
 
 @contextmanager
@@ -150,24 +112,9 @@ def report(usages: list[Usage]) -> None:
         print(key, [figures[len(figures) * tenth // 10] for tenth in range(10)], figures[-1])
 
 
-@pytest.fixture(scope="module")
-def leaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    folder = tmp_path_factory.mktemp("leaking")
-    toy_models.write_model(folder, "leaking", CONFIG, LEAKING)
-    with EmbeddedServer(folder) as running:
-        yield running
-
-
-@pytest.mark.parametrize("resource", ["nothing", "rss", "fds", "threads", "shared memory"])
-def test_a_model_that_leaks_on_purpose_is_caught(resource: str, leaking: EmbeddedServer) -> None:
-    """Whatever else a leak costs: a thread has a stack."""
-    body = b'{"text_input": "%s"}' % resource.ljust(1 << 16).encode()
-
-    def call() -> None:
-        post(leaking, "leaking/generate", body)
-        time.sleep(0.005)
-
-    with in_the_background([call]):
-        usages = watched(leaking, CONTROL_SECONDS, EACH_SECONDS)
-    found = {kind for _, kind in grown(usages)}
-    assert resource in found if resource != "nothing" else not found
+@pytest.mark.parametrize("resource", ALLOWED)
+def test_what_grows_is_named_and_nothing_else(resource: str) -> None:
+    step = ALLOWED[resource] + 1
+    amounts = [{each: 100 + (at * step if each == resource else at % 2) for each in ALLOWED} for at in range(12)]
+    usages = [Usage({("x", each): amount for each, amount in moment.items()}) for moment in amounts]
+    assert grown(usages).keys() == {("x", resource)}

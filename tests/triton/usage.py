@@ -1,7 +1,4 @@
-"""What the processes of a running server use, and which of it grows: the measurement of a soak.
-
-Owns the counting and the allowances; must not know what the server is asked meanwhile.
-"""
+"""What the processes of a running server use, and which of it grows: the measurement of a soak."""
 
 from __future__ import annotations
 

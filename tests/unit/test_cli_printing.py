@@ -93,21 +93,3 @@ def test_a_stream_that_fails_ends_its_line_and_the_command(capsys: pytest.Captur
         printing.pieces([Entry("Text 1", "x"), Entry("Text 2", "y")], stream, Reporter())
     assert capsys.readouterr().out == "Once\n"
     assert closed == ["Text 1"]
-
-
-def test_a_stream_whose_reader_is_gone_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-
-    def gone(self: Reporter, text: str) -> None:
-        raise BrokenPipeError
-
-    def stream(entry: Entry) -> Generator[Part, None, None]:
-        try:
-            yield Part("Once")
-        finally:
-            closed.append(entry.place)
-
-    monkeypatch.setattr(Reporter, "piece", gone)
-    with pytest.raises(BrokenPipeError):
-        printing.pieces([Entry("Text 1", "x")], stream, Reporter())
-    assert closed == ["Text 1"]

@@ -184,15 +184,6 @@ def test_a_dry_run_prints_two_lines_to_paste(repository: Path, capsys: pytest.Ca
     assert ("--gpus" in run) is (device == "gpu")
 
 
-def test_a_release_with_known_vulnerabilities_is_warned_of(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = dry_run(repository, capsys, "--triton", "25.03")
-    assert code == 0
-    assert "hfx-triton:25.03-cpu" in out
-    assert "Triton 25.03 has vulnerabilities that 26.07 fixes" in err
-
-
 def test_a_model_that_needs_a_later_release_is_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,6 @@ from hfx.manifest import (
     created_now,
     hash_file,
     hash_folder,
-    member_folders,
     parse_manifest,
     read_manifest,
     to_json,
@@ -67,10 +66,6 @@ def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path: Path, change
 def test_the_time_of_creation_is_utc_and_accepted() -> None:
     assert created_now().endswith("Z")
     assert parse_manifest(to_json(manifest(created=created_now())), "hfx.json")
-
-
-def test_members_are_named_after_the_model() -> None:
-    assert member_folders("m") == ("m", "m_tokenize", "m_net", "m_postprocess", "m_stream")
 
 
 def test_a_file_larger_than_a_chunk_is_hashed_as_a_whole(tmp_path: Path) -> None:

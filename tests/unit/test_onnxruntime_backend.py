@@ -38,6 +38,10 @@ def string_parameters(**values: str) -> dict[str, Any]:
     return {key.replace("__", "."): {"string_value": value} for key, value in values.items()}
 
 
+def batch_input(kind: str, target: str = "t", source: str = "s", data_type: str = INT32) -> dict[str, Any]:
+    return {"kind": kind, "target_name": [target], "data_type": data_type, "source_input": [source]}
+
+
 def ragged_config(**changed: Any) -> dict[str, Any]:
     """A net as exports make it: ids flattened, item_shape made by the server."""
     return {
@@ -47,9 +51,7 @@ def ragged_config(**changed: Any) -> dict[str, Any]:
             {"name": "total", "data_type": INT32, "dims": [1]},
             {"name": "doubled", "data_type": INT32, "dims": [-1]},
         ],
-        "batch_input": [
-            {"kind": "BATCH_ITEM_SHAPE", "target_name": ["item_shape"], "data_type": INT32, "source_input": ["ids"]}
-        ],
+        "batch_input": [batch_input("BATCH_ITEM_SHAPE", "item_shape", "ids")],
         **changed,
     }
 
@@ -66,6 +68,17 @@ def save(folder: Path, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Seq
 
 def value(name: str, shape: Sequence[Any], element: int = TensorProto.INT32) -> Any:
     return helper.make_tensor_value_info(name, element, list(shape))
+
+
+def doubling(folder: Path, *shape: str | int) -> Path:
+    """x -> y = x + x, of one shape."""
+    return save(folder, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", shape)], [value("y", shape)])
+
+
+def doubling_config(size: int, **changed: Any) -> dict[str, Any]:
+    """The configuration of `doubling`; `changed` are fields of its input."""
+    tensors = ({"name": name, "data_type": INT32, "dims": [-1]} for name in "xy")
+    return {"max_batch_size": size, "input": [next(tensors) | changed], "output": [next(tensors)]}
 
 
 @pytest.fixture
@@ -186,15 +199,8 @@ def test_only_the_guilty_request_of_a_batch_fails(tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_not_ragged_are_joined_by_rows(tmp_path: Path) -> None:
-    path = save(
-        tmp_path, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", ["b", "n"])], [value("y", ["b", "n"])]
-    )
-    config = {
-        "max_batch_size": 8,
-        "input": [{"name": "x", "data_type": INT32, "dims": [-1]}],
-        "output": [{"name": "y", "data_type": INT32, "dims": [-1]}],
-    }
-    session = Recording(open_session(config, path))
+    config = doubling_config(8)
+    session = Recording(open_session(config, doubling(tmp_path, "b", "n")))
     requests = [
         Request({"x": np.full((rows, width), rows, np.int32)}, ("y",)) for rows, width in [(1, 2), (2, 2), (1, 3)]
     ]
@@ -204,14 +210,9 @@ def test_inputs_that_are_not_ragged_are_joined_by_rows(tmp_path: Path) -> None:
 
 
 def test_a_model_without_batching_runs_requests_one_by_one(tmp_path: Path) -> None:
-    path = save(tmp_path, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", ["n"])], [value("y", ["n"])])
-    config = {
-        "max_batch_size": 0,
-        "input": [{"name": "x", "data_type": INT32, "dims": [-1]}],
-        "output": [{"name": "y", "data_type": INT32, "dims": [-1]}],
-    }
+    config = doubling_config(0)
     requests = [Request({"x": np.arange(size, dtype=np.int32)}, ("y",)) for size in (2, 2, 3)]
-    answers = answer(open_session(config, path), Layout.read(config), requests)
+    answers = answer(open_session(config, doubling(tmp_path, "n")), Layout.read(config), requests)
     assert [outputs(found)["y"].tolist() for found in answers] == [[0, 2], [0, 2], [0, 2, 4]]
 
 
@@ -240,19 +241,13 @@ def test_strings_pass_through_onnx_runtime(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("data_type", "dtype"), [(INT32, np.int32), (FP32, np.float32)])
 def test_batch_inputs_are_those_of_the_proto(kind: str, expected: Any, data_type: str, dtype: Any) -> None:
     sources = [np.zeros((2, 3, 1)), np.zeros((1, 2, 2))]
-    entry = {"kind": kind, "target_name": ["t"], "data_type": data_type, "source_input": ["s"]}
-    made = BatchInput.read(entry).make(sources, batched=True)
+    made = BatchInput.read(batch_input(kind, data_type=data_type)).make(sources, batched=True)
     assert made.tolist() == expected
     assert made.dtype == dtype
 
 
 def test_the_largest_count_may_be_a_shape() -> None:
-    entry = {
-        "kind": "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE",
-        "target_name": ["t"],
-        "data_type": INT32,
-        "source_input": ["s"],
-    }
+    entry = batch_input("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE")
     assert BatchInput.read(entry).make([np.zeros((2, 3)), np.zeros((1, 2))], batched=True).shape == (6,)
     assert len(KINDS) == 6
 
@@ -267,14 +262,7 @@ def test_counts_by_request_see_whole_requests(tmp_path: Path) -> None:
     )
     config = ragged_config(
         output=[{"name": "seen", "data_type": INT32, "dims": []}],
-        batch_input=[
-            {
-                "kind": "BATCH_ACCUMULATED_ELEMENT_COUNT",
-                "target_name": ["ends"],
-                "data_type": INT32,
-                "source_input": ["ids"],
-            }
-        ],
+        batch_input=[batch_input("BATCH_ACCUMULATED_ELEMENT_COUNT", "ends", "ids")],
     )
     requests = [request([1, 2, 3], wanted=("seen",)) for _ in range(3)]
     answers = answer(open_session(config, path), Layout.read(config), requests)
@@ -290,9 +278,8 @@ def test_counts_by_request_see_whole_requests(tmp_path: Path) -> None:
     ],
 )
 def test_a_batch_input_that_cannot_be_made_is_refused(changed: dict[str, Any], reason: str) -> None:
-    entry = {"kind": "BATCH_ITEM_SHAPE", "target_name": ["t"], "data_type": INT32, "source_input": ["s"]}
     with pytest.raises(ConfigError, match=reason):
-        BatchInput.read(entry | changed)
+        BatchInput.read(batch_input("BATCH_ITEM_SHAPE") | changed)
 
 
 # Configurations
@@ -316,16 +303,9 @@ def test_a_configuration_that_does_not_fit_the_graph_is_refused(
 
 
 def test_a_ragged_input_must_be_flat_in_the_graph(tmp_path: Path) -> None:
-    path = save(
-        tmp_path, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", ["b", "n"])], [value("y", ["b", "n"])]
-    )
-    config = {
-        "max_batch_size": 8,
-        "input": [{"name": "x", "data_type": INT32, "allow_ragged_batch": True}],
-        "output": [{"name": "y", "data_type": INT32}],
-    }
+    config = doubling_config(8, allow_ragged_batch=True)
     with pytest.raises(ConfigError, match="one dimension"):
-        check(Layout.read(config), config, signature(path))
+        check(Layout.read(config), config, signature(doubling(tmp_path, "b", "n")))
 
 
 def test_batch_outputs_are_refused() -> None:
@@ -467,9 +447,8 @@ class AutoConfig:
 
 
 def test_a_bare_configuration_is_completed_from_the_file(tmp_path: Path) -> None:
-    path = save(tmp_path, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", ["b", 3])], [value("y", ["b", 3])])
     auto = AutoConfig()
-    complete(auto, signature(path))
+    complete(auto, signature(doubling(tmp_path, "b", 3)))
     assert auto.config == {
         "max_batch_size": 4,
         "dynamic_batching": {},

@@ -1,7 +1,4 @@
-"""Generators of a few kilobytes with random weights, one for each switch of a config that changes the net.
-
-Owns their configurations and how loud their weights are; the graphs made of them are compared with the torch model.
-"""
+"""Generators of a few kilobytes with random weights, one for each switch of a config that changes the net."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Translators of a few kilobytes with random weights, as whole checkpoints: a family each, and its own tokenizer.
-
-Owns the languages and where transformers puts them; what they answer is compared by tests.
-"""
+"""Translators of a few kilobytes with random weights, as whole checkpoints: a family each, and its own tokenizer."""
 
 from __future__ import annotations
 
