@@ -48,14 +48,20 @@ def export_zoo(
     return manifest
 
 
+def export_checkpoint(checkpoint: Path, repository: Path, steps: Any = None, **options: Any) -> Manifest:
+    """Publish the checkpoint of a folder in `repository`: fp32 for CPUs and ONNX Runtime, unless `options` differ."""
+    chosen: Any = {"precision": "fp32", "device": "cpu", "cpu_runtime": "onnxruntime", **options}
+    plan = make_plan(open_checkpoint(str(checkpoint)), ExportOptions(repository=repository, **chosen))
+    return export(plan, lambda title: nullcontext(), steps)
+
+
 def _exported(checkpoint: str, options: dict[str, Any]) -> Path:
     """The cached repository of one model."""
     parts = {"checkpoint": zoo.key(zoo.recipes.BY_NAME[checkpoint]), "options": options, "maker": _maker()}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def build(folder: Path) -> dict[str, Any]:
-        plan = make_plan(open_checkpoint(str(zoo.checkpoint(checkpoint))), ExportOptions(repository=folder, **options))
-        export(plan, lambda title: nullcontext())
+        export_checkpoint(zoo.checkpoint(checkpoint), folder, **options)
         return {"checkpoint": checkpoint, "options": options}
 
     return built(options["name"], key, build)

@@ -159,14 +159,9 @@ def test_a_changed_byte_changes_the_hash(folder: Path) -> None:
     assert open_checkpoint(str(folder)).sha256() != before
 
 
-def test_a_hub_that_is_switched_off_tells_how_to_pass_a_folder(tmp_path: Path) -> None:
-    (line,) = ask(tmp_path, "org/tiny", HF_HUB_OFFLINE="1")
-    assert line.startswith("CheckpointMissing 3 The hub can't be reached")
-    assert "folder" in line
-
-
-def test_a_hub_that_nobody_serves_tells_how_to_pass_a_folder(tmp_path: Path) -> None:
-    (line,) = ask(tmp_path, "org/tiny", HF_ENDPOINT="http://127.0.0.1:9")
+@pytest.mark.parametrize("environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=str)
+def test_a_hub_that_is_off_or_not_there_tells_how_to_pass_a_folder(tmp_path: Path, environment: dict[str, str]) -> None:
+    (line,) = ask(tmp_path, "org/tiny", **environment)
     assert line.startswith("CheckpointMissing 3 The hub can't be reached")
     assert "folder" in line
 

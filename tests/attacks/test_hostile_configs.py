@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
 from hfx.exporter.config_file import MAX_BYTES
 from hfx.exporter.source import open_checkpoint, open_config
 from hfx.exporter.tokenizer import load_tokenizer
@@ -47,15 +47,24 @@ def test_a_folder_in_the_place_of_the_config_is_corrupt(folder: Path) -> None:
     refused(CheckpointCorrupt, folder, lambda: open_checkpoint(str(folder)))
 
 
-@pytest.mark.parametrize("model_type", [DROPPED, None, 5, ["bert"]])
-def test_a_config_without_model_type_is_corrupt(folder: Path, model_type: object) -> None:
-    edit_json(folder / "config.json", model_type=model_type)
-    refused(CheckpointCorrupt, folder / "config.json", lambda: open_checkpoint(str(folder)))
-
-
-def test_a_config_that_needs_remote_code_is_unsafe(folder: Path) -> None:
-    edit_json(folder / "config.json", model_type=DROPPED, auto_map={"AutoModel": "evil.Evil"})
-    refused(CheckpointUnsafe, folder / "config.json", lambda: open_checkpoint(str(folder)))
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        *(({"model_type": model_type}, CheckpointCorrupt) for model_type in (DROPPED, None, 5, ["bert"])),
+        ({"model_type": DROPPED, "auto_map": {"AutoModel": "evil.Evil"}}, CheckpointUnsafe),
+        ({"_attn_implementation": "somebody/kernels"}, CheckpointUnsafe),
+        ({"_attn_implementation_internal": "somebody/kernels"}, CheckpointUnsafe),
+        ({"attn_implementation": "somebody/kernels"}, CheckpointUnsafe),
+        ({"transformers_weights": "../other.safetensors"}, CheckpointUnsafe),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, CheckpointUnsupported),
+    ],
+    ids=str,
+)
+def test_a_config_without_a_type_or_with_code_kernels_or_quantized_weights_is_refused(
+    folder: Path, fields: dict[str, Any], kind: type[SourceError]
+) -> None:
+    edit_json(folder / "config.json", **fields)
+    refused(kind, folder / "config.json", lambda: open_checkpoint(str(folder)))
 
 
 def test_remote_code_beside_a_known_type_is_not_run(folder: Path, tmp_path: Path) -> None:
@@ -65,22 +74,6 @@ def test_remote_code_beside_a_known_type_is_not_run(folder: Path, tmp_path: Path
     )
     load(folder)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("field", ["_attn_implementation", "_attn_implementation_internal", "attn_implementation"])
-def test_kernels_from_the_hub_are_unsafe(folder: Path, field: str) -> None:
-    edit_json(folder / "config.json", **{field: "somebody/kernels"})
-    refused(CheckpointUnsafe, folder / "config.json", lambda: open_checkpoint(str(folder)))
-
-
-def test_a_config_that_names_another_weight_file_is_unsafe(folder: Path) -> None:
-    edit_json(folder / "config.json", transformers_weights="../other.safetensors")
-    refused(CheckpointUnsafe, folder / "config.json", lambda: open_checkpoint(str(folder)))
-
-
-def test_weights_that_are_quantized_already_are_unsupported(folder: Path) -> None:
-    edit_json(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
-    refused(CheckpointUnsupported, folder / "config.json", lambda: open_checkpoint(str(folder)))
 
 
 def test_an_adapter_is_unsupported(folder: Path) -> None:

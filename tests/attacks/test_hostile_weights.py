@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, SourceError
 from hfx.exporter.source import open_checkpoint
 from tests.attacks.damage import edit_tensors, load, pickle_weights, refused
 
@@ -183,26 +183,24 @@ def test_a_damaged_single_file_is_not_hidden_by_good_shards(folder: Path) -> Non
     refused(CheckpointCorrupt, folder / "model.safetensors", lambda: open_checkpoint(str(folder)))
 
 
-@pytest.mark.parametrize(
-    "name", ["../a.safetensors", "/a.safetensors", "x/../../a.safetensors", "b/a.safetensors", ".."]
-)
-def test_an_index_that_leaves_the_folder_is_unsafe(folder: Path, name: str) -> None:
-    index = shard(folder, {"metadata": {}, "weight_map": {"x": name}})
-    refused(CheckpointUnsafe, index, lambda: open_checkpoint(str(folder)))
+UNSAFE_SHARDS = ("../a.safetensors", "/a.safetensors", "x/../../a.safetensors", "b/a.safetensors", "..")
+NO_SHARDS = ("", "gone.safetensors", "config.json", "a.bin", "a\0.safetensors", "a" * 300 + ".safetensors", 1)
 
 
 @pytest.mark.parametrize(
-    "name", ["", "gone.safetensors", "config.json", "a.bin", "a\0.safetensors", "a" * 300 + ".safetensors"]
+    ("content", "kind"),
+    [
+        *(({"metadata": {}, "weight_map": {"x": name}}, CheckpointUnsafe) for name in UNSAFE_SHARDS),
+        *(({"metadata": {}, "weight_map": {"x": name}}, CheckpointCorrupt) for name in NO_SHARDS),
+        *((content, CheckpointCorrupt) for content in ({}, [], {"weight_map": []}, {"weight_map": {}})),
+    ],
+    ids=lambda value: repr(value)[:60],
 )
-def test_an_index_of_what_is_no_shard_is_corrupt(folder: Path, name: str) -> None:
-    index = shard(folder, {"metadata": {}, "weight_map": {"x": name}})
-    refused(CheckpointCorrupt, index, lambda: open_checkpoint(str(folder)))
-
-
-@pytest.mark.parametrize("content", [{}, [], {"weight_map": []}, {"weight_map": {}}, {"weight_map": {"x": 1}}], ids=str)
-def test_an_index_without_a_map_is_corrupt(folder: Path, content: object) -> None:
+def test_an_index_that_leaves_the_folder_or_names_no_shards_is_refused(
+    folder: Path, content: object, kind: type[SourceError]
+) -> None:
     index = shard(folder, content)
-    refused(CheckpointCorrupt, index, lambda: open_checkpoint(str(folder)))
+    refused(kind, index, lambda: open_checkpoint(str(folder)))
 
 
 def test_an_index_without_metadata_is_corrupt(folder: Path) -> None:

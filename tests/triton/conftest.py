@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export
-from hfx.exporter.plan import make_plan
-from hfx.exporter.source import open_checkpoint
 from hfx.triton import EmbeddedServer
-from tests.published import export_zoo
+from tests.published import export_checkpoint, export_zoo
 from tests.triton import reciting
 from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
@@ -35,15 +30,7 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reciting.save(checkpoints / RECITAL)
     tiny_translators.save(checkpoints / TRANSLATOR, "mbart")
     for name in (RECITAL, TRANSLATOR):
-        options = ExportOptions(
-            name=name,
-            precision="fp32",
-            device="cpu",
-            cpu_runtime="onnxruntime",
-            repository=folder,
-            slots=SLOTS[name],
-        )
-        export(make_plan(open_checkpoint(str(checkpoints / name)), options), lambda title: nullcontext())
+        export_checkpoint(checkpoints / name, folder, name=name, slots=SLOTS[name])
     return folder
 
 

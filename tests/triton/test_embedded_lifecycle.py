@@ -10,15 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hfx.client import Client
 from hfx.errors import RepositoryError, ServerError, UsageError
-from hfx.triton import EmbeddedServer
+from hfx.triton import EmbeddedServer, embedded
 from hfx.triton.process import is_running
+from hfx.triton.server import Ports, choose_ports
 from hfx.triton.workspace import PREFIX, SHARED_MEMORY, region_prefix
 from tests.triton.serve_process import HFX, wait_for
 from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
@@ -157,11 +160,11 @@ def test_the_device_picks_the_configuration(repository: Path, device: str) -> No
         config = (folder / "config.pbtxt").read_text().replace("max_batch_size: 8", f"max_batch_size: {rows}")
         (folder / "configs" / f"{name}.pbtxt").write_text(config)
     write_model(repository, "unused", PYTHON, MODEL)
-    with EmbeddedServer(repository, device=device, models=["toy_tokenize"]) as server:
-        import urllib.request
-
-        with urllib.request.urlopen(f"{server.http_url}/v2/models/toy_tokenize/config") as answer:
-            assert json.load(answer)["max_batch_size"] == (3 if device == "cpu" else 5)
+    with (
+        EmbeddedServer(repository, device=device, models=["toy_tokenize"]) as server,
+        urllib.request.urlopen(f"{server.http_url}/v2/models/toy_tokenize/config") as answer,
+    ):
+        assert json.load(answer)["max_batch_size"] == (3 if device == "cpu" else 5)
 
 
 # Ports
@@ -175,36 +178,25 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["before the start", "while Triton starts"])
 @pytest.mark.parametrize("use", ["http", "grpc", "metrics"])
-def test_a_taken_port_is_named_with_its_option(repository: Path, taken: int, use: str, temporary: Path) -> None:
-    server = EmbeddedServer(repository, **{f"{use}_port": taken})  # type: ignore[arg-type]
-    with pytest.raises(ServerError) as caught:
-        server.start()
-    assert f":{taken}" in caught.value.message
-    assert f"--{use}-port" in caught.value.fix
-    assert list(temporary.iterdir()) == []
-
-
-@pytest.mark.parametrize("use", ["http", "grpc", "metrics"])
-def test_a_port_that_is_lost_while_triton_starts_is_named_too(
-    repository: Path, taken: int, use: str, monkeypatch: pytest.MonkeyPatch
+def test_a_taken_port_is_named_with_its_option(
+    repository: Path, taken: int, use: str, early: bool, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hfx.triton import embedded
-
-    monkeypatch.setattr(embedded, "choose_ports", lose(use, taken, always=True))
+    if not early:
+        monkeypatch.setattr(embedded, "choose_ports", lose(use, taken, always=True))
     server = EmbeddedServer(repository, **{f"{use}_port": taken})  # type: ignore[arg-type]
     with pytest.raises(ServerError) as caught:
         server.start()
     assert f":{taken}" in caught.value.message
     assert f"--{use}-port" in caught.value.fix
+    assert not early or list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("use", ["http", "grpc", "metrics"])
 def test_a_free_port_that_is_lost_while_triton_starts_is_replaced(
     repository: Path, taken: int, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hfx.triton import embedded
-
     monkeypatch.setattr(embedded, "choose_ports", lose(use, taken, always=False))
     with EmbeddedServer(repository) as server, Client(server.grpc_url) as client:
         assert client.is_ready()
@@ -213,10 +205,6 @@ def test_a_free_port_that_is_lost_while_triton_starts_is_replaced(
 
 def lose(use: str, port: int, always: bool) -> Callable[..., object]:
     """`choose_ports` as if another process had taken PORT right after the look (the first time, or always)."""
-    from dataclasses import replace
-
-    from hfx.triton.server import Ports, choose_ports
-
     calls: list[Ports] = []
 
     def choose(wanted: Ports, host: str) -> Ports:

@@ -148,13 +148,6 @@ def test_a_stream_goes_on_after_a_refused_request(served: EmbeddedServer) -> Non
         assert [last for _, last in stream.rest()] == [True]
 
 
-def test_log_probs_of_joined_pieces_are_one_a_token(served: EmbeddedServer) -> None:
-    with Stream(served, "stories_stream") as stream:
-        stream.send(*inputs("Anna was", tensor(*STREAM), tensor("return_log_probs", "BOOL", True), tokens=60))
-        found = np.concatenate([result.as_numpy("output_log_probs")[0] for result, _ in stream.rest()])
-    assert found.shape == (60,) and (found <= 0).all()
-
-
 def test_a_request_is_cancelled_by_its_id(served: EmbeddedServer) -> None:
     with Stream(served, "narrow_stream") as stream, Stream(served, "narrow_stream") as control:
         for number in range(8 * NARROW):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from typing import Any
 
@@ -208,43 +207,35 @@ def test_options_that_contradict_each_other_are_refused(words: list[str], capsys
     assert capsys.readouterr().err.startswith("Error: ")
 
 
-def test_classification_values_are_lists_even_of_one() -> None:
-    outputs = {
-        "label": np.array([b"a"], np.object_),
-        "score": np.array([0.5], np.float32),
-        "truncated_tokens": np.array([3], np.int32),
-    }
-    assert plain_values(outputs) == {"label": ["a"], "score": [0.5], "truncated_tokens": 3}
+def tensor(value: Any, kind: Any = np.float32) -> Any:
+    return np.array([value], kind)
 
 
-def test_values_of_one_are_single_elsewhere() -> None:
-    outputs = {name: np.array([value], np.int32) for name, value in (("start", 1), ("end", 4))}
-    outputs |= {"answer": np.array(["né".encode()], np.object_), "score": np.array([0.25], np.float32)}
-    assert plain_values(outputs) == {"start": 1, "end": 4, "answer": "né", "score": 0.25}
+ONE = {"text_output": "x", "output_tokens": 1, "output_log_probs": [-0.5]}
+TWO = {"label": ["a", "b"], "score": [0.5, 0.5], "truncated_tokens": 0}
 
 
-def test_entities_are_the_list_that_their_json_stands_for() -> None:
-    assert plain_values({"entities": np.array([b'[{"word": "x"}]'], np.object_)}) == {"entities": [{"word": "x"}]}
-    assert plain_values({"entities": "[]"}) == {"entities": []}
-
-
-def test_plain_values_of_another_source_stay_as_they_are() -> None:
-    values = {"label": ["a", "b"], "score": [0.5, 0.5], "truncated_tokens": 0}
-    assert plain_values(values) == values
-
-
-def test_log_probabilities_are_a_list_even_of_one() -> None:
-    values = plain_values({"text_output": "x", "output_tokens": 1, "output_log_probs": [-0.5]})
-    assert values == {"text_output": "x", "output_tokens": 1, "output_log_probs": [-0.5]}
-
-
-def test_log_probabilities_that_nobody_asked_for_are_left_out() -> None:
-    assert plain_values({"text_output": "x", "output_log_probs": np.empty(0, np.float32)}) == {"text_output": "x"}
-
-
-def test_a_number_that_json_lacks_is_null() -> None:
-    values = plain_values({"embedding": np.array([np.nan, np.inf, 1], np.float32)})
-    assert json.loads(json.dumps(values, allow_nan=False)) == {"embedding": [None, None, 1.0]}
+@pytest.mark.parametrize(
+    ("outputs", "values"),
+    [
+        (
+            {"label": tensor(b"a", np.object_), "score": tensor(0.5), "truncated_tokens": tensor(3, np.int32)},
+            {"label": ["a"], "score": [0.5], "truncated_tokens": 3},  # lists even of one
+        ),
+        (
+            {"answer": tensor("né".encode(), np.object_), "score": tensor(0.25), "start": tensor(1, np.int32)},
+            {"answer": "né", "score": 0.25, "start": 1},
+        ),
+        ({"entities": tensor(b'[{"word": "x"}]', np.object_)}, {"entities": [{"word": "x"}]}),
+        ({"entities": "[]"}, {"entities": []}),
+        (TWO, TWO),
+        (ONE, ONE),
+        ({"text_output": "x", "output_log_probs": np.empty(0, np.float32)}, {"text_output": "x"}),
+        ({"embedding": np.array([np.nan, np.inf, 1], np.float32)}, {"embedding": [None, None, 1.0]}),  # as JSON has it
+    ],
+)
+def test_tensors_become_plain_values(outputs: dict[str, Any], values: dict[str, Any]) -> None:
+    assert plain_values(outputs) == values
 
 
 @pytest.mark.parametrize(

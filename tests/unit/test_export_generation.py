@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,10 @@ import pytest
 from hfx.cli import main
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation.steps import STEPS
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export
-from hfx.exporter.plan import make_plan
-from hfx.exporter.source import open_checkpoint
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, verify_files
 from hfx.repository import lint, models
+from tests.published import export_checkpoint
 from tests.unit import writing_checkpoints
 
 pytestmark = pytest.mark.slow
@@ -34,12 +30,6 @@ GENERATION = {
 }
 RUNTIMES = {"gpt2": "auto", "bart": "onnxruntime", "t5": "onnxruntime"}
 TEXT = "hello world."
-
-
-def published(checkpoint: Path, repository: Path, steps: Any = None, **options: Any) -> Manifest:
-    cheap = {"precision": "fp32", "device": "cpu", "cpu_runtime": "onnxruntime"}
-    chosen = ExportOptions(repository=repository, **{**cheap, **options})
-    return export(make_plan(open_checkpoint(str(checkpoint)), chosen), lambda title: nullcontext(), steps)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +45,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory, checkpoints: Callable[[
     """Every family, exact in fp32, on whichever runtime."""
     folder = tmp_path_factory.mktemp("repository")
     for family, runtime in RUNTIMES.items():
-        published(checkpoints(family), folder, name=family, cpu_runtime=runtime)
+        export_checkpoint(checkpoints(family), folder, name=family, cpu_runtime=runtime)
     return folder
 
 
@@ -149,7 +139,7 @@ def contents(repository: Path) -> dict[str, bytes]:
     return {str(path.relative_to(repository)): path.read_bytes() for path in files}
 
 
-def test_quantization_that_changes_tokens_is_not_published(
+def test_quantization_that_changes_tokens_is_not_export_checkpoint(
     tmp_path: Path, checkpoints: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["export", str(checkpoints("gpt2")), "--precision", "int4", "--device", "cpu", "--max-drop", "0",
@@ -170,14 +160,14 @@ def damage(plan: Any, made: Any) -> Any:
     return made
 
 
-def test_a_wrong_graph_is_not_published(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
+def test_a_wrong_graph_is_not_export_checkpoint(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
     steps = [STEPS[0], STEPS[1], replace(STEPS[1], run=damage), *STEPS[2:]]
     with pytest.raises(VerificationFailed, match="largest difference"):
-        published(checkpoints("t5"), tmp_path, steps, name="m")
+        export_checkpoint(checkpoints("t5"), tmp_path, steps, name="m")
     assert contents(tmp_path) == {}
 
 
-def test_other_tokens_than_the_checkpoint_s_are_not_published(
+def test_other_tokens_than_the_checkpoint_s_are_not_export_checkpoint(
     tmp_path: Path, checkpoints: Callable[[str], Path]
 ) -> None:
     def edit(plan: Any, made: Any) -> Any:
@@ -187,14 +177,14 @@ def test_other_tokens_than_the_checkpoint_s_are_not_published(
 
     steps = [*STEPS[:4], replace(STEPS[3], run=edit), *STEPS[4:]]
     with pytest.raises(VerificationFailed, match="tokenizer"):
-        published(checkpoints("t5"), tmp_path, steps, name="m")
+        export_checkpoint(checkpoints("t5"), tmp_path, steps, name="m")
 
 
 def test_labelled_data_is_what_is_judged_by(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
     data = tmp_path / "data.csv"
     rows = [f"{word} {other},x" for word in ("one", "two", "three", "four") for other in ("cat", "dog", "fox")]
     data.write_text("\n".join(["text,target", *rows]) + "\n")
-    manifest = published(checkpoints("t5"), tmp_path / "r", name="m", verify_data=(data,))
+    manifest = export_checkpoint(checkpoints("t5"), tmp_path / "r", name="m", verify_data=(data,))
     figures: Any = manifest.parity
     assert figures["cpu"]["forced"]["texts"] == "verify-data"
     assert figures["cpu"]["forced"]["bundled_agreement"] == 1.0
@@ -281,7 +271,7 @@ def test_a_damaged_recording_is_a_damaged_model(
 def test_int4_is_in_its_fastest_form_where_the_gate_allows_it(
     checkpoints: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    easy = published(checkpoints("bart"), tmp_path / "easy", name="m", precision="int4", max_drop=1.0)
+    easy = export_checkpoint(checkpoints("bart"), tmp_path / "easy", name="m", precision="int4", max_drop=1.0)
     formats: Any = easy.choices["formats"]
     assert (formats["cpu"]["head"], formats["cpu"]["block"]) == ("int4", 128)
     assert "tried" not in formats["cpu"]

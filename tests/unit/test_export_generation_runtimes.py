@@ -21,9 +21,10 @@ from hfx.exporter.runtime import CpuChoice, possible_runtimes
 from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from hfx.repository.edit import Edit, change, value
+from tests.published import export_checkpoint
 from tests.tiers import full
 from tests.unit import writing_checkpoints
-from tests.unit.test_export_generation import TEXT, contents, manifest_of, published
+from tests.unit.test_export_generation import TEXT, contents, manifest_of
 
 pytestmark = pytest.mark.slow
 OPENVINO_FILES = {"openvino_decoder.xml", "openvino_decoder.bin"}
@@ -42,7 +43,7 @@ def on_openvino(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     """A repository of one model `m`, whose export was told to use OpenVINO."""
     folder = tmp_path_factory.mktemp(request.param)
     saved = writing_checkpoints.save(folder / "checkpoint", request.param, {"max_new_tokens": 12})
-    published(saved, folder / "r", name="m", cpu_runtime="openvino")
+    export_checkpoint(saved, folder / "r", name="m", cpu_runtime="openvino")
     return folder / "r"
 
 
@@ -145,7 +146,7 @@ CASES = {"gpt2": ["1x16+16", "8x16+16"], "bart": ["1x80+16", "2x80+16"]}
 def test_auto_takes_the_faster_one_and_keeps_the_figures(family: str, precision: str, tmp_path: Path) -> None:
     saved = writing_checkpoints.save(tmp_path / "checkpoint", family, {"num_beams": 1 if family == "gpt2" else 3})
     folder = tmp_path / "r"
-    manifest = published(saved, folder, UNGATED, name="m", cpu_runtime="auto", precision=precision, slots=8)
+    manifest = export_checkpoint(saved, folder, UNGATED, name="m", cpu_runtime="auto", precision=precision, slots=8)
     choice: Any = manifest.choices["cpu_runtime"]
     figures = choice["milliseconds"]
     assert choice["requested"] == "auto"
@@ -161,7 +162,7 @@ def test_auto_takes_the_faster_one_and_keeps_the_figures(family: str, precision:
 
 
 def test_a_single_runtime_has_no_files_of_the_other(checkpoint: Path, tmp_path: Path) -> None:
-    published(checkpoint, tmp_path, UNGATED, name="m", cpu_runtime="onnxruntime")
+    export_checkpoint(checkpoint, tmp_path, UNGATED, name="m", cpu_runtime="onnxruntime")
     assert not OPENVINO_FILES.intersection(path.name for path in engine(tmp_path).iterdir())
     with pytest.raises(ModelCorrupt, match="nothing for the runtime openvino"):
         answers(tmp_path, "openvino")
@@ -171,7 +172,7 @@ def test_a_single_runtime_has_no_files_of_the_other(checkpoint: Path, tmp_path: 
 
 def test_a_model_for_gpus_alone_has_no_cpu_runtime(checkpoint: Path, tmp_path: Path) -> None:
     options = {"cpu_runtime": "openvino", "device": "gpu", "precision": "fp16"}
-    manifest = published(checkpoint, tmp_path, UNGATED, name="m", **options)
+    manifest = export_checkpoint(checkpoint, tmp_path, UNGATED, name="m", **options)
     assert "cpu_runtime" not in manifest.choices
     assert parameter(tmp_path) is None
 
@@ -200,7 +201,7 @@ def steps(*runs: Callable[[Any, Any], Any]) -> list[Any]:
 
 def test_where_openvino_is_wrong_auto_publishes_onnxruntime(checkpoint: Path, tmp_path: Path) -> None:
     changed = steps(as_if_faster, damage("openvino_decoder.bin"))
-    manifest = published(checkpoint, tmp_path, changed, name="m", cpu_runtime="auto")
+    manifest = export_checkpoint(checkpoint, tmp_path, changed, name="m", cpu_runtime="auto")
     choice: Any = manifest.choices["cpu_runtime"]
     assert (choice["runtime"], choice["requested"]) == ("onnxruntime", "auto")
     assert "does not continue texts like the checkpoint" in choice["refused"]["openvino"]
@@ -215,14 +216,14 @@ def test_where_openvino_is_wrong_auto_publishes_onnxruntime(checkpoint: Path, tm
 def test_openvino_that_was_asked_for_must_be_right(checkpoint: Path, tmp_path: Path) -> None:
     changed = steps(as_if_faster, damage("openvino_decoder.bin"))
     with pytest.raises(VerificationFailed, match=r"engine for CPU \(openvino\)"):
-        published(checkpoint, tmp_path, changed, name="m", cpu_runtime="openvino")
+        export_checkpoint(checkpoint, tmp_path, changed, name="m", cpu_runtime="openvino")
     assert contents(tmp_path) == {}
 
 
 def test_the_reserve_must_be_right_too(checkpoint: Path, tmp_path: Path) -> None:
     changed = steps(as_if_faster, damage("weights.bin"))
     with pytest.raises(VerificationFailed, match=r"engine for CPU \(onnxruntime\)"):
-        published(checkpoint, tmp_path, changed, name="m", cpu_runtime="openvino")
+        export_checkpoint(checkpoint, tmp_path, changed, name="m", cpu_runtime="openvino")
     assert contents(tmp_path) == {}
 
 
@@ -232,7 +233,7 @@ def test_a_runtime_that_can_not_run_the_model_is_refused_with_its_reason(checkpo
         return made
 
     ungated = [*UNGATED[:2], replace(UNGATED[2], run=spoil), *UNGATED[2:]]
-    manifest = published(checkpoint, tmp_path, ungated, name="m", cpu_runtime="auto")
+    manifest = export_checkpoint(checkpoint, tmp_path, ungated, name="m", cpu_runtime="auto")
     choice: Any = manifest.choices["cpu_runtime"]
     assert (choice["runtime"], choice["milliseconds"]) == ("onnxruntime", {})
     assert choice["refused"]["openvino"]
@@ -242,7 +243,7 @@ def test_an_export_without_the_package(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
-    manifest = published(checkpoint, tmp_path, UNGATED, name="m", cpu_runtime="auto")
+    manifest = export_checkpoint(checkpoint, tmp_path, UNGATED, name="m", cpu_runtime="auto")
     expected = {"runtime": "onnxruntime", "requested": "auto", "milliseconds": {}}
     assert manifest.choices["cpu_runtime"] == expected
     before = contents(tmp_path)
@@ -258,8 +259,9 @@ DAMAGED = """
 import sys
 sys.modules["openvino.opset16"] = None
 from pathlib import Path
-from tests.unit.test_export_generation_runtimes import UNGATED, published
-published(Path(sys.argv[1]), Path(sys.argv[2]), UNGATED, name="m", cpu_runtime=sys.argv[3])
+from tests.unit.test_export_generation_runtimes import UNGATED
+from tests.published import export_checkpoint
+export_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), UNGATED, name="m", cpu_runtime=sys.argv[3])
 """
 
 

@@ -14,9 +14,10 @@ from hfx.exporter.verify import DataOptions
 from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from tests import zoo
+from tests.published import export_checkpoint
 from tests.tiers import full
 from tests.unit.shared_data import DATA, needs_data
-from tests.unit.test_export_generation import manifest_of, published
+from tests.unit.test_export_generation import manifest_of
 
 pytestmark = pytest.mark.slow
 # Checkpoint -> the task of its data.
@@ -64,7 +65,7 @@ def test_a_trained_checkpoint_is_published(name: str, precision: str, tmp_path: 
     task = None if name == "stories-gpt2" else "summarization"
     runtime = "openvino" if (name, precision) in ON_OPENVINO else "onnxruntime"
     options = {"precision": precision, "task": task, "verify_data": (data,), "cpu_runtime": runtime}
-    manifest = published(zoo.checkpoint(name), tmp_path / "r", name="m", **options)
+    manifest = export_checkpoint(zoo.checkpoint(name), tmp_path / "r", name="m", **options)
     figures: Any = manifest.parity
     assert figures["cpu"]["runtime"] == runtime
     for reserve in figures["cpu"].get("reserve", {}).values():
@@ -89,7 +90,7 @@ def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
     from hfx.exporter import verify
 
     data = write_data(tmp_path, "summaries-bart")
-    published(zoo.checkpoint("summaries-bart"), tmp_path / "r", name="m", verify_data=(data,))
+    export_checkpoint(zoo.checkpoint("summaries-bart"), tmp_path / "r", name="m", verify_data=(data,))
     opened = verify.open_published(tmp_path / "r", "m")
     with LocalGenerator.open(tmp_path / "r", "m") as generator:
         figures = verify.on_data(opened, generator.infer_all, DataOptions(data))
@@ -113,7 +114,7 @@ def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("name", ["g2p-bart-us", "g2p-t5-us"])
 def test_a_checkpoint_that_others_trained_is_published(name: str, precision: str, tmp_path: Path) -> None:
-    manifest = published(DATA / "models" / name, tmp_path, name="g2p", precision=precision, device="both")
+    manifest = export_checkpoint(DATA / "models" / name, tmp_path, name="g2p", precision=precision, device="both")
     figures: Any = manifest.parity
     assert figures["cpu"]["agreement"] >= (1.0 if precision == "fp32" else 0.99)
     assert figures["gpu"]["agreement"] >= 0.99
@@ -123,7 +124,7 @@ def test_a_checkpoint_that_others_trained_is_published(name: str, precision: str
 
 @needs_data
 def test_recorded_words_have_their_recorded_ids(tmp_path: Path) -> None:
-    published(DATA / "models" / "g2p-bart-us", tmp_path, name="g2p")
+    export_checkpoint(DATA / "models" / "g2p-bart-us", tmp_path, name="g2p")
     recorded = json.loads((DATA / "models" / "g2p-bart-us" / "reference_300.json").read_text(encoding="utf-8"))
     words = [{"text_input": each["word"], "max_tokens": 62} for each in recorded]
     with LocalGenerator.open(tmp_path, "g2p") as generator:

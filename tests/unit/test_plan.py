@@ -134,10 +134,6 @@ def test_a_model_without_positions_reads_512_tokens(tmp_path: Path) -> None:
 def test_sentence_transformers_limit_counts_for_embeddings(tmp_path: Path) -> None:
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
     assert plan(tmp_path, architectures=["BertModel"]).max_length == 128
-
-
-def test_sentence_transformers_limit_does_not_count_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
     assert plan(tmp_path).max_length == 512
 
 
@@ -147,12 +143,9 @@ def test_a_pooling_that_can_not_be_exported_is_refused(tmp_path: Path) -> None:
         plan(tmp_path, architectures=["BertModel"])
 
 
-def test_a_window_of_question_answering_is_384_tokens(tmp_path: Path) -> None:
-    assert plan(tmp_path, architectures=["BertForQuestionAnswering"]).max_length == 384
-
-
-def test_question_answering_needs_64_tokens(tmp_path: Path) -> None:
+def test_windows_of_question_answering_have_64_to_384_tokens(tmp_path: Path) -> None:
     config = {"architectures": ["BertForQuestionAnswering"]}
+    assert plan(tmp_path, **config).max_length == 384
     assert plan(tmp_path, ExportOptions(max_length=64), **config).max_length == 64
     with pytest.raises(UsageError, match="64 to 384"):
         plan(tmp_path, ExportOptions(max_length=63), **config)

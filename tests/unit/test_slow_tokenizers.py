@@ -8,7 +8,6 @@ import random
 import shutil
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,12 @@ from hfx import names
 from hfx.errors import CheckpointCorrupt
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.settings import GenerationSettings
-from hfx.exporter.options import ExportOptions
 from hfx.exporter.parity.texts import bundled_texts, edge_texts
-from hfx.exporter.pipeline import export
-from hfx.exporter.plan import make_plan
 from hfx.exporter.slow_tokenizers import NO_TEXT, read_model
-from hfx.exporter.source import Checkpoint, open_checkpoint
+from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.local.generator import LocalGenerator
+from tests.published import export_checkpoint
 from tests.unit import tiny_generators
 from tests.unit.generation_tokenizers import random_text
 
@@ -247,10 +244,7 @@ def test_such_a_checkpoint_is_exported_and_answers(kind: str, tmp_path: Path, re
     tiny_generators.build("marian" if kind == "marian" else "t5", **config).save_pretrained(checkpoint)
     for name, content in kept.items():
         (checkpoint / name).write_bytes(content)
-    options = ExportOptions(
-        name="m", precision="fp32", device="cpu", cpu_runtime="onnxruntime", repository=tmp_path / "repository"
-    )
-    export(make_plan(open_checkpoint(str(checkpoint)), options), lambda title: nullcontext())
+    export_checkpoint(checkpoint, tmp_path / "repository", name="m")
     with LocalGenerator.open(tmp_path / "repository", "m") as model:
         assert isinstance(
             model.infer({names.TEXT_INPUT: ">>fra<< A café.", names.MAX_TOKENS: 5})[names.TEXT_OUTPUT], str

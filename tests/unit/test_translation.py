@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,6 @@ from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.settings import GenerationSettings
 from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
@@ -27,6 +25,7 @@ from hfx.exporter.tokenizer import load_tokenizer
 from hfx.python_backends.engine.errors import InvalidRequest, ModelDamaged
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.settings import choose
+from tests.published import export_checkpoint
 from tests.unit.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
 
 pytestmark = pytest.mark.slow
@@ -244,8 +243,7 @@ def test_a_folder_with_languages_beyond_the_embeddings_is_refused(tmp_path: Path
 @pytest.fixture(scope="module")
 def repository(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
-    options = ExportOptions(name="nllb", precision="fp32", device="cpu", cpu_runtime="onnxruntime", repository=folder)
-    manifest = export(make_plan(open_checkpoint(str(checkpoint("nllb"))), options), lambda title: nullcontext())
+    manifest = export_checkpoint(checkpoint("nllb"), folder, name="nllb")
     figures: Any = manifest.parity["cpu"]
     assert (manifest.task, figures["agreement"], figures["texts"]["same"]) == ("translation", 1.0, 1.0)
     return folder

@@ -15,8 +15,6 @@ import pytest
 
 from tests import zoo
 from tests.zoo import cache, recipes, shapes
-from tests.zoo.objectives import similarity, tagging
-from tests.zoo.objectives.objective import micro_f1
 
 
 @pytest.fixture
@@ -130,21 +128,6 @@ def test_two_who_build_the_same_build_it_once(empty_cache: Path) -> None:
 def test_importing_the_zoo_loads_no_torch() -> None:
     code = "import sys; from tests import zoo; zoo.heldout('answers', 1); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_micro_f1_counts_members_of_all_sets() -> None:
-    assert micro_f1([{1, 2}, {3}], [{1}, {3, 4}]) == pytest.approx(4 / 6)
-
-
-def test_spearman_shares_the_ranks_of_equal_values() -> None:
-    # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: covariance 4.5, variances 4.5 and 5.
-    assert similarity.spearman([0.0, 0.5, 0.5, 1.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
-
-
-def test_tags_of_one_entity_make_one_span() -> None:
-    tags = ["O", "B-PER", "I-PER", "O", "B-LOC", "B-LOC", "O"]
-    offsets = [(0, 0), (0, 4), (5, 9), (10, 12), (13, 17), (18, 22), (0, 0)]
-    assert tagging.spans(tags, offsets) == {(0, 9, "PER"), (13, 17, "LOC"), (18, 22, "LOC")}
 
 
 def _with_other(recipe: Any, field: str) -> Any:
