@@ -168,7 +168,7 @@ def test_a_model_type_without_such_a_class_is_unsupported(folder: Path, model_ty
     refused(CheckpointUnsupported, model_type, lambda: load(folder))
 
 
-@pytest.mark.parametrize("model_type", ["vit", "gpt2", "t5", "longformer", "funnel", "../x"])
+@pytest.mark.parametrize("model_type", ["vit", "gpt2", "t5", "longformer", "funnel", "fnet", "xlnet", "luke", "../x"])
 def test_an_unsupported_architecture_is_refused_with_the_supported_ones(folder: Path, model_type: str) -> None:
     edit_json(folder / "config.json", model_type=model_type)
     with pytest.raises(CheckpointUnsupported) as caught:

@@ -270,15 +270,11 @@ def test_weight_only_is_near_the_floats_in_openvino() -> None:
     assert (np.abs(y - x @ w) <= bound(row_wise, x, w)).all()  # it may quantize each row's activations too
 
 
-def test_half_keeps_the_types_of_inputs_and_outputs() -> None:
-    model = half(product(weight(HIDDEN, OUTER)))
-    values = [*model.graph.input, *model.graph.output]
-    assert {value.type.tensor_type.elem_type for value in values} == {TensorProto.FLOAT}
-
-
-def test_half_stores_float16_and_stays_near() -> None:
+def test_half_stores_float16_behind_float_inputs_and_outputs_and_stays_near() -> None:
     x, w = sentences(2), weight(HIDDEN, OUTER)
     model = half(product(w))
+    values = [*model.graph.input, *model.graph.output]
+    assert {value.type.tensor_type.elem_type for value in values} == {TensorProto.FLOAT}
     assert {i.data_type for i in model.graph.initializer} == {TensorProto.FLOAT16}
     np.testing.assert_allclose(onnx_toys.run(model, x=x)[0], x @ w, atol=1e-2 * np.abs(x @ w).max())
 
