@@ -180,7 +180,7 @@ def test_json_is_the_result_and_errors_stand_at_the_top(
     assert run(url, *words, "--json") == 0
     value: dict[str, Any] = json.loads(capsys.readouterr().out)
     [found] = value["runs"]
-    assert (value["format"], found["requests"]["sent"], found["requests"]["errors"]) == (1, 8, {"RequestRefused": 2})
+    assert (value["format"], found["requests"]["sent"], found["requests"]["errors"]) == (2, 8, {"RequestRefused": 2})
     assert run(url, *words) == 0
     first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning: "))
     assert "2 of 8 requests failed" in first and "it is no text" in first
