@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
@@ -79,6 +80,12 @@ def accept(core: Core, request: Request) -> Handle:
     return job.handle
 
 
+def finish(core: Core) -> None:
+    """Step until there is nothing left to do."""
+    while core.step():
+        pass
+
+
 def plans_of(core: Core) -> list[Plan]:
     """What a watched core has carried out."""
     assert isinstance(core._observer, (Watch, PagedWatch))
@@ -86,16 +93,18 @@ def plans_of(core: Core) -> list[Plan]:
 
 
 class Gate:
-    """An observer at which the scheduler's thread stands still after a step until the gate is opened for good.
+    """An observer at which the scheduler's thread stops after a plan of a `kind` until the gate is opened for good.
 
     A broken one raises ZeroDivisionError then.
     """
 
-    def __init__(self, broken: bool = False) -> None:
+    def __init__(self, broken: bool = False, kind: type[object] = object) -> None:
         self._reached, self._opened = threading.Event(), threading.Event()
-        self._broken = broken
+        self._broken, self._kind = broken, kind
 
     def __call__(self, plan: Plan, state: Scheduler) -> None:
+        if not isinstance(plan, self._kind):
+            return
         self._reached.set()
         assert self._opened.wait(60)
         if self._broken:
@@ -108,11 +117,16 @@ class Gate:
         self._opened.set()
 
 
-def gated_engine(folder: Path, gate: Gate, slots: int, max_queue: int = 64) -> Engine:
+def gated_engine(folder: Path, gate: Gate, slots: int, max_queue: int = 64, limits: Limits | None = None) -> Engine:
     """An engine that is not watched but stands still at `gate`."""
-    core = make_core(folder, slots)
+    core = make_core(folder, slots, limits)
     core._observer = gate
     return serve(folder, core, max_queue)
+
+
+def poison(array: NDArray[Any]) -> float:
+    """What no row may read: NaN, or a large number where there is none."""
+    return 111 if array.dtype.kind == "i" else np.nan
 
 
 class Watch:
@@ -141,19 +155,19 @@ class Watch:
             of_rows = lengths.get(width, {})
             assert isinstance(memory.cache, KvCache)
             for row in range(len(memory.lengths)):  # not the row for chunks, which has none
-                memory.cache.array[:, row, :, of_rows.get(row, 0) :] = np.nan
+                memory.cache.array[:, row, :, of_rows.get(row, 0) :] = poison(memory.cache.array)
         if isinstance(self.runner, EncoderDecoderRunner):
             self._poison_sources(lengths)
 
     def _poison_sources(self, lengths: dict[int, dict[int, int]]) -> None:
         assert isinstance(self.runner, EncoderDecoderRunner)
-        self.runner._encoded.array[:] = np.nan
+        self.runner._encoded.array[:] = poison(self.runner._encoded.array)
         for width, lane in self.runner.lanes.items():
             used = {row // width for row in lengths.get(width, {})}
             for unit in range(len(lane.cross.lengths)):
                 length = lane.cross.lengths[unit] if unit in used else 0
                 assert isinstance(lane.cross._cache, KvCache)
-                lane.cross._cache.array[:, unit, :, length:] = np.nan
+                lane.cross._cache.array[:, unit, :, length:] = poison(lane.cross._cache.array)
 
     def _memories(self) -> dict[int, LaneMemory]:
         if isinstance(self.runner, EncoderDecoderRunner):

@@ -6,11 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Completion, Settings
-from hfx.python_backends.engine.search import Search, Step
 from tests.unit.torch_decoding import (
     END,
     FAMILIES,
@@ -83,66 +81,6 @@ def test_every_rule_of_stopping_equals_transformers(early_stopping: bool | str, 
         assert [each.score for each in completions] == expected.sequences_scores.tolist()
 
 
-A, B, C, D = 10, 11, 12, 13
-
-
-def offer(search: Search, *rows: dict[int, float]) -> Step:
-    """Give `search` these log-probs of its rows, best first."""
-    ids, values = [[*row] for row in rows], [[*row.values()] for row in rows]
-    return search.choose(np.array(values, np.float32), np.array(ids))
-
-
-@pytest.mark.parametrize(
-    ("early_stopping", "next_log_prob", "over"),
-    [
-        # Finished: -1.25 / 1 and (-1.25 - 0.25) / 2 = -0.75; the best that runs on has -1.25 + next_log_prob.
-        (False, -1.0, False),  # -2.25 / 2 > -1.25
-        (False, -1.25, True),  # -2.5 / 2 = -1.25 is no better
-        (True, -0.5, True),  # two of two are finished
-        ("never", -3.0, False),  # -4.25 / 4 > -1.25: at its longest it could be better
-        ("never", -3.75, True),  # -5 / 4 = -1.25 is no better
-        ("never", -4.0, True),
-    ],
-)
-def test_a_search_is_over_when_nothing_better_is_expected(
-    early_stopping: bool | str, next_log_prob: float, over: bool
-) -> None:
-    settings = Settings(max_tokens=4, num_beams=2, eos_ids=(END,), early_stopping=early_stopping)  # type: ignore[arg-type]
-    search = new_searches(request((9,), settings))[0]
-    first = {END: -1.25, A: -1.25, B: -1.5, C: -9.0}
-    assert offer(search, first, first).parents == (0, 0)
-    assert list(search.feed()) == [A, B]
-    second = {END: -0.25, C: next_log_prob, D: -9.0, B: -9.0}
-    assert bool(offer(search, second, {C: -9.0, D: -9.0, END: -9.5, A: -9.5}).completions) is over
-
-
-def test_as_many_beams_go_on_as_there_are_when_the_likeliest_tokens_are_all_ends() -> None:
-    search = new_searches(request((9,), Settings(num_beams=2, eos_ids=(2, 3, 4), early_stopping="never")))[0]
-    row = {2: -1.0, 3: -1.5, 4: -2.0, A: -3.0, B: -3.5, C: -4.0, D: -4.5, 5: -5.0}
-    assert search.candidates == 8
-    assert not offer(search, row, row).completions
-    assert list(search.feed()) == [A, B]
-
-
-def test_forced_first_and_last_tokens_take_no_run_of_the_model() -> None:
-    model = torch_model("bart")
-    settings = Settings(
-        max_tokens=6, num_beams=3, eos_ids=(END,), decoder_prompt=(END,), forced_bos_id=13, forced_eos_id=END
-    )
-    search = new_searches(request((9, 10), settings))[0]
-    assert search.prompt == (END, 13)
-    runs, rows = 0, [list(search.prompt)] * 3
-    while True:
-        step = one_step(search, model.logits((9, 10), rows))
-        runs += 1
-        if step.completions:
-            break
-        rows = [[*rows[parent], token] for parent, token in zip(step.parents, search.feed(), strict=True)]
-    assert runs <= 4
-    for completion in step.completions:
-        assert completion.ids[0] == 13 and completion.ids[-1] == END
-
-
 def test_an_end_that_was_forced_is_a_length() -> None:
     model = torch_model("bart")
     settings = Settings(
@@ -150,28 +88,6 @@ def test_an_end_that_was_forced_is_a_length() -> None:
     )
     (completion,) = answer(model, (9, 10), settings)
     assert completion.ids[-1] == END and completion.finish_reason == "length"
-
-
-def test_log_probs_are_those_of_the_model_before_any_processing() -> None:
-    model = torch_model("bart")
-    settings = Settings(
-        max_tokens=8,
-        num_beams=4,
-        num_return_sequences=4,
-        eos_ids=(END,),
-        decoder_prompt=model.start,
-        repetition_penalty=1.5,
-        no_repeat_ngram_size=2,
-        log_probs=True,
-    )
-    prompt = model.prompt(3)
-    for completion in answer(model, prompt, settings):
-        ids = [*model.start, *completion.ids]
-        expected = [
-            float(torch.log_softmax(torch.from_numpy(model.logits(prompt, [ids[:place]])), -1)[0, ids[place]])
-            for place in range(1, len(ids))
-        ]
-        assert completion.log_probs == pytest.approx(expected, abs=1e-5)
 
 
 def test_cancelled_beams_answer_with_what_there_is() -> None:

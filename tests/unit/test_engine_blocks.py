@@ -33,25 +33,6 @@ def test_a_row_has_the_blocks_that_its_positions_need(length: int, count: int) -
     assert pool.free == ROWS * blocks_for(LENGTH) - count
 
 
-def test_a_row_that_grows_keeps_its_blocks() -> None:
-    _, tables = tables_of()
-    tables.grow(0, 40)
-    before = blocks(tables, 0)
-    tables.grow(0, 40)
-    assert blocks(tables, 0) == before
-    tables.grow(0, 100)
-    assert blocks(tables, 0)[:2] == before
-
-
-def test_the_block_that_was_freed_last_is_taken_first() -> None:
-    _, tables = tables_of()
-    tables.grow(0, 3 * BLOCK)
-    freed = blocks(tables, 0)
-    tables.shrink(0, 0)
-    tables.grow(1, 3 * BLOCK)
-    assert sorted(blocks(tables, 1)) == sorted(freed)
-
-
 def test_a_fork_shares_full_blocks_and_asks_for_a_copy_of_the_last() -> None:
     pool, tables = tables_of()
     tables.grow(0, 70)
@@ -76,25 +57,6 @@ def test_a_beam_that_follows_another_keeps_a_last_block_of_its_own() -> None:
     free = pool.free
     assert tables.fork(0, 1, 75) == (blocks(tables, 0)[2], target)
     assert pool.free == free
-
-
-def test_a_row_that_held_something_longer_lets_go_of_it() -> None:
-    pool, tables = tables_of()
-    tables.grow(0, 10)
-    tables.grow(1, LENGTH)
-    tables.fork(0, 1, 10)
-    assert len(blocks(tables, 1)) == 1
-    assert pool.free == ROWS * blocks_for(LENGTH) - 2
-
-
-def test_a_last_block_that_was_shared_as_a_full_one_is_not_written() -> None:
-    _, tables = tables_of()
-    tables.grow(0, 3 * BLOCK)
-    tables.fork(0, 1, 3 * BLOCK)
-    tables.grow(2, 40)
-    tables.fork(2, 1, 40)
-    assert not set(blocks(tables, 1)[1:]) & set(blocks(tables, 0))
-    assert blocks(tables, 1)[:1] == blocks(tables, 2)[:1]
 
 
 def test_an_alias_shares_all_blocks_and_a_move_leaves_nothing_behind() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from hfx.python_backends.engine.core import Core
@@ -80,16 +79,6 @@ def test_rows_are_copied_and_filled_within_the_device(dtype: str) -> None:
     assert (held[:, [0, 1, 3]] == content[:, [0, 1, 3]]).all()
     assert (held[1, 2, :, :3] == content[1, 2, :, :3]).all()
     assert (held[0, 2] == content[0, 2]).all()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_the_copy_graph_is_a_valid_model_that_copies(dtype: str) -> None:
-    model = copy_graph(dtype)
-    onnx.checker.check_model(onnx.load_model_from_string(model), full_check=True)
-    source = np.arange(24).reshape(1, 2, 3, 4).astype(dtype)
-    target = np.zeros_like(source)
-    Binding(open_graph(model, ONE_THREAD), {SOURCE: source}, {TARGET: target}).run()
-    assert (target == source).all()
 
 
 def test_what_is_not_contiguous_is_not_bound() -> None:

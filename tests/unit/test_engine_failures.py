@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
-from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import EngineClosed, StepFailed
-from hfx.python_backends.engine.plan import Compact, Decode, Plan
+from hfx.python_backends.engine.plan import Compact
 from hfx.python_backends.engine.request import Completion, Request, Settings, Token
-from hfx.python_backends.engine.runner import carry_out
-from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.scheduler import Limits
 
 from . import engine_toys as toys
-from .engine_oracle import expected
-from .engine_rig import Gate, accept, make_core, open_engine, plans_of, serve
+from .engine_rig import Gate, accept, finish, gated_engine, make_core, open_engine, plans_of
 from .openvino_toys import DECODER_WAYS, ENCODER_DECODER_WAYS, write_toy
 
 BAD = toys.FAILS_ON
@@ -58,8 +55,7 @@ def test_a_failing_step_ends_the_requests_in_it_and_later_ones_go_on(decoder: Pa
     assert core.scheduler.free_rows == 4
     prompt = prompt_of(6, fails=False)
     after = accept(core, ask(prompt, 12))
-    while core.step():
-        pass
+    finish(core)
     assert after.result(0)[0].ids == toys.greedy(prompt, 12)
     assert (core.counters.failed, core.counters.completed) == (2, 1)
 
@@ -82,29 +78,25 @@ def test_a_failing_prefill_ends_its_batch_and_not_who_decodes(decoder: Path) -> 
     for _ in range(4):
         core.step()
     doomed, beside = accept(core, ask((1, BAD), 5)), accept(core, ask((1, 2), 5))
-    while core.step():
-        pass
+    finish(core)
     for handle in (doomed, beside):
         with pytest.raises(StepFailed, match=r"the prefill of 2 request\(s\) failed"):
             handle.result(0)
     assert running.result(0)[0].ids == toys.greedy(prompt, 12)
     after = accept(core, ask(prompt, 12))
-    while core.step():
-        pass
+    finish(core)
     assert after.result(0)[0].ids == toys.greedy(prompt, 12)
 
 
 def test_a_failing_chunk_ends_its_request_and_frees_the_staging_row(decoder: Path) -> None:
     core = make_core(decoder, 4, Limits(chunk=4))
     doomed = accept(core, ask((1,) * 9 + (BAD,), 5))
-    while core.step():
-        pass
+    finish(core)
     with pytest.raises(StepFailed, match=r"the chunk of 1 request\(s\) failed"):
         doomed.result(0)
     prompt = prompt_of(10, fails=False)
     after = accept(core, ask(prompt, 12))
-    while core.step():
-        pass
+    finish(core)
     assert after.result(0)[0].ids == toys.greedy(prompt, 12)
 
 
@@ -115,8 +107,7 @@ def test_a_failing_encode_ends_its_sources_and_not_who_decodes(encoder_decoder: 
     for _ in range(4):
         core.step()
     doomed = accept(core, ask((1, BAD), 5, decoder_prompt=(1,)))
-    while core.step():
-        pass
+    finish(core)
     with pytest.raises(StepFailed, match=r"the encode of 1 request\(s\) failed"):
         doomed.result(0)
     assert running.result(0)[0].ids == toys.greedy((1,), 12, source)
@@ -127,8 +118,7 @@ def test_a_failing_lane_does_not_concern_the_other_lanes(encoder_decoder: Path) 
     source = next((at, at + 1) for at in range(BAD - 1) if BAD not in toys.greedy((1,), 12, (at, at + 1)))
     running = accept(core, ask(source, 12, decoder_prompt=(1,)))
     doomed = accept(core, ask(source, 12, decoder_prompt=(1, BAD), num_beams=2))
-    while core.step():
-        pass
+    finish(core)
     with pytest.raises(StepFailed):
         doomed.result(0)
     assert running.result(0)[0].ids == toys.greedy((1,), 12, source)
@@ -139,8 +129,7 @@ def test_a_search_without_a_token_left_fails_alone(decoder: Path) -> None:
     hopeless = accept(core, ask((1, 2), 5, do_sample=True, suppress_ids=tuple(range(toys.VOCABULARY))))
     prompt = prompt_of(4, fails=False)
     beside = accept(core, ask(prompt, 12))
-    while core.step():
-        pass
+    finish(core)
     with pytest.raises(StepFailed, match="no token is left"):
         hopeless.result(0)
     assert beside.result(0)[0].ids == toys.greedy(prompt, 12)
@@ -167,8 +156,7 @@ def test_a_failing_move_ends_who_was_moved_and_nobody_else(decoder: Path) -> Non
     first, second, moved = (
         accept(core, ask(prompt, count)) for prompt, count in zip(prompts, (3, 12, 12), strict=True)
     )
-    while core.step():
-        pass
+    finish(core)
     with pytest.raises(StepFailed, match=r"the compact of 1 request\(s\) failed"):
         moved.result(0)
     assert first.result(0)[0].ids == toys.greedy(prompts[0], 3)
@@ -176,27 +164,9 @@ def test_a_failing_move_ends_who_was_moved_and_nobody_else(decoder: Path) -> Non
     assert any(isinstance(plan, Compact) for plan in plans_of(core))
 
 
-def test_a_bug_of_the_scheduler_fails_everybody_and_closes_the_engine(decoder: Path) -> None:
-    core = make_core(decoder, 2)
-
-    def explode(plan: Plan, state: Scheduler) -> None:
-        if isinstance(plan, Decode):
-            raise ZeroDivisionError("a bug")
-
-    core._observer = explode
-    with serve(decoder, core) as engine:
-        handle = engine.submit(ask(prompt_of(4, fails=False), 12))
-        with pytest.raises(EngineClosed, match="ZeroDivisionError"):
-            handle.result(10)
-        engine._thread.join(10)
-        with pytest.raises(EngineClosed, match="the engine is closed: ZeroDivisionError"):
-            engine.submit(ask((1,), 1))
-
-
-def test_a_bug_leaves_nobody_waiting_in_the_queue(decoder: Path) -> None:
-    core, gate = make_core(decoder, 1), Gate(broken=True)
-    core._observer = gate
-    with serve(decoder, core) as engine:
+def test_a_bug_of_the_scheduler_fails_all_requests_the_waiting_ones_too_and_closes_the_engine(decoder: Path) -> None:
+    gate = Gate(broken=True)
+    with gated_engine(decoder, gate, 1) as engine:
         handles = [engine.submit(ask((1, 2), 12))]
         gate.wait_until_reached()
         handles += [engine.submit(ask((1, 2), 12)) for _ in range(4)]
@@ -204,6 +174,9 @@ def test_a_bug_leaves_nobody_waiting_in_the_queue(decoder: Path) -> None:
         for handle in handles:
             with pytest.raises(EngineClosed, match="ZeroDivisionError"):
                 handle.result(10)
+        engine._thread.join(10)
+        with pytest.raises(EngineClosed, match="ZeroDivisionError"):
+            engine.submit(ask((1,), 1))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -222,26 +195,3 @@ def test_random_failures_leave_the_answers_of_all_others_exact(decoder: Path, se
         stats = engine.stats()
     assert 0 < failed < len(requests)
     assert (stats.failed, stats.completed, stats.slots_free) == (failed, len(requests) - failed, 3)
-
-
-def test_a_request_that_failed_only_for_its_neighbour_succeeds_when_it_is_sent_again(decoder: Path) -> None:
-    core = make_core(decoder, 4)
-    innocent = ask(prompt_of(4, fails=False), 12)
-    handles = [accept(core, request) for request in (ask(prompt_of(5, fails=True), 12), innocent)]
-    while core.step():
-        pass
-    assert all(handle.done for handle in handles)
-    again = accept(core, innocent)
-    while core.step():
-        pass
-    assert again.result(0) == expected(innocent)
-
-
-def test_a_plan_without_work_gives_no_outputs(decoder: Path) -> None:
-    core = make_core(decoder, 2)
-    assert len(carry_out(core._runner, Compact(1, (), ())).next_ids) == 0
-
-
-def test_the_file_names_and_runtime_are_those_of_a_real_engine(decoder: Path) -> None:
-    with Engine.open(decoder, slots=2, threads=1) as engine:
-        assert engine.submit(ask((1, 2), 1)).result(10)[0].ids == toys.greedy((1, 2), 1)

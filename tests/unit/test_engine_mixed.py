@@ -7,8 +7,7 @@ from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Mixed, Prefi
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits, together
 
-from . import engine_invariants as invariants
-from .test_engine_scheduler import Play, kinds, outcome
+from .test_engine_scheduler import Play, kinds
 
 
 def test_who_sits_decodes_in_the_plan_in_which_others_join() -> None:
@@ -75,37 +74,6 @@ def test_holes_are_closed_before_others_join() -> None:
     assert isinstance(compact, Compact) and compact.moves == ((2, 0),)
     assert isinstance(mixed, Mixed) and isinstance(mixed.join, Prefill)
     assert (mixed.decode.units, mixed.join.first) == (2, 2)
-
-
-def test_who_is_cancelled_between_chunks_leaves_the_steps_as_they_were() -> None:
-    play = Play(mixes=True, limits=Limits(chunk=4))
-    sitting = play.submit()
-    play.steps(2)
-    long = play.submit(15)
-    play.steps(2)
-    play.scheduler.remove(long)
-    invariants.check(play.scheduler)
-    plan = play.step()
-    assert isinstance(plan, Decode) and plan.jobs == (sitting,)
-    assert play.scheduler.free_rows == 3
-
-
-def test_parts_of_a_mixed_plan_can_be_finished_apart() -> None:
-    """As they are where their run together has failed."""
-    play = Play(mixes=True)
-    sitting = play.submit()
-    play.steps(2)
-    joining = play.submit(5)
-    mixed = play.scheduler.schedule()
-    assert isinstance(mixed, Mixed)
-    play.scheduler.finish(mixed.decode, [outcome(pick) for pick in mixed.decode.picks])
-    invariants.check(play.scheduler)
-    for job in mixed.join.jobs:
-        play.scheduler.remove(job)
-    invariants.check(play.scheduler)
-    assert joining.over and not sitting.over
-    plan = play.step()
-    assert isinstance(plan, (Decode, Compact))
 
 
 def test_prompts_that_are_not_padded_join_in_their_order_up_to_the_limit() -> None:

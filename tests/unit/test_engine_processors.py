@@ -9,7 +9,7 @@ from transformers import LogitsProcessorList
 from transformers.generation import logits_process as theirs
 
 from hfx.python_backends.engine.jobs import new_searches
-from hfx.python_backends.engine.processors import Processors, repeats
+from hfx.python_backends.engine.processors import Processors
 from hfx.python_backends.engine.request import Settings
 from tests.unit.torch_decoding import (
     END,
@@ -76,12 +76,6 @@ def test_settings_that_change_nothing_make_no_edits() -> None:
     assert Processors(Settings(eos_ids=(2,), min_tokens=3), 1).edits(histories)
 
 
-def test_a_repeated_ngram_is_found_by_hand() -> None:
-    rows, ids = repeats(np.array([[1, 2, 3, 1, 2], [1, 2, 3, 4, 5]]), 3)
-    assert (rows.tolist(), ids.tolist()) == ([0], [3])
-    assert repeats(np.array([[1, 1]]), 3)[0].size == 0
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_equals_transformers_for_random_settings(family: str) -> None:
     model, random = torch_model(family), np.random.default_rng(2)
@@ -95,18 +89,6 @@ def test_greedy_equals_transformers_for_random_settings(family: str) -> None:
         assert [token.id for token in emitted] == expected
         reasons.add(completion.finish_reason)
     assert reasons == {"stop", "length"}
-
-
-def test_greedy_log_probs_are_those_of_the_unprocessed_logits() -> None:
-    model = torch_model("t5")
-    settings = Settings(max_tokens=9, decoder_prompt=(0,), repetition_penalty=3.0, log_probs=True, forced_eos_id=END)
-    emitted, (completion,) = drive(new_searches(request((9, 10), settings))[0], model, (9, 10))
-    output = model.generate((9, 10), settings)
-    logits = torch.stack(output.logits)[:, 0]
-    expected = torch.log_softmax(logits, -1)[torch.arange(9), torch.tensor(output.new_ids[0])].tolist()
-    assert completion.log_probs is not None
-    assert completion.log_probs == pytest.approx(expected, abs=1e-5)  # that of the forced end included
-    assert tuple(token.log_prob for token in emitted) == completion.log_probs
 
 
 def test_only_steps_whose_scores_change_need_the_scores() -> None:

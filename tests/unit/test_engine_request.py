@@ -3,50 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine import errors
-from hfx.python_backends.engine.errors import DoesNotFit, EngineError, InvalidRequest
+from hfx.python_backends.engine.errors import InvalidRequest
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.validation import check_for_model
 
 BAD: tuple[tuple[str, Any, str], ...] = (
     ("max_tokens", 0, "at least 1"),
-    ("max_tokens", -5, "at least 1"),
     ("max_tokens", 2.0, "whole number"),
     ("max_tokens", True, "whole number"),
-    ("max_tokens", "9", "whole number"),
-    ("max_tokens", None, "whole number"),
     ("min_tokens", -1, "at least 0"),
     ("num_beams", 0, "from 1 to 64"),
     ("num_beams", 65, "from 1 to 64"),
     ("num_return_sequences", 0, "from 1 to 64"),
     ("do_sample", 1, "true or false"),
-    ("do_sample", "yes", "true or false"),
     ("temperature", 0, "do_sample"),
-    ("temperature", 0.0, "do_sample"),
     ("temperature", -1.0, "0.001 to 100"),
     ("temperature", math.nan, "0.001 to 100"),
-    ("temperature", math.inf, "0.001 to 100"),
     ("temperature", "hot", "0.001 to 100"),
     ("top_k", -1, "at least 0"),
     ("top_k", 1.5, "whole number"),
     ("top_p", 1.01, "0 to 1"),
-    ("top_p", -0.1, "0 to 1"),
     ("top_p", math.nan, "0 to 1"),
     ("min_p", 2, "0 to 1"),
     ("repetition_penalty", 0.0, "0.01 to 100"),
-    ("repetition_penalty", math.inf, "0.01 to 100"),
     ("no_repeat_ngram_size", -1, "at least 0"),
     ("length_penalty", math.nan, "-10 to 10"),
     ("length_penalty", 11, "-10 to 10"),
     ("early_stopping", "always", "'never'"),
-    ("early_stopping", None, "'never'"),
-    ("early_stopping", 1, "'never'"),
     ("seed", -1, "18446744073709551615"),
     ("seed", 2**64, "18446744073709551615"),
     ("eos_ids", 2, "token ids"),
@@ -111,13 +100,6 @@ def test_lists_and_whole_numbers_of_json_are_taken() -> None:
     assert Request(np.array([1, 2]), settings).prompt == (1, 2)  # type: ignore[arg-type]
 
 
-def test_the_greedy_defaults_hold_and_values_are_frozen() -> None:
-    settings = Settings()
-    assert (settings.num_beams, settings.do_sample, settings.rows) == (1, False, 1)
-    with pytest.raises(FrozenInstanceError):
-        settings.max_tokens = 3  # type: ignore[misc]
-
-
 @pytest.mark.parametrize("prompt", [(), (1, -2), (1.5,), "text", None])
 def test_a_bad_prompt_is_refused(prompt: Any) -> None:
     with pytest.raises(InvalidRequest, match="prompt"):
@@ -159,18 +141,3 @@ def test_a_decoder_prompt_is_for_encoder_decoders_alone() -> None:
         check_for_model(Request((1,), Settings()), 10, "encoder-decoder")
     with pytest.raises(InvalidRequest, match="decoder_prompt"):
         check_for_model(Request((1,), Settings(decoder_prompt=(1,))), 10, "decoder")
-
-
-def test_errors_say_what_happened_and_what_to_do() -> None:
-    refusal = DoesNotFit("positions", 900, 512, "Send a shorter prompt or a smaller max_tokens")
-    assert (refusal.needed, refusal.available) == (900, 512)
-    assert str(refusal) == (
-        "the request needs 900 positions; this engine has 512. Send a shorter prompt or a smaller max_tokens"
-    )
-
-
-def test_the_docstring_shows_the_whole_tree_of_errors() -> None:
-    classes = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, EngineError)]
-    assert len(classes) > 10
-    for each in classes:
-        assert each.__doc__ and errors.__doc__ and each.__name__ in errors.__doc__

@@ -12,7 +12,6 @@ import pytest
 
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
-from hfx.python_backends.engine.memory import pad
 from hfx.python_backends.engine.runner import Runner
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits
@@ -43,12 +42,6 @@ def opened(folder: Path, slots: int) -> Any:
     return runner
 
 
-@pytest.fixture
-def onnx_decoder(toy: Toy) -> DecoderRunner:
-    runner: DecoderRunner = opened(toy("decoder", "onnxruntime"), 6)
-    return runner
-
-
 @pytest.fixture(params=DECODER_WAYS)
 def decoder(request: pytest.FixtureRequest, toy: Toy) -> Runner:
     runner: Runner = opened(toy("decoder", request.param), 6)
@@ -65,16 +58,6 @@ def onnx_encoder_decoder(toy: Toy) -> EncoderDecoderRunner:
 def encoder_decoder(request: pytest.FixtureRequest, toy: Toy) -> Runner:
     runner: Runner = opened(toy("encoder_decoder", request.param), 8)
     return runner
-
-
-@pytest.mark.parametrize(
-    ("lengths", "limit", "width"), [((1,), 64, 2), ((17, 3), 64, 18), ((16,), 64, 16), ((33,), 33, 33)]
-)
-def test_no_batch_ends_in_a_block_of_one_query(lengths: tuple[int, ...], limit: int, width: int) -> None:
-    ids, found = pad([(5,) * length for length in lengths], limit)
-    assert ids.shape == (len(lengths), width)
-    assert found.tolist() == list(lengths)
-    assert [row.tolist() for row in ids] == [[5] * length + [0] * (width - length) for length in lengths]
 
 
 def targets(histories: list[list[int]]) -> list[int]:
@@ -103,15 +86,6 @@ def test_steps_feed_the_argmax_of_the_step_before(decoder: Runner) -> None:
             history.append(token)
 
 
-def test_steps_of_other_numbers_of_rows_are_bound_once_each(onnx_decoder: DecoderRunner) -> None:
-    onnx_decoder.prefill(0, PROMPTS, logits=False)
-    before = set(onnx_decoder._steps)
-    for units, logits in ((4, False), (3, False), (4, True), (4, False), (3, False)):
-        onnx_decoder.step(1, units, logits)
-    assert set(onnx_decoder._steps) - before == {(3, False), (4, False)} - before
-    assert (4, True) in onnx_decoder._steps
-
-
 @pytest.mark.parametrize("sizes", [(4, 4, 3), (1, 1, 1), (7, 1), (11,)])
 def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: Runner, sizes: tuple[int, ...]) -> None:
     prompt = tuple((7 * at + 3) % toys.VOCABULARY for at in range(sum(sizes)))
@@ -136,18 +110,6 @@ def test_rows_that_were_copied_moved_and_followed_go_on_from_their_history(decod
     decoder.feed(1, [(0, 1), (2, 2), (3, 3), (4, 4)])
     wanted = targets([[*first, 1], [*second, 2], [*first, 3], [*second, 4]])
     assert decoder.step(1, 5, logits=False).next_ids[[0, 2, 3, 4], 0].tolist() == wanted
-
-
-@pytest.mark.parametrize(("way", "reason"), [("onnxruntime", "out of data bounds"), ("openvino", "incompatible")])
-def test_a_failed_run_leaves_the_rows_of_others_as_they_were(tmp_path: Path, way: str, reason: str) -> None:
-    runner = opened(write_toy(tmp_path, "decoder", way, fails=True), 4)
-    runner.prefill(0, PROMPTS[:2], logits=False)
-    for _ in range(2):
-        with pytest.raises(Exception, match=reason):
-            runner.prefill(2, [(1, toys.FAILS_ON)], logits=False)
-    runner.feed(1, [(0, 1), (1, 2)])
-    wanted = targets([[*PROMPTS[0], 1], [*PROMPTS[1], 2]])
-    assert runner.step(1, 2, logits=False).next_ids[:, 0].tolist() == wanted
 
 
 @pytest.mark.parametrize("length", [31, 32, 33, 60])

@@ -153,33 +153,29 @@ def test_returned_sequences_differ_and_each_is_the_same_whatever_their_number() 
     assert len({each.ids for each in of_four}) > 1
 
 
-def test_the_likeliest_token_alone_is_greedy() -> None:
-    model = torch_model("t5")
-    for options in ({"top_k": 1}, {"top_p": 0.0}, {"top_p": 0.0, "top_k": 0}, {"min_p": 1.0, "top_k": 0}):
-        settings = sampled(decoder_prompt=(0,), no_repeat_ngram_size=2, **options)
-        greedy = Settings(max_tokens=12, eos_ids=(END,), decoder_prompt=(0,), no_repeat_ngram_size=2)
-        answers = [drive(new_searches(request((9, 8), each))[0], model, (9, 8))[1] for each in (settings, greedy)]
-        assert answers[0] == answers[1]
-
-
-@pytest.mark.parametrize("top_k", [0, 5])
-def test_log_probs_are_those_of_the_unprocessed_logits(top_k: int) -> None:
-    model = torch_model("gpt2")
-    settings = sampled(top_k=top_k, temperature=0.5, repetition_penalty=2.0, log_probs=True)
-    emitted, (completion,) = drive(new_searches(request((9, 8), settings))[0], model, (9, 8))
-    ids = [9, 8, *completion.ids]
-    expected = [
-        float(torch.log_softmax(torch.from_numpy(model.logits((9, 8), [ids[:place]])), -1)[0, ids[place]])
-        for place in range(2, len(ids))
-    ]
-    assert completion.log_probs == pytest.approx(expected, abs=1e-5)
-    assert [token.log_prob for token in emitted] == list(completion.log_probs)
-
-
-def test_forced_tokens_are_not_drawn() -> None:
-    settings = sampled(max_tokens=3, decoder_prompt=(0,), forced_bos_id=13, forced_eos_id=END)
-    _, (completion,) = drive(new_searches(request((9,), settings))[0], torch_model("t5"), (9,))
-    assert completion.ids[0] == 13 and completion.ids[-1] == END and len(completion.ids) in (2, 3)
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("t5", {"repetition_penalty": 3.0, "forced_eos_id": END}),
+        ("gpt2", {"do_sample": True, "top_k": 0, "temperature": 0.5, "repetition_penalty": 2.0}),
+        ("gpt2", {"do_sample": True, "top_k": 5, "temperature": 0.5, "repetition_penalty": 2.0}),
+        ("bart", {"num_beams": 4, "num_return_sequences": 4, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}),
+    ],
+)
+def test_log_probs_are_those_of_the_unprocessed_logits(family: str, options: dict[str, Any]) -> None:
+    model = torch_model(family)
+    settings = Settings(max_tokens=9, eos_ids=(END,), decoder_prompt=model.start, log_probs=True, **options)
+    prompt = model.prompt(3)
+    emitted, completions = drive(new_searches(request(prompt, settings))[0], model, prompt)
+    for completion in completions:
+        ids = [*(model.start or prompt), *completion.ids]
+        expected = [
+            float(torch.log_softmax(torch.from_numpy(model.logits(prompt, [ids[:place]])), -1)[0, ids[place]])
+            for place in range(len(ids) - len(completion.ids), len(ids))
+        ]
+        assert completion.log_probs == pytest.approx(expected, abs=1e-5)
+    if settings.num_beams == 1:
+        assert tuple(token.log_prob for token in emitted) == completions[0].log_probs
 
 
 @pytest.mark.parametrize("value", [-np.inf, np.nan, np.inf])

@@ -101,18 +101,6 @@ def test_a_row_whose_argmax_is_in_place_is_not_fed() -> None:
     assert second.feeds == ()
 
 
-def test_a_request_that_joins_later_shares_the_next_step() -> None:
-    play = Play()
-    play.submit()
-    play.steps(5)
-    play.submit()
-    prefill, decode = play.steps(2)
-    assert isinstance(prefill, Prefill)
-    assert prefill.first == 1
-    assert isinstance(decode, Decode)
-    assert decode.units == 2
-
-
 def test_between_two_plans_that_let_somebody_join_every_lane_takes_a_step() -> None:
     play = Play(slots=8, limits=Limits(prefill=4))
     for _ in range(8):

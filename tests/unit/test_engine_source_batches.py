@@ -26,8 +26,3 @@ def test_every_source_is_in_one_run_with_others_of_its_padded_length() -> None:
 
 def test_runs_have_one_two_four_sources_and_so_on() -> None:
     assert [len(places) for _, places in batches([10] * 13, 100, 64)] == [8, 4, 1]
-
-
-def test_company_does_not_change_what_a_source_is_padded_to() -> None:
-    (alone, _), *_ = batches([33], 512, 1)
-    assert {width for width, places in batches([33, 300, 7, 33], 512, 64) if 0 in places} == {alone}

@@ -11,12 +11,11 @@ import pytest
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import (
     ModelDamaged,
-    ModelRefused,
     ProcessorUnsuited,
     ProviderMissing,
     RuntimeTooOld,
 )
-from hfx.python_backends.engine.sessions import SessionSettings, check_machine, multiplies_bytes_exactly, open_session
+from hfx.python_backends.engine.sessions import SessionSettings, check_machine, multiplies_bytes_exactly
 from hfx.python_backends.engine.spec import read_spec
 
 from . import engine_toys as toys
@@ -37,13 +36,6 @@ def changed(folder: Path, target: Path, **facts: Any) -> Path:
         (content[place] if place else content)[key] = value
     (target / "engine.json").write_text(json.dumps(content))
     return target
-
-
-def test_everything_that_engine_json_says_is_read(folder: Path) -> None:
-    spec = read_spec(folder)
-    assert (spec.kind, spec.has_encoder, spec.beams) == ("encoder-decoder", True, toys.BEAMS)
-    assert (spec.max_length, spec.max_source, spec.vocab_size) == (64, 48, 29)
-    assert spec.files.decoder[3] == folder / "decoder.3.onnx"
 
 
 @pytest.mark.parametrize(
@@ -129,18 +121,3 @@ def test_a_provider_that_is_not_installed_is_refused_with_what_is(folder: Path) 
 def test_an_unknown_provider_is_refused(folder: Path) -> None:
     with pytest.raises(ProviderMissing, match="provider 'NPU' is unknown"):
         Engine.open(folder, provider="NPU")
-
-
-@pytest.mark.parametrize(("microseconds", "allowed"), [(20, "1"), (0, "0")])
-def test_sessions_run_one_operator_at_a_time_and_spin_for_a_moment(
-    folder: Path, microseconds: int, allowed: str
-) -> None:
-    settings = SessionSettings(threads=2, spin_microseconds=microseconds)
-    options = open_session(folder / "encoder.onnx", settings).get_session_options()
-    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == allowed
-    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == str(microseconds)
-
-
-def test_all_refusals_are_one_kind() -> None:
-    assert all(issubclass(each, ModelRefused) for each in (ModelDamaged, RuntimeTooOld, ProcessorUnsuited))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,12 +17,12 @@ import pytest
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import Draining, EngineClosed, QueueFull
 from hfx.python_backends.engine.handle import Handle
-from hfx.python_backends.engine.plan import Chunk, Decode, Encode, Plan
+from hfx.python_backends.engine.plan import Chunk, Decode, Encode
 from hfx.python_backends.engine.request import Completion, Event, Request, Settings, Token
-from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.scheduler import Limits
 
 from . import engine_toys as toys
-from .engine_rig import Gate, gated_engine, make_core, open_engine, random_tokens, serve
+from .engine_rig import Gate, gated_engine, random_tokens
 
 
 @pytest.fixture(scope="module")
@@ -143,28 +143,14 @@ def test_cancelling_what_is_over_changes_nothing(engine: Engine) -> None:
     assert engine.stats().cancelled == 0
 
 
-class Pause:
-    """An observer that stops the scheduler's thread after the first plan of a kind, until it is told to go on."""
-
-    def __init__(self, kind: type[object]) -> None:
-        self._kind = kind
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def __call__(self, plan: Plan, state: Scheduler) -> None:
-        if isinstance(plan, self._kind) and not self.reached.is_set():
-            self.reached.set()
-            assert self.go_on.wait(60)
-
-
 def cancel_after(folder: Path, kind: type[object], request: Request, limits: Limits) -> tuple[Completion, ...]:
     """Cancel the request after the first plan of `kind`; all slots must be free afterwards."""
-    core, pause = make_core(folder, 4, limits), Pause(kind)
-    core._observer = pause
-    with serve(folder, core) as engine:
+    gate = Gate(kind=kind)
+    with gated_engine(folder, gate, 4, limits=limits) as engine:
         handle = engine.submit(request)
-        assert pause.reached.wait(60)
+        gate.wait_until_reached()
         handle.cancel()
-        pause.go_on.set()
+        gate.open()
         completions = handle.result(10)
         assert engine.drain(10)
         assert engine.stats().slots_free == 4
@@ -287,28 +273,3 @@ def test_a_thread_that_outlives_the_main_one_keeps_its_engine(decoder: Path) -> 
     )
     ended = _run(script, decoder)
     assert (ended.returncode, ended.stdout) == (0, "(7, 19)\n")
-
-
-@pytest.mark.parametrize("read", [list, lambda handle: asyncio.run(_collect(handle))])
-def test_both_iterators_give_the_same_events(engine: Engine, read: Callable[[Handle], list[Event]]) -> None:
-    ids = toys.greedy((4, 4), 7)
-    assert read(engine.submit(ask((4, 4), 7))) == [*(Token(0, one) for one in ids), Completion(0, ids, "length")]
-
-
-async def _collect(handle: Handle) -> list[Event]:
-    return [event async for event in handle]
-
-
-def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(decoder: Path) -> None:
-    with open_engine(decoder, 2, limits=Limits(chunk=16)) as engine:
-        running = engine.submit(ask((1, 2), 60))
-        next(iter(running))
-        late = engine.submit(ask((1,) * 160, 5))
-        assert late.result(60)[0].ids == toys.greedy((1,) * 160, 5)
-        plans = engine._core._observer.plans  # type: ignore[union-attr]
-        assert running.result(60)[0].ids == toys.greedy((1, 2), 60)
-    kinds = [type(plan) for plan in plans]
-    chunks = [at for at, kind in enumerate(kinds) if kind is Chunk]
-    assert len(chunks) == 10
-    alive = [at for at in chunks[:-1] if any(kind is Decode for kind in kinds[at:])]
-    assert all(kinds[at + 1] is Decode for at in alive[:-1])

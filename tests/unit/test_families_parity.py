@@ -12,21 +12,19 @@ from numpy.typing import NDArray
 
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
-from tests.unit import graph_driver, openvino_driver, tiny_generators
+from hfx.python_backends.engine.spec import RUNTIMES
+from tests.unit import graph_rows, tiny_generators
 
 LENGTHS = (5, 31, 1, 12)  # of prompts and sources, in one ragged batch
 STEPS = 12
-CAPACITY = 64
 # Of the largest logit: both sides add up a few dozen float32 products in other orders.
 TOLERANCE = 5e-6
 
 DECODERS = [name for name in tiny_generators.GENERATORS if name.startswith("gpt2")]
 ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if not name.startswith("gpt2")]
 
-DRIVERS: dict[str, Any] = {"onnxruntime": graph_driver, "openvino": openvino_driver}
 
-
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
@@ -61,13 +59,10 @@ def test_a_decoder_has_the_logits_and_greedy_tokens_of_transformers(tmp_path: Pa
     model, folder = exported(tmp_path, name, runtime)
     prompts = tokens(LENGTHS)
     wanted = [greedy(model, input_ids=torch.tensor([p]), attention_mask=torch.ones(1, len(p))) for p in prompts]
-    decoder = DRIVERS[runtime].Decoder(folder, len(prompts), CAPACITY)
-    logits = [decoder.prefill(prompts)]
-    logits += [
-        decoder.step([row[len(p) + i] for row, p in zip(wanted, prompts, strict=True)]) for i in range(STEPS - 1)
-    ]
+    answers = [row[len(prompt) :] for row, prompt in zip(wanted, prompts, strict=True)]
+    logits = graph_rows.decoded(folder, prompts, answers, runtime=runtime)
     for index, (row, prompt) in enumerate(zip(wanted, prompts, strict=True)):
-        got = np.stack([each[index] for each in logits])
+        got = logits[index]
         with torch.no_grad():
             want = model(torch.tensor([row])).logits[0, len(prompt) - 1 : -1].numpy()
         assert_close(got, want)
@@ -83,11 +78,9 @@ def test_an_encoder_decoder_has_the_logits_and_greedy_tokens_of_transformers(
     model, folder = exported(tmp_path, name, runtime)
     sources = tokens(LENGTHS)
     wanted = [greedy(model, input_ids=torch.tensor([source])) for source in sources]
-    runner = DRIVERS[runtime].EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
-    runner.encode(sources)
-    logits = [runner.step([row[i] for row in wanted]) for i in range(STEPS)]
+    logits = graph_rows.decoded(folder, sources, [row[:-1] for row in wanted], runtime=runtime)
     for index, (row, source) in enumerate(zip(wanted, sources, strict=True)):
-        got = np.stack([each[index] for each in logits])
+        got = logits[index]
         with torch.no_grad():
             want = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([row[:-1]])).logits[0].numpy()
         assert_close(got, want)
@@ -101,14 +94,12 @@ def test_beams_share_a_source_and_nothing_else(tmp_path: Path, runtime: str, nam
 
     model, folder = exported(tmp_path, name, runtime)
     sources, answers = tokens(LENGTHS), tokens([6] * beams * len(LENGTHS), seed=1)
-    runner = DRIVERS[runtime].EncoderDecoder(folder, beams, CAPACITY, CAPACITY)
-    runner.encode(sources)
-    logits = [runner.step([row[i] for row in answers]) for i in range(6)]
+    logits = graph_rows.decoded(folder, sources, answers, beams, runtime)
     for index, row in enumerate(answers):
         source = torch.tensor([sources[index // beams]])
         with torch.no_grad():
             want = model(input_ids=source, decoder_input_ids=torch.tensor([row])).logits[0].numpy()
-        assert_close(np.stack([each[index] for each in logits]), want)
+        assert_close(logits[index], want)
 
 
 def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, runtime: str) -> None:
@@ -116,9 +107,9 @@ def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, runtime: str) -
 
     model, folder = exported(tmp_path, "gpt2", runtime)
     (prompt,) = tokens([40])
-    decoder = DRIVERS[runtime].Decoder(folder, 1, CAPACITY)
-    decoder.prefill([prompt[:16]])
-    got = decoder.chunk(prompt[16:])
+    row = graph_rows.Rows(folder, 1, runtime=runtime)
+    row.chunk(prompt[:16])
+    got = row.chunk(prompt[16:])
     with torch.no_grad():
         want = model(torch.tensor([prompt])).logits[0, -1].numpy()
     assert_close(got[0], want)
@@ -129,9 +120,7 @@ def test_answers_longer_than_the_bias_table_keep_its_end(tmp_path: Path, runtime
 
     model, folder = exported(tmp_path, "t5", runtime)
     sources, (answer,) = tokens([60]), tokens([60], seed=2)
-    runner = DRIVERS[runtime].EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
-    runner.encode(sources)
-    got = np.concatenate([runner.step([token]) for token in answer])
+    (got,) = graph_rows.decoded(folder, sources, [answer], runtime=runtime)
     with torch.no_grad():
         want = model(input_ids=torch.tensor(sources), decoder_input_ids=torch.tensor([answer])).logits[0].numpy()
     assert_close(got, want)

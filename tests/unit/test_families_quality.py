@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
-from tests.unit import graph_driver, openvino_driver, tiny_generators
+from hfx.python_backends.engine.spec import RUNTIMES
+from tests.unit import graph_rows, tiny_generators
 from tests.unit.processors import LEVELS
 from tests.unit.shared_data import DATA, needs_data
 
 WORDS = 300
 STEPS = 24
-CAPACITY = 64
 # Shares of equal tokens. The T5 is under-trained and knows one word in five: its best two tokens are often close.
 AGREEMENT = {
     ("g2p-bart-us", "fp16", 127): 0.999,
@@ -42,9 +42,9 @@ def sources(folder: Path) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.encode_batch(spellings)]
 
 
-def chosen(folder: Path, inputs: list[list[int]], fed: NDArray[Any] | None, start: int, driver: Any) -> NDArray[Any]:
+def chosen(folder: Path, inputs: list[list[int]], fed: NDArray[Any] | None, start: int, runtime: str) -> NDArray[Any]:
     """The best token [words, steps] behind `fed`, or behind what was chosen before."""
-    runner = driver.EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
+    runner = graph_rows.Rows(folder, len(inputs), runtime=runtime)
     runner.encode(inputs)
     tokens = [np.full(len(inputs), start)]
     for step in range(STEPS):
@@ -64,11 +64,11 @@ def test_quantized_tokens_agree(tmp_path: Path, name: str, precision: str, level
     openvino = precision in ("int8", "int4")
     write_engine_folder(checkpoint, tmp_path / "exact", FORMATS["fp32"], 127, openvino)
     write_engine_folder(checkpoint, tmp_path / "engine", FORMATS[precision], levels, openvino)
-    want = chosen(tmp_path / "exact", inputs, None, start, graph_driver)
+    want = chosen(tmp_path / "exact", inputs, None, start, RUNTIMES[0])
     said = np.cumsum(want == end, axis=1) - (want == end) == 0  # all up to the first end
-    for driver in (graph_driver, openvino_driver)[: 1 + openvino]:
-        got = chosen(tmp_path / "engine", inputs, want, start, driver)
-        assert (got == want)[said].mean() >= AGREEMENT[name, precision, levels], driver.__name__
+    for runtime in RUNTIMES[: 1 + openvino]:
+        got = chosen(tmp_path / "engine", inputs, want, start, runtime)
+        assert (got == want)[said].mean() >= AGREEMENT[name, precision, levels], runtime
     if openvino:
-        exact = chosen(tmp_path / "exact", inputs, want, start, openvino_driver)
+        exact = chosen(tmp_path / "exact", inputs, want, start, RUNTIMES[1])
         assert (exact == want)[said].all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import pytest
@@ -71,21 +70,6 @@ def test_no_piece_ends_inside_a_character(kind: str) -> None:
     assert len([piece for piece in found if piece]) > 3
 
 
-def test_a_character_comes_with_its_last_byte() -> None:
-    tokenizer = byte_level()
-    table = tokenizer.backend_tokenizer.get_vocab()
-    emoji = [table[letter] for letter in "ðŁĺģ"]  # the bytes F0 9F 98 81
-    assert pieces(Detokenizer(tokenizer.backend_tokenizer), [*emoji, table["a"]]) == ["", "", "", "😁", "a", ""]
-
-
-def test_an_unfinished_character_at_the_end_is_the_replacement_character() -> None:
-    tokenizer = byte_level()
-    table = tokenizer.backend_tokenizer.get_vocab()
-    ids = [table["a"], table["ð"], table["Ł"]]
-    assert pieces(Detokenizer(tokenizer.backend_tokenizer), ids) == ["a", "", "", "\ufffd"]
-    assert decoded(tokenizer, ids) == "a\ufffd"
-
-
 def test_invalid_bytes_are_replaced_as_the_library_does() -> None:
     tokenizer = byte_level()
     table = tokenizer.backend_tokenizer.get_vocab()
@@ -141,19 +125,3 @@ def test_cleaned_up_text_does_not_wait_for_its_end() -> None:
     ids = tokenizer("a b c d e, a b c d")["input_ids"]
     found = pieces(Detokenizer(tokenizer.backend_tokenizer, cleans_up_spaces=True), ids)
     assert len([piece for piece in found if piece]) >= 8
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unknown"])
-def test_work_grows_with_the_number_of_tokens_only(kind: str) -> None:
-    tokenizer = KINDS[kind]()
-    detokenizer = Detokenizer(tokenizer.backend_tokenizer, cleans_up_spaces=True)
-    draw = random.Random(11)
-    ids = [draw.randrange(len(tokenizer)) for _ in range(20_000)]
-
-    def seconds(count: int) -> float:
-        start = time.perf_counter()
-        pieces(detokenizer, ids[:count])
-        return time.perf_counter() - start
-
-    seconds(2_000)
-    assert seconds(20_000) < 40 * min(seconds(2_000) for _ in range(3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -98,13 +97,6 @@ def test_long_sentences_are_not_shared() -> None:
     assert letters(found) == letters([text])
 
 
-def test_a_sentence_that_is_too_long_is_divided_between_words() -> None:
-    text = " ".join(f"word{number}" for number in range(300))
-    found = parts(text, encoder(unigram(), 50), 0)
-    assert len(found) > 3
-    assert letters(found) == letters([text])
-
-
 def test_a_word_that_is_too_long_is_divided_between_tokens(tokenizer: Any) -> None:
     text = "".join(random.Random(13).choice("abcdefgh日😀") for _ in range(3000))
     measure = encoder(tokenizer, 50)
@@ -161,14 +153,10 @@ def test_parts_fit_though_stretches_have_more_tokens_together(overlap: int) -> N
         assert in_order_without_gaps(found, text)
 
 
-@pytest.mark.parametrize(
-    "text", ["a" * 100_000, " " * 100_000, "a " * 50_000, "a. " * 30_000, "\n" * 100_000, "日" * 30_000]
-)
-def test_work_is_linear_in_the_text(text: str) -> None:
-    measure = encoder(byte_level("bart"), 500)
-    start = time.perf_counter()
-    parts(text, measure, 1)
-    assert time.perf_counter() - start < 30
+@pytest.mark.parametrize("piece", ["a", " ", "a ", "a. ", "\n", "日", ".”", "1.\n"])
+def test_huge_texts_of_one_kind_are_divided(piece: str) -> None:
+    text = piece * 50_000
+    assert letters(parts(text, encoder(byte_level("bart"), 500), 0)) == letters([text])
 
 
 @needs_data

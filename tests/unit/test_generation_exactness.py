@@ -5,7 +5,6 @@ The models' weights are large, so that their texts are torturous: half character
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.results import joined
 from tests.unit.generation_models import facts
 from tests.unit.generation_tokenizers import LINES, byte_level, unigram
-from tests.unit.shared_data import DATA, needs_data
 
 POSITIONS = 128
 TOKENS = 24
@@ -113,7 +111,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield Pair(model, tokenizer, generator)
 
 
-BILLSUM = DATA / "billsum" / "billsum-0.csv"
 TEXTS = (*LINES, "a", "The market in Berlin", "👩‍👩‍👧 日本", " ".join(LINES[:2]))
 BEAMS = (
     {"num_beams": 2},
@@ -195,21 +192,3 @@ def test_parts_of_a_document_are_answered_as_transformers_does(pair: Pair) -> No
     found = pair.generator.generate(text, max_tokens=TOKENS, long="chunk")
     assert found.text == " ".join(filter(None, expected))
     assert found.truncated_tokens == 0
-
-
-@needs_data
-@pytest.mark.parametrize("pair", pairs(bart, t5), indirect=True)
-def test_bills_are_read_to_their_end(pair: Pair) -> None:
-    with BILLSUM.open(encoding="utf-8") as file:
-        bill = next(csv.DictReader(file))["text"]
-    whole = len(pair.tokenizer(bill)["input_ids"])
-    cut = pair.generator.generate(bill, max_tokens=8)
-    assert (cut.input_tokens, cut.truncated_tokens) == (POSITIONS, whole - POSITIONS)
-    for merge in ("concat", "recursive"):
-        found = pair.generator.generate(bill, max_tokens=8, long="chunk", merge=merge)
-        assert found == pair.generator.generate(bill, max_tokens=8, long="chunk", merge=merge)
-        assert found.truncated_tokens == 0
-        assert found.input_tokens >= whole
-        if merge == "recursive":
-            assert found.output_tokens > 8 * whole // POSITIONS // 2
-            assert len(pair.tokenizer(found.text)["input_ids"]) <= POSITIONS

@@ -13,7 +13,7 @@ from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.generation.forced import is_tie, measure_forced
 from hfx.exporter.generation.gate import measure_beams, measure_greedy, open_engine
 from hfx.exporter.generation.limits import LIMITS, Figures, Forced, Whole, failures, judge, limits
-from hfx.exporter.generation.prompts import EFFORTS, Effort, Prompt, Reader, choose_prompts, effort_for
+from hfx.exporter.generation.prompts import Effort, Prompt, Reader, choose_prompts
 from hfx.exporter.generation.reference import Positions, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.options import ExportOptions
@@ -89,15 +89,6 @@ def test_the_user_may_accept_more_tokens_but_not_company() -> None:
     assert limits("int8", 0.0).agreement == 1.0
 
 
-def test_own_texts_are_the_way_on_where_bundled_ones_were_judged() -> None:
-    with pytest.raises(VerificationFailed) as caught:
-        judge("it", figures(forced={"agreement": 0.5}), LIMITS["int8"])
-    assert "--verify-data" in caught.value.fix
-    with pytest.raises(VerificationFailed) as caught:
-        judge("it", figures(forced={"agreement": 0.5, "texts": "verify-data"}), LIMITS["int8"])
-    assert "--verify-data" not in caught.value.fix
-
-
 POSITIONS = Positions(
     np.array([[5, 7, 9], [1, 2, 3]]), np.array([[2.0, 1.99999, 0.5], [3.0, 2.0, 1.0]], np.float32), {}
 )
@@ -116,14 +107,6 @@ POSITIONS = Positions(
 )
 def test_a_tie_is_two_tokens_that_torch_scores_alike(position: int, first: int, second: int, tie: bool) -> None:
     assert is_tie(POSITIONS, position, first, second, 1e-4) is tie
-
-
-def test_efforts_shrink_with_size_and_small_ones_are_over_a_hundred_texts() -> None:
-    efforts = [effort for _, effort in EFFORTS]
-    assert effort_for(1_000_000).texts >= effort_for(50_000_000).texts >= 100
-    assert effort_for(50_000_000).beam_texts >= 100
-    assert efforts == sorted(efforts, key=lambda effort: -effort.texts * effort.tokens)
-    assert effort_for(10**12) == efforts[-1]
 
 
 # Which texts are continued

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
 import time
@@ -17,15 +16,13 @@ import pytest
 from hfx.python_backends.engine.errors import (
     DeadlineExceeded,
     DoesNotFit,
-    EngineClosed,
     InvalidRequest,
     ModelDamaged,
-    QueueFull,
     StepFailed,
 )
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.results import Generated, Piece, joined
-from tests.unit.generation_models import answered, continued, text_of, write_model
+from tests.unit.generation_models import answered, continued, write_model
 
 SOURCE = 48
 ENDLESS = 20_000
@@ -88,13 +85,6 @@ def test_pieces_are_the_text(decoder: TextGenerator) -> None:
     assert [piece.output_tokens for piece in pieces] == sorted(piece.output_tokens for piece in pieces)
 
 
-def test_a_longer_source_is_cut_and_counted(summarizer: TextGenerator) -> None:
-    text = "abcdefgh" * 10
-    found = summarizer.generate(text, max_tokens=5)
-    assert found.text == answered(text[:SOURCE], 5)
-    assert (found.input_tokens, found.truncated_tokens) == (SOURCE, len(text) - SOURCE)
-
-
 def test_log_probs_are_one_a_token(decoder: TextGenerator) -> None:
     whole = decoder.generate("cat", max_tokens=8, return_log_probs=True)
     assert whole.log_probs is not None
@@ -117,15 +107,6 @@ def test_a_text_ends_before_a_stop_string(decoder: TextGenerator) -> None:
     assert joined(decoder.stream("cat", max_tokens=20, stop_words=["???", stop])) == (found,)
 
 
-def test_a_beam_ends_before_a_stop_string(summarizer: TextGenerator) -> None:
-    whole = summarizer.generate("the dog", max_tokens=10, num_beams=3)
-    stop = whole.text[2:4]
-    found = summarizer.generate("the dog", max_tokens=10, num_beams=3, stop_words=[stop])
-    assert found.text == whole.text[: whole.text.index(stop)]
-    assert found.finish_reason == "stop"
-    assert found.output_tokens == len(found.text) + 2
-
-
 # Several texts
 
 
@@ -144,13 +125,6 @@ def test_a_stop_string_ends_only_its_own_sample(decoder: TextGenerator) -> None:
     stop = whole[0].text[1:4]
     found = decoder.generate_all("cat", **fields, stop_words=[stop])
     assert [one.text for one in found] == [one.text.split(stop)[0] for one in whole]
-
-
-def test_beams_come_best_first(summarizer: TextGenerator) -> None:
-    found = summarizer.generate_all("the dog", max_tokens=8, num_beams=4, num_return_sequences=3)
-    assert [one.index for one in found] == [0, 1, 2]
-    assert found[0].text == summarizer.generate("the dog", max_tokens=8, num_beams=4).text
-    assert joined(summarizer.stream("the dog", max_tokens=8, num_beams=4, num_return_sequences=3)) == found
 
 
 def test_one_text_is_asked_for_where_one_is_returned(decoder: TextGenerator) -> None:
@@ -241,13 +215,6 @@ def test_whoever_leaves_a_stream_cancels_it(endless: TextGenerator) -> None:
     assert list(stream) == []
 
 
-def test_a_stream_that_nobody_reads_is_cancelled_by_its_end(endless: TextGenerator) -> None:
-    before = cancelled(endless)
-    with endless.stream("cat", max_tokens=ENDLESS):
-        pass
-    assert cancelled(endless) == before + 1
-
-
 def test_a_stream_that_is_forgotten_is_cancelled(endless: TextGenerator) -> None:
     before = cancelled(endless)
     endless.stream("cat", max_tokens=ENDLESS)
@@ -327,11 +294,6 @@ def test_refusals_come_at_once(decoder: TextGenerator) -> None:
             call("")
 
 
-def test_an_engine_without_the_number_of_beams_refuses_it(summarizer: TextGenerator) -> None:
-    with pytest.raises((InvalidRequest, DoesNotFit), match="beams"):
-        summarizer.generate("cat", num_beams=7)
-
-
 def test_a_failed_step_is_raised(tmp_path: Path) -> None:
     with TextGenerator.open(write_model(tmp_path, fails=True), threads=1) as generator:
         with pytest.raises(StepFailed):
@@ -339,25 +301,6 @@ def test_a_failed_step_is_raised(tmp_path: Path) -> None:
         with pytest.raises(StepFailed):
             list(generator.stream(".", max_tokens=5))
         assert is_idle(generator)
-
-
-def test_a_full_queue_is_the_callers_business(tmp_path: Path) -> None:
-    folder = write_model(tmp_path, positions=2 * ENDLESS, eos_token_ids=[])
-    with TextGenerator.open(folder, slots=1, max_queue=1, threads=1) as generator:
-        with contextlib.ExitStack() as streams:
-            for _ in range(2):
-                streams.enter_context(generator.stream("cat", max_tokens=ENDLESS))
-            with pytest.raises(QueueFull):
-                generator.generate("cat")
-        assert cancelled(generator) == 2
-
-
-def test_a_closed_model_takes_nothing(tmp_path: Path) -> None:
-    generator = TextGenerator.open(write_model(tmp_path), threads=1)
-    assert generator.drain(WAIT)
-    generator.close()
-    with pytest.raises(EngineClosed):
-        generator.generate("cat")
 
 
 # Long documents
@@ -368,18 +311,6 @@ def chunks(generator: TextGenerator, text: str, **fields: Any) -> Generated:
     streamed = joined(generator.stream(text, long="chunk", **fields))
     assert streamed == (found,)
     return found
-
-
-SENTENCES = [
-    f"{word} went to the {place}." for word in ("anna", "boris", "clara") for place in ("market", "cinema", "sea")
-]
-
-
-def test_the_texts_of_parts_are_joined(summarizer: TextGenerator) -> None:
-    text = " ".join(sentence.capitalize() for sentence in SENTENCES).lower().replace(". ", ".\n\n")
-    found = chunks(summarizer, text.replace("\n\n", " . "), max_tokens=4, overlap=0)
-    assert found.truncated_tokens == 0
-    assert found.output_tokens > 4 * 4
 
 
 def test_a_document_of_one_part_is_a_text(summarizer: TextGenerator) -> None:
@@ -452,11 +383,6 @@ def test_a_document_in_an_event_loop(summarizer: TextGenerator) -> None:
 # Opening
 
 
-def test_the_defaults_of_the_model_are_used(tmp_path: Path) -> None:
-    with TextGenerator.open(write_model(tmp_path, defaults={"max_tokens": 3}), threads=1) as generator:
-        assert generator.generate("cat").text == continued("cat", 3)
-
-
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     def damaged(name: str, **changed: Any) -> Path:
         return write_model(tmp_path / name, **changed)
@@ -486,7 +412,3 @@ def test_an_engine_of_another_kind_is_refused(tmp_path: Path) -> None:
     (folder / "generation.json").write_text(json.dumps(facts))
     with pytest.raises(ModelDamaged, match="encoder-decoder"):
         TextGenerator.open(folder)
-
-
-def test_letters_are_the_toys_tokens() -> None:
-    assert text_of([1, 27, 28]) == "a ."

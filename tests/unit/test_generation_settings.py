@@ -41,13 +41,6 @@ def test_without_fields_the_model_decodes_as_its_checkpoint_does() -> None:
     assert settings.eos_ids == (2,)
 
 
-def test_without_defaults_decoding_is_plain_greedy() -> None:
-    choices = chosen({}, max_length=1024)
-    assert (choices.settings.num_beams, choices.settings.do_sample) == (1, False)
-    assert choices.settings.max_tokens == SETTINGS["max_tokens"].default
-    assert (choices.long, choices.stop_words) == ("error", ())
-
-
 def test_a_default_gives_way_to_what_the_caller_asks_for() -> None:
     assert summarizer({"max_tokens": 20}).settings.min_tokens == 20
     assert summarizer({"num_beams": 1}).settings.length_penalty == 2.0
@@ -108,10 +101,6 @@ def test_an_unknown_field_is_refused_with_the_nearest_one(name: str, near: str) 
     assert f"did you mean {near}?" in str(error)
 
 
-def test_an_unknown_field_like_no_other_is_refused_with_all_of_them() -> None:
-    assert "max_tokens, min_tokens" in str(refusal({"zzz": 3}))
-
-
 def test_none_is_not_set() -> None:
     assert not chosen({"max_tokens": None, "temperature": None}).settings.do_sample
 
@@ -134,12 +123,6 @@ def test_none_is_not_set() -> None:
 )  # fmt: skip
 def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(field: str, value: object) -> None:
     assert refusal({field: value}, max_source=32).field == field
-
-
-def test_the_longest_output_is_named() -> None:
-    error = refusal({"max_tokens": 64}, max_length=64)
-    assert "1 to 63" in str(error)
-    assert "64 tokens in all" in str(error)
 
 
 # Contradictions

@@ -44,24 +44,6 @@ def test_any_text_ends_as_if_it_came_letter_by_letter() -> None:
         assert shown(text, stops, draw) == (*by_letters(text, stops), True), (text, stops)
 
 
-@pytest.mark.parametrize(
-    ("pieces", "stops", "expected"),
-    [
-        (["The ", "end", ". More"], ["end."], "The "),
-        (["one\n", "\ntwo"], ["\n\n"], "one"),
-        (["abc"], ["b", "abc"], "a"),  # "b" is complete first
-        (["xabc"], ["bc", "abc"], "x"),  # both at once: the longer one
-        (["stop"], ["stop"], ""),
-        (["a", "b"], ["c"], "ab"),
-        (["a"], [], "a"),
-        (["😀👩", "\u200d👧!"], ["👩\u200d👧"], "😀"),
-    ],
-)
-def test_examples(pieces: list[str], stops: list[str], expected: str) -> None:
-    found = StopStrings(stops)
-    assert "".join([*map(found.push, pieces), found.finish()]) == expected
-
-
 def test_only_what_may_begin_a_stop_string_waits() -> None:
     found = StopStrings(["###", "END"])
     assert [found.push(text) for text in ("ab#", "#c", "E", "N", "d", "##", "#")] == [
@@ -75,12 +57,6 @@ def test_only_what_may_begin_a_stop_string_waits() -> None:
     ]
     assert found.found
     assert found.push("more") == found.finish() == ""
-
-
-def test_what_waits_at_the_end_is_shown() -> None:
-    found = StopStrings(["###"])
-    assert found.push("ab##") == "ab"
-    assert found.finish() == "##"
 
 
 @pytest.mark.parametrize("make", [byte_level, unigram])

@@ -17,8 +17,8 @@ from hfx.exporter.graph.reference import run_head, run_net
 from hfx.exporter.quantize.balance import balanced, best_factors
 from hfx.exporter.quantize.generator import FORMATS, int8_rows
 from hfx.exporter.tensors import CheckpointTensors
-from tests.unit import tiny_generators
-from tests.unit.graph_driver import Decoder, EncoderDecoder
+from tests.unit import graph_rows, tiny_generators
+from tests.unit.processors import LEVELS
 
 LOUD = 7  # the channel
 GENERATOR = np.random.default_rng(0)
@@ -94,23 +94,14 @@ def test_a_loud_channel_is_found(tmp_path: Path, name: str) -> None:
     assert LOUD in balanced(read(tmp_path, loud(name)), FORMATS["int8"], 127).head.loud
 
 
-def stepped(folder: Path, ids: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
-    """Logits [rows, tokens, vocabulary] of the graphs of `folder`."""
-    if (folder / "encoder.onnx").is_file():
-        runner = EncoderDecoder(folder, 1, 16, 16)
-        runner.encode(source.tolist())
-        return np.stack([runner.step(ids[:, i].tolist()) for i in range(ids.shape[1])], axis=1)
-    decoder = Decoder(folder, len(ids), 16)
-    first = decoder.prefill(ids[:, :1].tolist())
-    return np.stack([first, *(decoder.step(ids[:, i].tolist()) for i in range(1, ids.shape[1]))], axis=1)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
 def test_a_head_with_loud_channels_has_the_same_bits_in_any_batch(tmp_path: Path, name: str) -> None:
-    write_engine_folder(tiny_generators.save(tmp_path, loud(name)), tmp_path / "engine", FORMATS["int8"], 127)
-    together = stepped(tmp_path / "engine", IDS, SOURCE)
+    write_engine_folder(tiny_generators.save(tmp_path, loud(name)), tmp_path / "engine", FORMATS["int8"], LEVELS)
+    inputs, answers = (IDS if name == "gpt2" else SOURCE).tolist(), IDS.tolist()
+    together = graph_rows.decoded(tmp_path / "engine", inputs, answers)
     for row in range(len(IDS)):
-        alone = stepped(tmp_path / "engine", IDS[row : row + 1], SOURCE[row : row + 1])
+        own = slice(row, row + 1)
+        alone = graph_rows.decoded(tmp_path / "engine", inputs[own], answers[own])
         assert np.array_equal(alone[0], together[row])
 
 

@@ -15,7 +15,8 @@ from hfx.exporter.graph.embedding import EmbeddingWriter
 from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.writer import GraphWriter, WeightFile
 from hfx.exporter.quantize.generator import WeightFormat
-from tests.unit.graph_driver import open_session
+from hfx.python_backends.engine.sessions import open_session
+from tests.unit.engine_rig import ONE_THREAD
 from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
 
 INPUTS, OUTPUTS = 200, 96  # 200 is no multiple of a block
@@ -39,7 +40,7 @@ def session(folder: Path, weight_format: WeightFormat, biased: bool) -> Any:
         block = Linear("l", constant("l.weight", WEIGHT), constant("l.bias", BIAS) if biased else None)
         writer.output("y", np.float32, ["rows", OUTPUTS], linear(x, block))
         writer.save(folder / "linear.onnx")
-    return open_session(folder / "linear.onnx")
+    return open_session(folder / "linear.onnx", ONE_THREAD)
 
 
 def error(got: NDArray[Any], want: NDArray[Any]) -> float:
@@ -96,7 +97,7 @@ def test_one_table_is_embedding_and_head(tmp_path: Path, weight_format: WeightFo
         writer.output("embedded", np.float32, ["rows", INPUTS], rows)
         writer.save(tmp_path / "embedding.onnx")
     ids_fed = np.array([0, 95, 7, 7])
-    scores, embedded = open_session(tmp_path / "embedding.onnx").run(None, {"ids": ids_fed})
+    scores, embedded = open_session(tmp_path / "embedding.onnx", ONE_THREAD).run(None, {"ids": ids_fed})
     want = 3 * WEIGHT[ids_fed]
     assert error(embedded, want) < largest
     assert error(scores, want @ WEIGHT.T) < 2 * largest

@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.families import find_family
-from hfx.exporter.families.family import resolve_config
-from hfx.exporter.graph.blocks import Activation, Net, Norm, constant
-from hfx.exporter.graph.reference import ACTIVATIONS, run_net
-from hfx.exporter.openvino.attention import EncoderAttention, source_bias
+from hfx.exporter.graph.blocks import Activation, Norm, constant
+from hfx.exporter.graph.reference import ACTIVATIONS
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph
-from hfx.exporter.openvino.linear import LinearWriter
-from hfx.exporter.openvino.stack import StackWriter, activation, no_cross_attention, norm
-from hfx.exporter.tensors import CheckpointTensors
-from tests.unit import tiny_generators
+from hfx.exporter.openvino.stack import activation, norm
 from tests.unit.openvino_driver import Compiled
 
 Array = NDArray[Any]
@@ -64,33 +58,3 @@ def test_an_activation_is_its_formula(tmp_path: Path, kind: Activation) -> None:
     values = np.concatenate([np.linspace(-12, 12, 199), [-80.0, 80.0]]).astype(np.float32)[None]
     got = Compiled(tmp_path / "activation.xml")({"x": values})["y"]
     assert np.abs(got - ACTIVATIONS[kind](values)).max() < 2e-6 * 80
-
-
-def net_of(folder: Path, name: str) -> Net:
-    checkpoint = tiny_generators.save(folder, tiny_generators.build(name))
-    return find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
-
-
-@pytest.mark.parametrize("name", ["bart", "mbart", "pegasus", "marian", "t5", "t5-gated", "t5-silu"])
-def test_an_encoders_stack_is_what_its_blocks_mean(tmp_path: Path, name: str) -> None:
-    """Pre and post norm, positions, scaled embeddings, gates, biases by distance longer than their table."""
-    net = net_of(tmp_path, name)
-    assert net.encoder is not None
-    ids = np.random.default_rng(3).integers(3, 100, (2, 37))
-    graph = OpenVinoGraph("encoder")
-    from openvino import opset16 as ops
-
-    fed = graph.input("ids", np.int64, [ANY, ANY])
-    lead, flat = ops.shape_of(fed), graph.const([-1], np.int64)
-    length = ops.gather(lead, graph.const(1, np.int64), graph.const(0, np.int64))
-    places = graph.input("places", np.int64, [ANY])
-    bias = None if net.encoder.bias is None else source_bias(graph, length, net.encoder.bias)
-    linear = LinearWriter(graph, "fp32", 127, 32, "group")
-    stack = StackWriter(graph, linear, "fp32", EncoderAttention(graph, lead, bias), no_cross_attention)
-    graph.output("hidden", stack(net.encoder, ops.reshape(fed, flat, False), places))
-    graph.save(tmp_path / "encoder.xml")
-    got = Compiled(tmp_path / "encoder.xml")({"ids": ids, "places": np.tile(np.arange(37), 2)})["hidden"]
-    seen: dict[str, Array] = {}
-    run_net(net, ids[:, :1], ids, lambda block, output: seen.setdefault(block.name, output))
-    last = net.encoder.final_norm or net.encoder.layers[-1].norms[-1]
-    assert close(got.reshape(2, 37, -1), seen[last.name], 5e-6)

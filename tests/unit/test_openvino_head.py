@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hfx.exporter.graph.blocks import Head, Linear, constant
 from hfx.exporter.openvino.generator import dynamic_group
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph
-from hfx.exporter.openvino.head import HeadWriter, padded
+from hfx.exporter.openvino.head import HeadWriter
 from hfx.exporter.openvino.linear import Activations, LinearWriter
 from hfx.exporter.quantize.generator import FORMATS, WeightFormat
 from tests.unit.openvino_driver import Compiled
@@ -145,14 +145,3 @@ def test_a_rows_logits_and_choice_are_the_same_bits_alone(
         alone, own, _ = head(np.repeat(rows[at : at + 1], FEWEST_ROWS, axis=0))
         assert alone[0] == ids[at]
         assert np.array_equal(own[0], logits[at]) if not loud else error(own[0], logits[at]) < 1e-6  # a sum of floats
-
-
-@pytest.mark.parametrize("rows", [1, 127, 128, 129, 300])
-def test_a_table_is_padded_with_zeros_to_whole_groups(rows: int) -> None:
-    table = normal(rows, 4)
-    made = padded(constant("t", table))
-    assert made.shape[0] % 128 == 0 and made.shape[0] - rows < 128
-    whole = made.read()
-    assert np.array_equal(whole[:rows], table) and not whole[rows:].any()
-    for start, stop in ((0, 1), (rows - 1, rows), (rows // 2, made.shape[0]), (rows, made.shape[0])):
-        assert np.array_equal(made.take(start, stop), whole[start:stop])

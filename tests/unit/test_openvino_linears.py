@@ -114,13 +114,6 @@ def test_rows_are_quantized_by_their_own_peak_as_numpy_does(tmp_path: Path) -> N
     assert error(got[0], want[0]) < 2e-3
 
 
-@pytest.mark.parametrize("activations", ["row", "group"])
-def test_weights_of_seven_bits_are_taken(tmp_path: Path, activations: Activations) -> None:
-    rows = hard_rows(256)
-    got = opened(tmp_path, "int8", activations, 256, levels=63)(rows)
-    assert error(got[0], rows[0] @ weights(256).T) < 2 * ERRORS["int8"]
-
-
 def test_linears_of_one_input_quantize_it_once() -> None:
     graph = OpenVinoGraph("linears")
     x = graph.input("x", np.float32, [ANY, 64])

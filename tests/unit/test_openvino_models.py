@@ -25,11 +25,10 @@ from hfx.exporter.quantize.balance import balanced
 from hfx.exporter.quantize.generator import FORMATS, Formats
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.python_backends.engine.openvino_model import import_openvino
-from tests.unit import openvino_driver, tiny_generators
+from tests.unit import graph_rows, tiny_generators
 from tests.unit.processors import LEVELS, int8_error
 
 Written = Callable[[str, Formats, Activations], Path]
-CAPACITY = 64
 STEPS = 6
 LENGTHS = (9, 33, 1, 4, 20, 40, 2, 31)
 FAMILIES = ("gpt2", "bart", "t5-gated")
@@ -77,13 +76,7 @@ def logits(folder: Path, which: list[int]) -> NDArray[Any]:
     """[rows, steps, vocabulary] of these of the rows, computed in one batch."""
     inputs, answers = rows(LENGTHS), rows((STEPS,) * len(LENGTHS), seed=1)
     given, fed = [inputs[i] for i in which], [answers[i] for i in which]
-    if (folder / "openvino_encoder.xml").is_file():
-        runner = openvino_driver.EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
-        runner.encode(given)
-        return np.stack([runner.step([row[i] for row in fed]) for i in range(STEPS)], axis=1)
-    decoder = openvino_driver.Decoder(folder, len(given), CAPACITY)
-    first = decoder.prefill(given)
-    return np.stack([first, *(decoder.step([row[i] for row in fed]) for i in range(STEPS - 1))], axis=1)
+    return graph_rows.decoded(folder, given, fed, runtime="openvino")
 
 
 @pytest.mark.parametrize("way", WAYS)

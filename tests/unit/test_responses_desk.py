@@ -16,7 +16,7 @@ from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.responses.desk import LONG_TEXT, Desk
 from hfx.python_backends.responses.outbox import Reply
 from hfx.python_backends.responses.task import Task
-from tests.unit.generation_models import continued, write_model
+from tests.unit.generation_models import write_model
 from tests.unit.response_channels import Caller
 
 ENDLESS = 20_000
@@ -86,14 +86,6 @@ def test_a_whole_text_is_one_response_and_wakes_nobody_before(service: Service) 
     assert len(caller.pieces) == 1
     assert caller.pieces[0].text == service.generator.generate("cat", max_tokens=60).text
     assert len(caller.pieces[0].log_probs or ()) == 60
-
-
-def test_a_whole_text_with_stop_words_is_one_response(service: Service) -> None:
-    whole = service.generator.generate("cat", max_tokens=60).text
-    stop = whole[5:7]
-    caller = service.ask("cat", streams=False, max_tokens=60, stop_words=[stop])
-    assert caller.ended.wait(WAIT)
-    assert [(piece.text, piece.finish_reason) for piece in caller.pieces] == [(whole[: whole.index(stop)], "stop")]
 
 
 @pytest.mark.parametrize(
@@ -237,9 +229,3 @@ def test_documents_are_divided_beside_the_thread_that_makes_texts(tmp_path: Path
             assert caller.text == generator.generate(text, long="chunk", max_tokens=6).text
         assert len(callers[1].pieces) == 1
         service.close()
-
-
-def test_continued_is_what_is_sent(service: Service) -> None:
-    caller = service.ask("cat", max_tokens=3)
-    assert caller.ended.wait(WAIT)
-    assert len(caller.text) <= 3 and continued("cat", 3).startswith(caller.text[:1])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx import names
 from hfx.client.errors import REASONS
 from hfx.python_backends.engine.errors import (
     DeadlineExceeded,
@@ -21,10 +20,10 @@ from hfx.python_backends.engine.errors import (
     QueueFull,
     StepFailed,
 )
-from hfx.python_backends.engine.stats import Histogram, Stats
+from hfx.python_backends.engine.stats import Stats
 from hfx.python_backends.responses.codes import _CODES, code_of, reason_of
 from hfx.python_backends.responses.figures import counts, histograms
-from hfx.python_backends.responses.orders import DECODED, LISTS, Order, read_order
+from hfx.python_backends.responses.orders import DECODED, Order, read_order
 from hfx.python_backends.responses.reasons import ENGINE_UNREACHABLE
 from hfx.python_backends.responses.register import Register
 
@@ -90,10 +89,6 @@ def test_a_long_text_is_left_as_bytes_of_which_only_a_part_is_read() -> None:
     assert order(text_input=strings(raw)).text == raw
 
 
-def test_lists_are_named_as_everywhere() -> None:
-    assert LISTS == (names.STOP_WORDS,)
-
-
 @pytest.mark.parametrize(
     ("error", "code", "reason"),
     [
@@ -139,13 +134,6 @@ def test_requests_are_cancelled_by_id() -> None:
 
 
 # Metrics
-
-
-def test_a_histogram_counts_by_upper_bounds() -> None:
-    histogram = Histogram((1.0, 2.0))
-    for value in (0.5, 1.0, 1.5, 7.0):
-        histogram.observe(value)
-    assert (histogram.counts, histogram.sum) == ([2, 1, 1], 10.0)
 
 
 def test_figures_are_as_prometheus_expects() -> None:

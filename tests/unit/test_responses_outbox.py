@@ -34,13 +34,6 @@ def test_pieces_that_wait_are_one_response() -> None:
     assert caller.pieces == [Piece("ab", finish_reason="stop", output_tokens=3, log_probs=(-1.0, -2.0, -3.0))]
 
 
-def test_pieces_without_log_probs_have_none_together() -> None:
-    outbox, (one, caller) = Outbox(), reply()
-    outbox.put([(one, [Piece("a"), Piece("b")], None)])
-    send_all(outbox)
-    assert caller.pieces == [Piece("ab")]
-
-
 @pytest.mark.parametrize("end", ["finish", "error"])
 def test_nothing_comes_after_the_end(end: str) -> None:
     outbox, (one, caller) = Outbox(), reply()
@@ -148,7 +141,3 @@ def test_who_is_over_is_forgotten() -> None:
     asked = [each for look in range(3) for each in turns.due(now + look * LONGEST)]
     assert asked and set(map(id, asked)) == {id(stays)}
     assert len(turns) == 1
-
-
-def test_nobody_to_ask_is_nothing_to_wait_for() -> None:
-    assert Turns[Asked]().wait() is None

@@ -37,7 +37,7 @@ from tests.transformers4.writing import (
     random_model,
     tokenized,
 )
-from tests.unit import graph_driver, tiny_generators
+from tests.unit import graph_rows, tiny_generators
 from tests.unit.torch_decoding import TorchModel, drive
 
 TOLERANCE = 1e-5  # float32 sums in other orders
@@ -58,10 +58,8 @@ def engine_logits(checkpoint: Checkpoint, folder: Path) -> NDArray[Any]:
     """What the exported graphs say: of the last token of SOURCE, or of ANSWER after it."""
     write_engine_folder(checkpoint, folder, FORMATS["fp32"], 127)
     if checkpoint.model_type == "gpt2":
-        return np.asarray(graph_driver.Decoder(folder, 1, CAPACITY).prefill([SOURCE]))
-    runner = graph_driver.EncoderDecoder(folder, 1, CAPACITY, CAPACITY)
-    runner.encode([SOURCE])
-    return np.concatenate([runner.step([token]) for token in ANSWER])
+        return graph_rows.Rows(folder, 1).prefill([SOURCE])
+    return graph_rows.decoded(folder, [SOURCE], [ANSWER])[0]
 
 
 def check(checkpoint: Checkpoint, expected: Any, folder: Path) -> None:

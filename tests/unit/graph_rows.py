@@ -1,0 +1,73 @@
+"""Rows of an engine folder, run by the engine's runner without its scheduler, on memory that is poisoned before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfx.python_backends.engine.runner import Outputs
+from hfx.python_backends.engine.runners import open_runner
+from hfx.python_backends.engine.scheduler import Limits
+from hfx.python_backends.engine.sessions import SessionSettings
+from hfx.python_backends.engine.spec import ONNXRUNTIME, read_spec
+
+from .engine_rig import watch_of
+
+Tokens = Sequence[int]
+Array = NDArray[Any]
+
+
+class Rows:
+    """`units` requests of `beams` rows each; every call gives logits [rows, vocabulary]."""
+
+    def __init__(self, folder: Path, units: int, beams: int = 1, runtime: str = ONNXRUNTIME) -> None:
+        settings = SessionSettings(threads=1, runtime=runtime)
+        self._runner: Any = open_runner(read_spec(folder), units * beams, settings, Limits(encode=1 << 13))
+        assert self._runner.runtime == runtime
+        self._runner.open_lane(beams)
+        watch_of(self._runner).poison({})
+        self._units, self._beams, self._length = units, beams, 0
+
+    def prefill(self, prompts: Sequence[Tokens]) -> Array:
+        """Logits behind each prompt of a ragged batch."""
+        return _checked(self._runner.prefill(0, prompts, logits=True))
+
+    def chunk(self, tokens: Tokens) -> Array:
+        """Logits behind the next part of one long prompt."""
+        start, self._length = self._length, self._length + len(tokens)
+        return _checked(self._runner.chunk(tokens, start, logits=True))
+
+    def encode(self, sources: Sequence[Tokens]) -> None:
+        """Encode a ragged batch of sources, one a unit."""
+        self._runner.encode(sources, [[(self._beams, unit)] for unit in range(len(sources))])
+
+    def step(self, tokens: Tokens) -> Array:
+        """Logits behind one more token a row."""
+        self._runner.feed(self._beams, list(enumerate(tokens)))
+        return _checked(self._runner.step(self._beams, self._units, logits=True))
+
+
+def _checked(outputs: Outputs) -> Array:
+    assert outputs.logits is not None
+    assert np.isfinite(outputs.logits).all()
+    assert (outputs.next_ids[:, 0] == outputs.logits.argmax(-1)).all()
+    return outputs.logits.copy()
+
+
+def decoded(
+    folder: Path, inputs: Sequence[Tokens], answers: Sequence[Tokens], beams: int = 1, runtime: str = ONNXRUNTIME
+) -> Array:
+    """Logits [rows, steps, vocabulary] of `inputs` in one batch, before or behind each token of `answers`.
+
+    Behind each token where there is an encoder; else behind the prompt and all tokens but the last.
+    """
+    rows, columns = Rows(folder, len(inputs), beams, runtime), list(zip(*answers, strict=True))
+    if read_spec(folder).has_encoder:
+        rows.encode(inputs)
+        return np.stack([rows.step(column) for column in columns], axis=1)
+    first = rows.prefill(inputs)
+    return np.stack([first, *(rows.step(column) for column in columns[:-1])], axis=1)
