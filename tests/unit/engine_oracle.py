@@ -1,49 +1,65 @@
-"""What the engine must answer on the toy models, worked out one request at a time without model, cache and batch.
+"""Searches run to their end one request at a time, without cache and batch: on any logits, and on the toy models'.
 
 The searches are the engine's own (they are held to transformers elsewhere); everything else is a loop over histories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from hfx.python_backends.engine.jobs import new_searches
-from hfx.python_backends.engine.request import Completion, Request
+from hfx.python_backends.engine.request import Completion, Request, Token
 from hfx.python_backends.engine.search import WHOLE_ROW, Search, log_probs_at
 
 from . import engine_toys as toys
 
-# The logits after a history and, for an encoder-decoder, a source.
-Model = Callable[[Sequence[int], Sequence[int]], np.ndarray]
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Of whole rows, as numpy computes it."""
+    return log_probs_at(logits, None)
 
 
-def expected(request: Request, model: Model = toys.logits) -> tuple[Completion, ...]:
-    """The completions of `request`."""
+def expected(request: Request) -> tuple[Completion, ...]:
+    """What the engine must answer to `request` on a toy model."""
     source = request.prompt if request.settings.decoder_prompt else ()
-    return tuple(completion for search in new_searches(request) for completion in _decode(search, source, model))
+
+    def logits(rows: list[list[int]]) -> np.ndarray:
+        return np.stack([toys.logits(row, source) for row in rows])
+
+    return tuple(completion for search in new_searches(request) for completion in drive(search, logits)[1])
 
 
-def _decode(search: Search, source: Sequence[int], model: Model) -> tuple[Completion, ...]:
-    histories = [list(search.prompt) for _ in range(search.rows)]
+def drive(
+    search: Search, logits: Callable[[list[list[int]]], np.ndarray], softmax: Any = log_softmax
+) -> tuple[list[Token], tuple[Completion, ...]]:
+    """Run `search` to its end on the `logits` after its rows: what it emitted, and its completions."""
+    rows = [list(search.prompt) for _ in range(search.rows)]
+    emitted: list[Token] = []
     while True:
-        logits = np.stack([model(history, source) for history in histories])
-        step = _choose(search, logits)
+        step = one_step(search, logits(rows), 0, softmax)
+        emitted += step.emitted
         if step.completions:
-            return step.completions
-        histories = [[*histories[parent], token] for parent, token in zip(step.parents, search.feed(), strict=True)]
+            return emitted, step.completions
+        rows = [[*rows[parent], token] for parent, token in zip(step.parents, search.feed(), strict=True)]
 
 
-def _choose(search: Search, logits: np.ndarray):
-    if search.candidates == 0:
-        ids = logits.argmax(axis=1)[:, None]
+def one_step(search: Search, logits: np.ndarray, extra: int = 0, softmax: Any = log_softmax) -> Any:
+    """Offer `logits` [rows, vocabulary] to `search`, with `extra` candidates more than it asks for."""
+    wanted = search.candidates
+    if wanted == 0:
+        values, ids = None, logits.argmax(axis=1)[:, None]
         ids = ids if search.forced is None else np.full_like(ids, search.forced)
-        return search.choose(None, ids, log_probs_at(logits, ids) if search.wants_log_probs else None)
-    scores = log_probs_at(logits, None) if search.uses_log_probs else logits.copy()
-    search.edit(scores)
-    if search.candidates == WHOLE_ROW:
-        return search.choose(scores, None, log_probs_at(logits, None) if search.wants_log_probs else None)
-    ids = np.argsort(-scores, axis=1, kind="stable")[:, : search.candidates]
-    values = np.take_along_axis(scores, ids, axis=1)
+    else:
+        scores = softmax(logits) if search.uses_log_probs else logits.copy()
+        search.edit(scores)
+        values, ids = (scores, None) if wanted == WHOLE_ROW else best(scores, wanted + extra)
     return search.choose(values, ids, log_probs_at(logits, ids) if search.wants_log_probs else None)
+
+
+def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` best of each row, best first, lowest id first where equal."""
+    ids = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(scores, ids, axis=1), ids

@@ -82,13 +82,6 @@ def test_flat_tables_are_the_rows_one_after_the_other() -> None:
     assert (begins.tolist(), indices.tolist()) == ([0, 1, 3], blocks(tables, 2) + blocks(tables, 3))
 
 
-def test_a_pool_that_would_run_out_is_a_bug_that_is_seen() -> None:
-    pool = BlockPool(1)
-    pool.take()
-    with pytest.raises(AssertionError, match="run out"):
-        pool.take()
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_rows_do_each_holds_its_history_and_every_block_is_counted(seed: int) -> None:
     rng = random.Random(seed)

@@ -17,7 +17,6 @@ from hfx.python_backends.engine.request import Completion, Request, Settings, To
 from hfx.python_backends.engine.scheduler import Limits
 from tests.tiers import full
 
-from . import engine_toys as toys
 from .engine_oracle import expected
 from .engine_rig import (
     Gate,
@@ -125,13 +124,6 @@ def test_greedy_sampled_and_beam_rows_share_steps(folder: Path) -> None:
     finish(core)
     assert [facts(handle.result(0)) for handle in handles] == [facts(expected(request)) for request in requests]
     assert max(len(plan.jobs) for plan in plans_of(core) if isinstance(plan, Decode)) >= 4
-
-
-@pytest.mark.parametrize("length", [8, 9, 16, 17, 24])
-def test_chunks_of_every_remainder_are_exact(decoder: Path, length: int) -> None:
-    prompt = random_tokens(random.Random(length), length, length)
-    with open_engine(decoder, 2, limits=SMALL) as engine:
-        assert engine.submit(ask(prompt, 5)).result(10)[0].ids == toys.greedy(prompt, 5)
 
 
 @pytest.mark.parametrize("way", ["onnxruntime", "openvino"])

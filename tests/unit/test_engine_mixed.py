@@ -30,7 +30,6 @@ def test_the_picks_of_prompts_are_numbered_behind_the_rows_of_the_step() -> None
     play.submit(4)
     play.submit(2, do_sample=True, num_return_sequences=2)
     mixed = play.step()
-    assert isinstance(mixed, Mixed)
     assert [pick.rows for pick in mixed.picks] == [(0,), (1,), (2,), (3,), (4,), (4,)]
     assert len(mixed.jobs) == 5 and mixed.logits
 

@@ -17,7 +17,8 @@ from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Completion, Settings
 from hfx.python_backends.engine.sampling import position, position_in_row, uniform, weights_of_best, weights_of_row
 from hfx.python_backends.engine.search import WHOLE_ROW, Search
-from tests.unit.torch_decoding import END, best, drive, one_step, request, torch_model
+from tests.unit.engine_oracle import best
+from tests.unit.torch_decoding import END, drive, one_step, request, torch_model
 
 VOCABULARY = 1300
 GRID = tuple(product((1.0, 0.4, 1.7), (0, 1, 5, 40), (1.0, 0.9, 0.3, 0.0), (0.0, 0.05, 0.6)))

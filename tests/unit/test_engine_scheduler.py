@@ -10,12 +10,13 @@ import pytest
 
 from hfx.python_backends.engine.errors import StepFailed
 from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
+from hfx.python_backends.engine.plan import Chunk, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits, Scheduler, similar
 from hfx.python_backends.engine.waiting_queue import OVERTAKES_A_LEVEL, WaitingQueue
 
 from . import engine_invariants as invariants
+from .engine_oracle import one_step
 from .engine_rig import random_request
 
 TOKEN = 7
@@ -42,14 +43,14 @@ class Play:
         self.scheduler.enqueue(job)
         return job
 
-    def step(self) -> Plan | None:
+    def step(self) -> Any:
         plan = self.scheduler.schedule()
         if plan is not None:
             self.scheduler.finish(plan, [outcome(pick) for pick in plan.picks])
         invariants.check(self.scheduler)
         return plan
 
-    def steps(self, count: int) -> list[Plan | None]:
+    def steps(self, count: int) -> list[Any]:
         return [self.step() for _ in range(count)]
 
     def until_idle(self) -> list[Plan]:
@@ -63,17 +64,10 @@ class Play:
 def outcome(pick: Pick) -> Outcome:
     """What a search makes of TOKEN as the best of every row."""
     search = pick.sequence.search
-    candidates = search.candidates
-    rows = len(pick.rows)
-    if candidates == 0:
-        return Outcome(pick.sequence, search.choose(None, np.full((rows, 1), TOKEN)), TOKEN)
-    scores = np.tile(np.linspace(0, -1, 29, dtype=np.float32), (rows, 1))
-    search.edit(scores)
-    if candidates < 0:
-        return Outcome(pick.sequence, search.choose(scores, None, scores))
-    ids = np.argsort(-scores, axis=1, kind="stable")[:, :candidates]
-    values = np.take_along_axis(scores, ids, axis=1)
-    return Outcome(pick.sequence, search.choose(values, ids, values))
+    argmax = TOKEN if search.candidates == 0 else None
+    scores = np.tile(np.linspace(0, -1, 29, dtype=np.float32), (len(pick.rows), 1))
+    scores[:, TOKEN] = 1
+    return Outcome(pick.sequence, one_step(search, scores), argmax)
 
 
 def kinds(plans: list[Any]) -> list[str]:
@@ -85,9 +79,7 @@ def test_waiting_requests_are_prefilled_together_and_decode_together() -> None:
     for length in (3, 5, 2):
         play.submit(length)
     prefill, decode = play.steps(2)
-    assert isinstance(prefill, Prefill)
     assert (prefill.first, prefill.prompts, prefill.copies) == (0, ((2,) * 3, (2,) * 5, (2,) * 2), ())
-    assert isinstance(decode, Decode)
     assert (decode.width, decode.units, decode.logits) == (1, 3, False)
 
 
@@ -95,9 +87,7 @@ def test_a_row_whose_argmax_is_in_place_is_not_fed() -> None:
     play = Play()
     play.submit()
     _, first, second = play.steps(3)
-    assert isinstance(first, Decode)
     assert first.feeds == ((0, TOKEN),)  # a prompt's argmax was not written beside the other rows' inputs
-    assert isinstance(second, Decode)
     assert second.feeds == ()
 
 
@@ -150,7 +140,6 @@ def test_no_stream_of_important_requests_starves_an_unimportant_one() -> None:
     while not low.over:
         play.submit(max_tokens=1, priority=1)  # another one each time the row is free
         plan = play.step()
-        assert isinstance(plan, Prefill)
         overtaken += plan.jobs[0] is not low
     assert OVERTAKES_A_LEVEL < overtaken <= 2 * OVERTAKES_A_LEVEL
 
@@ -213,9 +202,7 @@ def test_one_joiner_takes_the_hole_of_who_left() -> None:
     play.submit()
     assert leaver.over
     prefill, decode = play.steps(2)
-    assert isinstance(prefill, Prefill)
     assert prefill.first == 1
-    assert isinstance(decode, Decode)
     assert decode.units == 3
 
 
@@ -226,9 +213,7 @@ def test_without_a_joiner_the_last_unit_moves_into_the_hole() -> None:
     last = play.submit()
     play.steps(3)
     compact, decode = play.steps(2)
-    assert isinstance(compact, Compact)
     assert (compact.moves, compact.jobs) == (((2, 0),), (last,))
-    assert isinstance(decode, Decode)
     assert decode.units == 2
 
 
@@ -241,9 +226,7 @@ def test_several_joiners_get_rows_beside_each_other() -> None:
     for _ in range(2):
         play.submit()
     compact, prefill = play.steps(2)
-    assert isinstance(compact, Compact)
     assert compact.moves == ((2, 1),)
-    assert isinstance(prefill, Prefill)
     assert prefill.first == 2
 
 
@@ -251,9 +234,7 @@ def test_beams_of_a_decoder_get_rows_that_copy_the_prompt_and_follow_their_paren
     play = Play(slots=4)
     job = play.submit(num_beams=3)
     prefill, decode = play.steps(2)
-    assert isinstance(prefill, Prefill)
     assert (prefill.copies, prefill.logits) == (((0, 1), (0, 2)), True)
-    assert isinstance(decode, Decode)
     # All rows hold the same prompt, so that the first choice moves nothing.
     assert decode.follows == ()
     assert [row for row, _ in decode.feeds] == [0, 1, 2]
@@ -261,7 +242,6 @@ def test_beams_of_a_decoder_get_rows_that_copy_the_prompt_and_follow_their_paren
     sequence.rows, sequence.copies = [0, 1, 2], ()
     sequence.follow((1, 1, 0))
     decode = play.step()
-    assert isinstance(decode, Decode)
     # The first child of row 1 and that of row 0 take their parents' rows over; the other child of 1 gets row 2.
     assert decode.follows == (((1, 2),),)
     assert [pick.rows for pick in decode.picks] == [(1, 2, 0)]
@@ -291,7 +271,6 @@ def test_samples_of_one_prompt_share_its_prefill() -> None:
     play = Play(slots=4)
     job = play.submit(num_return_sequences=3, do_sample=True)
     (prefill,) = play.steps(1)
-    assert isinstance(prefill, Prefill)
     assert (len(prefill.prompts), prefill.copies) == (1, ((0, 1), (0, 2)))
     assert [pick.rows for pick in prefill.picks] == [(0,), (0,), (0,)]
     assert [sequence.rows for sequence in job.sequences] == [[0], [1], [2]]
@@ -301,7 +280,6 @@ def test_a_decoder_prompt_is_fed_token_by_token_before_anything_is_chosen() -> N
     play = Play(has_encoder=True)
     play.submit(decoder_prompt=(4, 5, 6))
     encode, first, second, third, fourth = play.steps(5)
-    assert isinstance(encode, Encode)
     assert (encode.places, encode.in_use) == ((((1, 0),),), ((1, 1),))
     decodes = [plan for plan in (first, second, third, fourth) if isinstance(plan, Decode)]
     assert [plan.feeds for plan in decodes] == [((0, 4),), ((0, 5),), ((0, 6),), ()]
@@ -315,7 +293,6 @@ def test_each_number_of_beams_has_a_lane_and_lanes_take_turns() -> None:
     play.submit(num_beams=2)
     play.submit()
     encode, *decodes = play.steps(7)
-    assert isinstance(encode, Encode)
     assert encode.places == (((3, 0),), ((2, 0),), ((2, 1),), ((1, 0),))
     assert [(plan.width, plan.units) for plan in decodes if isinstance(plan, Decode)] == [(3, 1), (2, 2), (1, 1)] * 2
 
@@ -335,7 +312,6 @@ def test_a_search_that_fails_ends_its_whole_request_and_nobody_else(has_encoder:
     while len(doomed.sequences[1].rows) == 0 or not other.sequences[0].chosen:
         play.step()
     plan = play.scheduler.schedule()
-    assert isinstance(plan, Decode)
     outcomes = [outcome(pick) for pick in plan.picks]
     failed = [
         Outcome(each.sequence, StepFailed("none left")) if each.sequence is doomed.sequences[0] else each

@@ -110,12 +110,6 @@ def test_an_event_loop_that_ends_early_does_not_disturb_the_engine(engine: Engin
     assert len(handle.result(60)[0].ids) == 2000
 
 
-def test_an_iterator_ends_and_ends_again(engine: Engine) -> None:
-    handle = engine.submit(ask((1, 2), 3))
-    assert len(list(handle)) == 4
-    assert list(handle) == []
-
-
 def test_result_waits_no_longer_than_it_is_told(decoder: Path) -> None:
     gate = Gate()
     with gated_engine(decoder, gate, slots=1) as engine:

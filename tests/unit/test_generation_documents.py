@@ -60,13 +60,6 @@ def test_any_text_is_in_parts_that_fit(tokenizer: Any, overlap: int) -> None:
         assert found == parts(text, measure, overlap)
 
 
-def test_without_overlap_the_parts_are_the_text(tokenizer: Any) -> None:
-    text = " ".join(LINES * 10)
-    found = parts(text, encoder(tokenizer, 60), 0)
-    assert letters(found) == letters([text])
-    assert len(found) > 10
-
-
 def test_a_text_that_fits_is_its_only_part(tokenizer: Any) -> None:
     text = "  " + LINES[0] + "\n"
     for each in (text, "", " "):

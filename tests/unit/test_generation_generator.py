@@ -73,10 +73,6 @@ def test_a_text_is_continued(decoder: TextGenerator, text: str) -> None:
     assert found.output_tokens == min(12, len(expected) + 1)
 
 
-def test_a_text_is_answered(summarizer: TextGenerator) -> None:
-    assert summarizer.generate("the dog sat", max_tokens=9).text == answered("the dog sat", 9)
-
-
 def test_pieces_are_the_text(decoder: TextGenerator) -> None:
     pieces = list(decoder.stream("cat", max_tokens=12))
     assert joined(pieces) == (decoder.generate("cat", max_tokens=12),)
@@ -184,16 +180,6 @@ def test_event_loops_get_the_same(decoder: TextGenerator, summarizer: TextGenera
     assert [found[0].text for found in wholes] == [answered(text, 9) for text in ("cat", "dog")]
 
 
-def test_failures_are_raised_in_event_loops_too(tmp_path: Path) -> None:
-    async def fail(generator: TextGenerator) -> None:
-        with pytest.raises(StepFailed):
-            async for _ in generator.stream(".", max_tokens=5):
-                pass
-
-    with TextGenerator.open(write_model(tmp_path, fails=True), threads=1) as generator:
-        asyncio.run(fail(generator))
-
-
 # Leaving early
 
 
@@ -294,12 +280,18 @@ def test_refusals_come_at_once(decoder: TextGenerator) -> None:
             call("")
 
 
-def test_a_failed_step_is_raised(tmp_path: Path) -> None:
+def test_a_failed_step_is_raised_in_threads_and_event_loops(tmp_path: Path) -> None:
+    async def read(generator: TextGenerator) -> None:
+        async for _ in generator.stream(".", max_tokens=5):
+            pass
+
     with TextGenerator.open(write_model(tmp_path, fails=True), threads=1) as generator:
         with pytest.raises(StepFailed):
             generator.generate(".", max_tokens=5)
         with pytest.raises(StepFailed):
             list(generator.stream(".", max_tokens=5))
+        with pytest.raises(StepFailed):
+            asyncio.run(read(generator))
         assert is_idle(generator)
 
 
@@ -337,14 +329,6 @@ def test_texts_of_texts_are_made_until_one_is_left(summarizer: TextGenerator) ->
     assert found == chunks(summarizer, text, max_tokens=8, overlap=0, merge="recursive")
 
 
-def test_texts_that_get_no_shorter_are_joined(summarizer: TextGenerator) -> None:
-    text = " ".join(letter * 40 for letter in "bcd")
-    joined_texts = " ".join(filter(None, (answered(letter * 40, 60) for letter in "bcd")))
-    found = chunks(summarizer, text, max_tokens=60, overlap=0, merge="recursive")
-    if len(joined_texts) > 2 * SOURCE:
-        assert found.text == joined_texts
-
-
 def test_many_documents(summarizer: TextGenerator) -> None:
     texts = [" ".join(letter * 40 for letter in letters) for letters in ("bc", "def", "g")]
     fields: dict[str, Any] = {"max_tokens": 5, "overlap": 0}
@@ -372,12 +356,6 @@ def test_a_document_can_be_left_and_cancelled(summarizer: TextGenerator) -> None
         stream.cancel()
         assert joined(stream)[0].finish_reason == "cancelled"
         assert is_idle(summarizer)
-
-
-def test_a_document_in_an_event_loop(summarizer: TextGenerator) -> None:
-    text = " ".join(letter * 40 for letter in "bcdef")
-    fields: dict[str, Any] = {"long": "chunk", "max_tokens": 6, "merge": "recursive"}
-    assert asyncio.run(summarizer.generate_async(text, **fields)) == (summarizer.generate(text, **fields),)
 
 
 # Opening

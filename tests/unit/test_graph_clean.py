@@ -116,35 +116,3 @@ def test_branches_that_hand_on_outer_values_stay_equal(sign: int) -> None:
 def test_cleaning_twice_changes_nothing_more() -> None:
     once = clean(cluttered())
     assert clean(once).SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
-
-
-def test_a_tiny_deberta_exports_and_answers_like_torch() -> None:
-    """The graph in which onnx_ir's own identity pass fails."""
-    import torch
-    import transformers
-
-    from hfx.exporter.encoder.build import build_graph
-    from hfx.exporter.tasks import find_task
-    from tests.tiny_checkpoints import SIZES
-
-    torch.manual_seed(0)
-    config = transformers.DebertaV2Config(
-        vocab_size=50,
-        **SIZES,
-        relative_attention=True,
-        position_buckets=16,
-        pos_att_type=["p2c", "c2p"],
-        share_att_key=True,
-        norm_rel_ebd="layer_norm",
-        position_biased_input=False,
-        type_vocab_size=0,
-        pooler_hidden_size=SIZES["hidden_size"],
-    )
-    model = transformers.DebertaV2ForSequenceClassification._from_config(config, attn_implementation="eager").eval()
-    graph = build_graph(model, find_task("text-classification"), onnx_toys.OPSET, 0, None)
-    ids = np.arange(5, 25)
-    feed = {value.name: np.ones(20, np.int32) for value in graph.graph.input} | {"input_ids": ids.astype(np.int32)}
-    (logits,) = onnx_toys.run(graph, **feed | {"item_shape": np.int32([[20]])})
-    with torch.no_grad():
-        wanted = model(input_ids=torch.tensor(ids)[None]).logits.numpy()
-    np.testing.assert_allclose(logits, wanted, atol=2e-6)

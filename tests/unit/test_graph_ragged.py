@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from hfx.exporter.encoder.ragged import flatten_inputs
-from tests import tiny_checkpoints
 from tests.unit import onnx_toys
 
 PAD = 9
@@ -116,26 +115,3 @@ def test_the_inputs_are_flat_int32_and_a_shape_a_row(item_rank: int) -> None:
     assert {t.elem_type for t in inputs.values()} == {TensorProto.INT32}
     assert [len(t.shape.dim) for t in inputs.values()] == [1, 1, 2]
     assert inputs["item_shape"].shape.dim[1].dim_value == item_rank
-
-
-@pytest.fixture(scope="module")
-def bert() -> tuple[onnx.ModelProto, object]:
-    from hfx.exporter.encoder.build import build_graph
-    from hfx.exporter.tasks import find_task
-
-    model = tiny_checkpoints.bert(num_labels=3)
-    return build_graph(model, find_task("text-classification"), onnx_toys.OPSET, 0, None), model
-
-
-@pytest.mark.parametrize("widths", [[1], [16], [5, 5], [3, 16, 9, 1], [64, 2]])
-def test_a_flat_bert_answers_as_torch_does_row_by_row(bert: tuple[onnx.ModelProto, object], widths: list[int]) -> None:
-    import torch
-
-    graph, model = bert
-    rows = [np.random.default_rng(w).integers(5, 21, w) for w in widths]
-    tokens = np.concatenate(rows).astype(np.int32)
-    feed = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens)}
-    (logits,) = onnx_toys.run(graph, **feed, item_shape=np.int32([[w] for w in widths]))
-    with torch.no_grad():
-        wanted = np.concatenate([model(input_ids=torch.tensor(row)[None]).logits.numpy() for row in rows])  # type: ignore[operator]
-    np.testing.assert_allclose(logits, wanted, atol=2e-6)  # sums over a padded row are in another order

@@ -40,52 +40,39 @@ T5 = {
     "relative_attention_max_distance": 20,  # sources and answers are longer
     "decoder_start_token_id": 0,
 }
-# Name -> (model class, config class, config).
-GENERATORS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
-    "gpt2-inner": ("GPT2LMHeadModel", "GPT2Config", GPT2 | {"n_inner": 56, "activation_function": "gelu"}),
-    "gpt2-untied": ("GPT2LMHeadModel", "GPT2Config", GPT2 | {"tie_word_embeddings": False, "n_embd": 24}),
-    "gpt2-unscaled": ("GPT2LMHeadModel", "GPT2Config", GPT2 | {"scale_attn_weights": False}),
-    "gpt2-by-layer": (
-        "GPT2LMHeadModel",
-        "GPT2Config",
-        GPT2 | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
-    ),
-    "gpt2-quick-gelu": ("GPT2LMHeadModel", "GPT2Config", GPT2 | {"activation_function": "quick_gelu"}),
-    "bart": ("BartForConditionalGeneration", "BartConfig", BART),
-    "bart-scaled": ("BartForConditionalGeneration", "BartConfig", BART | {"scale_embedding": True}),
-    "bart-untied": ("BartForConditionalGeneration", "BartConfig", BART | {"tie_word_embeddings": False}),
-    "bart-relu": ("BartForConditionalGeneration", "BartConfig", BART | {"activation_function": "relu"}),
-    "mbart": ("MBartForConditionalGeneration", "MBartConfig", BART | {"scale_embedding": True}),
-    "m2m": ("M2M100ForConditionalGeneration", "M2M100Config", BART | {"activation_function": "relu"}),
-    "m2m-unscaled": (
-        "M2M100ForConditionalGeneration",
-        "M2M100Config",
-        BART | {"scale_embedding": False, "pad_token_id": 0, "tie_word_embeddings": False},
-    ),
-    "pegasus": (
-        "PegasusForConditionalGeneration",
-        "PegasusConfig",
-        BART | {"scale_embedding": True, "activation_function": "relu"},
-    ),
-    "marian": (
-        "MarianMTModel",
-        "MarianConfig",
-        BART | {"scale_embedding": True, "activation_function": "swish", "decoder_vocab_size": VOCABULARY},
-    ),
-    "marian-unshared": (
-        "MarianMTModel",
-        "MarianConfig",
-        BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY},
-    ),
-    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
-    "t5-gated": (
-        "T5ForConditionalGeneration",
-        "T5Config",
-        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-    ),
-    "t5-silu": ("T5ForConditionalGeneration", "T5Config", T5 | {"feed_forward_proj": "gated-silu"}),
-    "mt5": ("MT5ForConditionalGeneration", "MT5Config", T5),
+SCALED = BART | {"scale_embedding": True}
+CLASSES = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config"),
+    "bart": ("BartForConditionalGeneration", "BartConfig"),
+    "mbart": ("MBartForConditionalGeneration", "MBartConfig"),
+    "m2m": ("M2M100ForConditionalGeneration", "M2M100Config"),
+    "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig"),
+    "marian": ("MarianMTModel", "MarianConfig"),
+    "t5": ("T5ForConditionalGeneration", "T5Config"),
+    "mt5": ("MT5ForConditionalGeneration", "MT5Config"),
+}
+# Config of each generator; its name begins with that of its CLASSES.
+GENERATORS: dict[str, dict[str, Any]] = {
+    "gpt2": GPT2,
+    "gpt2-inner": GPT2 | {"n_inner": 56, "activation_function": "gelu"},
+    "gpt2-untied": GPT2 | {"tie_word_embeddings": False, "n_embd": 24},
+    "gpt2-unscaled": GPT2 | {"scale_attn_weights": False},
+    "gpt2-by-layer": GPT2 | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    "gpt2-quick-gelu": GPT2 | {"activation_function": "quick_gelu"},
+    "bart": BART,
+    "bart-scaled": SCALED,
+    "bart-untied": BART | {"tie_word_embeddings": False},
+    "bart-relu": BART | {"activation_function": "relu"},
+    "mbart": SCALED,
+    "m2m": BART | {"activation_function": "relu"},
+    "m2m-unscaled": BART | {"scale_embedding": False, "pad_token_id": 0, "tie_word_embeddings": False},
+    "pegasus": SCALED | {"activation_function": "relu"},
+    "marian": SCALED | {"activation_function": "swish", "decoder_vocab_size": VOCABULARY},
+    "marian-unshared": BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY},
+    "t5": T5,
+    "t5-gated": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "t5-silu": T5 | {"feed_forward_proj": "gated-silu"},
+    "mt5": T5,
 }
 
 
@@ -94,9 +81,9 @@ def build(name: str, **config: Any) -> Any:
     import torch
     import transformers
 
-    model_class, config_class, settings = GENERATORS[name]
+    model_class, config_class = CLASSES[name.split("-")[0]]
     # Its other attention leaves GPT-2's switches out of account.
-    settings = settings | {"attn_implementation": "eager"} | config
+    settings = GENERATORS[name] | {"attn_implementation": "eager"} | config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         model = getattr(transformers, model_class)(getattr(transformers, config_class)(**settings)).eval()

@@ -21,7 +21,8 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from hfx.python_backends.engine.request import Completion, Request, Settings, Token
-from hfx.python_backends.engine.search import WHOLE_ROW, Search, log_probs_at
+from hfx.python_backends.engine.search import Search
+from tests.unit import engine_oracle
 
 VOCABULARY = 60
 FAMILIES = ("gpt2", "bart", "t5")
@@ -141,35 +142,19 @@ def torch_model(family: str) -> TorchModel:
     return TorchModel(model.eval(), start)
 
 
+def torch_log_softmax(logits: np.ndarray) -> np.ndarray:
+    """As `generate` computes it, to the bit."""
+    return torch.log_softmax(torch.from_numpy(logits), -1).numpy()
+
+
 def drive(search: Search, model: TorchModel, prompt: tuple[int, ...]) -> tuple[list[Token], tuple[Completion, ...]]:
     """Run `search` to its end on the logits of `model`, as an engine would: what it emitted, and its completions."""
-    rows = [list(search.prompt) for _ in range(search.rows)]
-    emitted: list[Token] = []
-    while True:
-        step = one_step(search, model.logits(prompt, rows))
-        emitted += step.emitted
-        if step.completions:
-            return emitted, step.completions
-        rows = [[*rows[parent], token] for parent, token in zip(step.parents, search.feed(), strict=True)]
+    return engine_oracle.drive(search, lambda rows: model.logits(prompt, rows), torch_log_softmax)
 
 
 def one_step(search: Search, logits: np.ndarray, extra: int = 0) -> Any:
     """Offer `logits` [rows, vocabulary] to `search`, with `extra` candidates more than it asks for."""
-    wanted = search.candidates
-    if wanted == 0:
-        values, ids = None, logits.argmax(axis=1)[:, None]
-        ids = ids if search.forced is None else np.full_like(ids, search.forced)
-    else:
-        scores = torch.log_softmax(torch.from_numpy(logits), -1).numpy() if search.uses_log_probs else logits.copy()
-        search.edit(scores)
-        values, ids = (scores, None) if wanted == WHOLE_ROW else best(scores, wanted + extra)
-    return search.choose(values, ids, log_probs_at(logits, ids) if search.wants_log_probs else None)
-
-
-def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` best of each row, best first, lowest id first where equal."""
-    ids = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    return np.take_along_axis(scores, ids, axis=1), ids
+    return engine_oracle.one_step(search, logits, extra, torch_log_softmax)
 
 
 def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any) -> Settings:
