@@ -23,17 +23,6 @@ def written(folder: Path, name: str, precision: str = "fp32", levels: int = 127,
     return folder / "engine"
 
 
-def test_engine_json_of_an_encoder_decoder(tmp_path: Path) -> None:
-    facts = json.loads((written(tmp_path, "bart", "fp16") / "engine.json").read_text())
-    beams = [1, 2, 3, 4, 5, 6, 8]
-    assert facts["kind"] == "encoder-decoder" and facts["kv_type"] == "float16" and not facts["needs_vnni"]
-    assert (facts["heads"], facts["head_dim"], facts["layers"]) == (3, 16, 2)
-    assert facts["max_source"] == facts["max_length"] == 80
-    assert facts["beams"] == beams
-    assert facts["files"]["decoder"] == {str(b): f"decoder.{b}.onnx" for b in beams}
-    assert all((tmp_path / "engine" / name).is_file() for name in facts["files"]["decoder"].values())
-
-
 def test_only_full_int8_weights_need_vnni(tmp_path: Path) -> None:
     needs = {
         levels: json.loads((written(tmp_path / str(levels), "t5", "int8", levels) / "engine.json").read_text())

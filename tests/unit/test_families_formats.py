@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS, Formats
 from tests.unit import graph_rows, tiny_generators
-from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
+from tests.unit.processors import LEVELS, int8_error
 
 Export = Callable[..., Path]
 LENGTHS = (9, 33, 1, 4, 20)
@@ -64,15 +64,6 @@ def test_a_format_is_as_near_to_float32_as_it_should_be(export: Export, name: st
     got = logits(export(name, FORMATS[precision]), everyone)
     assert np.isfinite(got).all()
     assert np.sqrt(((got - want) ** 2).mean()) <= ERRORS[precision] * want.std()
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-@pytest.mark.parametrize("name", ["gpt2", "bart", "t5-gated"])
-def test_a_row_alone_has_the_bits_of_the_row_in_a_batch(export: Export, name: str, precision: str) -> None:
-    folder = export(name, FORMATS[precision])
-    together = logits(folder, list(range(len(LENGTHS))))
-    for index in range(len(LENGTHS)):
-        assert np.array_equal(logits(folder, [index] * FEWEST_ROWS)[0], together[index])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart", "t5"])

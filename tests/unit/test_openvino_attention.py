@@ -97,13 +97,6 @@ def test_ragged_prompts_attend_to_their_own_past_alone(tmp_path: Path, kind: str
         assert close(each, causal(qkv, 0.25), ERRORS[kind])
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.25, 3.0])
-def test_scores_are_scaled_as_the_block_says(tmp_path: Path, scale: float) -> None:
-    (qkv,) = histories(40)
-    (got,) = SelfPages(tmp_path, scale=scale).take([(3, qkv)])
-    assert close(got, causal(qkv, scale), 2e-6)
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ERRORS)
 def test_prompts_chunks_and_steps_of_one_run_are_each_as_alone(tmp_path: Path, kind: str, threads: int) -> None:
@@ -128,18 +121,6 @@ def test_prompts_chunks_and_steps_of_one_run_are_each_as_alone(tmp_path: Path, k
         own = [alone.take([(row, part)])[0] for part in parts(row) if len(part)]
         assert close(np.concatenate(each), causal(asked[row], 0.25), ERRORS[kind])
         assert close(np.concatenate(own), np.concatenate(each), 0 if threads == 1 else 1e-6), row
-
-
-@pytest.mark.parametrize("kind", ERRORS)
-def test_blocks_that_others_have_filled_before_are_as_good_as_new(tmp_path: Path, kind: str) -> None:
-    first, second = histories(97, 41)
-    fresh, used = SelfPages(tmp_path, kind), SelfPages(tmp_path, kind)
-    used.take([(0, first * 1e3)])
-    used.lengths[0] = 0
-    parts = [second[:17], second[17:18], second[18:]]
-    for part in parts:
-        (want,), (got,) = fresh.take([(0, part)]), used.take([(0, part)])
-        assert np.array_equal(got, want)
 
 
 class Sources:
@@ -183,19 +164,6 @@ def test_any_number_of_beams_attends_to_ragged_sources(tmp_path: Path, kind: str
         want = attended(query[row : row + 1], *np.split(sources[row // beams], 2, axis=1), 0.25)
         assert close(got[row : row + 1], want, ERRORS[kind])
     assert np.array_equal(opened.attend(query), got), "a step changes nothing of a source"
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("kind", ["f32", "f16"])
-def test_a_source_beside_others_is_as_alone(tmp_path: Path, kind: str, beams: int, threads: int) -> None:
-    sources = encoded(40, 7, 97, 64)
-    query = normal(len(sources) * beams, WIDTH, seed=1)
-    together = Sources(tmp_path, kind, sources, threads).attend(query)
-    for at, source in enumerate(sources):
-        own = slice(at * beams, (at + 1) * beams)
-        alone = Sources(tmp_path, kind, [source], threads).attend(query[own])
-        assert close(alone, together[own], 0 if threads == 1 else 1e-6)
 
 
 class Rows:
