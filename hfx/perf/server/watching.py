@@ -37,6 +37,7 @@ class ServerWatch:
         self._target = target
         self._statistics = Statistics(target.grpc_url)
         self._usage: list[Usage] = []
+        self._looking = threading.Lock()  # of a short load, the end comes while the thread of `begin` looks
         self._since, self._until = 0.0, math.inf  # what is used between these moments counts
         self._members: tuple[str, ...] = ()
         self._before: Snapshot | None = None
@@ -61,15 +62,17 @@ class ServerWatch:
 
     def begin_usage(self) -> None:
         """Nothing was sent yet, but what led up to it cost time: only what is used counts from now."""
-        self._gpus.clear()
-        self._since, self._until = time.monotonic(), math.inf
-        self._look_at_processes()
+        with self._looking:
+            self._gpus.clear()
+            self._since, self._until = time.monotonic(), math.inf
+            self._look_at_processes()
 
     def end_usage(self) -> None:
         """All is answered: what is used from now counts no more."""
-        if self._until == math.inf:
-            self._look_at_processes()
-            self._until = time.monotonic()
+        with self._looking:
+            if self._until == math.inf:
+                self._look_at_processes()
+                self._until = time.monotonic()
 
     def begin(self) -> None:
         """What counts begins now: the warm-up is over."""
