@@ -58,7 +58,7 @@ def test_a_folder_in_the_place_of_the_config_is_corrupt(folder: Path) -> None:
         ({"transformers_weights": "../other.safetensors"}, CheckpointUnsafe),
         ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, CheckpointUnsupported),
     ],
-    ids=str,
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else value.__name__,
 )
 def test_a_config_without_a_type_or_with_code_kernels_or_quantized_weights_is_refused(
     folder: Path, fields: dict[str, Any], kind: type[SourceError]
