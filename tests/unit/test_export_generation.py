@@ -139,7 +139,7 @@ def contents(repository: Path) -> dict[str, bytes]:
     return {str(path.relative_to(repository)): path.read_bytes() for path in files}
 
 
-def test_quantization_that_changes_tokens_is_not_export_checkpoint(
+def test_quantization_that_changes_tokens_is_not_published(
     tmp_path: Path, checkpoints: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["export", str(checkpoints("gpt2")), "--precision", "int4", "--device", "cpu", "--max-drop", "0",
@@ -160,14 +160,14 @@ def damage(plan: Any, made: Any) -> Any:
     return made
 
 
-def test_a_wrong_graph_is_not_export_checkpoint(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
+def test_a_wrong_graph_is_not_published(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
     steps = [STEPS[0], STEPS[1], replace(STEPS[1], run=damage), *STEPS[2:]]
     with pytest.raises(VerificationFailed, match="largest difference"):
         export_checkpoint(checkpoints("t5"), tmp_path, steps, name="m")
     assert contents(tmp_path) == {}
 
 
-def test_other_tokens_than_the_checkpoint_s_are_not_export_checkpoint(
+def test_other_tokens_than_the_checkpoint_s_are_not_published(
     tmp_path: Path, checkpoints: Callable[[str], Path]
 ) -> None:
     def edit(plan: Any, made: Any) -> Any:
