@@ -14,6 +14,8 @@ import pytest
 from hfx.client import AsyncClient, Client
 from hfx.errors import ServerError, ServerUnreachable
 
+pytestmark = pytest.mark.slow
+
 # What a listener does with a connection: bytes to send at once, then whether it hangs up.
 BEHAVIOURS = {
     "hangs up": (b"", True),

@@ -14,6 +14,8 @@ from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from tests.attacks.damage import edit_json, load, plan, refused
 
+pytestmark = pytest.mark.slow
+
 
 def read(folder: Path) -> Any:
     return load_tokenizer(open_checkpoint(str(folder)))

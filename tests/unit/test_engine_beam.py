@@ -20,6 +20,8 @@ from tests.unit.torch_decoding import (
     torch_model,
 )
 
+pytestmark = pytest.mark.slow
+
 CASES = 80
 ERASED = -1e6
 

@@ -24,6 +24,8 @@ from hfx.python_backends.engine.spec import RUNTIMES
 from . import tiny_generators
 from .engine_rig import open_engine
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 160
 LIMITS = Limits(chunk=40, prefill=96, encode=128)
 FAMILIES = {

@@ -15,6 +15,8 @@ from hfx.exporter.quantize.generator import FORMATS
 from hfx.python_backends.engine.spec import RUNTIMES
 from tests.unit import graph_rows, tiny_generators
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = (5, 31, 1, 12)  # of prompts and sources, in one ragged batch
 STEPS = 12
 # Of the largest logit: both sides add up a few dozen float32 products in other orders.

@@ -17,6 +17,8 @@ from tests.unit import graph_rows, tiny_generators
 from tests.unit.processors import LEVELS
 from tests.unit.shared_data import DATA, needs_data
 
+pytestmark = pytest.mark.slow
+
 WORDS = 300
 STEPS = 24
 # Shares of equal tokens. The T5 is under-trained and knows one word in five: its best two tokens are often close.

@@ -18,6 +18,8 @@ from tests.unit.generation_models import configuration
 from tests.unit.generation_tokenizers import LINES, byte_level, random_text, unigram
 from tests.unit.shared_data import DATA, needs_data
 
+pytestmark = pytest.mark.slow
+
 BILLSUM = DATA / "billsum" / "billsum-0.csv"
 
 

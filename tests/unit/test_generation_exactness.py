@@ -23,6 +23,8 @@ from hfx.python_backends.generation.results import joined
 from tests.unit.generation_models import facts
 from tests.unit.generation_tokenizers import LINES, byte_level, unigram
 
+pytestmark = pytest.mark.slow
+
 POSITIONS = 128
 TOKENS = 24
 

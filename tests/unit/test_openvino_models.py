@@ -28,6 +28,8 @@ from hfx.python_backends.engine.openvino_model import import_openvino
 from tests.unit import graph_rows, tiny_generators
 from tests.unit.processors import LEVELS, int8_error
 
+pytestmark = pytest.mark.slow
+
 Written = Callable[[str, Formats, Activations], Path]
 STEPS = 6
 LENGTHS = (9, 33, 1, 4, 20, 40, 2, 31)

@@ -26,6 +26,8 @@ from tests.published import export_checkpoint
 from tests.unit import tiny_generators
 from tests.unit.generation_tokenizers import random_text
 
+pytestmark = pytest.mark.slow
+
 PIECES = 500
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 FAIRSEQ = {"unk_id": 0, "bos_id": 1, "eos_id": 2}
