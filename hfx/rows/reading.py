@@ -72,6 +72,8 @@ def read_rows(path: Path, after: Place | None = None) -> Rows:
     read = READERS.get(path.suffix.lower())
     if read is None:
         raise RowError(path, "its format can't be read.", f"Give a file that ends in {FORMATS}.")
+    if path.exists() and not path.is_file():  # a pipe would block, and a file is opened more than once
+        raise RowError(path, "it can't be read: not a regular file.", "Write the rows to a file first.")
     try:
         with path.open("rb") as file:
             if not file.read(1):

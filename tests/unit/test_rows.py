@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pyarrow
@@ -103,7 +104,8 @@ def test_a_cell_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
-    for path in (tmp_path / "none.csv", tmp_path / "folder.csv"):
+    os.mkfifo(tmp_path / "pipe.csv")
+    for path in (tmp_path / "none.csv", tmp_path / "folder.csv", tmp_path / "pipe.csv"):
         with pytest.raises(RowError, match="can't be read"):
             read_rows(path)
 

@@ -74,7 +74,7 @@ class Driver:
         log.cores = used / wall if wall > 0 else 0.0
         log.stable = self._windows.stable if self._windows else None
         log.since = self._windows.begin if self._windows and log.stable else self._since
-        self._tell()
+        self._report_progress()
         return log
 
     def stop(self) -> None:
@@ -188,12 +188,12 @@ class Driver:
         self._recent.clear()
         if self._windows:
             self._windows.start(due)
-        self._tell()
+        self._report_progress()
 
     def _drain(self) -> None:
         if self._phase == "counted":
             self._phase = "draining"
-            self._tell()
+            self._report_progress()
 
     async def _measure_lag(self) -> None:
         while True:
@@ -204,7 +204,7 @@ class Driver:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            self._tell()
+            self._report_progress()
             self._check(time.perf_counter())
 
     def _check(self, now: float) -> None:
@@ -218,7 +218,7 @@ class Driver:
                 self._over = True
                 self._drain()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         now, recent = time.perf_counter(), self._recent
         while recent and recent[0][0] < now - SHOWN_SECONDS:
             recent.popleft()
