@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,36 +17,10 @@ if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
 
-class Device(StrEnum):
-    """Which files and configurations are made."""
-
-    CPU = "cpu"
-    GPU = "gpu"
-    BOTH = "both"
-
-
-class CpuRuntime(StrEnum):
-    """What computes on the CPU; auto takes the one that is faster here."""
-
-    AUTO = "auto"
-    OPENVINO = "openvino"
-    ONNXRUNTIME = "onnxruntime"
-
-
-class Exporter(StrEnum):
-    """What makes an encoder's graph; a generator's is always hfx's own."""
-
-    OWN = "own"
-    OPTIMUM = "optimum"
-
-
-class Precision(StrEnum):
-    """The precision of the files."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    INT8 = "int8"
-    INT4 = "int4"
+Device = Literal["cpu", "gpu", "both"]
+CpuRuntime = Literal["auto", "openvino", "onnxruntime"]
+Exporter = Literal["own", "optimum"]
+Precision = Literal["fp32", "fp16", "int8", "int4"]
 
 
 def command(
@@ -60,13 +33,13 @@ def command(
     precision: Annotated[
         Precision | None, typer.Option(help="One precision; fp32 on CPU and fp16 on GPU without it.")
     ] = None,
-    device: Annotated[Device, typer.Option(help="What to build for.")] = Device.BOTH,
+    device: Annotated[Device, typer.Option(help="What to build for.")] = "both",
     cpu_runtime: Annotated[
         CpuRuntime, typer.Option(help="Runtime on the CPU; auto times both and takes the faster one.")
-    ] = CpuRuntime.AUTO,
+    ] = "auto",
     exporter: Annotated[
         Exporter, typer.Option(help="Encoders: what makes the graph; optimum needs the extra [optimum].")
-    ] = Exporter.OWN,
+    ] = "own",
     repository: Annotated[Path, typer.Option(help="Where models are published.")] = Path("model_repository"),
     triton: Annotated[str, typer.Option(help="Tag of the Triton release to build for.")] = "24.10",
     max_batch_size: Annotated[
@@ -94,7 +67,7 @@ def command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
 ) -> None:
     """Export a Hugging Face checkpoint, verify it, and publish it for Triton."""
-    if quantize and precision not in (None, Precision.INT8):
+    if quantize and precision not in (None, "int8"):
         raise UsageError("--quantize and --precision exclude each other.", "Leave one of them out.")
     from hfx.exporter.generation.plan import GeneratorPlan
     from hfx.exporter.options import ExportOptions
@@ -105,10 +78,10 @@ def command(
     options = ExportOptions(
         name=name,
         task=task,
-        precision="int8" if quantize else (precision.value if precision else None),
-        device=device.value,
-        cpu_runtime=cpu_runtime.value,
-        exporter=exporter.value,
+        precision="int8" if quantize else precision,
+        device=device,
+        cpu_runtime=cpu_runtime,
+        exporter=exporter,
         repository=repository,
         triton=triton,
         max_batch_size=max_batch_size,

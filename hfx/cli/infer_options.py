@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from typer import Option
 
@@ -24,27 +23,8 @@ if TYPE_CHECKING:
     from hfx.metadata import ModelMetadata
 
 
-class EarlyStopping(StrEnum):
-    """When a beam search is over."""
-
-    TRUE = "true"
-    FALSE = "false"
-    NEVER = "never"
-
-
-class Long(StrEnum):
-    """What becomes of a text that is longer than the model reads."""
-
-    ERROR = "error"
-    TRUNCATE = "truncate"
-    CHUNK = "chunk"
-
-
-class Merge(StrEnum):
-    """How the answers to a text's chunks become one."""
-
-    CONCAT = "concat"
-    RECURSIVE = "recursive"
+EarlyStopping = Literal["true", "false", "never"]
+Long = Literal["error", "truncate", "chunk"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +49,9 @@ class GenerationOptions:
     min_tokens: Annotated[int | None, Option(help="Generation: new tokens at least.")] = None
     num_beams: Annotated[int | None, Option(help="Beams to search with; 1 is greedy.")] = None
     length_penalty: Annotated[float | None, Option(help="Beams: the higher, the longer texts.")] = None
-    early_stopping: Annotated[EarlyStopping | None, Option(help="Beams: end with enough texts.")] = None
+    early_stopping: Annotated[
+        Literal["true", "false", "never"] | None, Option(help="Beams: end with enough texts.")
+    ] = None
     num_return_sequences: Annotated[int | None, Option(help="Texts for each TEXT; only with --local.")] = None
     do_sample: Annotated[bool | None, Option("--sample/--greedy", help="Draw tokens, or take the likeliest.")] = None
     temperature: Annotated[float | None, Option(help="Sampling: below 1 is safer, above 1 wilder.")] = None
@@ -81,8 +63,10 @@ class GenerationOptions:
     ] = None
     repetition_penalty: Annotated[float | None, Option(help="Above 1: against tokens seen before.")] = None
     no_repeat_ngram_size: Annotated[int | None, Option(help="No sequence of so many tokens twice.")] = None
-    long: Annotated[Long | None, Option(help="A text that is too long for the model.")] = None
-    merge: Annotated[Merge | None, Option(help="Chunks: how their answers become one.")] = None
+    long: Annotated[
+        Literal["error", "truncate", "chunk"] | None, Option(help="A text that is too long for the model.")
+    ] = None
+    merge: Annotated[Literal["concat", "recursive"] | None, Option(help="Chunks: how their answers become one.")] = None
     overlap: Annotated[int | None, Option(help="Chunks: sentences that two share.")] = None
     source_lang: Annotated[str | None, Option(help="Translation: the code of the text's language.")] = None
     target_lang: Annotated[str | None, Option(help="Translation: the code of the answer's language.")] = None

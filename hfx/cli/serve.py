@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,18 +15,7 @@ if TYPE_CHECKING:
     from hfx.triton import DockerServer, Server
 
 
-class Way(StrEnum):
-    """How Triton runs."""
-
-    EMBEDDED = "embedded"
-    DOCKER = "docker"
-
-
-class Device(StrEnum):
-    """Which configuration of the models is loaded."""
-
-    CPU = "cpu"
-    GPU = "gpu"
+Device = Literal["cpu", "gpu"]
 
 
 def command(
@@ -35,10 +23,11 @@ def command(
     repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
         "model_repository"
     ),
-    way: Annotated[
-        Way, typer.Option("--with", help="The server of the nvidia-pytriton wheel, or a container.")
-    ] = Way.EMBEDDED,
-    device: Annotated[Device, typer.Option(help="What the models run on.")] = Device.CPU,
+    method: Annotated[
+        Literal["embedded", "docker"],
+        typer.Option("--with", help="The server of the nvidia-pytriton wheel, or a container."),
+    ] = "embedded",
+    device: Annotated[Device, typer.Option(help="What the models run on.")] = "cpu",
     host: Annotated[str, typer.Option(help="Address to listen at; 127.0.0.1 is this machine only.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option(help="Port of the HTTP API; 0 takes a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Port of the gRPC API; 0 takes a free one.")] = 8001,
@@ -58,19 +47,19 @@ def command(
     from hfx.triton.models import check_published, check_release
 
     report = reporter(context)
-    if way is Way.EMBEDDED and (triton or image or dry_run):
+    if method == "embedded" and (triton or image or dry_run):
         raise UsageError(
             "--triton, --image and --dry-run are about containers.", "Add --with docker, or leave them out."
         )
     names = [name for name in models.split(",") if name]
     check_published(repository, names, report.note)
     tag = triton or MINIMUM_SECURE
-    if way is Way.DOCKER and not image:
+    if method == "docker" and not image:
         check_release(repository, names, tag)
         if warning := security_warning(tag):
             report.warn(warning)
     settings: dict[str, Any] = {
-        "device": device.value,
+        "device": device,
         "host": host,
         "http_port": http_port,
         "grpc_port": grpc_port,
@@ -79,7 +68,7 @@ def command(
         "timeout": timeout,
         "exit_timeout": drain,
     }
-    if way is Way.EMBEDDED:
+    if method == "embedded":
         _serve(EmbeddedServer(repository, **settings), report)
         return
     server = DockerServer(repository, **settings, triton=tag, image=image)

@@ -53,7 +53,7 @@ class CompareOptions:
     """Where the model is, how it is measured, and what becomes of it."""
 
     repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository")
-    device: Annotated[Device, typer.Option(help="Of --precisions and --variants.")] = Device.CPU
+    device: Annotated[Device, typer.Option(help="Of --precisions and --variants.")] = "cpu"
     checkpoint: Annotated[str, typer.Option(help="Of --precisions: folder or hub id; the manifest's without it.")] = ""
     max_drop: Annotated[float | None, typer.Option(help="Of --precisions: as of `hfx export`.", min=0, max=1)] = None
     rounds: Annotated[int, typer.Option(help="Turns of each candidate.", min=1, max=100)] = 3
@@ -131,7 +131,7 @@ def _spec(name: str, kinds: KindOptions, options: CompareOptions) -> CompareSpec
         )
     kind, value = next(iter(chosen.items()))
     values = (value,) if isinstance(value, str) else tuple(value)
-    device = options.device.value
+    device = options.device
     return CompareSpec(name, kind, values, options.repository, device, options.checkpoint, options.max_drop)
 
 
