@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import threading
@@ -131,10 +130,7 @@ def map_all(function: Callable[[Item], Result], items: Iterable[Item], at_once: 
 
 def at_index(index: int, error: HfxError) -> HfxError:
     """`error` with the index of its item in the message."""
-    located = copy.copy(error)
-    located.message = f"At index {index}: {error.message}"
-    located.__cause__ = error
-    return located
+    return error.with_message(f"At index {index}: {error.message}")
 
 
 @contextmanager

@@ -29,6 +29,8 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class HfxError(Exception):
     """What happened (`message`), and what to do next (`fix`, may be empty)."""
@@ -42,6 +44,13 @@ class HfxError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.fix}" if self.fix else self.message
+
+    def with_message(self, message: str) -> Self:
+        """The same error with another `message`; this one is its cause."""
+        error = type(self).__new__(type(self), message)
+        vars(error).update(vars(self), message=message)
+        error.__cause__ = self
+        return error
 
 
 class UsageError(HfxError):

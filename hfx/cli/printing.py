@@ -5,28 +5,16 @@ Each function here takes outcomes entry by entry, and raises the failure of an e
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from hfx import names
 from hfx.cli.output import Reporter, error_body
 from hfx.cli.reading import ID, Entry
 from hfx.errors import HfxError
-from hfx.names import (
-    ANSWER,
-    EMBEDDING,
-    END,
-    ENTITIES,
-    GENERATION_TASKS,
-    LABEL,
-    SCORE,
-    START,
-    TEXT_OUTPUT,
-    TRUNCATED_TOKENS,
-    Task,
-)
+from hfx.names import GENERATION_TASKS, Task
 
 if TYPE_CHECKING:
     from hfx.answering import Part
@@ -35,7 +23,6 @@ SHOWN_NUMBERS = 4  # of a vector
 
 Result = Mapping[str, Any]
 Outcomes = Iterable[tuple[Entry, Result | HfxError]]
-Error = TypeVar("Error", bound=HfxError)
 
 
 def lines(task: Task, outcomes: Outcomes, report: Reporter) -> None:
@@ -43,7 +30,7 @@ def lines(task: Task, outcomes: Outcomes, report: Reporter) -> None:
     for entry, outcome in outcomes:
         result = _succeeded(entry, outcome)
         report.lines(answer_lines(task, result))
-        _warn_of_truncation(entry, result.get(TRUNCATED_TOKENS), report)
+        _warn_of_truncation(entry, result.get(names.TRUNCATED_TOKENS), report)
 
 
 def one_object(name: str, outcomes: Outcomes, report: Reporter) -> None:
@@ -52,7 +39,7 @@ def one_object(name: str, outcomes: Outcomes, report: Reporter) -> None:
     results = []
     for entry, outcome in outcomes:
         results.append(_succeeded(entry, outcome))
-        _warn_of_truncation(entry, results[-1].get(TRUNCATED_TOKENS), report)
+        _warn_of_truncation(entry, results[-1].get(names.TRUNCATED_TOKENS), report)
     latency = (time.perf_counter() - began) * 1000
     report.result({"model": name, "results": results, "latency_ms": round(latency, 3)}, "")
 
@@ -71,7 +58,7 @@ def rows(outcomes: Outcomes, report: Reporter) -> None:
         else:
             report.row({**own, **outcome})
     if first is not None:
-        raise _retold(first, f"{failed} of {total} lines failed. {first.message}")
+        raise first.with_message(f"{failed} of {total} lines failed. {first.message}")
 
 
 def pieces(entries: Iterable[Entry], stream: Callable[[Entry], Generator[Part, None, None]], report: Reporter) -> None:
@@ -90,17 +77,9 @@ def pieces(entries: Iterable[Entry], stream: Callable[[Entry], Generator[Part, N
         _warn_of_truncation(entry, truncated, report)
 
 
-def located(error: Error, place: str) -> Error:
+def located(error: HfxError, place: str) -> HfxError:
     """ERROR with where it happened in front."""
-    return _retold(error, f"{place}: {error.message}") if place else error
-
-
-def _retold(error: Error, message: str) -> Error:
-    again = copy.copy(error)
-    again.message = message
-    again.args = (message,)
-    again.__cause__ = error
-    return again
+    return error.with_message(f"{place}: {error.message}") if place else error
 
 
 def _succeeded(entry: Entry, outcome: Result | HfxError) -> Result:
@@ -118,14 +97,17 @@ def _warn_of_truncation(entry: Entry, dropped: int | None, report: Reporter) -> 
 def answer_lines(task: Task, result: Mapping[str, Any]) -> list[str]:
     """RESULT as lines for people; a text without a finding gives one line that says so."""
     if task in GENERATION_TASKS:
-        return result[TEXT_OUTPUT] if isinstance(result[TEXT_OUTPUT], list) else [result[TEXT_OUTPUT]]
+        return result[names.TEXT_OUTPUT] if isinstance(result[names.TEXT_OUTPUT], list) else [result[names.TEXT_OUTPUT]]
     if task is Task.TOKEN_CLASSIFICATION:
-        return [_entity_line(entity) for entity in result[ENTITIES]] or ["(no entities)"]
+        return [_entity_line(entity) for entity in result[names.ENTITIES]] or ["(no entities)"]
     if task is Task.QUESTION_ANSWERING:
-        return [f"{result[ANSWER] or '(no answer)'}\t{_score(result[SCORE])}\t{result[START]}-{result[END]}"]
+        return [
+            f"{result[names.ANSWER] or '(no answer)'}\t{_score(result[names.SCORE])}\t"
+            f"{result[names.START]}-{result[names.END]}"
+        ]
     if task is Task.FEATURE_EXTRACTION:
-        return [_vector_line(result[EMBEDDING])]
-    pairs = zip(result[LABEL], result[SCORE], strict=True)
+        return [_vector_line(result[names.EMBEDDING])]
+    pairs = zip(result[names.LABEL], result[names.SCORE], strict=True)
     return ["\t".join(f"{label} {_score(score)}" for label, score in pairs)]
 
 

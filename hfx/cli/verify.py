@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ import typer
 from hfx.cli.infer_options import checked
 from hfx.cli.output import reporter
 from hfx.cli.serve import Device
-from hfx.errors import HfxError, UsageError
+from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def command(
         float | None, typer.Option(help="Share of answers, and of the metric, that may be lost against the checkpoint.")
     ] = None,
     url: Annotated[str, typer.Option(help="Address of a server, as of `hfx infer`; in this process without it.")] = "",
-    device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = Device.CPU,
+    device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = "cpu",
     repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository"),
 ) -> None:
     """Verify a published model again: against its checkpoint's answers, and on labelled data."""
@@ -49,29 +49,29 @@ def command(
     published = open_published(repository, name)
     task = published.task.task
     options = DataOptions(data, tuple(input_column or ()), target_column, metric, minimum, max_drop) if data else None
-    figures: dict[str, Any] = {"name": name, "task": str(task), "device": device.value, "url": url or None}
-    with report.progress("Verifying"), _model(repository, name, task, device.value, url) as ask:
-        figures["parity"] = against_checkpoint(published, ask, device.value, max_drop)
+    figures: dict[str, Any] = {"name": name, "task": str(task), "device": device, "url": url or None}
+    with report.progress("Verifying"), _model(repository, name, task, device, url) as ask:
+        figures["parity"] = against_checkpoint(published, ask, device, max_drop)
         if options is not None:
             figures["data"] = on_data(published, ask, options)
     report.result(figures, _lines(figures))
 
 
 @contextmanager
-def _model(repository: Path, name: str, task: Task, device: str, url: str) -> Iterator[Ask]:
+def _model(repository: Path, name: str, task: Task, device: Device, url: str) -> Iterator[Ask]:
     """How the model is asked: through the server at `url`, or in this process."""
     if not url and task in GENERATION_TASKS:
         from hfx.local.generator import LocalGenerator
 
-        with LocalGenerator.open(repository, name, device) as generator:  # type: ignore[arg-type]
+        with LocalGenerator.open(repository, name, device) as generator:
             yield generator.infer_all
         return
     if not url:
         from hfx.local.encoder import LocalModel
 
-        model = LocalModel.open(repository, name, device)  # type: ignore[arg-type]
-        yield model.infer_all
+        yield LocalModel.open(repository, name, device).infer_all
         return
+    from hfx.answering import map_all
     from hfx.cli.connection import Connection, connect
     from hfx.local import plain_answer, scalar_outputs
 
@@ -79,15 +79,10 @@ def _model(repository: Path, name: str, task: Task, device: str, url: str) -> It
     with connect(Connection(url=url)) as client:
         metadata = client.metadata(name)
 
-        def ask(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-            answers = []
-            for index, outcome in enumerate(client.infer_each(name, (checked(each, metadata) for each in requests))):
-                if isinstance(outcome, HfxError):
-                    raise type(outcome)(f"Request {index}: {outcome.message}", outcome.fix)
-                answers.append(plain_answer(outcome, scalars))
-            return answers
+        def answer(request: dict[str, Any]) -> dict[str, Any]:
+            return plain_answer(client.infer(name, checked(request, metadata)), scalars)
 
-        yield ask
+        yield lambda requests: map_all(answer, requests, client.max_in_flight)
 
 
 def _agreement(parity: dict[str, Any]) -> str:
