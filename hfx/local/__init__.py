@@ -59,6 +59,12 @@ def scalars_of(config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(o["name"] for o in config["output"] if [int(d) for d in o["dims"]] == [1])
 
 
+def device_config(folder: Path, device: Device) -> dict[str, Any]:
+    """The configuration of a model folder as `--model-config-name=DEVICE` would choose it. Raises ModelMissing."""
+    chosen = folder / "configs" / f"{device}.pbtxt"
+    return read_config(chosen if chosen.is_file() else folder / "config.pbtxt")
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """A config.pbtxt as plain values, under protobuf's names. Raises ModelMissing where there is none."""
     if not path.is_file():

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import RequestRefused
-from hfx.local import Answer, Device, Kind, Request, Tensors, as_tensors, plain_answer, read_config, scalars_of
+from hfx.local import (
+    Answer,
+    Device,
+    Kind,
+    Request,
+    Tensors,
+    as_tensors,
+    device_config,
+    plain_answer,
+    read_config,
+    scalars_of,
+)
 
 
 class LocalModel:
@@ -46,9 +57,7 @@ class LocalModel:
         """Open NAME as `--model-config-name=DEVICE` would serve it; `kind` runs the files of one device on another."""
         names.check_name(name)
         config = read_config(repository / name / "config.pbtxt")
-        folder = repository / (name + names.NET_SUFFIX)
-        chosen = folder / "configs" / f"{device}.pbtxt"
-        net = read_config(chosen if chosen.is_file() else folder / "config.pbtxt")
+        net = device_config(repository / (name + names.NET_SUFFIX), device)
         return cls(repository, name, config, net, kind or ("GPU" if device == "gpu" else "CPU"))
 
     def encode(self, requests: Sequence[Request]) -> list[Tensors]:
@@ -93,8 +102,7 @@ class LocalModel:
 
     def infer(self, request: Request) -> Answer:
         """Answer one request, for example `{"text_input": "..."}`."""
-        encoded = self.encode([request])
-        return self.answer(request, encoded[0], self.run(encoded)[0])
+        return self.infer_all([request])[0]
 
     def infer_all(self, requests: Sequence[Request]) -> list[Answer]:
         """Answer many requests, in order; the net runs them in batches."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hfx import names
@@ -18,7 +17,7 @@ from hfx.errors import (
     ServerError,
     UsageError,
 )
-from hfx.local import Answer, Device, Kind, Request, read_config
+from hfx.local import Answer, Device, Kind, Request, device_config
 from hfx.python_backends.engine import errors as engine
 from hfx.python_backends.engine.errors import EngineError
 
@@ -71,10 +70,18 @@ class LocalGenerator:
         """
         names.check_name(name)
         folder = repository / (name + names.STREAM_SUFFIX)
-        texts = _parameters(folder, device)
-        numbers, runtime = _numbers(folder, texts), cpu_runtime or texts.get(CPU_RUNTIME)
+        parameters = device_config(folder, device).get("parameters", {})
+        texts = {key: entry.get("string_value", "") for key, entry in parameters.items()}
+        options: dict[str, Any] = {
+            **_numbers(folder, texts),
+            "device": device,
+            "provider": PROVIDERS[kind or OWN[device]],
+            "runtime": cpu_runtime or texts.get(CPU_RUNTIME),
+        }
+        from hfx.python_backends.generation.generator import TextGenerator
+
         with _translated_errors():
-            return cls(name, _open(folder / "1", device, kind or OWN[device], runtime, numbers))
+            return cls(name, TextGenerator.open(folder / "1", **options))
 
     @property
     def runtime(self) -> str:
@@ -113,15 +120,8 @@ class LocalGenerator:
     def __enter__(self) -> LocalGenerator:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _parameters(folder: Path, device: Device) -> dict[str, str]:
-    """The parameters of the device's configuration."""
-    chosen = folder / "configs" / f"{device}.pbtxt"
-    config = read_config(chosen if chosen.is_file() else folder / "config.pbtxt")
-    return {key: entry.get("string_value", "") for key, entry in config.get("parameters", {}).items()}
 
 
 def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
@@ -133,12 +133,6 @@ def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
             f"The configuration of {folder.name} lacks one of the numbers {', '.join(PARAMETERS.values())}.",
             "Export the model again with --force.",
         ) from error
-
-
-def _open(version: Path, device: Device, kind: Kind, runtime: str | None, numbers: Mapping[str, int]) -> TextGenerator:
-    from hfx.python_backends.generation.generator import TextGenerator
-
-    return TextGenerator.open(version, device=device, provider=PROVIDERS[kind], runtime=runtime, **numbers)
 
 
 def _fields(request: Request) -> tuple[str, dict[str, Any]]:
