@@ -6,7 +6,7 @@ A token never travels in plain text to another machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -57,14 +57,6 @@ class Address:
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
 
 
-@dataclass(frozen=True)
-class Access:
-    """What a connection carries besides requests; `headers` have lower-case names."""
-
-    headers: Mapping[str, str] = field(default_factory=dict)
-    tls: Tls | None = None
-
-
 def parse_address(url: str) -> Address:
     """The parts of `url`; raises UsageError for what is no address."""
     try:
@@ -78,8 +70,10 @@ def parse_address(url: str) -> Address:
     return Address(*known, parts.hostname, port, url)
 
 
-def access_of(address: Address, headers: Mapping[str, str] | None, token: str | None, tls: Tls | None) -> Access:
-    """What the client's arguments come to; raises UsageError for what contradicts the address."""
+def checked_headers(
+    address: Address, headers: Mapping[str, str] | None, token: str | None, tls: Tls | None
+) -> dict[str, str]:
+    """The headers of each request, with lower-case names; raises UsageError for what contradicts the address."""
     if tls is not None and not address.secure:
         raise UsageError(f"{address.url} is not encrypted, so that tls has no use.", "Give grpcs:// or https://.")
     sent = {name.lower(): value for name, value in (headers or {}).items()}
@@ -89,7 +83,7 @@ def access_of(address: Address, headers: Mapping[str, str] | None, token: str | 
     if token is not None:
         _check_token(address, token)
         sent[AUTHORIZATION] = f"Bearer {token}"
-    return Access(sent, tls)
+    return sent
 
 
 def _check_token(address: Address, token: str) -> None:

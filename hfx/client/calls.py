@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from hfx import names
 from hfx.client.results import (
     Answer,
     Classification,
@@ -24,27 +25,6 @@ from hfx.client.results import (
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
 from hfx.metadata import INT32_MAX, Values, check_text
-from hfx.names import (
-    ANSWER,
-    CANDIDATE_LABELS,
-    CONTEXT,
-    EMBEDDING,
-    END,
-    ENTITIES,
-    FINISH_REASON,
-    INPUT_TOKENS,
-    LABEL,
-    MULTI_LABEL,
-    OUTPUT_TOKENS,
-    QUESTION,
-    SCORE,
-    START,
-    STREAM,
-    STREAM_SUFFIX,
-    TEXT_INPUT,
-    TEXT_OUTPUT,
-    TOP_K,
-)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +44,7 @@ Count = int | None
 Flag = bool | None
 Preset = GenerationSettings | None
 
-GENERATED = (TEXT_OUTPUT, FINISH_REASON, INPUT_TOKENS, OUTPUT_TOKENS)
+GENERATED = (names.TEXT_OUTPUT, names.FINISH_REASON, names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -85,39 +65,39 @@ def infer(name: str) -> Callable[[Values], Call[dict[str, Array]]]:
 def classify(name: str, top_k: Count) -> Callable[[str], Call[Classification]]:
     """Text classification."""
     options = _top_k(top_k)
-    return lambda text: Call(name, _text(text) | options, decode_classification, (LABEL, SCORE))
+    return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
 
 
 def label_tokens(name: str) -> Callable[[str], Call[Entities]]:
     """Token classification."""
-    return lambda text: Call(name, _text(text), decode_entities, (ENTITIES,))
+    return lambda text: Call(name, _text(text), decode_entities, (names.ENTITIES,))
 
 
 def answer(name: str) -> Callable[[tuple[str, str]], Call[Answer]]:
     """Question answering, of a question and a context."""
 
     def call(pair: tuple[str, str]) -> Call[Answer]:
-        values = {QUESTION: [check_text(pair[0], "question")], CONTEXT: [check_text(pair[1], "context")]}
-        return Call(name, values, decode_answer, (ANSWER, SCORE, START, END))
+        values = {names.QUESTION: [check_text(pair[0], "question")], names.CONTEXT: [check_text(pair[1], "context")]}
+        return Call(name, values, decode_answer, (names.ANSWER, names.SCORE, names.START, names.END))
 
     return call
 
 
 def embed(name: str) -> Callable[[str], Call[Embedding]]:
     """Feature extraction."""
-    return lambda text: Call(name, _text(text), decode_embedding, (EMBEDDING,))
+    return lambda text: Call(name, _text(text), decode_embedding, (names.EMBEDDING,))
 
 
 def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Callable[[str], Call[Classification]]:
     """Zero-shot classification by candidate `labels`."""
     if isinstance(labels, str):
         raise UsageError(f"The labels are one string, {labels!r}.", f"Give a list: {labels.split(',')!r}.")
-    options = {CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_top_k(top_k)}
-    if not options[CANDIDATE_LABELS]:
+    options = {names.CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_top_k(top_k)}
+    if not options[names.CANDIDATE_LABELS]:
         raise UsageError("There are no candidate labels.", "Give at least one.")
     if multi_label is not None:
-        options[MULTI_LABEL] = [bool(multi_label)]
-    return lambda text: Call(name, _text(text) | options, decode_classification, (LABEL, SCORE))
+        options[names.MULTI_LABEL] = [bool(multi_label)]
+    return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
 
 
 def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[Generation]]:
@@ -128,8 +108,8 @@ def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[Ge
 
 def stream(name: str, text: str, settings: GenerationSettings) -> Call[Piece]:
     """A generated text in pieces: the request is to the engine of `name`."""
-    values: Values = _text(text) | {STREAM: [True]} | setting_values(settings)
-    return Call(check_text(name, "model's name") + STREAM_SUFFIX, values, decode_piece, GENERATED)
+    values: Values = _text(text) | {names.STREAM: [True]} | setting_values(settings)
+    return Call(check_text(name, "model's name") + names.STREAM_SUFFIX, values, decode_piece, GENERATED)
 
 
 def pairs(questions: Texts, contexts: Texts) -> tuple[str, str] | Iterable[tuple[str, str]]:
@@ -156,7 +136,7 @@ def matrix(embeddings: Sequence[Embedding], model: ModelMetadata) -> Vectors:
 
     if embeddings:
         return np.stack([embedding.vector for embedding in embeddings])
-    width = next((max(tensor.shape[-1], 0) for tensor in model.outputs if tensor.name == EMBEDDING), 0)
+    width = next((max(tensor.shape[-1], 0) for tensor in model.outputs if tensor.name == names.EMBEDDING), 0)
     return np.empty((0, width), np.float32)
 
 
@@ -167,7 +147,7 @@ def check_iterable(items: Any) -> None:
 
 
 def _text(text: str) -> dict[str, list[Any]]:
-    return {TEXT_INPUT: [check_text(text, "text")]}
+    return {names.TEXT_INPUT: [check_text(text, "text")]}
 
 
 def _top_k(top_k: Count) -> dict[str, list[Any]]:
@@ -175,4 +155,4 @@ def _top_k(top_k: Count) -> dict[str, list[Any]]:
         return {}
     if isinstance(top_k, bool) or not isinstance(top_k, int) or not 1 <= top_k <= INT32_MAX:
         raise UsageError(f"top_k is {top_k!r}.", "Give a whole number from 1 up, or leave it out for the model's own.")
-    return {TOP_K: [top_k]}
+    return {names.TOP_K: [top_k]}

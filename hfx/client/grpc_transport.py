@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,9 +21,9 @@ from tritonclient.grpc import service_pb2_grpc
 
 from hfx.answering import cancellable
 from hfx.client import errors
-from hfx.client.address import Access, Address, Tls
+from hfx.client.address import Address, Tls
 from hfx.client.tensors import Array, datatype_of, from_bytes, to_bytes
-from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream
+from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport
 from hfx.errors import ServerError
 from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.names import TEXT_OUTPUT
@@ -40,13 +40,19 @@ DIRECT = ("grpc.enable_http_proxy", 0)  # a proxy of the environment can't reach
 WITH_STATUS = ("triton_grpc_error", "true")
 
 
-class BlockingChannel:
+def open_transport(address: Address, headers: Mapping[str, str], tls: Tls | None, *, for_asyncio: bool) -> Transport:
+    """A transport over a channel that blocks, or over one of asyncio."""
+    channel = _AsyncChannel if for_asyncio else _BlockingChannel
+    return _GrpcTransport(channel(address, headers, tls), address.url)
+
+
+class _BlockingChannel:
     """A channel whose waits block the thread."""
 
-    def __init__(self, address: Address, access: Access) -> None:
-        self._channel = _open(grpc, address, access.tls)
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self._channel = _open(grpc, address, tls)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._headers = tuple(access.headers.items())
+        self._headers = tuple(headers.items())
 
     async def unary(self, method: str, message: Any, timeout: float) -> Any:
         """The answer to `message`; the call is cancelled if the wait for it ends early."""
@@ -55,13 +61,11 @@ class BlockingChannel:
             return call.result()
 
     def stream(self, method: str, message: Any, timeout: float) -> _BlockingMessages:
-        """The answers to `message`."""
         headers = (*self._headers, WITH_STATUS)
         call = getattr(self._stub, method)(iter((message,)), timeout=timeout, metadata=headers)
         return _BlockingMessages(call)
 
     async def close(self) -> None:
-        """Close the channel; calls under way end with an error."""
         self._channel.close()
 
 
@@ -96,31 +100,28 @@ def _enqueue(call: Any, queue: SimpleQueue[Any]) -> None:
         queue.put(error)
 
 
-class AsyncChannel:
+class _AsyncChannel:
     """A channel whose waits are asyncio's; of one event loop."""
 
-    def __init__(self, address: Address, access: Access) -> None:
-        self._channel = _open(grpc.aio, address, access.tls)
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self._channel = _open(grpc.aio, address, tls)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._headers = tuple(access.headers.items())
+        self._headers = tuple(headers.items())
         self._url = address.url
 
     async def unary(self, method: str, message: Any, timeout: float) -> Any:
-        """The answer to `message`."""
         call = getattr(self._stub, method)(message, timeout=timeout, metadata=self._headers)
-        return await self._outcome(call, call)
+        return await self.outcome(call, call)
 
     def stream(self, method: str, message: Any, timeout: float) -> _AsyncMessages:
-        """The answers to `message`."""
         headers = (*self._headers, WITH_STATUS)
         call = getattr(self._stub, method)(iter((message,)), timeout=timeout, metadata=headers)
         return _AsyncMessages(self, call)
 
     async def close(self) -> None:
-        """Close the channel; calls under way end with an error."""
         await self._channel.close()
 
-    async def _outcome(self, call: Any, answer: Any) -> Any:
+    async def outcome(self, call: Any, answer: Any) -> Any:
         """What is awaited of `call`. gRPC raises CancelledError too where it was the channel that was closed."""
         try:
             return await answer
@@ -132,14 +133,14 @@ class AsyncChannel:
 
 
 class _AsyncMessages:
-    def __init__(self, channel: AsyncChannel, call: Any) -> None:
+    def __init__(self, channel: _AsyncChannel, call: Any) -> None:
         self._channel = channel
         self._call = call
 
     async def read(self, timeout: float) -> Any:
         try:
             async with asyncio.timeout(timeout):
-                message = await self._channel._outcome(self._call, self._call.read())
+                message = await self._channel.outcome(self._call, self._call.read())
         except TimeoutError:
             self._call.cancel()
             raise
@@ -149,37 +150,30 @@ class _AsyncMessages:
         self._call.cancel()
 
 
-class GrpcTransport:
-    """Requests over a gRPC channel."""
-
-    def __init__(self, channel: BlockingChannel | AsyncChannel, url: str) -> None:
+class _GrpcTransport:
+    def __init__(self, channel: _BlockingChannel | _AsyncChannel, url: str) -> None:
         self.url = url
         self._channel = channel
 
     async def infer(self, request: Request) -> dict[str, Array]:
-        """The output tensors, by name."""
         return decode_response(await self._call("ModelInfer", encode_request(request), request.timeout))
 
     def stream(self, request: Request) -> Stream:
-        """The answers of a decoupled model; the request is sent at once."""
+        """The request is sent at once."""
         messages = self._channel.stream("ModelStreamInfer", encode_request(request), request.timeout)
         return _GrpcStream(messages, self.url, request.timeout)
 
     async def is_live(self) -> bool:
-        """Whether the server answers."""
         return await self._is("ServerLive", pb.ServerLiveRequest(), "live")
 
     async def is_ready(self) -> bool:
-        """Whether the server answers, and all of its models are ready."""
         return await self._is("ServerReady", pb.ServerReadyRequest(), "ready")
 
     async def models(self, timeout: float) -> list[str]:
-        """The names of the ready models."""
         index = await self._call("RepositoryIndex", pb.RepositoryIndexRequest(ready=True), timeout)
         return [model.name for model in index.models]
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        """The inputs and outputs of `model`; of a generator, its task."""
         found = await self._call("ModelMetadata", pb.ModelMetadataRequest(name=model), timeout)
         outputs = _tensors(found.outputs)
         writes = any(tensor.name == TEXT_OUTPUT for tensor in outputs)
@@ -187,7 +181,6 @@ class GrpcTransport:
         return ModelMetadata(model, _tensors(found.inputs), outputs, task)
 
     async def close(self) -> None:
-        """Close the channel."""
         await self._channel.close()
 
     async def _is(self, method: str, message: Any, field: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from hfx.client.address import Access, Address, Tls
+from hfx.client.address import Address, Tls
 
 Headers = Mapping[str, str]
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -29,8 +29,8 @@ CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 class BlockingConnection:
     """Connections whose waits block the thread."""
 
-    def __init__(self, address: Address, access: Access) -> None:
-        self._client = httpx.Client(**_options(address, access))
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self._client = httpx.Client(**_options(address, headers, tls))
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
     async def open(self, path: str, body: bytes | None, headers: Headers, timeout: float) -> httpx.Response:
@@ -80,8 +80,8 @@ class BlockingConnection:
 class AsyncConnection:
     """As BlockingConnection, but the waits are asyncio's; of one event loop."""
 
-    def __init__(self, address: Address, access: Access) -> None:
-        self._client = httpx.AsyncClient(**_options(address, access))
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self._client = httpx.AsyncClient(**_options(address, headers, tls))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closings: set[asyncio.Task[None]] = set()
 
@@ -139,16 +139,16 @@ def _hang_up(connection: Any) -> None:
             found.shutdown(socket.SHUT_RDWR)
 
 
-def _options(address: Address, access: Access) -> dict[str, Any]:
+def _options(address: Address, headers: Mapping[str, str], tls: Tls | None) -> dict[str, Any]:
     """The arguments of both of httpx's clients."""
     scheme = "https" if address.secure else "http"
     return {
         "base_url": f"{scheme}://{address.target}",
-        "headers": dict(access.headers),
+        "headers": dict(headers),
         "limits": LIMITS,
         # A proxy of the environment can't reach this machine's own ports.
         "trust_env": not address.is_loopback,
-        "verify": _context(access.tls or Tls()) if address.secure else True,
+        "verify": _context(tls or Tls()) if address.secure else True,
     }
 
 

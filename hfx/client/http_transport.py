@@ -11,11 +11,8 @@ from urllib.parse import quote
 import httpx
 
 from hfx.client import errors
-from hfx.client.http_connections import (
-    TIMEOUTS,
-    AsyncConnection,
-    BlockingConnection,
-)
+from hfx.client.address import Address, Tls
+from hfx.client.http_connections import TIMEOUTS, AsyncConnection, BlockingConnection
 from hfx.client.http_messages import (
     JSON,
     decode_event,
@@ -29,7 +26,7 @@ from hfx.client.http_messages import (
 )
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
-from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream
+from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport
 from hfx.errors import ServerError
 from hfx.metadata import ModelMetadata
 from hfx.names import TEXT_OUTPUT
@@ -38,39 +35,38 @@ OK = 200
 NO_HEADERS: Mapping[str, str] = {}
 
 
-class HttpTransport:
-    """Requests over HTTP connections."""
+def open_transport(address: Address, headers: Mapping[str, str], tls: Tls | None, *, for_asyncio: bool) -> Transport:
+    """A transport over connections that block, or over those of asyncio."""
+    connection = AsyncConnection if for_asyncio else BlockingConnection
+    return _HttpTransport(connection(address, headers, tls), address.url)
 
+
+class _HttpTransport:
     def __init__(self, connection: BlockingConnection | AsyncConnection, url: str) -> None:
         self.url = url
         self._connection = connection
 
     async def infer(self, request: Request) -> dict[str, Array]:
-        """The output tensors, by name."""
         body, headers = encode_infer(request)
         answer, content = await self._fetch(_path(request.model, "/infer"), request.timeout, body, headers)
         return decode_infer(content, answer.headers)
 
     def stream(self, request: Request) -> Stream:
-        """The answers of a decoupled model; the request is sent with the first read."""
+        """The request is sent with the first read."""
         return _HttpStream(self._connection, self.url, request)
 
     async def is_live(self) -> bool:
-        """Whether the server answers."""
         return await self._is("live")
 
     async def is_ready(self) -> bool:
-        """Whether the server answers, and all of its models are ready."""
         return await self._is("ready")
 
     async def models(self, timeout: float) -> list[str]:
-        """The names of the ready models."""
         headers = {"content-type": JSON}
         _, content = await self._fetch("/v2/repository/index", timeout, b'{"ready":true}', headers)
         return decode_index(content)
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        """The inputs and outputs of `model`; of a generator, its task."""
         _, content = await self._fetch(_path(model), timeout)
         found = decode_metadata(model, content)
         if not any(tensor.name == TEXT_OUTPUT for tensor in found.outputs):
@@ -79,7 +75,6 @@ class HttpTransport:
         return replace(found, task=decode_parameter(config, TASK))
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._connection.close()
 
     async def _is(self, state: str) -> bool:

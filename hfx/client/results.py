@@ -10,22 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from hfx import names
 from hfx.errors import RequestCancelled, ServerError
-from hfx.names import (
-    ANSWER,
-    EMBEDDING,
-    END,
-    ENTITIES,
-    FINISH_REASON,
-    INPUT_TOKENS,
-    LABEL,
-    OUTPUT_LOG_PROBS,
-    OUTPUT_TOKENS,
-    SCORE,
-    START,
-    TEXT_OUTPUT,
-    TRUNCATED_TOKENS,
-)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,7 +125,7 @@ class Generation:
 
 def decode_classification(outputs: Tensors) -> Classification:
     """From `label` BYTES [1, k], `score` FP32 [1, k]."""
-    labels, scores = _tensor(outputs, LABEL).ravel(), _tensor(outputs, SCORE).ravel()
+    labels, scores = _tensor(outputs, names.LABEL).ravel(), _tensor(outputs, names.SCORE).ravel()
     if not labels.size or labels.size != scores.size:
         raise ServerError(
             f"The model answered with {labels.size} labels and {scores.size} scores.",
@@ -152,14 +138,14 @@ def decode_classification(outputs: Tensors) -> Classification:
 
 def _label(value: object) -> str:
     if not isinstance(value, bytes):
-        raise ServerError(f"The model's tensor {LABEL!r} holds no text.")
+        raise ServerError(f"The model's tensor {names.LABEL!r} holds no text.")
     return value.decode("utf-8", "replace")
 
 
 def decode_entities(outputs: Tensors) -> Entities:
     """From `entities` BYTES [1, 1], a JSON list of {entity, score, start, end, word}."""
     try:
-        rows = json.loads(_text(outputs, ENTITIES))
+        rows = json.loads(_text(outputs, names.ENTITIES))
         entities = tuple(
             Entity(str(row["entity"]), float(row["score"]), int(row["start"]), int(row["end"]), str(row["word"]))
             for row in rows
@@ -172,17 +158,17 @@ def decode_entities(outputs: Tensors) -> Entities:
 def decode_answer(outputs: Tensors) -> Answer:
     """From `answer` BYTES [1, 1], `score` FP32 [1, 1], `start` and `end` INT32 [1, 1]."""
     return Answer(
-        answer=_text(outputs, ANSWER),
-        score=_value(outputs, SCORE, float),
-        start=_value(outputs, START, int),
-        end=_value(outputs, END, int),
+        answer=_text(outputs, names.ANSWER),
+        score=_value(outputs, names.SCORE, float),
+        start=_value(outputs, names.START, int),
+        end=_value(outputs, names.END, int),
         truncated_tokens=_truncated_tokens(outputs),
     )
 
 
 def decode_embedding(outputs: Tensors) -> Embedding:
     """From `embedding` FP32 [1, d]."""
-    array = _tensor(outputs, EMBEDDING)
+    array = _tensor(outputs, names.EMBEDDING)
     if array.ndim != 2 or array.shape[0] != 1:
         raise ServerError(f"The model's embedding has the shape {list(array.shape)} instead of [1, d].")
     return Embedding(array[0].astype("float32", copy=False), _truncated_tokens(outputs))
@@ -194,12 +180,12 @@ def decode_piece(outputs: Tensors) -> Piece:
     Raises RequestCancelled for what the server has ended by itself.
     """
     piece = Piece(
-        text=_text(outputs, TEXT_OUTPUT),
-        finish_reason=_text(outputs, FINISH_REASON),
-        input_tokens=_value(outputs, INPUT_TOKENS, int),
-        output_tokens=_value(outputs, OUTPUT_TOKENS, int),
+        text=_text(outputs, names.TEXT_OUTPUT),
+        finish_reason=_text(outputs, names.FINISH_REASON),
+        input_tokens=_value(outputs, names.INPUT_TOKENS, int),
+        output_tokens=_value(outputs, names.OUTPUT_TOKENS, int),
         truncated_tokens=_truncated_tokens(outputs),
-        log_probs=tuple(outputs[OUTPUT_LOG_PROBS].ravel().tolist()) if OUTPUT_LOG_PROBS in outputs else (),
+        log_probs=tuple(outputs[names.OUTPUT_LOG_PROBS].ravel().tolist()) if names.OUTPUT_LOG_PROBS in outputs else (),
     )
     if piece.finish_reason == CANCELLED:
         raise RequestCancelled(
@@ -253,4 +239,4 @@ def _text(outputs: Tensors, name: str) -> str:
 
 def _truncated_tokens(outputs: Tensors) -> int:
     """How many tokens of the text were left out; 0 for a model that does not count them."""
-    return _value(outputs, TRUNCATED_TOKENS, int) if TRUNCATED_TOKENS in outputs else 0
+    return _value(outputs, names.TRUNCATED_TOKENS, int) if names.TRUNCATED_TOKENS in outputs else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from hfx.client.calls import Call
@@ -122,9 +121,7 @@ class TextStream(_Reader):
         run(self._open())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -148,9 +145,7 @@ class AsyncTextStream(_Reader):
         await self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._close()
 
     def __aiter__(self) -> AsyncIterator[Piece]:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from hfx import names
 from hfx.errors import RequestRefused, UsageError
 from hfx.metadata import ModelMetadata
-from hfx.names import (
-    ANSWER,
-    CANDIDATE_LABELS,
-    CONTEXT,
-    EMBEDDING,
-    ENTITIES,
-    LABEL,
-    QUESTION,
-    TEXT_INPUT,
-    TEXT_OUTPUT,
-    Task,
-)
+from hfx.names import Task
 
 # task, inputs it must take, outputs it must give; the first row that fits is the task
 SIGNATURES = (
-    (Task.ZERO_SHOT_CLASSIFICATION, {TEXT_INPUT, CANDIDATE_LABELS}, {LABEL}),
-    (Task.TEXT_CLASSIFICATION, {TEXT_INPUT}, {LABEL}),
-    (Task.TOKEN_CLASSIFICATION, {TEXT_INPUT}, {ENTITIES}),
-    (Task.FEATURE_EXTRACTION, {TEXT_INPUT}, {EMBEDDING}),
-    (Task.QUESTION_ANSWERING, {QUESTION, CONTEXT}, {ANSWER}),
-    (Task.TEXT_GENERATION, {TEXT_INPUT}, {TEXT_OUTPUT}),
+    (Task.ZERO_SHOT_CLASSIFICATION, {names.TEXT_INPUT, names.CANDIDATE_LABELS}, {names.LABEL}),
+    (Task.TEXT_CLASSIFICATION, {names.TEXT_INPUT}, {names.LABEL}),
+    (Task.TOKEN_CLASSIFICATION, {names.TEXT_INPUT}, {names.ENTITIES}),
+    (Task.FEATURE_EXTRACTION, {names.TEXT_INPUT}, {names.EMBEDDING}),
+    (Task.QUESTION_ANSWERING, {names.QUESTION, names.CONTEXT}, {names.ANSWER}),
+    (Task.TEXT_GENERATION, {names.TEXT_INPUT}, {names.TEXT_OUTPUT}),
 )
 SUMMARIZERS = (Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION)
 

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hfx.client.address import Tls, access_of, parse_address
+from hfx.client.address import Tls, checked_headers, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,14 +89,9 @@ def connect(
 ) -> Transport:
     """A transport that blocks, or one for asyncio. The libraries of a protocol are imported when one is made."""
     address = parse_address(url)
-    access = access_of(address, headers, token, tls)
+    sent = checked_headers(address, headers, token, tls)
     if address.protocol == "http":
-        from hfx.client.http_connections import AsyncConnection, BlockingConnection
-        from hfx.client.http_transport import HttpTransport
-
-        connection = AsyncConnection if for_asyncio else BlockingConnection
-        return HttpTransport(connection(address, access), url)
-    from hfx.client.grpc_transport import AsyncChannel, BlockingChannel, GrpcTransport
-
-    channel = AsyncChannel if for_asyncio else BlockingChannel
-    return GrpcTransport(channel(address, access), url)
+        from hfx.client.http_transport import open_transport
+    else:
+        from hfx.client.grpc_transport import open_transport
+    return open_transport(address, sent, tls, for_asyncio=for_asyncio)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hfx.client import Client, GenerationSettings, RetryPolicy, Tls
-from hfx.client.address import access_of, parse_address
+from hfx.client.address import checked_headers, parse_address
 from hfx.client.retries import Deadline, Retries
 from hfx.client.settings import merged, setting_values
 from hfx.client.transport import run
@@ -86,7 +86,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:1", "localhost:1", "http://[::1]:1", "grpcs://far.example", "https://far"])
 def test_a_token_goes_to_this_machine_or_encrypted(url: str) -> None:
-    assert access_of(parse_address(url), None, "abc", None).headers == {"authorization": "Bearer abc"}
+    assert checked_headers(parse_address(url), None, "abc", None) == {"authorization": "Bearer abc"}
 
 
 @pytest.mark.parametrize("url", ["far.example:8001", "http://10.0.0.1:8000", "http://localhost.example:80"])
