@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -37,8 +37,8 @@ class ConfigFile:
     path: str
     text: str = ""
     message: Any = None
-    problem: str = ""
-    problem_line: int | None = None
+    error: str = ""
+    error_line: int | None = None
 
     def line(self, *words: str) -> int | None:
         """The first line with the last of `words`, after a line with each of the words before it; None if not there."""
@@ -50,6 +50,19 @@ class ConfigFile:
                 return None
             number = found
         return number + 1 if words else None
+
+    def problem(self, message: str, *words: str, fix: str = "") -> Problem:
+        """A problem of this file, at `line(*words)`."""
+        return Problem(self.path, message, self.line(*words), fix)
+
+    def shape(self, dims: Sequence[int]) -> tuple[int, ...]:
+        """`dims` with the batch dimension that they leave out, where the model batches."""
+        return (*((-1,) if self.message.max_batch_size > 0 else ()), *dims)
+
+    def tensors(self) -> Iterator[tuple[str, Any]]:
+        """Every declared tensor, with its kind (input or output)."""
+        for kind in ("input", "output"):
+            yield from ((kind, tensor) for tensor in getattr(self.message, kind))
 
 
 @dataclass(frozen=True)
@@ -118,12 +131,10 @@ class Subject:
             self._files[manifest.name] = verify_files(manifest, self.repository)
         return self._files[manifest.name]
 
-    def entry_of(self, model: Model) -> Entry | None:
-        """The entry of the model of hfx that a folder belongs to."""
-        for entry in self.entries:
-            if entry.manifest and model.name in entry.manifest.folders:
-                return entry
-        return None
+    def manifest_of(self, model: Model) -> Manifest | None:
+        """The manifest of the model of hfx that a folder belongs to."""
+        manifests = (entry.manifest for entry in self.entries if entry.manifest)
+        return next((manifest for manifest in manifests if model.name in manifest.folders), None)
 
 
 def read_subject(repository: Path, release: Release, cores: int) -> Subject:
@@ -157,17 +168,20 @@ def _config(repository: Path, path: Path) -> ConfigFile:
         return ConfigFile(name, text, None, error.message, line)
 
 
-# What rules yield
+# Rules and what they yield
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a rule found: a path relative to the repository, a line of that file if one is to blame, and the cure."""
+    """What a rule found: a path relative to the repository, a line of that file if one is to blame.
+
+    `fix` is the cure where it isn't the rule's own.
+    """
 
     path: str
-    line: int | None
     message: str
-    fix: str
+    line: int | None = None
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +200,30 @@ class Finding:
         return f"{place}: {self.rule} {self.message}"
 
 
+Check = Callable[[Subject], Iterator[Problem]]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: a function from the repository to the problems it finds."""
+    """A function from the repository to the problems it finds, whose docstring is the rule's title."""
 
     id: str
     severity: Severity
-    title: str
-    check: Callable[[Subject], Iterator[Problem]]
+    fix: str
+    check: Check
+
+    @property
+    def title(self) -> str:
+        """What is wrong where the rule applies."""
+        return (self.check.__doc__ or "").rstrip(".")
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """What the rule finds in the repository."""
+        for problem in self.check(subject):
+            fix = problem.fix or self.fix
+            yield Finding(self.id, self.severity, problem.path, problem.line, problem.message, fix)
+
+
+def rule(id: str, severity: Severity, fix: str = "") -> Callable[[Check], Rule]:
+    """Make a function the rule `id`; its problems have the cure `fix` unless they name another."""
+    return lambda check: Rule(id, severity, fix, check)

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from hfx.errors import RepositoryError
 from hfx.repository.staging import is_placeholder, stagings_inside
-from hfx.repository.subject import CONFIG, DEFAULT, ConfigFile, Model, Problem, Subject
+from hfx.repository.subject import CONFIG, DEFAULT, ConfigFile, Problem, Subject, rule
 from hfx.strict_json import read_text
 
 # triton-inference-server/server, docs/user_guide/model_repository.md: "Model Files".
@@ -44,99 +44,85 @@ def backend_of(config: ConfigFile) -> str:
     return backend or {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt"}.get(platform, platform)
 
 
+@rule("HFX101", "error", "Write one; nothing is completed by guessing the rest.")
 def missing_config(subject: Subject) -> Iterator[Problem]:
-    """HFX101."""
+    """config.pbtxt is missing."""
     for model in subject.models.values():
         if DEFAULT not in model.configs:
-            yield Problem(
-                f"{model.name}/{CONFIG}", None, "is missing.", "Write one; nothing is completed by guessing the rest."
-            )
+            yield Problem(f"{model.name}/{CONFIG}", "is missing.")
 
 
+@rule("HFX102", "error", "Correct the text, or export again.")
 def unreadable_config(subject: Subject) -> Iterator[Problem]:
-    """HFX102."""
+    """A configuration can't be parsed."""
     for model in subject.models.values():
         for config in model.configs.values():
             if config.message is None:
-                yield Problem(config.path, config.problem_line, config.problem, "Correct the text, or export again.")
+                yield Problem(config.path, config.error, config.error_line)
 
 
+@rule("HFX103", "error", "Make name and folder equal, or leave the name out.")
 def other_name(subject: Subject) -> Iterator[Problem]:
-    """HFX103."""
+    """The name in a configuration is not the folder's."""
     for model, _, config in subject.parsed():
         if config.message.name not in ("", model.name):
-            yield Problem(
-                config.path,
-                config.line("name"),
-                f"names the model {config.message.name!r}, but its folder is {model.name!r}.",
-                "Make name and folder equal, or leave the name out.",
-            )
+            message = f"names the model {config.message.name!r}, but its folder is {model.name!r}."
+            yield config.problem(message, "name")
 
 
+@rule("HFX104", "warning")
 def unknown_backend(subject: Subject) -> Iterator[Problem]:
-    """HFX104."""
+    """A backend or platform that Triton's images don't bring."""
     for _, _, config in subject.parsed():
-        message = config.message
-        for field, value, known in (("backend", message.backend, BACKENDS), ("platform", message.platform, PLATFORMS)):
+        for field, known in (("backend", BACKENDS), ("platform", PLATFORMS)):
+            value = getattr(config.message, field)
             if value and value not in known:
-                yield Problem(
-                    config.path,
-                    config.line(field),
-                    f"{field} {value!r} is none that Triton's images bring.",
-                    f"Use one of {', '.join(sorted(known))}, or install the backend in the server.",
-                )
+                fix = f"Use one of {', '.join(sorted(known))}, or install the backend in the server."
+                yield config.problem(f"{field} {value!r} is none that Triton's images bring.", field, fix=fix)
 
 
+@rule("HFX105", "error", 'Add backend: "..." (or platform).')
 def no_backend(subject: Subject) -> Iterator[Problem]:
-    """HFX105."""
+    """Neither backend nor platform."""
     for _, _, config in subject.parsed():
         if not (config.message.backend or config.message.platform):
-            yield Problem(config.path, None, "names no backend and no platform.", 'Add backend: "..." (or platform).')
+            yield config.problem("names no backend and no platform.")
 
 
+@rule("HFX106", "error")
 def no_version(subject: Subject) -> Iterator[Problem]:
-    """HFX106."""
+    """No version folder."""
     for model in subject.models.values():
         if not model.versions:
-            yield Problem(
-                model.name, None, "has no version folder.", f"Make a folder {model.name}/1, even an empty one."
-            )
+            fix = f"Make a folder {model.name}/1, even an empty one."
+            yield Problem(model.name, "has no version folder.", fix=fix)
 
 
+@rule("HFX107", "error", "Put the file there, or correct default_model_filename.")
 def missing_model_file(subject: Subject) -> Iterator[Problem]:
-    """HFX107."""
+    """The model file is missing."""
     for model, _, config in subject.parsed():
         backend = backend_of(config)
         name = config.message.default_model_filename or DEFAULT_FILES.get(backend)
         if not name or backend in ("python", "ensemble"):
             continue
         if ".." in PurePosixPath(name).parts or name.startswith("/"):
-            yield Problem(
-                config.path,
-                config.line("default_model_filename"),
-                f"default_model_filename {name!r} leads out of the version folder.",
-                "Put the file into the version folder.",
-            )
+            message = f"default_model_filename {name!r} leads out of the version folder."
+            yield config.problem(message, "default_model_filename", fix="Put the file into the version folder.")
             continue
         for version in model.versions:
             if not (version / name).exists():
-                yield Problem(
-                    config.path,
-                    config.line("default_model_filename"),
-                    f"{subject.relative(version)}/{name} is missing.",
-                    "Put the file there, or correct default_model_filename.",
-                )
+                yield config.problem(f"{subject.relative(version)}/{name} is missing.", "default_model_filename")
 
 
+@rule("HFX108", "error", "Copy what it points to.")
 def link_outside(subject: Subject) -> Iterator[Problem]:
-    """HFX108."""
+    """A link leads out of the repository."""
     root = Path(os.path.realpath(subject.repository))
     for path in _links(subject):
         target = Path(os.path.realpath(path))
         if not target.is_relative_to(root) or target.is_symlink():
-            yield Problem(
-                subject.relative(path), None, "is a link that leads out of the repository.", "Copy what it points to."
-            )
+            yield Problem(subject.relative(path), "is a link that leads out of the repository.")
 
 
 def _links(subject: Subject) -> Iterator[Path]:
@@ -148,36 +134,29 @@ def _links(subject: Subject) -> Iterator[Path]:
             yield from (path for path in (Path(place, name) for name in (*names, *files)) if path.is_symlink())
 
 
+@rule("HFX109", "error", "Wait for the export that is running; `hfx list` deletes what a dead one left.")
 def leftover_staging(subject: Subject) -> Iterator[Problem]:
-    """HFX109."""
-    for path in (path for path in stagings_inside(subject.repository) if not is_placeholder(path)):
-        yield Problem(
-            subject.relative(path),
-            None,
-            "is the staging folder of an export: Triton takes it for a model and does not start.",
-            "Wait for the export that is running; `hfx list` deletes what a dead one left.",
-        )
+    """A staging folder that stops Triton."""
+    for path in stagings_inside(subject.repository):
+        if not is_placeholder(path):
+            message = "is the staging folder of an export: Triton takes it for a model and does not start."
+            yield Problem(subject.relative(path), message)
 
 
+@rule("HFX110", "warning", "Write configs/gpu.pbtxt, or remove configs/cpu.pbtxt.")
 def missing_variant(subject: Subject) -> Iterator[Problem]:
-    """HFX110."""
+    """configs/cpu.pbtxt without configs/gpu.pbtxt."""
     for model in subject.models.values():
-        if "cpu" in model.configs and "gpu" not in model.configs and not _built_for_cpu_only(subject, model):
-            yield Problem(
-                f"{model.name}/configs/gpu.pbtxt",
-                None,
-                "is missing beside configs/cpu.pbtxt: --model-config-name=gpu falls back to config.pbtxt.",
-                "Write configs/gpu.pbtxt, or remove configs/cpu.pbtxt.",
-            )
+        manifest = subject.manifest_of(model)
+        cpu_only = manifest is not None and manifest.precision.gpu is None
+        if "cpu" in model.configs and "gpu" not in model.configs and not cpu_only:
+            message = "is missing beside configs/cpu.pbtxt: --model-config-name=gpu falls back to config.pbtxt."
+            yield Problem(f"{model.name}/configs/gpu.pbtxt", message)
 
 
-def _built_for_cpu_only(subject: Subject, model: Model) -> bool:
-    entry = subject.entry_of(model)
-    return entry is not None and entry.manifest is not None and entry.manifest.precision.gpu is None
-
-
+@rule("HFX111", "warning", "Name files relative to the model's folder.")
 def machine_path(subject: Subject) -> Iterator[Problem]:
-    """HFX111."""
+    """A path of one machine."""
     for model in subject.models.values():
         texts = {config.path: config.text for config in model.configs.values()}
         for path in (path for pattern in SETTINGS_FILES for path in sorted(model.folder.glob(pattern))):
@@ -187,55 +166,41 @@ def machine_path(subject: Subject) -> Iterator[Problem]:
                 continue  # not a readable text: other rules say so
         for name, text in texts.items():
             for number, line in enumerate(text.splitlines(), 1):
-                if found := MACHINE_PATH.search(line):
-                    yield Problem(
-                        name,
-                        number,
-                        f"holds a path of one machine: {found[0]}.",
-                        "Name files relative to the model's folder.",
-                    )
+                if match := MACHINE_PATH.search(line):
+                    yield Problem(name, f"holds a path of one machine: {match[0]}.", number)
 
 
 # Tensors
 
 
+@rule("HFX301", "error", "Declare it once.")
 def duplicate_tensor(subject: Subject) -> Iterator[Problem]:
-    """HFX301."""
+    """A tensor is declared twice."""
     for _, _, config in subject.parsed():
-        message = config.message
-        inputs = [*(i.name for i in message.input), *(name for b in message.batch_input for name in b.target_name)]
-        for kind, names in (("input", inputs), ("output", [o.name for o in message.output])):
-            for name in (name for name, count in Counter(names).items() if count > 1):
-                yield Problem(
-                    config.path, config.line(kind, name), f"{kind} {name!r} is declared twice.", "Declare it once."
-                )
+        added = [("input", name) for entry in config.message.batch_input for name in entry.target_name]
+        declared = Counter([*((kind, tensor.name) for kind, tensor in config.tensors()), *added])
+        for (kind, name), count in declared.items():
+            if count > 1:
+                yield config.problem(f"{kind} {name!r} is declared twice.", kind, name)
 
 
+@rule("HFX302", "error", "Write all three: the server does not guess them.")
 def incomplete_tensor(subject: Subject) -> Iterator[Problem]:
-    """HFX302."""
+    """A tensor is declared incompletely."""
     for _, _, config in subject.parsed():
-        for kind, tensors in (("input", config.message.input), ("output", config.message.output)):
-            if not tensors:
-                yield Problem(config.path, None, f"declares no {kind}.", f"Declare every {kind}.")
-            for tensor in tensors:
-                if not (tensor.name and tensor.data_type and tensor.dims):
-                    yield Problem(
-                        config.path,
-                        config.line(kind, tensor.name or kind),
-                        f"{kind} {tensor.name!r} lacks a name, data_type or dims.",
-                        "Write all three: the server does not guess them.",
-                    )
+        for kind in ("input", "output"):
+            if not getattr(config.message, kind):
+                yield config.problem(f"declares no {kind}.", fix=f"Declare every {kind}.")
+        for kind, tensor in config.tensors():
+            if not (tensor.name and tensor.data_type and tensor.dims):
+                message = f"{kind} {tensor.name!r} lacks a name, data_type or dims."
+                yield config.problem(message, kind, tensor.name or kind)
 
 
+@rule("HFX303", "error", "Use positive sizes, and -1 for any size.")
 def wrong_dimension(subject: Subject) -> Iterator[Problem]:
-    """HFX303."""
+    """A dimension that no tensor has."""
     for _, _, config in subject.parsed():
-        for kind, tensors in (("input", config.message.input), ("output", config.message.output)):
-            for tensor in tensors:
-                if any(size == 0 or size < -1 for size in tensor.dims):
-                    yield Problem(
-                        config.path,
-                        config.line(kind, tensor.name),
-                        f"{kind} {tensor.name!r} has dims {list(tensor.dims)}.",
-                        "Use positive sizes, and -1 for any size.",
-                    )
+        for kind, tensor in config.tensors():
+            if any(size == 0 or size < -1 for size in tensor.dims):
+                yield config.problem(f"{kind} {tensor.name!r} has dims {list(tensor.dims)}.", kind, tensor.name)

@@ -12,11 +12,10 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
-from hfx.releases import Release
 from hfx.repository.onnx_facts import OnnxFacts, OnnxTensor
 from hfx.repository.rules.files import DEFAULT_FILES, backend_of
 from hfx.repository.rules.scheduling import has_gpu
-from hfx.repository.subject import ConfigFile, Problem, Subject
+from hfx.repository.subject import ConfigFile, Problem, Subject, rule
 
 INT8_OPERATORS = {
     "ConvInteger",
@@ -51,69 +50,63 @@ def _readable(subject: Subject) -> Iterator[tuple[ConfigFile, Path, OnnxFacts]]:
             yield config, path, facts
 
 
+@rule("HFX601", "error", "Export the model again.")
 def unreadable(subject: Subject) -> Iterator[Problem]:
-    """HFX601."""
+    """An ONNX file can't be read."""
     for _, path in _configured(subject):
         if problem := subject.onnx(path).problem:
-            yield Problem(subject.relative(path), None, f"{problem}.", "Export the model again.")
+            yield Problem(subject.relative(path), f"{problem}.")
 
 
+@rule("HFX602", "error")
 def opset(subject: Subject) -> Iterator[Problem]:
-    """HFX602."""
-    release = subject.release
+    """The opset is too new for the Triton release."""
     for _, path, facts in _readable(subject):
-        if release.opset is not None and facts.opset > release.opset:
-            yield Problem(
-                subject.relative(path),
-                None,
-                f"has opset {facts.opset}, but {_runtime(release)} ends at {release.opset}.",
-                f"Export for Triton {release.tag} (--triton {release.tag}), or serve with a newer one.",
-            )
+        yield from _too_new(subject, path, "opset", facts.opset, subject.release.opset)
 
 
+@rule("HFX603", "error")
 def ir_version(subject: Subject) -> Iterator[Problem]:
-    """HFX603."""
-    release = subject.release
+    """The IR version is too new for the Triton release."""
     for _, path, facts in _readable(subject):
-        if release.ir is not None and facts.ir > release.ir:
-            yield Problem(
-                subject.relative(path),
-                None,
-                f"has IR version {facts.ir}, but {_runtime(release)} ends at {release.ir}.",
-                f"Export for Triton {release.tag} (--triton {release.tag}), or serve with a newer one.",
-            )
+        yield from _too_new(subject, path, "IR version", facts.ir, subject.release.ir)
 
 
-def _runtime(release: Release) -> str:
-    return f"ONNX Runtime {release.ort} of Triton {release.tag}"
+def _too_new(subject: Subject, path: Path, kind: str, number: int, highest: int | None) -> Iterator[Problem]:
+    release = subject.release
+    if highest is not None and number > highest:
+        runtime = f"ONNX Runtime {release.ort} of Triton {release.tag}"
+        fix = f"Export for Triton {release.tag} (--triton {release.tag}), or serve with a newer one."
+        yield Problem(subject.relative(path), f"has {kind} {number}, but {runtime} ends at {highest}.", fix=fix)
 
 
+@rule("HFX604", "error", "Name the fp16 file by default_model_filename in the GPU configuration.")
 def int8_on_gpu(subject: Subject) -> Iterator[Problem]:
-    """HFX604."""
-    for config, path, facts in _readable(subject):
-        found = sorted(name for _, name in facts.operators if name in INT8_OPERATORS)
-        if found and has_gpu(config):
-            yield Problem(
-                config.path,
-                config.line("default_model_filename") or config.line("KIND_GPU"),
-                f"runs the int8 file {path.name} on a GPU ({', '.join(found[:3])}): those fall back to the CPU.",
-                "Name the fp16 file by default_model_filename in the GPU configuration.",
-            )
+    """An int8 file on a GPU."""
+    for config, path, facts in _on_gpu(subject):
+        operators = sorted(name for _, name in facts.operators if name in INT8_OPERATORS)
+        if operators:
+            names = ", ".join(operators[:3])
+            message = f"runs the int8 file {path.name} on a GPU ({names}): those fall back to the CPU."
+            yield Problem(config.path, message, _file_line(config))
 
 
+@rule("HFX605", "warning", "Use a file of standard operators; ONNX Runtime fuses them itself when it loads one.")
 def contrib_on_gpu(subject: Subject) -> Iterator[Problem]:
-    """HFX605."""
-    for config, path, facts in _readable(subject):
-        found = sorted(
-            name for domain, name in facts.operators if domain in CONTRIB_DOMAINS and name not in INT8_OPERATORS
-        )
-        if found and has_gpu(config):
-            yield Problem(
-                config.path,
-                config.line("default_model_filename") or config.line("KIND_GPU"),
-                f"runs {path.name} on a GPU, with operators of one runtime only: {', '.join(found[:3])}.",
-                "Use a file of standard operators; ONNX Runtime fuses them itself when it loads one.",
-            )
+    """Operators of one runtime on a GPU."""
+    for config, path, facts in _on_gpu(subject):
+        contrib = {name for domain, name in facts.operators if domain in CONTRIB_DOMAINS}
+        if operators := sorted(contrib - INT8_OPERATORS):
+            message = f"runs {path.name} on a GPU, with operators of one runtime only: {', '.join(operators[:3])}."
+            yield Problem(config.path, message, _file_line(config))
+
+
+def _on_gpu(subject: Subject) -> Iterator[tuple[ConfigFile, Path, OnnxFacts]]:
+    return (entry for entry in _readable(subject) if has_gpu(entry[0]))
+
+
+def _file_line(config: ConfigFile) -> int | None:
+    return config.line("default_model_filename") or config.line("KIND_GPU")
 
 
 def _pairs(subject: Subject) -> Iterator[tuple[ConfigFile, str, Path, str, Any, OnnxTensor | None]]:
@@ -128,66 +121,52 @@ def _pairs(subject: Subject) -> Iterator[tuple[ConfigFile, str, Path, str, Any, 
             yield config, "output", path, tensor.name, tensor, facts.outputs.get(tensor.name)
 
 
+@rule("HFX606", "error", "Use the names of the ONNX graph.")
 def unknown_tensor(subject: Subject) -> Iterator[Problem]:
-    """HFX606."""
+    """A tensor that the ONNX file lacks."""
     for config, kind, path, name, _, actual in _pairs(subject):
         if actual is None:
-            yield Problem(
-                config.path,
-                config.line(kind, name),
-                f"{kind} {name!r} is not in {path.name}.",
-                "Use the names of the ONNX graph.",
-            )
+            yield config.problem(f"{kind} {name!r} is not in {path.name}.", kind, name)
 
 
+@rule("HFX607", "error", "Declare each input of the graph once, as input or batch_input.")
 def tensor_count(subject: Subject) -> Iterator[Problem]:
-    """HFX607."""
+    """The number of inputs is not the ONNX file's."""
     for config, path, facts in _readable(subject):
         added = sum(len(entry.target_name) for entry in config.message.batch_input)
         declared = len(config.message.input) + added
         if declared != len(facts.inputs):
-            yield Problem(
-                config.path,
-                config.line("input"),
-                f"declares {declared} inputs (batch inputs included), {path.name} has {len(facts.inputs)}: "
-                f"{', '.join(facts.inputs)}.",
-                "Declare each input of the graph once, as input or batch_input.",
-            )
+            inputs = f"{len(facts.inputs)}: {', '.join(facts.inputs)}"
+            message = f"declares {declared} inputs (batch inputs included), {path.name} has {inputs}."
+            yield config.problem(message, "input")
 
 
+@rule("HFX608", "error", "Declare the graph's data type.")
 def data_type(subject: Subject) -> Iterator[Problem]:
-    """HFX608."""
+    """Data types differ from the ONNX file's."""
     for config, kind, path, name, declared, actual in _pairs(subject):
-        wanted = model_config_pb2.DataType.Name(declared.data_type)
-        if actual is not None and actual.data_type != wanted:
-            yield Problem(
-                config.path,
-                config.line(kind, name),
-                f"{kind} {name!r} is {wanted}, but {actual.data_type} in {path.name}.",
-                "Declare the graph's data type.",
-            )
+        data_type = model_config_pb2.DataType.Name(declared.data_type)
+        if actual is not None and actual.data_type != data_type:
+            message = f"{kind} {name!r} is {data_type}, but {actual.data_type} in {path.name}."
+            yield config.problem(message, kind, name)
 
 
+@rule(
+    "HFX609",
+    "error",
+    "Declare the graph's dims; with max_batch_size > 0 its first one must be free, and is left out.",
+)
 def dimensions(subject: Subject) -> Iterator[Problem]:
-    """HFX609."""
+    """Dims differ from the ONNX file's."""
     for config, kind, path, name, declared, actual in _pairs(subject):
-        if (
-            kind == "batch_input"
-            or actual is None
-            or actual.dims is None
-            or getattr(declared, "allow_ragged_batch", False)
-        ):
+        if kind == "batch_input" or actual is None or actual.dims is None:
             continue
-        batch = (-1,) if config.message.max_batch_size > 0 else ()
-        dims = (*batch, *(declared.reshape.shape if declared.HasField("reshape") else declared.dims))
+        if kind == "input" and declared.allow_ragged_batch:
+            continue
+        dims = config.shape(declared.reshape.shape if declared.HasField("reshape") else declared.dims)
         if not _describes(dims, actual.dims, kind):
-            yield Problem(
-                config.path,
-                config.line(kind, name),
-                f"{kind} {name!r} has the shape {list(dims)} (batch dimension included), but {list(actual.dims)} in "
-                f"{path.name}.",
-                "Declare the graph's dims; with max_batch_size > 0 its first one must be free, and is left out.",
-            )
+            shapes = f"{list(dims)} (batch dimension included), but {list(actual.dims)} in {path.name}"
+            yield config.problem(f"{kind} {name!r} has the shape {shapes}.", kind, name)
 
 
 def _describes(declared: tuple[int, ...], actual: tuple[int, ...], kind: str) -> bool:
@@ -197,53 +176,43 @@ def _describes(declared: tuple[int, ...], actual: tuple[int, ...], kind: str) ->
     return all(a in (d, -1) or (kind == "output" and d == -1) for d, a in zip(declared, actual, strict=True))
 
 
+@rule(
+    "HFX610",
+    "error",
+    "Triton concatenates ragged rows: the graph must take them flat, and their shapes by a batch_input.",
+)
 def ragged(subject: Subject) -> Iterator[Problem]:
-    """HFX610."""
+    """A ragged input that the ONNX file doesn't take flat."""
     for config, kind, path, name, declared, actual in _pairs(subject):
         if kind == "input" and declared.allow_ragged_batch and actual is not None and actual.dims not in (None, (-1,)):
-            yield Problem(
-                config.path,
-                config.line(kind, name),
-                f"the ragged input {name!r} has the shape {list(actual.dims or ())} in {path.name}, not [-1].",
-                "Triton concatenates ragged rows: the graph must take them flat, and their shapes by a batch_input.",
-            )
+            message = f"the ragged input {name!r} has the shape {list(actual.dims or ())} in {path.name}, not [-1]."
+            yield config.problem(message, kind, name)
 
 
+@rule("HFX611", "error", "Add a batch_input, for example of kind BATCH_ITEM_SHAPE.")
 def ragged_without_shape(subject: Subject) -> Iterator[Problem]:
-    """HFX611."""
+    """Ragged inputs without a batch_input."""
     for config, path, _ in _readable(subject):
         names = [tensor.name for tensor in config.message.input if tensor.allow_ragged_batch]
         if names and not config.message.batch_input:
-            yield Problem(
-                config.path,
-                config.line("allow_ragged_batch"),
-                f"{', '.join(names)} come flat into {path.name}, and no batch_input says where rows end.",
-                "Add a batch_input, for example of kind BATCH_ITEM_SHAPE.",
-            )
+            message = f"{', '.join(names)} come flat into {path.name}, and no batch_input says where rows end."
+            yield config.problem(message, "allow_ragged_batch")
 
 
+@rule("HFX612", "error", "Make it required, and give it a value in the step before.")
 def optional_input(subject: Subject) -> Iterator[Problem]:
-    """HFX612."""
+    """An optional input of a batching ONNX model."""
     for _, _, config in subject.parsed():
         if backend_of(config) == "onnxruntime" and config.message.max_batch_size > 0:
-            for tensor in config.message.input:
-                if tensor.optional:
-                    yield Problem(
-                        config.path,
-                        config.line("input", tensor.name),
-                        f"the onnxruntime backend refuses the optional input {tensor.name!r} of a model that batches.",
-                        "Make it required, and give it a value in the step before.",
-                    )
+            for name in (tensor.name for tensor in config.message.input if tensor.optional):
+                message = f"the onnxruntime backend refuses the optional input {name!r} of a model that batches."
+                yield config.problem(message, "input", name)
 
 
+@rule("HFX613", "error", "Put the file into the same version folder, or export the model again.")
 def external_data(subject: Subject) -> Iterator[Problem]:
-    """HFX613."""
+    """External weights are not beside the ONNX file."""
     for _, path, facts in _readable(subject):
         for name in sorted(facts.external):
             if Path(name).is_absolute() or ".." in Path(name).parts or not (path.parent / name).is_file():
-                yield Problem(
-                    subject.relative(path),
-                    None,
-                    f"keeps weights in {name!r}, which is not beside it.",
-                    "Put the file into the same version folder, or export the model again.",
-                )
+                yield Problem(subject.relative(path), f"keeps weights in {name!r}, which is not beside it.")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hfx.errors import RepositoryError
 from hfx.repository.rules.files import backend_of
-from hfx.repository.subject import Problem, Subject
+from hfx.repository.subject import Problem, Subject, rule
 from hfx.strict_json import read_json, read_text
 
 MODEL_FILE = "model.py"
@@ -21,51 +21,46 @@ ENGINE_BYTES = 1 << 20
 
 
 def _versions(subject: Subject) -> Iterator[Path]:
-    found = {
-        version for model, _, config in subject.parsed() if backend_of(config) == "python" for version in model.versions
-    }
-    yield from sorted(found)
+    python = [model for model, _, config in subject.parsed() if backend_of(config) == "python"]
+    yield from sorted({version for model in python for version in model.versions})
 
 
+@rule("HFX701", "error", "Put the model's Python file there.")
 def missing_model(subject: Subject) -> Iterator[Problem]:
-    """HFX701."""
+    """A Python model without its file."""
     for model, _, config in subject.parsed():
         if backend_of(config) == "python":
             name = config.message.default_model_filename or MODEL_FILE
             for version in model.versions:
                 if not (version / name).exists():
-                    yield Problem(
-                        f"{subject.relative(version)}/{name}", None, "is missing.", "Put the model's Python file there."
-                    )
+                    yield Problem(f"{subject.relative(version)}/{name}", "is missing.")
 
 
+@rule("HFX702", "error")
 def does_not_compile(subject: Subject) -> Iterator[Problem]:
-    """HFX702."""
+    """A Python file does not compile."""
+    fix = f"Correct it for Python {subject.release.python or 3}."
     for version in _versions(subject):
         for path in sorted(version.rglob("*.py")):
-            problem = _syntax_problem(path, subject.release.python)
-            if problem:
-                message, line = problem
-                yield Problem(
-                    subject.relative(path), line, message, f"Correct it for Python {subject.release.python or 3}."
-                )
+            if problem := _syntax_problem(path, subject.release.python):
+                yield Problem(subject.relative(path), *problem, fix)
 
 
+@rule("HFX703", "error")
 def missing_runtime(subject: Subject) -> Iterator[Problem]:
-    """HFX703."""
+    """A CPU runtime that a generator has no files for."""
     for model, _, config in subject.parsed():
         if CPU_RUNTIME not in config.message.parameters:
             continue
-        wanted = config.message.parameters[CPU_RUNTIME].string_value
+        runtime = config.message.parameters[CPU_RUNTIME].string_value
         for version in model.versions:
-            has = _runtimes(version / ENGINE_FILE)
-            if has and wanted not in has:
-                yield Problem(
-                    config.path,
-                    config.line(CPU_RUNTIME, wanted) or config.line(CPU_RUNTIME),
-                    f"{CPU_RUNTIME} is {wanted!r}, but {subject.relative(version)}/cpu is for {' or '.join(has)}.",
-                    f"Set it to {has[-1]}, or export with --cpu-runtime openvino.",
-                )
+            built = _runtimes(version / ENGINE_FILE)
+            if built and runtime not in built:
+                folder = f"{subject.relative(version)}/cpu"
+                message = f"{CPU_RUNTIME} is {runtime!r}, but {folder} is for {' or '.join(built)}."
+                line = config.line(CPU_RUNTIME, runtime) or config.line(CPU_RUNTIME)
+                fix = f"Set it to {built[-1]}, or export with --cpu-runtime openvino."
+                yield Problem(config.path, message, line, fix)
 
 
 def _runtimes(path: Path) -> tuple[str, ...]:

@@ -10,115 +10,100 @@ from tritonclient.grpc import model_config_pb2
 
 from hfx import names
 from hfx.repository.rules.files import backend_of
-from hfx.repository.subject import DEFAULT, ConfigFile, Problem, Subject, View
+from hfx.repository.subject import DEFAULT, ConfigFile, Problem, Subject, View, rule
 
 
+@rule("HFX501", "warning", "Remove it; bound the wait by max_queue_delay_microseconds.")
 def preferred_batch_size(subject: Subject) -> Iterator[Problem]:
-    """HFX501."""
+    """preferred_batch_size is set."""
     for _, _, config in subject.parsed():
         if config.message.dynamic_batching.preferred_batch_size:
-            yield Problem(
-                config.path,
-                config.line("preferred_batch_size"),
-                "preferred_batch_size lets smaller batches wait.",
-                "Remove it; bound the wait by max_queue_delay_microseconds.",
-            )
+            yield config.problem("preferred_batch_size lets smaller batches wait.", "preferred_batch_size")
 
 
+@rule("HFX502", "warning", "Set both in default_queue_policy, so that a server under overload says so.")
 def unbounded_queue(subject: Subject) -> Iterator[Problem]:
-    """HFX502."""
+    """A queue without bounds."""
     for _, _, config in subject.parsed():
         policy = config.message.dynamic_batching.default_queue_policy
         bounded = policy.max_queue_size and policy.default_timeout_microseconds
         if config.message.HasField("dynamic_batching") and not bounded:
-            yield Problem(
-                config.path,
-                config.line("dynamic_batching"),
-                "the queue lacks max_queue_size or default_timeout_microseconds: overload shows as endless waiting.",
-                "Set both in default_queue_policy, so that a server under overload says so.",
-            )
+            missing = "the queue lacks max_queue_size or default_timeout_microseconds"
+            yield config.problem(f"{missing}: overload shows as endless waiting.", "dynamic_batching")
 
 
+@rule("HFX503", "warning", "Set max_batch_size, or remove dynamic_batching.")
 def batching_without_batches(subject: Subject) -> Iterator[Problem]:
-    """HFX503."""
+    """Dynamic batching without batches."""
     for _, _, config in subject.parsed():
         if config.message.HasField("dynamic_batching") and config.message.max_batch_size == 0:
-            yield Problem(
-                config.path,
-                config.line("dynamic_batching"),
-                "dynamic_batching does nothing while max_batch_size is 0.",
-                "Set max_batch_size, or remove dynamic_batching.",
-            )
+            yield config.problem("dynamic_batching does nothing while max_batch_size is 0.", "dynamic_batching")
 
 
+@rule("HFX504", "error", "Use KIND_CPU here, and KIND_GPU in configs/gpu.pbtxt (--model-config-name=gpu).")
 def gpu_in_cpu_config(subject: Subject) -> Iterator[Problem]:
-    """HFX504."""
+    """KIND_GPU in the configuration for CPUs."""
     for model, variant, config in subject.parsed():
-        entry = subject.entry_of(model)
-        gpu_only = entry is not None and entry.manifest is not None and entry.manifest.precision.cpu is None
+        manifest = subject.manifest_of(model)
+        gpu_only = manifest is not None and manifest.precision.cpu is None
         if variant in (DEFAULT, "cpu") and not gpu_only and has_gpu(config):
-            yield Problem(
-                config.path,
-                config.line("KIND_GPU"),
-                "KIND_GPU does not load without a GPU, and this is the configuration for CPUs.",
-                "Use KIND_CPU here, and KIND_GPU in configs/gpu.pbtxt (--model-config-name=gpu).",
-            )
+            message = "KIND_GPU does not load without a GPU, and this is the configuration for CPUs."
+            yield config.problem(message, "KIND_GPU")
 
 
 def has_gpu(config: ConfigFile) -> bool:
     """Whether an instance of the model needs a GPU."""
-    return any(_kind(group) == "KIND_GPU" for group in config.message.instance_group)
+    return any(map(_on_gpu, config.message.instance_group))
 
 
-def _kind(group: Any) -> str:
-    return str(model_config_pb2.ModelInstanceGroup.Kind.Name(group.kind))
+def _on_gpu(group: Any) -> bool:
+    return bool(group.kind == model_config_pb2.ModelInstanceGroup.KIND_GPU)
 
 
+@rule(
+    "HFX505",
+    "warning",
+    "Lower the instance count or intra_op_thread_count: instances x threads should not exceed cores.",
+)
 def oversubscribed(subject: Subject) -> Iterator[Problem]:
-    """HFX505."""
+    """More threads than cores."""
     for view in subject.views:
-        for name, members in _lines(view).items():
+        for name, members in _members(view).items():
             parts = {member: _threads(view[member], subject.cores) for member in members if member in view}
-            busy = {member: threads for member, threads in parts.items() if threads}
+            busy = {member: threads for member, threads in sorted(parts.items()) if threads}
             if sum(busy.values()) > subject.cores:
                 largest = view[max(busy, key=lambda member: busy[member])]
-                yield Problem(
-                    largest.path,
-                    largest.line("intra_op_thread_count") or largest.line("instance_group"),
-                    f"{name!r} runs {sum(busy.values())} threads on {subject.cores} cores "
-                    f"({', '.join(f'{member}: {threads}' for member, threads in sorted(busy.items()))}).",
-                    "Lower the instance count or intra_op_thread_count: instances x threads should not exceed cores.",
-                )
+                shares = ", ".join(f"{member}: {threads}" for member, threads in busy.items())
+                message = f"{name!r} runs {sum(busy.values())} threads on {subject.cores} cores ({shares})."
+                line = largest.line("intra_op_thread_count") or largest.line("instance_group")
+                yield Problem(largest.path, message, line)
 
 
+@rule("HFX506", "error", "Remove response_cache; cache in front of the server what has a seed or is not sampled.")
 def cached_generator(subject: Subject) -> Iterator[Problem]:
-    """HFX506."""
+    """The response cache of a generator."""
     for _, _, config in subject.parsed():
         samples = any(tensor.name == names.DO_SAMPLE for tensor in config.message.input)
         if samples and config.message.response_cache.enable:
-            yield Problem(
-                config.path,
-                config.line("response_cache"),
-                "the response cache would give everybody the same sample, as the request's tensors are its key.",
-                "Remove response_cache; cache in front of the server what has a seed or is not sampled.",
-            )
+            message = "the response cache gives each request the same sample, as the request's tensors are its key."
+            yield config.problem(message, "response_cache")
 
 
-def _lines(view: View) -> dict[str, set[str]]:
-    """What works on one request: an ensemble's members, or a model that is no member."""
+def _members(view: View) -> dict[str, set[str]]:
+    """The models that work on one request: an ensemble's members, or a model that is no member."""
     ensembles = {
         name: {step.model_name for step in config.message.ensemble_scheduling.step}
         for name, config in view.items()
         if config.message.platform == "ensemble"
     }
-    members = {member for found in ensembles.values() for member in found}
+    members = {member for steps in ensembles.values() for member in steps}
     return ensembles | {name: {name} for name in view if name not in members and name not in ensembles}
 
 
 def _threads(config: ConfigFile, cores: int) -> int:
     """Compute threads on CPUs: instances x intra-op threads; ONNX Runtime takes every core when nothing is said."""
     message = config.message
-    groups = [group for group in message.instance_group if _kind(group) != "KIND_GPU"]
+    groups = [group for group in message.instance_group if not _on_gpu(group)]
     instances = sum(max(group.count, 1) for group in groups) if message.instance_group else 1
     text = next((v.string_value for k, v in message.parameters.items() if k == "intra_op_thread_count"), "")
     if re.fullmatch(r"[1-9][0-9]{0,5}", text, re.ASCII):
