@@ -26,7 +26,7 @@ from hfx.perf.results import (
     write_result,
 )
 from hfx.perf.results.distribution import distribution, merged
-from hfx.perf.results.summary import ratios
+from hfx.perf.results.rounds import ratios
 
 
 def run(label: str = "cpu", throughput: float = 10.0, round: int = 0, callers: int = 4) -> Run:

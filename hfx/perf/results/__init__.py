@@ -2,8 +2,8 @@
 
 from hfx.perf.results.distribution import cumulative
 from hfx.perf.results.files import check_writable, read_result, to_json, write_result
+from hfx.perf.results.rounds import Group, Spread, groups
 from hfx.perf.results.schema import Distribution, Gpu, Load, Machine, Requests, Result, Run, Step, Subject
-from hfx.perf.results.summary import Group, Spread, groups
 
 __all__ = [
     "Distribution",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,17 +25,14 @@ def to_json(result: Result) -> str:
 
 def write_result(result: Result, path: Path) -> None:
     """Write `result` to `path` by a rename. Raises UsageError where that can't be."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        temporary = Path(name)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with temporary.open("x", encoding="utf-8") as file:
                 file.write(to_json(result))
-            temporary.chmod(0o644)  # mkstemp's is for its owner alone
             temporary.replace(path)
-        except BaseException:
-            temporary.unlink()
-            raise
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}.", "Give another --output.") from error
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from hfx.perf.compare.candidates import Candidate, Case, Session
 from hfx.perf.compare.comparison import compare
 from hfx.perf.results import Run, Spread
-from hfx.perf.results.summary import spread
+from hfx.perf.results.rounds import spread
 from hfx.perf.tuning.score import Score, score
 from hfx.perf.tuning.search import uninterrupted
 from hfx.perf.tuning.study import PUBLISHED

@@ -1,4 +1,4 @@
-"""Rounds of the same measurement as medians, and two ways compared round by round."""
+"""Rounds of the same measurement as medians, and two variants compared round by round."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ class Group:
         """`figure` over the rounds in which it was measured; None where it never was."""
         return spread([value for run in self.runs if (value := figure(run)) is not None])
 
+    def median(self, figure: Figure) -> float | None:
+        """The median alone."""
+        found = self.spread(figure)
+        return found.median if found else None
+
 
 def spread(values: Sequence[float]) -> Spread | None:
     """Median, least and most; None of nothing."""
-    if not values:
-        return None
-    return Spread(statistics.median(values), min(values), max(values), len(values))
+    return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
@@ -57,9 +60,5 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 def ratios(group: Group, base: Group, figure: Figure) -> Spread | None:
     """`figure` of `group` over that of `base`, round by round and then as a median; None without common rounds."""
     of_base = {run.round: figure(run) for run in base.runs}
-    found = []
-    for run in group.runs:
-        mine, theirs = figure(run), of_base.get(run.round)
-        if mine is not None and theirs:
-            found.append(mine / theirs)
-    return spread(found)
+    pairs = ((figure(run), of_base.get(run.round)) for run in group.runs)
+    return spread([value / partner for value, partner in pairs if value is not None and partner])
