@@ -14,7 +14,7 @@ import pytest
 from hfx.perf.report.answer import answer
 from hfx.perf.report.charts import DARK, LIGHT, Chart, charts, svg
 from hfx.perf.report.figures import FIGURES, main
-from hfx.perf.report.numbers import milliseconds, number, percent, ratio_spread, size, sparkline, spread
+from hfx.perf.report.numbers import milliseconds, number, percent, size, sparkline, spread
 from hfx.perf.report.tables import (
     Table,
     best_table,
@@ -69,7 +69,7 @@ def test_a_range_stands_only_where_there_is_one() -> None:
     assert spread(Spread(12.0, 11.0, 13.0, 3), "ms") == "12.0 (11.0–13.0)"
     assert spread(Spread(12.0, 12.0, 12.0, 3), "ms") == "12.0"
     assert spread(Spread(0.5, 0.4, 0.6, 3), "share") == "50.0 % (40.0–60.0)"
-    assert ratio_spread(Spread(2.0, 1.9, 2.2, 3)) == "2.00× (1.90–2.20)"
+    assert spread(Spread(2.0, 1.9, 2.2, 3), "ratio") == "2.00× (1.90–2.20)"
 
 
 def test_a_sparkline_is_as_long_as_its_last_values() -> None:

@@ -25,18 +25,6 @@ class Price:
     currency: str = ""
 
 
-@dataclass(frozen=True)
-class Best:
-    """The load with the highest throughput (requests a second, median of its rounds) that a variant held.
-
-    `kept` is the share of the requests that kept the SLO; None without one.
-    """
-
-    throughput: float
-    kept: float | None
-    group: Group
-
-
 def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
     """The prices by label, of texts such as "gpu=4.10/h" or "gpu=$4.10/h".
 
@@ -76,7 +64,7 @@ def with_prices(result: Result, prices: Mapping[str, Price]) -> Result:
         notes += [f"{label}{where} held the SLO at no load: no break-even." for label in known if label not in held]
         for cheap, dear in ((a, b) for a in held for b in held if a in known and b in known):
             if known[cheap].per_hour < known[dear].per_hour:
-                load = break_even(known[cheap], held[cheap].throughput, known[dear], held[dear].throughput)
+                load = break_even(known[cheap], capacity(held[cheap]), known[dear], capacity(held[dear]))
                 above = f"above {load:.3g} requests/s" if load is not None else "at no load in the long run"
                 evens[f"{cheap} → {dear}{where}"] = f"{dear} is cheaper than {cheap} {above}"
     runs = tuple(
@@ -103,19 +91,21 @@ def by_work(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
     return [tuple(work) for work in works.values()]
 
 
-def best(runs: Sequence[Run]) -> dict[str, Best]:
-    """The best load by label. With an SLO, only loads count at which KEPT of the requests kept it.
+def capacity(group: Group) -> float:
+    """Requests a second, the median of the rounds."""
+    return group.median(lambda run: run.throughput) or 0.0
+
+
+def best(runs: Sequence[Run]) -> dict[str, Group]:
+    """By label the load with the highest throughput; with an SLO, of those at which KEPT of the requests kept it.
 
     A label without such a load is left out, interrupted runs are not counted.
     """
-    found: dict[str, Best] = {}
+    found: dict[str, Group] = {}
     for group in groups([run for run in runs if not run.interrupted]):
-        throughput, kept = group.spread(lambda run: run.throughput), group.spread(lambda run: run.goodput)
-        if throughput is None or not throughput.median or (kept is not None and kept.median < KEPT):
-            continue
-        label = group.subject.label
-        if label not in found or throughput.median > found[label].throughput:
-            found[label] = Best(throughput.median, kept.median if kept else None, group)
+        kept, label = group.median(lambda run: run.goodput), group.subject.label
+        if capacity(group) > (capacity(found[label]) if label in found else 0.0) and (kept is None or kept >= KEPT):
+            found[label] = group
     return found
 
 

@@ -5,7 +5,6 @@ Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), which people wit
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,20 +53,20 @@ class Chart:
 
 def charts(result: Result) -> list[Chart]:
     """The charts for which `result` has data, in reading order; of several cases one of each."""
-    whole = [front(result), throughput(result)]
     cases = list(dict.fromkeys(run.load.case for run in result.runs if run.load.case != tuning.FINAL))
     if len(cases) < 2:
-        return _drawn([*whole, *(make(result) for make in BY_CASE)])
-    return _drawn([*whole, *(_of_case(result, case, make) for make in BY_CASE for case in cases)])
+        by_case = [make(result) for make in BY_CASE]
+    else:
+        by_case = [_of_case(result, case, make) for make in BY_CASE for case in cases]
+    return [chart for chart in (front(result), throughput(result), *by_case) if chart]
 
 
-def svg(chart: Chart, colours: Mapping[str, str], width: int = SVG_WIDTH) -> str:
+def svg(chart: Chart, colours: Mapping[str, str]) -> str:
     """`chart` as SVG text, drawn without a browser; the same text for the same chart."""
     import vl_convert
 
-    spec: dict[str, Any] = copy.deepcopy(dict(chart.spec))
-    spec |= {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}, "title": chart.title}
-    text = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version(), config=config(colours))
+    fitted = {"width": SVG_WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "title": chart.title}
+    text = vl_convert.vegalite_to_svg({**chart.spec, **fitted}, vl_version=vega_lite_version(), config=config(colours))
     names: dict[str, str] = {}  # Vega numbers its clip paths on from one picture to the next
     return CLIP_ID.sub(lambda match: names.setdefault(match[0], f"{match[1]}{len(names)}"), text) + "\n"
 
@@ -115,10 +114,8 @@ def front(result: Result) -> Chart | None:
     x = alt.X("rate:Q", title=f"{rate.title} (more is better)", scale=scale, axis=LINES)
     y = alt.Y("p99:Q", title=f"{p99.title} ms (less is better)", scale=scale, axis=LINES)
     line = _data(best).mark_line(interpolate="step-before", strokeDash=[6, 3], color="gray")
-    kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
-    points = _data(rows).mark_point(size=110).encode(
-        x, y, _colour("kind", kinds), tooltip=["trial:N", "settings:N", "kind:N", "rate:Q", "p99:Q"],
-    )  # fmt: skip
+    tooltip = ["trial:N", "settings:N", "kind:N", "rate:Q", "p99:Q"]
+    points = _data(rows).mark_point(size=110).encode(x, y, _colour(rows, "kind", KINDS), tooltip=tooltip)
     names = ", ".join(row["trial"] for row in best) or "none"
     description = f"{len(rows)} trials. No other has both more throughput and a lower p99 than: {names}."
     return _chart("front", "Trials", description, [*([line.encode(x, y, order="rate:Q")] if best else []), points])
@@ -127,14 +124,12 @@ def front(result: Result) -> Chart | None:
 def throughput(result: Result) -> Chart | None:
     """Bars of the variants of a comparison under every load, with least and most and the ratio to the base."""
     found = by_load(_compared(result))[:MAX_BARS]
-    if not found:
-        return None
     figure = main(result.runs)
     rows = [row for group in found if (row := _bar(group, found, result.base, figure))]
     if len({row["variant"] for row in rows}) < 2:
         return None
     x = alt.X("value:Q", title=f"{figure.title} (more is better)", scale=alt.Scale(zero=True, nice=True), axis=LINES)
-    colour = _colour("variant", list(dict.fromkeys(row["variant"] for row in rows)), legend=False)
+    colour = alt.Color("variant:N", scale=alt.Scale(domain=_distinct(rows, "variant")), legend=None)
     bars = _bars(rows, x, colour, tooltip=["bar:N", "value:Q", "least:Q", "most:Q"])
     uneven = _data([row for row in rows if row["least"] < row["most"]] or rows[:1])
     ranges = uneven.mark_rule(yOffset=6).encode(alt.X("least:Q"), _rows(rows), x2="most:Q")
@@ -146,11 +141,7 @@ def throughput(result: Result) -> Chart | None:
 def latency_throughput(result: Result) -> Chart | None:
     """Latency against throughput: p50 solid, p99 dashed, with the load at each point; wants two loads of a variant."""
     figure = main(result.runs)
-    rows = [
-        {**point, "answered": answered.median}
-        for group, point in _sweep(result, "")
-        if (answered := group.spread(figure.of))
-    ]
+    rows = [row for row in _sweep(result, "") if row["answered"] is not None]
     if not rows:
         return None
     x = alt.X("answered:Q", title=f"{figure.title} answered", **_axis([row["answered"] for row in rows], 1.1))
@@ -158,20 +149,20 @@ def latency_throughput(result: Result) -> Chart | None:
     loads = _data([row for row in rows if row["part"] == "p50"])
     labels = loads.mark_text(align="left", dx=7, dy=12).encode(x, y, text="amount:N")
     description = f"The numbers at the points are {rows[0]['axis']}. " + _ends(rows, "p99")
-    layers = [*_curves(rows, x, y, order="order:Q"), labels]
+    layers = [*_curves(rows, x, y), labels]
     return _chart("latency-throughput", f"Latency against {figure.title}", description, layers)
 
 
 def first_token(result: Result) -> Chart | None:
     """The time to the first token over the load: p50 solid, p99 dashed; wants streams under two loads."""
-    rows = [point for _, point in _sweep(result, "ttft ")]
+    rows = _sweep(result, "ttft ")
     if not rows:
         return None
     amounts = sorted({float(row["amount"]) for row in rows})
     scale = alt.Scale(type="log", base=2, nice=False, padding=14)
     x = alt.X("amount:Q", title=rows[0]["axis"], scale=scale, axis=alt.Axis(values=amounts, format="~r", grid=False))
     y = alt.Y("ms:Q", title="ms", **_axis([row["ms"] for row in rows]))
-    return _chart("first-token", "Time to the first token", _ends(rows, "p50"), _curves(rows, x, y, order="order:Q"))
+    return _chart("first-token", "Time to the first token", _ends(rows, "p50"), _curves(rows, x, y))
 
 
 def latency_cdf(result: Result) -> Chart | None:
@@ -187,8 +178,7 @@ def latency_cdf(result: Result) -> Chart | None:
         return None
     x = alt.X("ms:Q", title="ms", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(tickCount=8, format="~r"))
     y = alt.Y("share:Q", title="requests that took no longer", axis=alt.Axis(format="%", grid=True, tickCount=5))
-    colour = _colour("line", list(dict.fromkeys(row["line"] for row in rows)))
-    line = _data(rows).mark_line().encode(x, y, colour, order="share:Q")
+    line = _data(rows).mark_line().encode(x, y, _colour(rows, "line"), order="share:Q")
     return _chart("latency-cdf", "Distribution of latency", _sentences(sentences), [line])
 
 
@@ -203,7 +193,7 @@ def time_in_steps(result: Result) -> Chart | None:
     if not rows:
         return None
     x = alt.X("ms:Q", title="ms of a request, on average", stack="zero", axis=LINES)
-    bars = _bars(rows, x, _colour("phase", PHASES), tooltip=["bar:N", "phase:N", "ms:Q"])
+    bars = _bars(rows, x, _colour(rows, "phase"), tooltip=["bar:N", "phase:N", "ms:Q"])
     longest = max(rows, key=lambda row: float(row["ms"]))
     description = f"The longest part: {number(longest['ms'])} ms in {longest['phase']} of {longest['bar']}."
     return _chart("steps", "Where the time goes", description, [bars, _names(rows)], ROW * len(rows) // len(PHASES))
@@ -233,8 +223,9 @@ def _representative(result: Result, most: int) -> list[tuple[str, Group]]:
     return [(group.load.label, group) for group in picked]
 
 
-def _sweep(result: Result, kind: str) -> list[tuple[Group, dict[str, Any]]]:
+def _sweep(result: Result, kind: str) -> list[dict[str, Any]]:
     """p50 and p99 (`kind`: "" for latency, "ttft ") of each variant that was measured under two loads or more."""
+    answered = main(result.runs).of
     series: dict[str, list[Group]] = {}
     for group in [] if result.kind == "tune" else groups(result.runs):
         if _amount(group.load) and group.spread(FIGURES[f"{kind}p50"].of):
@@ -243,16 +234,16 @@ def _sweep(result: Result, kind: str) -> list[tuple[Group, dict[str, Any]]]:
     swept = {name: found for name, found in series.items() if len(found) > 1}
     kinds = {group.load.kind for found in swept.values() for group in found}
     axis = AXES[kinds.pop()] if len(kinds) == 1 else "callers or requests/s offered"
-    points = []
-    for name, found in swept.items():
-        for order, group in enumerate(sorted(found, key=lambda group: _amount(group.load))):
-            point = {"variant": name, "order": order, "load": group.load.label, "axis": axis}
-            for part in PERCENTILES:
-                if time := group.spread(FIGURES[f"{kind}{part}"].of):
-                    points.append(
-                        (group, {**point, "part": part, "amount": f"{_amount(group.load):g}", "ms": time.median})
-                    )
-    return points
+    return [
+        {
+            "variant": name, "order": order, "load": group.load.label, "axis": axis, "part": part, "ms": ms,
+            "amount": f"{_amount(group.load):g}", "answered": group.median(answered),
+        }
+        for name, found in swept.items()
+        for order, group in enumerate(sorted(found, key=lambda group: _amount(group.load)))
+        for part in PERCENTILES
+        if (ms := group.median(FIGURES[f"{kind}{part}"].of)) is not None
+    ]  # fmt: skip
 
 
 def _amount(load: Load) -> float:
@@ -275,10 +266,6 @@ def _bar(group: Group, found: Sequence[Group], base: str, figure: Figure) -> dic
 # How it is drawn
 
 
-def _drawn(made: Iterable[Chart | None]) -> list[Chart]:
-    return [chart for chart in made if chart is not None]
-
-
 def _of_case(result: Result, case: str, make: Callable[[Result], Chart | None]) -> Chart | None:
     """The chart of one case, which is named above it and not in it."""
     runs = tuple(replace(run, load=replace(run.load, case="")) for run in result.runs if run.load.case == case)
@@ -297,7 +284,7 @@ def _data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> alt.Y:
-    return alt.Y("bar:N", sort=list(dict.fromkeys(row["bar"] for row in rows)), axis=None)
+    return alt.Y("bar:N", sort=_distinct(rows, "bar"), axis=None)
 
 
 def _bars(rows: Sequence[Mapping[str, Any]], x: alt.X, colour: alt.Color, tooltip: list[str]) -> Any:
@@ -311,18 +298,24 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> Any:
     return mark.encode(x=alt.value(0), y=_rows(rows), text="text:N")
 
 
-def _curves(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y, order: str) -> list[alt.Chart]:
+def _curves(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Lines with points: a colour for each variant, p50 solid and p99 dashed."""
-    colour = _colour("variant", list(dict.fromkeys(row["variant"] for row in rows)))
+    colour = _colour(rows, "variant")
     dashes = alt.Scale(domain=list(PERCENTILES), range=[[1, 0], [6, 3]])
     part = alt.StrokeDash("part:N", scale=dashes, legend=_legend(PERCENTILES))
-    lines = _data(rows).mark_line().encode(x, y, colour, part, order=order, detail=["variant:N", "part:N"])
+    lines = _data(rows).mark_line().encode(x, y, colour, part, order="order:Q", detail=["variant:N", "part:N"])
     tooltip = ["variant:N", "load:N", "part:N", "ms:Q"]
     return [lines, _data(rows).mark_point().encode(x, y, colour, tooltip=tooltip)]
 
 
-def _colour(field: str, domain: Sequence[str], *, legend: bool = True) -> alt.Color:
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=[*domain]), legend=_legend(domain) if legend else None)
+def _distinct(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
+    return list(dict.fromkeys(row[field] for row in rows))
+
+
+def _colour(rows: Sequence[Mapping[str, Any]], field: str, order: Sequence[str] = ()) -> alt.Color:
+    """A colour for each value of `field`, in order of appearance, or as in `order`."""
+    domain = sorted(_distinct(rows, field), key=order.index) if order else _distinct(rows, field)
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=_legend(domain))
 
 
 def _legend(domain: Sequence[str]) -> alt.Legend:
@@ -344,14 +337,15 @@ def _axis(values: Sequence[float], room: float = 1.05) -> dict[str, Any]:
 
 def _ends(rows: Sequence[Mapping[str, Any]], part: str) -> str:
     """The first and the last point of each variant in words."""
-    lines: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["part"] == part:
-            lines.setdefault(row["variant"], []).append(row)
+    lines = {
+        name: [row for row in rows if (row["variant"], row["part"]) == (name, part)]
+        for name in _distinct(rows, "variant")
+    }
     return _sentences(
         f"{name}: {part} {number(line[0]['ms'])} ms with {line[0]['load']}, {number(line[-1]['ms'])} ms with "
         f"{line[-1]['load']}"
         for name, line in lines.items()
+        if line
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hfx.perf.results import Spread
 
-Unit = Literal["/s", "tokens/s", "ms", "share", "bytes", "cores", "rows", "money"]
+Unit = Literal["number", "ms", "share", "bytes", "ratio"]
 
 NOTHING = "–"  # not measured
 RESOLUTION_MS = 0.01  # of the load generator: shorter times are those of its event loop
@@ -66,25 +66,16 @@ def ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{number(value)}×"
 
 
-def shown(value: float | None, unit: Unit) -> str:
-    """A figure's `value` in a table whose head names the unit."""
-    formats: dict[Unit, Callable[[float | None], str]] = {"share": percent, "bytes": size, "ms": milliseconds}
-    return formats.get(unit, number)(value)
-
-
 def spread(figure: Spread | None, unit: Unit) -> str:
-    """The median, with least and most where there were several rounds."""
-    return NOTHING if figure is None else _with_range(*(shown(each, unit) for each in _parts(figure)))
-
-
-def ratio_spread(figure: Spread | None) -> str:
-    """A ratio over rounds, as `spread`."""
-    return NOTHING if figure is None else _with_range(*map(ratio, _parts(figure)))
-
-
-def heading(title: str, unit: Unit) -> str:
-    """A column's head: the title, with the unit where it does not say so itself."""
-    return f"{title} ms" if unit == "ms" else title
+    """The median, with least and most where there were several rounds; a unit that is printed stands once."""
+    if figure is None:
+        return NOTHING
+    median, least, most = (FORMATS[unit](value) for value in (figure.median, figure.least, figure.most))
+    if least == median == most:
+        return median
+    suffix = median.lstrip("0123456789.,<> ")
+    short = least.removesuffix(suffix).strip() if most.endswith(suffix) else least
+    return f"{median} ({short}–{most.removesuffix(suffix).strip()})"
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
@@ -94,14 +85,6 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     return "".join(" " if value is None else BARS[round(value / most * (len(BARS) - 1))] for value in last)
 
 
-def _parts(figure: Spread) -> tuple[float, float, float]:
-    return figure.median, figure.least, figure.most
-
-
-def _with_range(median: str, least: str, most: str) -> str:
-    """The median with its range; a unit stands once."""
-    if least == median == most:
-        return median
-    unit = median.lstrip("0123456789.,<> ")
-    short = least.removesuffix(unit).strip() if most.endswith(unit) else least
-    return f"{median} ({short}–{most.removesuffix(unit).strip()})"
+FORMATS: dict[Unit, Callable[[float | None], str]] = {
+    "number": number, "ms": milliseconds, "share": percent, "bytes": size, "ratio": ratio,
+}  # fmt: skip

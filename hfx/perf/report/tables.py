@@ -6,31 +6,23 @@ Figures are medians over rounds, with least and most; ratios are taken round by 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 
-from hfx.perf.compare.cost import Best, best, by_work
+from hfx.perf.compare.cost import best, by_work
 from hfx.perf.report import trials as tuning
 from hfx.perf.report.figures import COMPARED, FIGURES, RUN, SERVER, Figure, present
-from hfx.perf.report.numbers import (
-    NOTHING,
-    count,
-    heading,
-    milliseconds,
-    number,
-    percent,
-    ratio_spread,
-    size,
-    spread,
-)
+from hfx.perf.report.numbers import FORMATS, NOTHING, count, milliseconds, number, size, spread
 from hfx.perf.results import Group, Machine, Result, Run, Spread, Step, groups
-from hfx.perf.results.summary import ratios
+from hfx.perf.results.rounds import ratios
 
 NUMBER = re.compile(r"[0-9.,]+")
 BUSY = 0.5  # load average a core at the start, above which other work was going on
 SHORT = 10  # characters of a base that is named in the heads of ratios; a longer one stands in the note alone
+BEST = ("throughput", "tokens", "goodput", "throughput a core", "cost 1k", "cost 1m")
 RATIOS = ("throughput", "tokens", "p50", "p99", "ttft p50", "tpot p50")  # figures of which ratios are shown
 PHASES = ("queue", "input", "infer", "output")
 
@@ -64,18 +56,18 @@ def run_table(result: Result, names: Sequence[str] = RUN) -> Table:
     found = groups(result.runs)
     figures = present(names, result.runs)
     rows = [(name_of(group), group.load.label, _answered(group), *_cells(group, figures)) for group in found]
-    columns = ("variant", "load", "answered", *_heads(figures))
+    columns = ("variant", "load", "answered", *(figure.heading for figure in figures))
     return Table("Load", columns, tuple(rows), 2, _rounds(found))
 
 
-def comparison_tables(result: Result, parts: Iterable[str] = COMPARED) -> list[Table]:
-    """A row for each load and variant, with ratios to the base under the same load; a table for each of `parts`.
+def comparison_tables(result: Result) -> list[Table]:
+    """A row for each load and variant, with ratios to the base under the same load; a table for each part of COMPARED.
 
     A ratio above 1 is more of the figure: better for a throughput, worse for a time. The notes of the result, with what
     was not run and why, stand under the last table.
     """
     found = by_load(groups(result.runs))
-    tables = [_comparison(result, found, title) for title in parts]
+    tables = [_comparison(result, found, title) for title in COMPARED]
     tables = [table for table in tables if len(table.columns) > 2 and table.rows]
     notes = _rounds(found)
     if any(base_of(group, found, result.base) not in (None, group) for group in found):
@@ -92,7 +84,7 @@ def server_table(result: Result) -> Table:
         for group in groups(result.runs)
         if any(group.spread(figure.of) for figure in figures)
     ]
-    return Table("Server", ("variant", "load", *_heads(figures)), tuple(rows), 2)
+    return Table("Server", ("variant", "load", *(figure.heading for figure in figures)), tuple(rows), 2)
 
 
 def steps_table(result: Result) -> Table:
@@ -133,7 +125,7 @@ def trials_table(result: Result) -> Table:
         (trial.label, trial.settings or NOTHING, trial.verdict, *_cells(trial.group, figures))
         for trial in tuning.trials(result)
     ]
-    return Table("Trials", ("trial", "settings", "verdict", *_heads(figures)), tuple(rows), 3)
+    return Table("Trials", ("trial", "settings", "verdict", *(figure.heading for figure in figures)), tuple(rows), 3)
 
 
 def machine_table(machine: Machine, title: str = "Machine") -> Table:
@@ -215,10 +207,6 @@ def _joined(same: Sequence[Step]) -> Step:
 # Cells
 
 
-def _heads(figures: Iterable[Figure]) -> list[str]:
-    return [heading(figure.title, figure.unit) for figure in figures]
-
-
 def _cells(group: Group, figures: Iterable[Figure]) -> list[str]:
     return [spread(group.spread(figure.of), figure.unit) for figure in figures]
 
@@ -231,39 +219,33 @@ def _comparison(result: Result, found: Sequence[Group], title: str) -> Table:
     figures = present(COMPARED[title], result.runs)
     columns, cells = ["load", "variant"], [[group.load.label, name_of(group)] for group in found]
     for figure in figures:
-        columns.append(heading(figure.title, figure.unit))
+        columns.append(figure.heading)
         with_ratio = bool(result.base) and figure.name in RATIOS
         if with_ratio:
             columns.append(f"{figure.title} / {result.base}" if len(result.base) <= SHORT else f"{figure.title} ratio")
         for row, group in zip(cells, found, strict=True):
             row.append(spread(group.spread(figure.of), figure.unit))
-            row += [ratio_spread(ratio_of(group, found, result.base, figure))] if with_ratio else []
+            row += [spread(ratio_of(group, found, result.base, figure), "ratio")] if with_ratio else []
     return _without_empty_columns(Table(title, tuple(columns), tuple(map(tuple, cells)), 2))
 
 
-def _best(label: str, held: Best | None) -> tuple[str, ...]:
+def _best(label: str, held: Group | None) -> tuple[str, ...]:
     if held is None:
         return label, "none within the SLO", *[NOTHING] * 7
-
-    def median(of: Callable[[Run], float | None]) -> str:
-        figure = held.group.spread(of)
-        return number(figure.median if figure else None)
-
-    costs = [run.cost for run in held.group.runs if run.cost]
+    cells = [FORMATS[FIGURES[name].unit](held.median(FIGURES[name].of)) for name in BEST]
+    costs = [run.cost for run in held.runs if run.cost]
     price = f"{number(costs[0].price_per_hour)} {costs[0].currency}".strip() if costs else NOTHING
-    figures = [median(FIGURES[name].of) for name in ("throughput a core", "cost 1k", "cost 1m")]
-    rates = (number(held.throughput), median(FIGURES["tokens"].of), percent(held.kept))
-    return label, held.group.load.label, *rates, figures[0], price, *figures[1:]
+    return label, held.load.label, *cells[:4], price, *cells[4:]
 
 
 def _without_empty_columns(table: Table) -> Table:
-    wanted = [
+    kept = [
         index
         for index in range(len(table.columns))
         if index < table.words or any(row[index] not in ("", NOTHING) for row in table.rows)
     ]
-    rows = tuple(tuple(row[index] for index in wanted) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[index] for index in wanted), rows=rows)
+    columns, *rows = (tuple(row[index] for index in kept) for row in (table.columns, *table.rows))
+    return replace(table, columns=columns, rows=tuple(rows))
 
 
 def _answered(group: Group) -> str:
@@ -278,11 +260,10 @@ def _rounds(found: Sequence[Group]) -> tuple[str, ...]:
 
 def _failures(runs: Sequence[Run]) -> str:
     """How many requests failed and of what, with one message of each kind; empty where none did."""
-    kinds: dict[str, int] = {}
-    messages: dict[str, str] = {}
+    kinds, messages = Counter[str](), dict[str, str]()
     for run in runs:
-        for kind, times in (*run.requests.errors.items(), ("timed out", run.requests.timeouts)):
-            kinds[kind] = kinds.get(kind, 0) + times
+        kinds.update(run.requests.errors)
+        kinds["timed out"] += run.requests.timeouts
         messages |= run.requests.words
     messages["timed out"] = messages.get("RequestTimeout", "")
     parts = [
@@ -296,15 +277,14 @@ def _failures(runs: Sequence[Run]) -> str:
 
 def _cautions(found: Sequence[Group]) -> list[str]:
     """The notes of runs; those that differ only in their numbers stand once, with the other loads."""
-    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    alike: dict[tuple[str, str], dict[str, str]] = {}
     for group in found:
         for note in (note for run in group.runs for note in _notes(run)):
-            alike.setdefault((name_of(group), NUMBER.sub("", note)), []).append((group.load.label, note))
+            alike.setdefault((name_of(group), NUMBER.sub("", note)), {}).setdefault(group.load.label, note)
     lines = []
     for (name, _), notes in alike.items():
-        load, note = notes[0]
-        others = [other for other in dict.fromkeys(load for load, _ in notes) if other != load]
-        also = f" Alike: {', '.join(others)}." if others else ""
+        (load, note), *others = notes.items()
+        also = f" Alike: {', '.join(other for other, _ in others)}." if others else ""
         lines.append(f"{name}, {load}: {note.rstrip('.')}.{also}")
     return lines
 

@@ -7,34 +7,26 @@ from dataclasses import dataclass, replace
 
 from hfx.perf.compare.cost import KEPT
 from hfx.perf.report.figures import FIGURES, Figure, main
-from hfx.perf.results import Group, Result, Run, groups
+from hfx.perf.results import Group, Result, groups
 
 FINAL = "final"  # the case of the runs that prove the gain
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting's runs, its throughput (`rate`) and `p99` in milliseconds.
+    """The runs of some `settings`, their throughput (`rate`) and `p99` in milliseconds.
 
     `verdict` is "before" (the published settings), "chosen", "stopped early", "misses" (too few requests were answered
     as promised), "best" (`best`: on the Pareto front) or "beaten".
     """
 
+    label: str
+    settings: str
     group: Group
     rate: float
     p99: float
     best: bool
     verdict: str
-
-    @property
-    def label(self) -> str:
-        """Its name in results."""
-        return self.group.subject.label
-
-    @property
-    def settings(self) -> str:
-        """What was set."""
-        return ", ".join(f"{name}={value}" for name, value in self.group.subject.settings.items())
 
 
 def figures(result: Result) -> tuple[Figure, Figure]:
@@ -55,16 +47,20 @@ def trials(result: Result) -> list[Trial]:
     if result.kind != "tune":
         return []
     rate, p99 = figures(result)
+    early = result.details.get("stopped early")
     measured = [
-        (group, of_rate.median, of_p99.median)
+        (group, (more, less), _fault(group, early if isinstance(early, list) else []))
         for group in groups([run for run in result.runs if run.load.case != FINAL])
-        if (of_rate := group.spread(rate.of)) and (of_p99 := group.spread(p99.of))
+        if (more := group.median(rate.of)) is not None and (less := group.median(p99.of)) is not None
     ]
-    full = [(more, less) for group, more, less in measured if _complete(group, result) and _kept(group.runs)]
+    full = [point for _, point, fault in measured if not fault]
+    names = {result.details.get("chosen"): "chosen", result.base: "before"}
     found = []
-    for group, more, less in measured:
-        best = (more, less) in full and not beaten((more, less), full)
-        found.append(Trial(group, more, less, best, _verdict(group, result, best)))
+    for group, point, fault in measured:
+        label, best = group.subject.label, not fault and not beaten(point, full)
+        settings = ", ".join(f"{name}={value}" for name, value in group.subject.settings.items())
+        verdict = names.get(label) or fault or ("best" if best else "beaten")
+        found.append(Trial(label, settings, group, *point, best, verdict))
     return found
 
 
@@ -73,22 +69,8 @@ def beaten(point: tuple[float, float], points: Sequence[tuple[float, float]]) ->
     return any(each != point and each[0] >= point[0] and each[1] <= point[1] for each in points)
 
 
-def _verdict(group: Group, result: Result, best: bool) -> str:
-    label = group.subject.label
-    if label == result.base:
-        return "before"
-    if label == result.details.get("chosen"):
-        return "chosen"
-    if not _complete(group, result):
+def _fault(group: Group, early: Sequence[object]) -> str:
+    """Why these settings can't be the best; empty where they were measured in full and held."""
+    if group.subject.label in early:
         return "stopped early"
-    return "best" if best else "beaten" if _kept(group.runs) else "misses"
-
-
-def _complete(group: Group, result: Result) -> bool:
-    early = result.details.get("stopped early")
-    return not isinstance(early, list) or group.subject.label not in early
-
-
-def _kept(runs: Sequence[Run]) -> bool:
-    """Whether enough requests were answered, within the SLO where there is one."""
-    return all(run.kept >= KEPT for run in runs)
+    return "" if all(run.kept >= KEPT for run in group.runs) else "misses"
