@@ -7,20 +7,24 @@ What callers sent and left is kept for tests to look at.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
+import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
+from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor, triton_to_np_dtype
+
+from hfx.client import AsyncClient
 
 INPUTS = {"text_input": "BYTES", "stream": "BOOL", "timeout_ms": "INT32", "max_tokens": "INT32", "seed": "UINT64",
           "stop_words": "BYTES", "early_stopping": "BYTES"}  # fmt: skip
@@ -28,6 +32,7 @@ OUTPUTS = {"text_output": "BYTES", "finish_reason": "BYTES", "input_tokens": "IN
            "truncated_tokens": "INT32"}  # fmt: skip
 MODELS = ("writer", "writer_stream")
 STALL_SECONDS = 20.0
+Result = TypeVar("Result")
 HTTP_CODES = {"INVALID_ARGUMENT": 400, "UNAVAILABLE": 503, "NOT_FOUND": 404, "INTERNAL": 500, "UNAUTHENTICATED": 401}
 BUSY = ("UNAVAILABLE", "Exceeds maximum queue size")
 
@@ -54,11 +59,9 @@ class Script:
     def pieces(self, values: dict[str, Any], headers: dict[str, str], request_id: str) -> Iterator[dict[str, Any]]:
         """The answers to a request. Raises Refused."""
         text = values["text_input"]
+        for seen, value in ((self.texts, text), (self.values, values), (self.headers, headers), (self.ids, request_id)):
+            seen.append(value)
         with self.lock:
-            self.texts.append(text)
-            self.values.append(values)
-            self.headers.append(headers)
-            self.ids.append(request_id)
             self.busy -= 1
             if self.busy >= 0:
                 raise Refused(*BUSY)
@@ -88,7 +91,7 @@ class Script:
         """Wait until so many requests have come."""
         deadline = time.monotonic() + 20
         while len(self.texts) < count:
-            assert time.monotonic() < deadline, f"{len(self.texts)} requests have come, not {count}"
+            assert time.monotonic() < deadline
             time.sleep(0.01)
 
     def when_asked(self, count: int, act: Callable[[], object]) -> threading.Thread:
@@ -127,10 +130,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         self.script.asked += 1
         if request.name not in MODELS:
             context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{request.name}' is not found")
-        kind = pb.ModelMetadataResponse.TensorMetadata
-        inputs, outputs = ([kind(name=n, datatype=d, shape=[-1, 1]) for n, d in all_.items()]
-                           for all_ in (INPUTS, OUTPUTS))  # fmt: skip
-        return pb.ModelMetadataResponse(name=request.name, inputs=inputs, outputs=outputs)
+        return pb.ModelMetadataResponse(name=request.name, inputs=_metadata(INPUTS), outputs=_metadata(OUTPUTS))
 
     def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         response = pb.ModelConfigResponse()
@@ -141,7 +141,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         done = threading.Event()
         context.add_callback(lambda: done.is_set() or self.script.left.release())
         try:
-            answer = self.script.whole(*_order(request, context))
+            answer = self.script.whole(*_inputs(request, context))
         except Refused as refusal:
             done.set()
             context.abort(getattr(grpc.StatusCode, refusal.args[0]), refusal.args[1])
@@ -152,7 +152,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         done, gone = threading.Event(), threading.Event()
         context.add_callback(lambda: (gone.set(), done.is_set() or self.script.left.release()))
         try:
-            for piece in self.script.pieces(*_order(next(requests), context)):
+            for piece in self.script.pieces(*_inputs(next(requests), context)):
                 if not piece:
                     gone.wait(STALL_SECONDS)
                     return
@@ -179,9 +179,7 @@ class Handler(BaseHTTPRequestHandler):
         if words[-1] == "config":
             return self.reply(200, {"parameters": {"task": {"string_value": self.script.task}}})
         self.script.asked += 1
-        inputs, outputs = ([{"name": n, "datatype": d, "shape": [-1, 1]} for n, d in all_.items()]
-                           for all_ in (INPUTS, OUTPUTS))  # fmt: skip
-        return self.reply(200, {"name": words[3], "inputs": inputs, "outputs": outputs})
+        return self.reply(200, {"name": words[3], "inputs": _metadata(INPUTS), "outputs": _metadata(OUTPUTS)})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -190,8 +188,9 @@ class Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
             if self.path.endswith("/infer"):
-                values, request_id = _binary_inputs(body, headers)
-                return self.reply(200, {"outputs": _outputs(self.script.whole(values, headers, request_id))})
+                answer = self.script.whole(*_binary_inputs(body, headers))
+                outputs = [{"name": n, "datatype": OUTPUTS[n], "shape": [1, 1], "data": [v]} for n, v in answer.items()]
+                return self.reply(200, {"outputs": outputs})
             fields = json.loads(body)
             self.events(self.script.pieces(fields, headers, fields.pop("id")))
         except Refused as refusal:
@@ -265,43 +264,48 @@ def http_server(script: Script, context: Any = None) -> Iterator[str]:
         thread.join()
 
 
-def _order(request: Any, context: Any) -> tuple[dict[str, Any], dict[str, str], str]:
+def asked(url: str, ask: Callable[[AsyncClient], Awaitable[Result]], **options: Any) -> Result:
+    """What `ask` returns of an asynchronous client."""
+
+    async def run() -> Result:
+        async with AsyncClient(url, **options) as client:
+            return await ask(client)
+
+    return asyncio.run(run())
+
+
+def _inputs(request: Any, context: Any) -> tuple[dict[str, Any], dict[str, str], str]:
     pairs = zip(request.inputs, request.raw_input_contents, strict=True)
     values = {tensor.name: _value(tensor.datatype, content) for tensor, content in pairs}
     return values, dict(context.invocation_metadata()), request.id
 
 
-def _binary_inputs(body: bytes, headers: dict[str, str]) -> tuple[dict[str, Any], str]:
+def _binary_inputs(body: bytes, headers: dict[str, str]) -> tuple[dict[str, Any], dict[str, str], str]:
     position = int(headers["inference-header-content-length"])
     head, values = json.loads(body[:position]), {}
     for tensor in head["inputs"]:
         size = tensor["parameters"]["binary_data_size"]
         values[tensor["name"]] = _value(tensor["datatype"], body[position : position + size])
         position += size
-    return values, head["id"]
+    return values, headers, head["id"]
 
 
 def _value(datatype: str, content: bytes) -> Any:
-    if datatype == "BYTES":
-        words = []
-        while content:
-            (length,) = struct.unpack_from("<I", content)
-            words.append(content[4 : 4 + length].decode())
-            content = content[4 + length :]
-        return words[0] if len(words) == 1 else words
-    return struct.unpack({"BOOL": "<?", "INT32": "<i", "UINT64": "<Q"}[datatype], content)[0]
+    if datatype != "BYTES":
+        return np.frombuffer(content, triton_to_np_dtype(datatype)).item()
+    words = [word.decode() for word in deserialize_bytes_tensor(content)]
+    return words[0] if len(words) == 1 else words
 
 
 def _response(fields: dict[str, Any]) -> Any:
     response = pb.ModelInferResponse()
     for name, value in fields.items():
         response.outputs.add(name=name, datatype=OUTPUTS[name], shape=[1, 1])
-        content = value.encode() if isinstance(value, str) else struct.pack("<i", value)
-        response.raw_output_contents.append(
-            struct.pack("<I", len(content)) + content if isinstance(value, str) else content
-        )
+        array = np.array([value.encode()], object) if isinstance(value, str) else np.array([value], np.int32)
+        content = serialize_byte_tensor(array).item() if isinstance(value, str) else array.tobytes()
+        response.raw_output_contents.append(content)
     return response
 
 
-def _outputs(fields: dict[str, Any]) -> Sequence[dict[str, Any]]:
-    return [{"name": n, "datatype": OUTPUTS[n], "shape": [1, 1], "data": [v]} for n, v in fields.items()]
+def _metadata(tensors: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "datatype": datatype, "shape": [-1, 1]} for name, datatype in tensors.items()]

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from hfx.answering import Answer, Model, Request, cancellable, ordered_map
+from hfx.answering import Answer, Model, Request, cancellable, map_all, ordered_map
 from hfx.errors import HfxError, RequestRefused, UsageError
 from hfx.metadata import ModelMetadata
 from hfx.names import Task
@@ -91,17 +91,23 @@ def test_no_more_are_asked_at_a_time_than_may_be(at_once: int) -> None:
 
 
 def test_an_endless_source_is_drawn_no_further_than_answers_are_taken() -> None:
-    drawn = []
-
-    def source() -> Iterator[int]:
-        for number in count():
-            drawn.append(number)
-            yield number
-
-    with closing(ordered_map(lambda question: question, source(), 4)) as answers:
+    source = count()
+    with closing(ordered_map(lambda question: question, source, 4)) as answers:
         assert len(list(islice(answers, 100))) == 100
-        assert len(drawn) <= 100 + 4 + 1
-    assert len(drawn) <= 100 + 4 + 2
+    assert next(source) <= 100 + 4 + 2
+
+
+def test_a_slow_call_of_all_keeps_no_other_waiting() -> None:
+    last_is_done = threading.Event()
+
+    def ask(question: int) -> int:
+        if question == 9:
+            last_is_done.set()
+        elif question == 0:
+            assert last_is_done.wait(PATIENCE)
+        return -question
+
+    assert map_all(ask, range(10), 2) == [-question for question in range(10)]
 
 
 def test_closing_cancels_the_calls_under_way() -> None:
@@ -121,22 +127,19 @@ def test_closing_cancels_the_calls_under_way() -> None:
     assert cancelled.acquire(timeout=PATIENCE) and cancelled.acquire(timeout=PATIENCE)
 
 
-def model() -> Model:
+def test_a_model_answers_each_item_or_tells_why_not() -> None:
     def answer(request: Request) -> Answer:
         if request["text_input"] == ["no"]:
             raise RequestRefused("No.")
         return {"label": request["text_input"][0]}
 
-    return Model(Task.TEXT_CLASSIFICATION, ModelMetadata("m", (), ()), answer, None, at_once=2)
-
-
-def test_a_model_answers_each_item_or_tells_why_not() -> None:
     def request_of(text: str) -> Request:
         if not text:
             raise UsageError("There is no text.")
         return {"text_input": [text]}
 
-    found = list(model().answer_each(["a", "", "no", "b"], request_of))
+    model = Model(Task.TEXT_CLASSIFICATION, ModelMetadata("m", (), ()), answer, None, at_once=2)
+    found = list(model.answer_each(["a", "", "no", "b"], request_of))
     assert [item for item, _ in found] == ["a", "", "no", "b"]
     assert [type(outcome).__name__ for _, outcome in found] == ["dict", "UsageError", "RequestRefused", "dict"]
     assert found[3][1] == {"label": "b"}

@@ -57,35 +57,18 @@ def asked(task: Task, content: Any, **given: Any) -> Request:
         (Task.TEXT_GENERATION, {}, {"text_input": ["t"]}),
         (
             Task.SUMMARIZATION,
-            {"max_tokens": 9, "num_beams": 4, "early_stopping": "never", "length_penalty": 2.0, "long": "chunk"},
-            {
-                "text_input": ["t"],
-                "max_tokens": [9],
-                "num_beams": [4],
-                "early_stopping": ["never"],
-                "length_penalty": [2.0],
-                "long": ["chunk"],
-            },
-        ),
-        (
-            Task.TRANSLATION,
-            {"source_lang": "fr", "target_lang": "de"},
-            {"text_input": ["t"], "source_lang": ["fr"], "target_lang": ["de"]},
+            {"max_tokens": 9, "early_stopping": "never", "length_penalty": 2.0, "long": "chunk", "target_lang": "de"},
+            {"text_input": ["t"], "max_tokens": [9], "early_stopping": ["never"], "length_penalty": [2.0],
+             "long": ["chunk"], "target_lang": ["de"]},
         ),
         (
             Task.TEXT2TEXT_GENERATION,
             {"top_k": 0, "do_sample": False, "seed": 0, "stop_words": ["a", "b"], "min_p": 0.0},
-            {
-                "text_input": ["t"],
-                "top_k": [0],
-                "do_sample": [False],
-                "seed": [0],
-                "stop_words": ["a", "b"],
-                "min_p": [0.0],
-            },
+            {"text_input": ["t"], "top_k": [0], "do_sample": [False], "seed": [0], "stop_words": ["a", "b"],
+             "min_p": [0.0]},
         ),
     ],
-)
+)  # fmt: skip
 def test_a_text_and_options_become_tensors(task: Task, given: dict[str, Any], request_: dict[str, Any]) -> None:
     assert asked(task, "t", **given) == request_
 
@@ -127,22 +110,24 @@ def test_an_option_that_the_task_needs_is_asked_for(task: Task, option: str) -> 
     assert option in caught.value.fix
 
 
-def test_an_object_has_its_own_settings_and_the_options_for_the_rest() -> None:
-    found = asked(Task.SUMMARIZATION, {"text_input": "t", "max_tokens": 5}, max_tokens=9, num_beams=2)
-    assert found == {"text_input": ["t"], "max_tokens": [5], "num_beams": [2]}
-
-
-def test_an_object_may_leave_out_what_an_option_says() -> None:
-    assert asked(Task.QUESTION_ANSWERING, {"question": "q"}, context="c") == {"question": ["q"], "context": ["c"]}
-    assert asked(Task.QUESTION_ANSWERING, {"question": "q", "context": "d"}, context="c")["context"] == ["d"]
-
-
-def test_values_may_stand_alone_or_in_lists() -> None:
-    content = {"text_input": ["t"], "temperature": 1, "seed": 2**64 - 1, "stop_words": "x", "top_k": None}
-    assert asked(Task.TEXT_GENERATION, content) == {
-        "text_input": ["t"], "temperature": [1], "seed": [2**64 - 1], "stop_words": ["x"],
-    }  # fmt: skip
-    assert asked(Task.TEXT_GENERATION, {"text_input": "t", "stop_words": ["x", "y"]})["stop_words"] == ["x", "y"]
+@pytest.mark.parametrize(
+    ("task", "content", "options", "request_"),
+    [
+        (Task.SUMMARIZATION, {"text_input": "t", "max_tokens": 5}, {"max_tokens": 9, "num_beams": 2},
+         {"text_input": ["t"], "max_tokens": [5], "num_beams": [2]}),
+        (Task.QUESTION_ANSWERING, {"question": "q"}, {"context": "c"}, {"question": ["q"], "context": ["c"]}),
+        (Task.QUESTION_ANSWERING, {"question": "q", "context": "d"}, {"context": "c"},
+         {"question": ["q"], "context": ["d"]}),
+        (Task.TEXT_GENERATION, {"text_input": ["t"], "seed": 2**64 - 1, "stop_words": "x", "top_k": None}, {},
+         {"text_input": ["t"], "seed": [2**64 - 1], "stop_words": ["x"]}),
+        (Task.TEXT_GENERATION, {"text_input": "t", "stop_words": ["x", "y"]}, {},
+         {"text_input": ["t"], "stop_words": ["x", "y"]}),
+    ],
+)  # fmt: skip
+def test_an_object_has_its_own_values_alone_or_in_lists_and_the_options_for_the_rest(
+    task: Task, content: dict[str, Any], options: dict[str, Any], request_: dict[str, Any]
+) -> None:
+    assert asked(task, content, **options) == request_
 
 
 @pytest.mark.parametrize(
@@ -174,36 +159,18 @@ def test_an_entry_that_is_none_is_raised() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "options",
     [
-        ["infer", "m", "t", "--repository", "r"],
-        ["infer", "m", "t", "--local", "--url", "127.0.0.1:1"],
-        ["infer", "m", "t", "--url", "ftp://x:1"],
-        ["infer", "m", "t", "--timeout", "0"],
-        ["infer", "m", "t", "--max-in-flight", "0"],
-        ["infer", "m", "t", "--stream", "--idle-timeout", "-1"],
-        ["infer", "m", "t", "--idle-timeout", "5"],
-        ["infer", "m", "t", "--stream", "--max-in-flight", "2"],
-        ["infer", "m", "t", "--retries", "-1"],
-        ["infer", "m", "t", "--header", "nothing"],
-        ["infer", "m", "t", "--header", ":value"],
-        ["infer", "m", "t", "--token-file", "/nowhere"],
-        ["infer", "m", "t", "--token-file", "/dev/null"],
-        ["infer", "m", "t", "--tls-ca", "/nowhere", "--url", "grpcs://127.0.0.1:1"],
-        ["infer", "m", "t", "--local", "--header", "a:b"],
-        ["infer", "m", "t", "--local", "--max-in-flight", "2"],
-        ["infer", "m"],
-        ["infer", "m", "t", "--jsonl"],
-        ["infer", "m", "t", "--input", "/dev/null"],
-        ["infer", "m", "--jsonl", "--input", "/nowhere"],
-        ["infer", "m", "--input", "/"],
-        ["infer", "m", "t", "--stream", "--json"],
-        ["infer", "m", "--jsonl", "--stream"],
-        ["infer", "m", "--jsonl", "--json"],
+        "t --repository r", "t --local --url 127.0.0.1:1", "t --url ftp://x:1", "t --timeout 0", "t --max-in-flight 0",
+        "t --stream --idle-timeout -1", "t --idle-timeout 5", "t --stream --max-in-flight 2", "t --retries -1",
+        "t --header nothing", "t --header :value", "t --token-file /nowhere", "t --token-file /dev/null",
+        "t --tls-ca /nowhere --url grpcs://127.0.0.1:1", "t --local --header a:b", "t --local --max-in-flight 2",
+        "", "t --jsonl", "t --input /dev/null", "--jsonl --input /nowhere", "--input /", "t --stream --json",
+        "--jsonl --stream", "--jsonl --json",
     ],
-)
-def test_options_that_contradict_each_other_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
+)  # fmt: skip
+def test_options_that_contradict_each_other_are_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["infer", "m", *options.split()]) == 2
     assert capsys.readouterr().err.startswith("Error: ")
 
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -29,24 +30,7 @@ from hfx.errors import (
     ServerUnreachable,
     UsageError,
 )
-from tests.unit.client_servers import Script, grpc_server, http_server
-
-
-@pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture(params=[grpc_server, http_server])
-def url(request: pytest.FixtureRequest, script: Script) -> Iterator[str]:
-    with request.param(script) as address:
-        yield address
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with Client(url, timeout=15, retries=0) as opened:
-        yield opened
+from tests.unit.client_servers import Script, asked, grpc_server, http_server
 
 
 def free_port() -> int:
@@ -63,13 +47,12 @@ def test_one_text_and_many_are_answered(client: Client) -> None:
 
 
 def test_tasks_are_answered(url: str) -> None:
-    async def ask() -> list[int]:
-        async with AsyncClient(url) as client:
-            await client.wait_ready(5)
-            assert await client.models() == ["writer"]
-            return [each.output_tokens for each in await client.generate("writer", ["write 2", "write 5"])]
+    async def ask(client: AsyncClient) -> list[int]:
+        await client.wait_ready(5)
+        assert await client.models() == ["writer"]
+        return [each.output_tokens for each in await client.generate("writer", ["write 2", "write 5"])]
 
-    assert asyncio.run(ask()) == [2, 5]
+    assert asked(url, ask) == [2, 5]
 
 
 def test_metadata_is_asked_once_and_tells_the_task(client: Client, script: Script) -> None:
@@ -117,6 +100,7 @@ def test_a_failure_is_of_its_kind(order: str, kind: type[ServerError], client: C
 
 
 def test_the_timeout_is_the_callers_and_told_to_the_server(client: Client, script: Script) -> None:
+    client.metadata("writer")
     began = time.monotonic()
     with pytest.raises(RequestTimeout, match=r"within 0\.5 s"):
         client.generate("writer", "sleep 2", timeout=0.5)
@@ -132,17 +116,16 @@ def test_the_blocking_client_works_inside_a_running_event_loop(client: Client) -
 
 
 def test_a_cancelled_task_cancels_its_request_on_the_server(script: Script) -> None:
-    async def leave(url: str) -> None:
-        async with AsyncClient(url) as client:
-            task = asyncio.create_task(client.generate("writer", "sleep 2"))
-            await asyncio.to_thread(script.wait_asked, 1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await asyncio.to_thread(script.wait_left)
+    async def leave(client: AsyncClient) -> None:
+        task = asyncio.create_task(client.generate("writer", "sleep 2"))
+        await asyncio.to_thread(script.wait_asked, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(script.wait_left)
 
     with grpc_server(script) as url:
-        asyncio.run(leave(url))
+        asked(url, leave)
 
 
 def test_ctrl_c_cancels_the_request_on_the_server(script: Script) -> None:
@@ -175,15 +158,14 @@ def test_closing_ends_what_other_threads_wait_for(url: str, script: Script) -> N
 
 
 def test_closing_ends_what_other_tasks_wait_for(url: str, script: Script) -> None:
-    async def ask() -> None:
-        client = AsyncClient(url, retries=0)
+    async def ask(client: AsyncClient) -> None:
         task = asyncio.create_task(client.generate("writer", "sleep 3"))
         await asyncio.to_thread(script.wait_asked, 1)
         await client.close()
         await task
 
     with pytest.raises(RequestCancelled, match="closed before the answer"):
-        asyncio.run(ask())
+        asked(url, ask, retries=0)
 
 
 def test_a_closed_client_says_so(client: Client) -> None:
@@ -203,51 +185,36 @@ def test_a_closed_client_says_so(client: Client) -> None:
             ask()
 
 
-def test_a_client_does_not_survive_a_fork(client: Client) -> None:
-    client.generate("writer", "write 1")
-    child = os.fork()
-    if not child:
-        try:
-            client.generate("writer", "write 1")
-        except UsageError as error:
-            os._exit(7 if "another process" in error.message else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert client.generate("writer", "write 1").text == "a0 "
-
-
 FORKED = """
 import os, signal, sys
 from hfx.client import Client
+from hfx.errors import UsageError
 with Client(sys.argv[1], timeout=15) as client:
     client.generate("writer", ["write 1"] * 4)
     child = os.fork()
     if not child:
         signal.alarm(15)
-        with Client(sys.argv[1], timeout=10) as own:
-            os._exit(len(own.generate("writer", ["write 1"] * 4)))
+        try:
+            client.generate("writer", "write 1")
+        except UsageError as error:
+            assert "another process" in error.message
+            with Client(sys.argv[1], timeout=10) as own:
+                os._exit(len(own.generate("writer", ["write 1"] * 4)))
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), client.generate("writer", "write 1").text)
 """
 
 
-def test_a_forked_process_may_make_a_client_of_its_own(url: str) -> None:
+def test_a_forked_process_needs_and_may_make_a_client_of_its_own(url: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, url], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["4", "a0"], done.stderr[-1000:]
 
 
 def test_threads_may_share_a_client(client: Client) -> None:
-    counts: dict[int, list[int]] = {}
+    def ask(length: int) -> list[int]:
+        return [each.output_tokens for each in client.generate("writer", [f"write {length}"] * 20)]
 
-    def ask(length: int) -> None:
-        counts[length] = [each.output_tokens for each in client.generate("writer", [f"write {length}"] * 20)]
-
-    threads = [threading.Thread(target=ask, args=(length,)) for length in range(1, 9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert counts == {length: [length] * 20 for length in range(1, 9)}
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(1, 9))) == [[length] * 20 for length in range(1, 9)]
 
 
 def test_a_busy_server_is_asked_again(url: str, script: Script) -> None:
@@ -260,24 +227,12 @@ def test_a_busy_server_is_asked_again(url: str, script: Script) -> None:
 def test_a_server_that_comes_up_late_is_found(script: Script) -> None:
     port = free_port()
     policy = RetryPolicy(attempts=100, budget=1, shortest=0.05, longest=0.3)
-    served: list[str] = []
-
-    def serve() -> None:
-        time.sleep(1)
-        with grpc_server(script, port) as address:
-            served.append(address)
-            stopped.wait(20)
-
-    stopped = threading.Event()
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        with Client(f"127.0.0.1:{port}", retries=policy, timeout=15) as client:
-            assert client.generate("writer", "write 1").text == "a0 "
-            client.wait_ready(5)
-    finally:
-        stopped.set()
-        thread.join()
+    with ExitStack() as stack, Client(f"127.0.0.1:{port}", retries=policy, timeout=15) as client:
+        starting = threading.Timer(1, lambda: stack.enter_context(grpc_server(script, port)))
+        starting.start()
+        assert client.generate("writer", "write 1").text == "a0 "
+        client.wait_ready(5)
+        starting.join()
 
 
 def test_nobody_there_is_told_at_once_and_by_wait_ready_in_time() -> None:
@@ -293,14 +248,11 @@ def test_nobody_there_is_told_at_once_and_by_wait_ready_in_time() -> None:
 
 def test_the_other_protocols_port_is_told(script: Script) -> None:
     with grpc_server(script) as grpc_url, http_server(script) as http_url:
-        with Client(http_url.removeprefix("http://"), retries=0) as client:
-            with pytest.raises(ServerUnreachable) as caught:
+        cases = {http_url.removeprefix("http://"): "does not speak gRPC", f"http://{grpc_url}": "does not speak HTTP/1"}
+        for url, fix in cases.items():
+            with Client(url, retries=0) as client, pytest.raises(ServerUnreachable) as caught:
                 client.generate("writer", "write 1")
-            assert "does not speak gRPC" in caught.value.fix
-        with Client(f"http://{grpc_url}", retries=0) as client:
-            with pytest.raises(ServerUnreachable) as caught:
-                client.generate("writer", "write 1")
-            assert "does not speak HTTP/1" in caught.value.fix
+            assert fix in caught.value.fix
 
 
 def test_headers_and_the_token_are_sent_with_every_request(url: str, script: Script) -> None:
@@ -333,12 +285,7 @@ def test_grpc_is_encrypted_by_tls(script: Script, certificate: tuple[Path, Path]
     signed, key = certificate
     credentials = grpc.ssl_server_credentials([(key.read_bytes(), signed.read_bytes())])
     with grpc_server(script, credentials=credentials) as address:
-        with Client(f"grpcs://{address}", tls=Tls(ca=signed), token="s3cret") as client:
-            assert client.generate("writer", "write 2").text == "a0 a1 "
-            assert len(list(client.stream("writer", "write 2"))) == 2
-        with Client(f"grpcs://{address}", retries=0) as client, pytest.raises(ServerUnreachable) as caught:
-            client.models()
-        assert "TLS" in caught.value.fix
+        check_encryption(f"grpcs://{address}", Tls(ca=signed))
 
 
 def test_http_is_encrypted_by_tls_and_both_sides_may_be_known(script: Script, certificate: tuple[Path, Path]) -> None:
@@ -346,14 +293,14 @@ def test_http_is_encrypted_by_tls_and_both_sides_may_be_known(script: Script, ce
     context.load_cert_chain(*certificate)
     context.verify_mode = ssl.CERT_REQUIRED
     with http_server(script, context) as url:
-        with Client(url, tls=Tls(certificate[0], *certificate)) as client:
-            assert client.generate("writer", "write 2").text == "a0 a1 "
+        check_encryption(url, Tls(certificate[0], *certificate))
 
-        async def ask() -> str:
-            async with AsyncClient(url, tls=Tls(certificate[0], *certificate)) as client:
-                return (await client.generate("writer", "write 1")).text
 
-        assert asyncio.run(ask()) == "a0 "
-        with Client(url, retries=0) as client, pytest.raises(ServerUnreachable) as caught:
-            client.models()
-        assert "TLS" in caught.value.fix
+def check_encryption(url: str, tls: Tls) -> None:
+    with Client(url, tls=tls, token="s3cret") as client:
+        assert client.generate("writer", "write 2").text == "a0 a1 "
+        assert len(list(client.stream("writer", "write 2"))) == 2
+    assert asked(url, lambda client: client.generate("writer", "write 1"), tls=tls).text == "a0 "
+    with Client(url, retries=0) as client, pytest.raises(ServerUnreachable) as caught:
+        client.models()
+    assert "TLS" in caught.value.fix

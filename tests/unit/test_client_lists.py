@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hfx.client import AsyncClient, Classification, Client, ModelMetadata, Request, TensorMetadata
 from hfx.client.tensors import Array
-from hfx.errors import HfxError, RequestRefused, UsageError
+from hfx.errors import RequestRefused, UsageError
 
 ECHO = ModelMetadata(
     "echo",
@@ -28,22 +29,23 @@ class Echo:
 
     url = "memory:1"
 
-    def __init__(self) -> None:
+    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         self.sent: list[str] = []
         self.under_way = 0
         self.most = 0
-        self.lock = threading.Lock()
+        self._sleep = sleep
+        self._lock = threading.Lock()
 
     async def infer(self, request: Request) -> dict[str, Array]:
         text = request.inputs["text_input"].item().decode()
-        with self.lock:
+        with self._lock:
             self.sent.append(text)
             self.under_way += 1
             self.most = max(self.most, self.under_way)
         try:
-            await self.work()
+            await self._sleep(0.002)
         finally:
-            with self.lock:
+            with self._lock:
                 self.under_way -= 1
         if text == "no":
             raise RequestRefused("I don't like it.", "Say yes.")
@@ -54,52 +56,34 @@ class Echo:
             "truncated_tokens": np.array([[0]], np.int32),
         }
 
-    async def work(self) -> None:
-        time.sleep(0.002)
-
-    def stream(self, request: Request) -> None:  # type: ignore[override]
-        raise AssertionError("nobody streams here")
-
-    async def is_live(self) -> bool:
-        return True
-
-    async def is_ready(self) -> bool:
-        return True
-
-    async def models(self, timeout: float) -> list[str]:
-        return ["echo"]
-
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         return ECHO
 
-    async def close(self) -> None:
-        pass
+
+async def blocking_sleep(seconds: float) -> None:
+    time.sleep(seconds)
 
 
-class AsyncEcho(Echo):
-    """The same, waiting by asyncio."""
-
-    async def work(self) -> None:
-        await asyncio.sleep(0.002)
+def echo() -> tuple[Echo, Client]:
+    transport = Echo(blocking_sleep)
+    return transport, Client(transport=transport, max_in_flight=4)  # type: ignore[arg-type]
 
 
-def echo(most: int = 4) -> tuple[Echo, Client]:
-    transport = Echo()
-    return transport, Client(transport=transport, max_in_flight=most)  # type: ignore[arg-type]
+def async_echo() -> tuple[Echo, AsyncClient]:
+    transport = Echo(asyncio.sleep)
+    return transport, AsyncClient(transport=transport, max_in_flight=4)  # type: ignore[arg-type]
 
 
-def async_echo(most: int = 4) -> tuple[Echo, AsyncClient]:
-    transport = AsyncEcho()
-    return transport, AsyncClient(transport=transport, max_in_flight=most)  # type: ignore[arg-type]
+def classified(kind: str, texts: Iterable[str]) -> tuple[Echo, Callable[[], list[Classification]]]:
+    """A transport, and a call of the client of this `kind` that classifies the texts over it."""
+    if kind == "blocking":
+        transport, client = echo()
+        return transport, lambda: client.classify("echo", texts)
+    transport, waiting = async_echo()
+    return transport, lambda: asyncio.run(waiting.classify("echo", texts))
 
 
-def label(outcome: Classification | HfxError) -> str:
-    assert isinstance(outcome, Classification)
-    return outcome.label
-
-
-def endless() -> Iterator[dict[str, list[str]]]:
-    return ({"text_input": [str(number)]} for number in count())
+clients = pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 
 
 def test_a_text_gives_one_result() -> None:
@@ -107,94 +91,54 @@ def test_a_text_gives_one_result() -> None:
     assert (result.label, result.score, result.truncated_tokens) == ("a", 0.5, 0)
 
 
-def test_a_list_gives_a_list_in_order_and_max_in_flight_are_sent_at_a_time() -> None:
-    transport, client = echo(most=4)
+@clients
+def test_a_list_gives_a_list_in_order_and_max_in_flight_are_sent_at_a_time(kind: str) -> None:
     texts = [str(number) for number in range(50)]
-    assert [result.label for result in client.classify("echo", texts)] == texts
+    transport, call = classified(kind, texts)
+    assert [result.label for result in call()] == texts
     assert transport.most == 4
-
-
-def test_no_more_than_max_in_flight_tasks_are_on_their_way() -> None:
-    transport, client = async_echo(most=4)
-    texts = [str(number) for number in range(50)]
-    results = asyncio.run(client.classify("echo", texts))
-    assert [result.label for result in results] == texts
-    assert transport.most == 4
-
-
-def test_a_slow_text_does_not_keep_the_others_from_being_sent() -> None:
-    transport, client = echo(most=2)
-    held = threading.Event()
-    transport.work = hold_first(held, transport)  # type: ignore[method-assign]
-    results = client.classify("echo", (text if text != "9" else held.set() or text for text in map(str, range(10))))
-    assert [result.label for result in results] == [str(number) for number in range(10)]
-
-
-def hold_first(held: threading.Event, transport: Echo):  # type: ignore[no-untyped-def]
-    async def work() -> None:
-        if len(transport.sent) == 1:
-            assert held.wait(10)
-
-    return work
 
 
 def test_an_endless_iterable_is_read_as_far_as_its_results_are_by_tasks() -> None:
-    transport, client = async_echo(most=4)
+    transport, client = async_echo()
 
-    async def read() -> list[bytes]:
-        found: list[bytes] = []
-        outcomes = client.infer_each("echo", endless())
-        async for outcome in outcomes:
-            assert not isinstance(outcome, HfxError)
-            found.append(outcome["label"].item())
-            if len(found) == 6:
-                await outcomes.aclose()  # type: ignore[attr-defined]
+    async def read() -> list[str]:
+        outcomes = client.infer_each("echo", ({"text_input": [str(number)]} for number in count()))
+        found = [(await anext(outcomes))["label"].item() for _ in range(6)]  # type: ignore[index]
+        await outcomes.aclose()
         return found
 
     assert asyncio.run(read()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert len(transport.sent) <= 9 and transport.under_way == 0
 
 
-def test_one_bad_text_raises_its_own_error_with_its_index() -> None:
+@clients
+def test_one_bad_text_raises_its_own_error_with_its_index_and_nothing_is_left_on_its_way(kind: str) -> None:
+    transport, call = classified(kind, ["a", "b", "no", *["d"] * 100])
     with pytest.raises(RequestRefused, match="At index 2: I don't like it") as caught:
-        echo()[1].classify("echo", ["a", "b", "no", "d"])
+        call()
     assert caught.value.fix == "Say yes."
-
-
-def test_after_a_bad_text_nothing_more_is_sent_and_nothing_is_left_on_its_way() -> None:
-    transport, client = echo(most=4)
-    with pytest.raises(RequestRefused):
-        client.classify("echo", ["no", *["a"] * 100])
     time.sleep(0.05)
     assert transport.under_way == 0
-    assert len(transport.sent) <= 8
+    assert len(transport.sent) <= 10
 
 
 def test_errors_take_the_places_of_results_where_asked_for() -> None:
-    client = echo()[1]
-    outcomes = list(client.each(partial(client.classify, "echo"), ["a", "no", "\ud800", "d"]))
+    outcomes = list(echo()[1].each(partial(echo()[1].classify, "echo"), ["a", "no", "\ud800", "d"]))
     names = [type(outcome).__name__ for outcome in outcomes]
     assert names == ["Classification", "RequestRefused", "UsageError", "Classification"]
-    assert label(outcomes[3]) == "d"
 
 
-def test_one_bad_text_of_many_ends_the_tasks_of_the_others() -> None:
-    transport, client = async_echo(most=4)
-    with pytest.raises(RequestRefused, match="At index 0: I don't like it"):
-        asyncio.run(client.classify("echo", ["no", *["a"] * 100]))
-    assert transport.under_way == 0
-    assert len(transport.sent) <= 8
-
-
-def test_an_iterable_that_fails_leaves_nothing_on_its_way() -> None:
-    transport, client = async_echo(most=4)
-
+@clients
+def test_an_iterable_that_fails_leaves_nothing_on_its_way(kind: str) -> None:
     def texts() -> Iterator[str]:
         yield from ["a", "b"]
         raise ZeroDivisionError
 
+    transport, call = classified(kind, texts())
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(client.classify("echo", texts()))
+        call()
+    time.sleep(0.05)
     assert transport.under_way == 0
 
 
@@ -206,27 +150,20 @@ def test_a_text_that_is_no_unicode_is_refused_before_it_is_sent() -> None:
 
 
 def test_embeddings_of_a_list_are_one_matrix() -> None:
-    vectors = echo()[1].embed("echo", ["a", "bbb"])
+    client = echo()[1]
+    vectors = client.embed("echo", ["a", "bbb"])
     assert vectors.dtype == np.float32
     assert vectors.tolist() == [[1, 0, 1], [3, 0, 1]]
+    assert client.embed("echo", []).shape == (0, 3)
 
 
-def test_embeddings_of_no_texts_keep_their_width() -> None:
-    assert echo()[1].embed("echo", []).shape == (0, 3)
-
-
-@pytest.mark.parametrize("most", [0, -1])
-def test_a_number_in_flight_that_sends_nothing_is_refused(most: int) -> None:
+@pytest.mark.parametrize("limits", [{"max_in_flight": 0}, {"max_in_flight": -1}, *(
+    {name: seconds} for seconds in (0, -1, float("nan"), float("inf"), None, "1", True)
+    for name in ("timeout", "idle_timeout")
+)], ids=str)  # fmt: skip
+def test_limits_that_can_not_be_kept_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        Client(max_in_flight=most)
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), None, "1", True])
-def test_a_timeout_that_can_not_be_kept_is_refused(timeout: float) -> None:
-    with pytest.raises(UsageError):
-        Client(timeout=timeout)
-    with pytest.raises(UsageError):
-        Client(idle_timeout=timeout)
+        Client(**limits)
 
 
 def test_lists_of_questions_and_contexts_must_be_equally_long() -> None:

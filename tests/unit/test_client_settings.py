@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hfx.client.address import checked_headers, parse_address
 from hfx.client.retries import Deadline, Retries
 from hfx.client.settings import merged, setting_values
 from hfx.client.transport import run
-from hfx.errors import RequestRefused, ServerBusy, UsageError
+from hfx.errors import RequestRefused, ServerBusy, ServerUnreachable, UsageError
 
 
 def test_keywords_win_over_the_object_and_both_stay() -> None:
@@ -130,32 +130,30 @@ class Failing:
         return self.made
 
 
-def retries(**policy: Any) -> Retries:
-    async def at_once(seconds: float) -> None:
-        assert 0 <= seconds <= policy.get("longest", 5)
-
-    return Retries(RetryPolicy(**policy), at_once)
+async def no_sleep(seconds: float) -> None:
+    pass
 
 
-def test_attempts_are_those_of_a_request_in_all() -> None:
-    assert run(retries(attempts=3).call(Failing(2, ServerBusy("busy")), Deadline(60))) == 3
-    failing = Failing(3, ServerBusy("busy"))
-    with pytest.raises(ServerBusy):
-        run(retries(attempts=3).call(failing, Deadline(60)))
-    assert failing.made == 3
+async def sleep(seconds: float) -> None:
+    time.sleep(seconds)
 
 
-def test_what_is_not_safe_is_not_tried_again() -> None:
-    failing = Failing(1, RequestRefused("no"))
-    with pytest.raises(RequestRefused):
-        run(retries(attempts=9).call(failing, Deadline(60)))
-    assert failing.made == 1
+@pytest.mark.parametrize(
+    ("error", "attempts", "made"),
+    [(ServerBusy("busy"), 3, 3), (ServerUnreachable("gone"), 2, 2), (RequestRefused("no"), 9, 1)],
+)
+def test_attempts_are_those_of_a_request_in_all_and_only_of_what_is_safe(
+    error: Exception, attempts: int, made: int
+) -> None:
+    policy, failing = RetryPolicy(attempts=attempts), Failing(9, error)
+    with pytest.raises(type(error)):
+        run(Retries(policy, no_sleep).call(failing, Deadline(60)))
+    assert failing.made == made
+    if made > 1:
+        assert run(Retries(policy, no_sleep).call(Failing(made - 1, error), Deadline(60))) == made
 
 
 def test_retries_end_before_the_deadline() -> None:
-    async def sleep(seconds: float) -> None:
-        time.sleep(seconds)
-
     failing = Failing(10**6, ServerBusy("busy"))
     with pytest.raises(ServerBusy):
         run(Retries(RetryPolicy(attempts=10**6), sleep).call(failing, Deadline(0.3)))
@@ -163,22 +161,17 @@ def test_retries_end_before_the_deadline() -> None:
 
 
 def test_the_budget_is_one_for_all_threads() -> None:
-    made, shared, lock = [0], retries(attempts=5, budget=0.1), threading.Lock()
+    shared = Retries(RetryPolicy(attempts=5, budget=0.1), no_sleep)
 
-    def ask() -> None:
-        for _ in range(100):
-            failing = Failing(10**6, ServerBusy("busy"))
-            with pytest.raises(ServerBusy):
-                run(shared.call(failing, Deadline(60)))
-            with lock:
-                made[0] += failing.made
+    def attempts(_: int) -> int:
+        failing = Failing(10**6, ServerBusy("busy"))
+        with pytest.raises(ServerBusy):
+            run(shared.call(failing, Deadline(60)))
+        return failing.made
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert 800 + 80 <= made[0] <= 800 + 80 + 11
+    with ThreadPoolExecutor(8) as pool:
+        made = sum(pool.map(attempts, range(800)))
+    assert 800 + 80 <= made <= 800 + 80 + 11
 
 
 @pytest.mark.parametrize(

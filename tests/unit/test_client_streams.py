@@ -15,6 +15,7 @@ import pytest
 
 from hfx.client import AsyncClient, Client, Generation, Piece, TruncationWarning
 from hfx.errors import (
+    ModelUnknown,
     RequestCancelled,
     RequestRefused,
     RequestTimeout,
@@ -22,49 +23,28 @@ from hfx.errors import (
     ServerUnreachable,
     UsageError,
 )
-from tests.unit.client_servers import Script, grpc_server, http_server
+from tests.unit.client_servers import Script, asked
 
 FILES = Path("/proc/self/fd")  # those that this process has open
 
 
-@pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture(params=[grpc_server, http_server])
-def url(request: pytest.FixtureRequest, script: Script) -> Iterator[str]:
-    with request.param(script) as address:
-        yield address
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with Client(url, timeout=15, retries=0) as opened:
-        yield opened
-
-
 def test_pieces_come_in_order_and_the_result_is_their_sum(client: Client) -> None:
     with client.stream("writer", "write 3") as stream:
-        pieces = list(stream)
+        pieces = [next(stream)]
+        with pytest.raises(UsageError, match="not ended"):
+            _ = stream.result
+        pieces += stream
     assert [piece.text for piece in pieces] == ["a0 ", "a1 ", "a2 "]
     assert pieces[-1] == Piece("a2 ", "length", 3, 3)
     assert stream.result == Generation("a0 a1 a2 ", "length", 3, 3)
 
 
 def test_pieces_come_to_a_task(url: str) -> None:
-    async def read() -> tuple[list[str], Generation]:
-        async with AsyncClient(url) as client, client.stream("writer", "write 3") as stream:
+    async def read(client: AsyncClient) -> tuple[list[str], Generation]:
+        async with client.stream("writer", "write 3") as stream:
             return [piece.text async for piece in stream], stream.result
 
-    assert asyncio.run(read()) == (["a0 ", "a1 ", "a2 "], Generation("a0 a1 a2 ", "length", 3, 3))
-
-
-def test_there_is_no_result_before_the_end(client: Client) -> None:
-    with client.stream("writer", "write 2") as stream:
-        next(stream)
-        with pytest.raises(UsageError, match="not ended"):
-            _ = stream.result
+    assert asked(url, read) == (["a0 ", "a1 ", "a2 "], Generation("a0 a1 a2 ", "length", 3, 3))
 
 
 def test_leaving_early_ends_the_request_on_the_server(client: Client, script: Script) -> None:
@@ -74,22 +54,6 @@ def test_leaving_early_ends_the_request_on_the_server(client: Client, script: Sc
     assert script.wait_left()
     assert stream.result == Generation("a0 ", "cancelled", 3, 1)
     assert list(stream) == []
-
-
-def test_close_ends_the_request_on_the_server(client: Client, script: Script) -> None:
-    stream = client.stream("writer", "stall 1")
-    next(stream)
-    stream.close()
-    stream.close()
-    assert script.wait_left()
-
-
-def test_a_stream_that_nobody_holds_ends_on_the_server(client: Client, script: Script) -> None:
-    stream = client.stream("writer", "stall 1")
-    next(stream)
-    del stream
-    gc.collect()
-    assert script.wait_left()
 
 
 def test_cancelling_from_another_thread_ends_the_pieces(client: Client, script: Script) -> None:
@@ -118,15 +82,14 @@ def test_streams_that_nobody_holds_leave_no_connection_open(client: Client, scri
 
 
 def test_another_task_may_cancel_a_stream(url: str, script: Script) -> None:
-    async def read() -> Generation:
-        async with AsyncClient(url) as client, client.stream("writer", "stall 1") as stream:
-            first = await anext(stream)
+    async def read(client: AsyncClient) -> Generation:
+        async with client.stream("writer", "stall 1") as stream:
+            assert (await anext(stream)).text == "a0 "
             asyncio.get_running_loop().call_later(0.2, stream.cancel)
             assert [piece async for piece in stream] == []
-            assert stream.result == Generation(first.text, "cancelled", 3, 1)
-            return stream.result
+        return stream.result
 
-    assert asyncio.run(read()).text == "a0 "
+    assert asked(url, read) == Generation("a0 ", "cancelled", 3, 1)
     assert script.wait_left()
 
 
@@ -136,24 +99,23 @@ def test_a_task_that_leaves_early_or_is_cancelled_ends_the_request(url: str, scr
             async for _ in stream:
                 pass
 
-    async def leave() -> None:
-        async with AsyncClient(url) as client:
-            async with client.stream("writer", "stall 1") as stream:
-                await anext(stream)
-            task = asyncio.create_task(read(client))
-            await asyncio.to_thread(script.wait_asked, 2)
-            await asyncio.sleep(0.1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            stream = client.stream("writer", "stall 1")
+    async def leave(client: AsyncClient) -> None:
+        async with client.stream("writer", "stall 1") as stream:
             await anext(stream)
-            del stream
-            gc.collect()
-            await asyncio.sleep(0.1)
-            assert await asyncio.to_thread(lambda: [script.wait_left() for _ in range(3)]) == [True] * 3
+        task = asyncio.create_task(read(client))
+        await asyncio.to_thread(script.wait_asked, 2)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        stream = client.stream("writer", "stall 1")
+        await anext(stream)
+        del stream
+        gc.collect()
+        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(lambda: [script.wait_left() for _ in range(3)]) == [True] * 3
 
-    asyncio.run(leave())
+    asked(url, leave)
 
 
 def test_a_stream_on_which_nothing_comes_times_out(url: str, script: Script) -> None:
@@ -169,13 +131,13 @@ def test_a_stream_on_which_nothing_comes_times_out(url: str, script: Script) -> 
 
 
 def test_a_stream_on_which_nothing_comes_times_out_for_a_task(url: str, script: Script) -> None:
-    async def read() -> None:
-        async with AsyncClient(url, idle_timeout=0.3) as client, client.stream("writer", "stall 1") as stream:
+    async def read(client: AsyncClient) -> None:
+        async with client.stream("writer", "stall 1") as stream:
             assert (await anext(stream)).text == "a0 "
             await anext(stream)
 
     with pytest.raises(RequestTimeout, match="Nothing new"):
-        asyncio.run(read())
+        asked(url, read, idle_timeout=0.3)
     assert script.wait_left()
 
 
@@ -193,12 +155,6 @@ def test_an_error_before_the_first_piece_is_typed(client: Client) -> None:
     assert caught.value.model == "writer"
 
 
-def test_an_error_within_a_stream_is_typed(client: Client, script: Script) -> None:
-    script.piece = lambda *_: {}  # type: ignore[method-assign]
-    with pytest.raises((ServerError, RequestTimeout)):
-        list(client.stream("writer", "write 1", timeout=1))
-
-
 def test_a_busy_server_is_asked_again_before_the_first_piece(url: str, script: Script) -> None:
     script.busy = 2
     with Client(url, retries=3) as client:
@@ -206,31 +162,22 @@ def test_a_busy_server_is_asked_again_before_the_first_piece(url: str, script: S
     assert script.texts == ["write 2"] * 3
 
 
-@pytest.mark.parametrize("serve", [grpc_server, http_server])
-def test_a_broken_stream_is_not_asked_again_after_a_piece(serve: object, script: Script) -> None:
-    with serve(script) as url:  # type: ignore[operator]
-        client = Client(url, timeout=15, retries=5)
-        stream = client.stream("writer", "cut 1")
-        script.pieces = cutting(script)  # type: ignore[method-assign]
-        assert next(stream).text == "a0 "
-        with pytest.raises(ServerError) as caught:
-            next(stream)
-        assert not isinstance(caught.value, RequestRefused)
-        client.close()
-    assert len(script.texts) == 1
-
-
-def cutting(script: Script):  # type: ignore[no-untyped-def]
-    def pieces(values: dict[str, object], *_: object) -> Iterator[dict[str, object]]:
+def test_a_broken_stream_is_not_asked_again_after_a_piece(url: str, script: Script) -> None:
+    def break_off(values: dict[str, object], *_: object) -> Iterator[dict[str, object]]:
         script.texts.append(str(values["text_input"]))
         yield script.piece("a0 ", "", 1)
 
-    return pieces
+    script.pieces = break_off  # type: ignore[method-assign]
+    with Client(url, timeout=15, retries=5) as client:
+        stream = client.stream("writer", "cut 1")
+        assert next(stream).text == "a0 "
+        with pytest.raises(ServerError) as caught:
+            next(stream)
+    assert not isinstance(caught.value, RequestRefused)
+    assert len(script.texts) == 1
 
 
 def test_a_model_that_does_not_exist_is_named_as_it_was_asked(client: Client) -> None:
-    from hfx.errors import ModelUnknown
-
     with pytest.raises(ModelUnknown, match="no model 'nobody'") as caught:
         next(client.stream("nobody", "write 2"))
     assert caught.value.fix == "It serves: writer."
