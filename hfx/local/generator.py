@@ -23,7 +23,7 @@ from hfx.python_backends.engine.errors import EngineError
 
 if TYPE_CHECKING:
     from hfx.python_backends.generation.generator import TextGenerator
-    from hfx.python_backends.generation.results import Generated, Piece
+    from hfx.python_backends.generation.results import Piece
 
 PROVIDERS: Mapping[Kind, str] = {"CPU": "CPU", "GPU": "CUDA"}
 OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}
@@ -169,7 +169,7 @@ def _alike(requests: Sequence[Request]) -> list[list[int]]:
     return [members for _, members in groups]
 
 
-def _answer(texts: Sequence[Generated]) -> Answer:
+def _answer(texts: Sequence[Piece]) -> Answer:
     """Output tensors of the texts that one request gave."""
     first = texts[0]
     answer: Answer = {

@@ -25,7 +25,7 @@ _GENERATOR = ("engine", "generation", "responses")
 _GENERATOR_SHARED = ("inputs",)
 
 # What a relay needs of the package `responses`; the rest is the engine's.
-_RELAY = ("__init__", "line", "outputs", "reasons", "relaying", "turns")
+_RELAY = ("__init__", "cancellation_poller", "ipc", "outputs", "relay_client")
 
 BACKEND_PACKAGE = "hfx_onnxruntime"
 

@@ -1,7 +1,6 @@
 """Triton adapter of NAME_stream: one engine for all callers; pieces of text where `stream` is set, else one response.
 
-Owns the instance's life. `execute` only hands requests over, so that the next ones may come while these run; what
-becomes of them is decided in `responses` and `generation`.
+`execute` only hands requests over, so that the next ones may come while these run.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,17 @@ from .engine.errors import Draining, EngineError, InvalidRequest
 from .generation.generator import TextGenerator
 from .generation.results import Piece
 from .generation.streams import TextStream
-from .responses.channel import TritonChannel
+from .responses.active_request import ActiveRequest, CancelRegistry
 from .responses.codes import reason_of
-from .responses.desk import Desk
-from .responses.exchange import Exchange
-from .responses.figures import Figure, counts, histograms
-from .responses.orders import Order, read_order
-from .responses.outbox import Channel, Reply
-from .responses.publication import Publication
-from .responses.register import Register
-from .responses.task import Task
+from .responses.dispatcher import Dispatcher
+from .responses.generate_request import GenerateRequest, parse_request
+from .responses.metrics_publisher import MetricsPublisher
+from .responses.relay_server import RelayServer
+from .responses.response_queue import Channel, Reply
+from .responses.triton_channel import TritonChannel
 
 CANCELLED = Piece("", finish_reason="cancelled")
-LEAVE_SECONDS = 5.0  # for callers to be told that the engine has closed
+LAST_RESPONSES_SECONDS = 5.0  # to send callers that the engine has closed
 
 
 class TritonPythonModel:
@@ -57,14 +54,16 @@ class TritonPythonModel:
         )
         self.drain_seconds = float(parameters["drain_seconds"])
         self.generator.warm_up()
-        self.register = Register()
+        self.registry = CancelRegistry()
         self.refused: Counter[str] = Counter()
         self.under_way = 0
         self.changed = threading.Condition()
         self.draining = False
-        self.desk = Desk(pb.Logger.log_error)
-        self.publication = Publication(config["name"].removesuffix("_stream"), self._counts, self._histograms)
-        self.exchange = Exchange(config["name"], self._take, self.register.cancel)
+        self.dispatcher = Dispatcher(pb.Logger.log_error)
+        self.metrics = MetricsPublisher(
+            config["name"].removesuffix("_stream"), self.generator.engine.stats, self.refused
+        )
+        self.relays = RelayServer(config["name"], self._take, self.registry.cancel)
 
     def execute(self, requests: list[Any]) -> None:
         """Take the requests; their responses come later."""
@@ -79,40 +78,41 @@ class TritonPythonModel:
             self.changed.wait_for(lambda: not self.under_way, self.drain_seconds)
         self.generator.close()
         with self.changed:
-            self.changed.wait_for(lambda: not self.under_way, LEAVE_SECONDS)
-        self.desk.close()
-        self.exchange.close()
-        self.publication.close()
+            self.changed.wait_for(lambda: not self.under_way, LAST_RESPONSES_SECONDS)
+        self.dispatcher.close()
+        self.relays.close()
+        self.metrics.close()
 
     def _take(self, values: Iterable[tuple[str, list[Any]]], channel: Channel, request_id: str) -> None:
         reply = Reply(channel)
         try:
-            order = read_order(values)
+            request = parse_request(values)
         except InvalidRequest as refusal:
             self._refuse(reply, refusal)
             return
-        if order.cancels:
-            self.register.cancel(order.cancels)
-            self.desk.outbox.put([(reply, [CANCELLED], None)])
+        if request.cancels:
+            self.registry.cancel(request.cancels)
+            self.dispatcher.responses.put([(reply, [CANCELLED], None)])
         elif self.draining:
             self._refuse(reply, Draining("the server is stopping", "Send the request to another"))
         else:
-            self._begin(reply, order, request_id)
+            self._begin(reply, request, request_id)
 
-    def _begin(self, reply: Reply, order: Order, request_id: str) -> None:
-        task = Task(reply, partial(self._open, order, request_id), order.deadline, partial(self._ended, request_id))
-        self.register.add(request_id, task.cancel)
+    def _begin(self, reply: Reply, request: GenerateRequest, request_id: str) -> None:
+        open_stream, ended = partial(self._open, request, request_id), partial(self._ended, request_id)
+        active = ActiveRequest(reply, open_stream, request.deadline, ended)
+        self.registry.add(request_id, active.cancel)
         with self.changed:
             self.under_way += 1
-        self.desk.take(task, len(order.text))
+        self.dispatcher.submit(active, len(request.text))
 
-    def _open(self, order: Order, request_id: str) -> TextStream:
-        open_stream = self.generator.stream if order.streams else self.generator.whole
-        timeout = None if order.deadline is None else max(order.deadline - time.monotonic(), 0.0)
-        return open_stream(order.text, request_id=request_id, timeout=timeout, **order.fields)
+    def _open(self, request: GenerateRequest, request_id: str) -> TextStream:
+        open_stream = self.generator.stream if request.streams else self.generator.whole
+        timeout = None if request.deadline is None else max(request.deadline - time.monotonic(), 0.0)
+        return open_stream(request.text, request_id=request_id, timeout=timeout, **request.fields)
 
-    def _ended(self, request_id: str, task: Task, error: Exception | None) -> None:
-        self.register.remove(request_id, task.cancel)
+    def _ended(self, request_id: str, request: ActiveRequest, error: Exception | None) -> None:
+        self.registry.remove(request_id, request.cancel)
         if error is not None:
             self._count(error)
         with self.changed:
@@ -121,18 +121,12 @@ class TritonPythonModel:
 
     def _refuse(self, reply: Reply, refusal: EngineError) -> None:
         self._count(refusal)
-        self.desk.outbox.fail(reply, refusal)
+        self.dispatcher.responses.put([(reply, [], refusal)])
 
     def _count(self, error: Exception) -> None:
         reason = reason_of(error)
         if reason is not None:
             with self.changed:
                 self.refused[reason] += 1
-        elif not isinstance(error, EngineError):  # a bug: callers are told, and so is whoever reads the log
+        elif not isinstance(error, EngineError):  # a bug
             pb.Logger.log_error(f"a request ended with {error!r}")
-
-    def _counts(self) -> Iterator[Figure]:
-        return counts(self.generator.engine.stats(), self.refused)
-
-    def _histograms(self) -> Iterator[Figure]:
-        return histograms(self.generator.engine.stats())

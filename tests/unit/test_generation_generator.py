@@ -21,7 +21,7 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.generation.results import Generated, Piece, joined
+from hfx.python_backends.generation.results import Piece, joined
 from tests.unit.generation_models import answered, continued, write_model
 
 SOURCE = 48
@@ -168,7 +168,7 @@ def test_event_loops_get_the_same(decoder: TextGenerator, summarizer: TextGenera
     async def pieces(text: str) -> list[Piece]:
         return [piece async for piece in decoder.stream(text, max_tokens=9)]
 
-    async def everything() -> tuple[list[list[Piece]], list[tuple[Generated, ...]]]:
+    async def everything() -> tuple[list[list[Piece]], list[tuple[Piece, ...]]]:
         streams = asyncio.gather(*(pieces(text) for text in ("cat", "dog", "bird")))
         wholes = asyncio.gather(*(summarizer.generate_async(text, max_tokens=9) for text in ("cat", "dog")))
         return await streams, await wholes
@@ -298,7 +298,7 @@ def test_a_failed_step_is_raised_in_threads_and_event_loops(tmp_path: Path) -> N
 # Long documents
 
 
-def chunks(generator: TextGenerator, text: str, **fields: Any) -> Generated:
+def chunks(generator: TextGenerator, text: str, **fields: Any) -> Piece:
     found = generator.generate(text, long="chunk", **fields)
     streamed = joined(generator.stream(text, long="chunk", **fields))
     assert streamed == (found,)

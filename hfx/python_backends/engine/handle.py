@@ -69,7 +69,7 @@ class Handle:
     async def whole(self) -> tuple[Completion, ...]:
         """As `result`, in an event loop."""
         end = asyncio.Event()
-        self.tell_end(Listener(_Loop(asyncio.get_running_loop()), end))
+        self.tell_end(Listener(LoopNotifier(asyncio.get_running_loop()), end))
         if not self.done:
             await end.wait()
         return self.result()
@@ -102,7 +102,7 @@ class Handle:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         news = asyncio.Event()
-        self.tell_events(Listener(_Loop(asyncio.get_running_loop()), news))
+        self.tell_events(Listener(LoopNotifier(asyncio.get_running_loop()), news))
         while (events := self.arrived()) is not None:
             for event in events:
                 yield event
@@ -159,12 +159,13 @@ def deliver(deliveries: Iterable[Delivery]) -> None:
 
 
 @dataclass(frozen=True)
-class _Loop:
+class LoopNotifier:
     """Sets events of an event loop from another thread; equal for the same loop."""
 
     loop: asyncio.AbstractEventLoop
 
     def __call__(self, events: list[Any]) -> None:
+        """Set `events`."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self.loop.call_soon_threadsafe(_set, events)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,13 +16,12 @@ from ..engine.generation_settings import DEFAULT_SLOTS
 from .configuration import Configuration
 from .detokenizer import Detokenizer
 from .documents import parts
-from .merging import Document, concatenated, summarized
+from .merging import Document, concatenated, gathered, one_after_the_other, summarized
 from .prompts import PromptEncoder, Text
-from .results import Generated, Piece, joined
-from .runs import Read, Run, Submission, TextModel, deadline_in, in_order
+from .results import Piece, joined
+from .runs import Read, Run, Submission, deadline_in, in_order
 from .settings import Choices, choose
-from .streams import TextStream, gathered
-from .waits import Script
+from .streams import Script, TextStream
 
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
@@ -53,9 +52,9 @@ class TextGenerator:
         self.engine = engine
         self.configuration = configuration
         self._prompts = PromptEncoder(tokenizer, configuration, engine.spec.vocab_size)
-        cleans_up = configuration.clean_up_tokenization_spaces
-        detokenizer = Detokenizer(tokenizer, cleans_up, configuration.special_token_ids)
-        self._model = TextModel(engine, self._prompts, detokenizer)
+        self._detokenizer = Detokenizer(
+            tokenizer, configuration.clean_up_tokenization_spaces, configuration.special_token_ids
+        )
         self._slots = engine.stats().slots
 
     @classmethod
@@ -108,69 +107,61 @@ class TextGenerator:
 
         To leave the stream early is to cancel the request.
         """
-        choices = choose(fields, self.configuration)
-        return self._stream(
-            text, Submission(self._model, choices, request_id, priority, deadline_in(timeout)), Run.live
-        )
+        submission = self._submission(fields, request_id, priority, timeout)
+        return TextStream(self._script(text, submission, Run.live), submission.cancel)
 
     def whole(
         self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
     ) -> TextStream:
-        """As `stream`, with the text as a single piece at its end; nobody is woken before."""
-        choices = _for_one(choose(fields, self.configuration))
-        submission = Submission(self._model, choices, request_id, priority, deadline_in(timeout))
-        return self._stream(text, submission, _read(choices), gathered)
+        """As `stream`, with the text as a single piece at its end; its reader is not woken before.
+
+        Raises InvalidRequest where num_return_sequences is above 1: use generate_all.
+        """
+        submission = self._submission(fields, request_id, priority, timeout)
+        _refuse_several(submission.choices)
+        return TextStream(gathered(self._script(text, submission)), submission.cancel)
 
     def generate(
         self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> Generated:
-        """One text. Raises InvalidRequest where num_return_sequences is above 1: use generate_all."""
-        choices = _for_one(choose(fields, self.configuration))
-        submission = Submission(self._model, choices, request_id, priority, deadline_in(timeout))
-        return joined(self._stream(text, submission, _read(choices)))[0]
+    ) -> Piece:
+        """One text, as `whole`."""
+        return next(self.whole(text, request_id=request_id, priority=priority, timeout=timeout, **fields))
 
     def generate_all(
         self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> tuple[Generated, ...]:
+    ) -> tuple[Piece, ...]:
         """All `num_return_sequences` texts, of beams the best first."""
-        choices = choose(fields, self.configuration)
-        submission = Submission(self._model, choices, request_id, priority, deadline_in(timeout))
-        return joined(self._stream(text, submission, _read(choices)))
+        return joined(self._texts(text, request_id, priority, timeout, fields))
+
+    async def generate_async(
+        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
+    ) -> tuple[Piece, ...]:
+        """As `generate_all`, in an event loop; cancelling the task cancels the request."""
+        async with self._texts(text, request_id, priority, timeout, fields) as stream:
+            return joined([piece async for piece in stream])
 
     def generate_many(
         self, texts: Iterable[Text], *, priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> list[Generated]:
+    ) -> list[Piece]:
         """One text for each of `texts`, in order; as many run at a time as the engine and its queue take.
 
         The first failure cancels the others and is raised.
         """
-        choices = _for_one(choose(fields, self.configuration))
-        new_submission = partial(Submission, self._model, choices, "", priority, deadline_in(timeout))
+        submission = self._submission(fields, "", priority, timeout)
+        choices = submission.choices
+        _refuse_several(choices)
         if choices.long == "chunk":
-            return [joined(self._stream(text, new_submission(), _read(choices)))[0] for text in texts]
-        submission = new_submission()
-        at_once = self._slots + self.engine.max_queue
-        script = in_order(submission.submit, texts, _read(choices), at_once)
-        return _each(TextStream(script, submission.cancel))
-
-    async def generate_async(
-        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> tuple[Generated, ...]:
-        """As `generate_all`, in an event loop; cancelling the task cancels the request."""
-        choices = choose(fields, self.configuration)
-        submission = Submission(self._model, choices, request_id, priority, deadline_in(timeout))
-        async with self._stream(text, submission, _read(choices)) as stream:
-            return joined([piece async for piece in stream])
+            script = one_after_the_other(gathered(self._script(text, submission)) for text in texts)
+        else:
+            at_once = self._slots + self.engine.max_queue
+            script = in_order(submission.submit, texts, lambda run: gathered(_read(choices)(run)), at_once)
+        return list(TextStream(script, submission.cancel))
 
     def warm_up(self) -> None:
         """Run every part once, so that the first caller need not wait for what is set up at first use."""
         most = min(WARM_UP_TOKENS, self.configuration.most_tokens)
         for fields in WARM_UPS:
-            joined(self.whole(WARM_UP_TEXT, max_tokens=most, min_tokens=most, **fields))
-
-    def drain(self, timeout: float | None = None) -> bool:
-        """Take no more requests and wait for those there are; false where `timeout` seconds did not do."""
-        return self.engine.drain(timeout)
+            self.generate(WARM_UP_TEXT, max_tokens=most, min_tokens=most, **fields)
 
     def close(self) -> None:
         """Fail what is not over with EngineClosed, and let go of the model."""
@@ -184,44 +175,45 @@ class TextGenerator:
     ) -> None:
         self.close()
 
-    def _stream(
-        self, text: Text, submission: Submission, read: Read, shape: Callable[[Script], Script] = lambda script: script
+    def _submission(
+        self, fields: Mapping[str, Any], request_id: str, priority: int, timeout: float | None
+    ) -> Submission:
+        choices = choose(fields, self.configuration)
+        return Submission(
+            self.engine, self._prompts, self._detokenizer, choices, request_id, priority, deadline_in(timeout)
+        )
+
+    def _texts(
+        self, text: Text, request_id: str, priority: int, timeout: float | None, fields: Mapping[str, Any]
     ) -> TextStream:
+        """The pieces of a text that are seen at its end only."""
+        submission = self._submission(fields, request_id, priority, timeout)
+        return TextStream(self._script(text, submission), submission.cancel)
+
+    def _script(self, text: Text, submission: Submission, read: Read | None = None) -> Script:
+        """Submit a text, or prepare its division; by default its pieces are those that are seen at the end only."""
         choices = submission.choices
+        read = read or _read(choices)
         if choices.long != "chunk":
-            return TextStream(shape(read(submission.submit(text))), submission.cancel)
-        merged = summarized if choices.merge == "recursive" else concatenated
+            return read(submission.submit(text))
         document = Document(
             text=self._prompts.document(text),
             split=partial(parts, measure=self._prompts, overlap=choices.overlap),
             submit=submission.submit,
             at_once=DOCUMENT_SHARE * self._slots,
         )
-        return TextStream(shape(merged(document, read)), submission.cancel)
+        return (summarized if choices.merge == "recursive" else concatenated)(document, read)
 
 
-def _for_one(choices: Choices) -> Choices:
+def _refuse_several(choices: Choices) -> None:
     returned = choices.settings.num_return_sequences
     if returned != 1:
         raise InvalidRequest("num_return_sequences", returned, "1 here; generate_all returns them all")
-    return choices
 
 
 def _read(choices: Choices) -> Read:
-    """How texts are read that nobody sees before their end: as they come only if stop strings may end them earlier."""
+    """How texts that are seen at their end only are read: as they come where stop strings may end them earlier."""
     return Run.live if choices.stop_words and choices.settings.num_beams == 1 else Run.whole
-
-
-def _each(pieces: Iterable[Piece]) -> list[Generated]:
-    """The texts of pieces that come one text after the other."""
-    texts: list[Generated] = []
-    waiting: list[Piece] = []
-    for piece in pieces:
-        waiting.append(piece)
-        if piece.finish_reason:
-            texts += joined(waiting)
-            waiting = []
-    return texts
 
 
 def _tokenizer(path: Path) -> Any:

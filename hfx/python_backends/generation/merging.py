@@ -5,13 +5,13 @@ Both are scripts over runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .results import Piece
+from .results import Piece, merged
 from .runs import Read, Run, Submit, in_order
-from .waits import Script, Work
+from .streams import Script, Work
 
 # Between the texts of two parts.
 SEPARATOR = " "
@@ -96,6 +96,19 @@ class _Joining:
         if self._left:
             summed = replace(summed, finish_reason=None)
         return replace(summed, text=text) if text or not self._left else None
+
+
+def gathered(script: Script) -> Script:
+    """The pieces of a script with one text as a single one, at its end."""
+    pieces: list[Piece] = []
+    yield from _changed(script, pieces.append)
+    yield merged(pieces)
+
+
+def one_after_the_other(scripts: Iterable[Script]) -> Script:
+    """The pieces of all scripts, each of which is made once the one before is done."""
+    for script in scripts:
+        yield from script
 
 
 def _summed(counts: Piece, piece: Piece) -> Piece:

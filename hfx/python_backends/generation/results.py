@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The next part of text `index` (of `num_return_sequences`).
+    """The next part of text `index` (of `num_return_sequences`), or all of it.
 
     The last piece of an index, and no other, has a `finish_reason`: stop (an end token or a stop string), length or
     cancelled; its text may be empty. Counts are those of the request up to here: tokens that the model has read
@@ -24,18 +25,16 @@ class Piece:
     truncated_tokens: int = 0
     log_probs: tuple[float, ...] | None = None
 
-
-@dataclass(frozen=True)
-class Generated:
-    """A whole text; the fields are those of its pieces, the texts and log-probs joined."""
-
-    text: str
-    finish_reason: str
-    input_tokens: int
-    output_tokens: int
-    truncated_tokens: int
-    log_probs: tuple[float, ...] | None = None
-    index: int = 0
+    def outputs(self) -> dict[str, Any]:
+        """Its values by the names of a generator's output tensors."""
+        return {
+            "text_output": self.text,
+            "finish_reason": self.finish_reason or "",
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "truncated_tokens": self.truncated_tokens,
+            "output_log_probs": self.log_probs or (),
+        }
 
 
 def merged(pieces: Sequence[Piece]) -> Piece:
@@ -48,22 +47,9 @@ def merged(pieces: Sequence[Piece]) -> Piece:
     return replace(last, text="".join(piece.text for piece in pieces), log_probs=None if has_none else log_probs)
 
 
-def joined(pieces: Iterable[Piece]) -> tuple[Generated, ...]:
-    """The texts that `pieces` are of, by index; `pieces` must hold the last piece of each."""
+def joined(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """The whole texts that `pieces` are of, by index; `pieces` must hold the last piece of each."""
     by_index: dict[int, list[Piece]] = {}
     for piece in pieces:
         by_index.setdefault(piece.index, []).append(piece)
-    return tuple(_joined(by_index[index]) for index in sorted(by_index))
-
-
-def _joined(pieces: list[Piece]) -> Generated:
-    whole = merged(pieces)
-    return Generated(
-        text=whole.text,
-        finish_reason=whole.finish_reason or "cancelled",
-        input_tokens=whole.input_tokens,
-        output_tokens=whole.output_tokens,
-        truncated_tokens=whole.truncated_tokens,
-        log_probs=whole.log_probs,
-        index=whole.index,
-    )
+    return tuple(merged(by_index[index]) for index in sorted(by_index))

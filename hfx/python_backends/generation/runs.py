@@ -1,6 +1,6 @@
 """One call's requests: from a text to a run in the engine, and the pieces of its texts as the engine's events come.
 
-A request whose reader stops is cancelled. How a caller waits is in waits.py and streams.py.
+A request whose reader stops is cancelled. How a caller waits is in streams.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..engine.engine import Engine
 from ..engine.errors import InvalidRequest, QueueFull
@@ -22,7 +22,7 @@ from .prompts import Prompt, PromptEncoder, Text
 from .results import Piece
 from .settings import Choices
 from .stopping import StopStrings
-from .waits import Completions, NextEvent, Script
+from .streams import Completions, NextEvent, Script
 
 
 class Transcript:
@@ -160,38 +160,30 @@ def _submit_more(submit: Submit, waiting: deque[Text], running: deque[Run], at_o
         waiting.popleft()
 
 
-@dataclass(frozen=True)
-class TextModel:
-    """What the calls of a model share."""
+@dataclass
+class Submission:
+    """Submits the texts of one call, or the parts of one document of it."""
 
     engine: Engine
     prompts: PromptEncoder
     detokenizer: Detokenizer
-
-
-class Submission:
-    """Submits the texts of one call, or the parts of one document of it."""
-
-    def __init__(
-        self, model: TextModel, choices: Choices, request_id: str = "", priority: int = 0, deadline: float | None = None
-    ) -> None:
-        self.choices = choices
-        self._model = model
-        self._id = request_id
-        self._priority = priority
-        self._deadline = deadline
-        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._cancelled = False
-        self._lock = threading.Lock()  # of the two above
+    choices: Choices
+    request_id: str
+    priority: int
+    deadline: float | None
+    _runs: weakref.WeakSet[Run] = field(init=False, default_factory=weakref.WeakSet)
+    _cancelled: bool = field(init=False, default=False)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)  # of the two above
 
     def submit(self, text: Text) -> Run:
         """A run of one text; its end at once, if the call is cancelled. Raises EngineError in its kinds."""
-        prompt = self._model.prompts.encode(text, self.choices)
-        request = Request(prompt.ids, prompt.settings, id=self._id, priority=self._priority, deadline=self._deadline)
-        handle = self._model.engine.submit(request)
-        stops = self.choices.stop_words
+        prompt = self.prompts.encode(text, self.choices)
+        request = Request(
+            prompt.ids, prompt.settings, id=self.request_id, priority=self.priority, deadline=self.deadline
+        )
+        handle = self.engine.submit(request)
         texts = range(prompt.settings.num_return_sequences)
-        run = Run(handle, prompt, [Transcript(self._model.detokenizer.open(), stops) for _ in texts])
+        run = Run(handle, prompt, [Transcript(self.detokenizer.open(), self.choices.stop_words) for _ in texts])
         with self._lock:
             self._runs.add(run)
             cancelled = self._cancelled

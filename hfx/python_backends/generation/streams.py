@@ -1,29 +1,112 @@
-"""Pieces of text for a caller who waits in a thread or in an event loop.
+"""Pieces of text for a thread, for an event loop, or for a thread that polls many streams.
 
-What a request does is written once, as a script (waits.py). A TextStream runs a script and waits in the caller's way,
-or has itself called again by one who waits for many.
+What a request does is written once, as a script: a generator that yields pieces of text and waits, and is sent what it
+waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
+from typing import Any, Protocol, Union
 
-from .results import Piece, merged
-from .waits import PENDING, Caller, Script, Wait
+from ..engine.errors import EngineClosed
+from ..engine.handle import Handle, Listener, LoopNotifier
+from ..engine.request import Event
+from .results import Piece
+
+PENDING = object()  # the answer that is not there yet
+
+AnyFuture = Union["Future[Any]", "asyncio.Future[Any]"]
+
+
+@dataclass(frozen=True)
+class Waker:
+    """How a stream without a piece goes on: `listener` is notified when to poll again.
+
+    `run` starts work that takes a while elsewhere; without it, the polling thread does the work.
+    """
+
+    listener: Listener
+    run: Callable[[Callable[[], Any]], AnyFuture] | None = None
+
+
+class Wait(Protocol):
+    """Something that a script waits for."""
+
+    def poll(self, waker: Waker) -> Any:
+        """What the script is sent, or PENDING: `waker` is notified when to poll again. Raises what went wrong."""
+
+
+Script = Generator[Union[Wait, Piece], Any, None]
+
+
+class NextEvent:
+    """The next event of a request, each time that it is waited for."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._unread: Iterator[Event] = iter(())
+
+    def poll(self, waker: Waker) -> Any:
+        """An Event, or PENDING. Raises the request's EngineError."""
+        self._handle.tell_events(waker.listener)
+        for event in self._unread:
+            return event
+        arrived = self._handle.arrived()
+        if arrived is None:
+            raise EngineClosed("the engine ended the request before its texts were complete")
+        self._unread = iter(arrived)
+        return next(self._unread, PENDING)
+
+
+class Completions:
+    """The ends of all sequences of a request."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def poll(self, waker: Waker) -> Any:
+        """A tuple of Completions, or PENDING. Raises the request's EngineError."""
+        self._handle.tell_end(waker.listener)
+        return self._handle.result() if self._handle.done else PENDING
+
+
+class Work:
+    """A computation that an event loop must not wait for."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self._compute = compute
+        self._future: AnyFuture | None = None
+
+    def poll(self, waker: Waker) -> Any:
+        """The result, or PENDING."""
+        if waker.run is None:
+            return self._compute()
+        if self._future is None:
+            self._future = waker.run(self._compute)
+            self._future.add_done_callback(lambda _: waker.listener.tell([waker.listener.key]))
+        return self._future.result() if self._future.done() else PENDING
 
 
 class TextStream:
     """The pieces of a request's texts, as they come: iterate it, with `for` or `async for`.
 
-    Whoever leaves early (`close`, the end of a `with` block, a cancelled task, forgetting it) cancels the request.
-    Failures of the engine are raised as its EngineError. Not for several threads at a time, but for `cancel`.
+    Leaving it early (`close`, the end of a `with` block, a cancelled task, forgetting it) cancels the request. Failures
+    of the engine are raised as its EngineError. Not for several threads at a time, but for `cancel`.
     """
 
     def __init__(self, script: Script, cancel: Callable[[], None]) -> None:
         self._script = script
         self._cancel = cancel
         self._wait: Wait | None = None
+        self._news = threading.Event()
+        self._waker = Waker(Listener(_set_all, self._news))
 
     def cancel(self) -> None:
         """End the request soon: its texts end where they are, with the reason "cancelled". From any thread."""
@@ -32,21 +115,25 @@ class TextStream:
     def close(self) -> None:
         """Cancel what is left and be done with it."""
         self._cancel()  # before a script that has not begun forgets its request
+        self._wait = None
         self._script.close()
 
-    def poll(self, caller: Caller) -> Piece | None:
-        """The next piece, or None if it is not there yet: `caller` is told when to poll again. Raises StopIteration."""
-        step, self._wait = self._wait or next(self._script), None
-        while not isinstance(step, Piece):
-            try:
-                answer = step.soon(caller)
-            except BaseException as error:
-                step = self._script.throw(error)
-                continue
-            if answer is PENDING:
-                self._wait = step
-                return None
-            step = self._script.send(answer)
+    def poll(self, waker: Waker) -> Piece | None:
+        """The next piece, or None if it is not there yet: `waker` is notified when to poll again.
+
+        Raises StopIteration behind the last one.
+        """
+        try:
+            step, self._wait = self._wait or next(self._script), None
+            while not isinstance(step, Piece):
+                answer = step.poll(waker)
+                if answer is PENDING:
+                    self._wait = step
+                    return None
+                step = self._script.send(answer)
+        except BaseException:
+            self.close()
+            raise
         return step
 
     def __del__(self) -> None:
@@ -56,32 +143,31 @@ class TextStream:
         return self
 
     def __next__(self) -> Piece:
-        step = next(self._script)
-        while not isinstance(step, Piece):
-            try:
-                answer = step.now()
-            except BaseException as error:
-                step = self._script.throw(error)
-            else:
-                step = self._script.send(answer)
-        return step
+        try:
+            while (piece := self.poll(self._waker)) is None:
+                self._news.wait()
+                self._news.clear()
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        return piece
 
     def __aiter__(self) -> TextStream:
         return self
 
     async def __anext__(self) -> Piece:
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        waker = Waker(Listener(LoopNotifier(loop), news), partial(loop.run_in_executor, None))
         try:
-            step = next(self._script)
-            while not isinstance(step, Piece):
-                try:
-                    answer = await step.later()
-                except BaseException as error:
-                    step = self._script.throw(error)
-                else:
-                    step = self._script.send(answer)
+            while (piece := self.poll(waker)) is None:
+                await news.wait()
+                news.clear()
         except StopIteration:
             raise StopAsyncIteration from None
-        return step
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        return piece
 
     def __enter__(self) -> TextStream:
         return self
@@ -100,23 +186,6 @@ class TextStream:
         self.close()
 
 
-def gathered(script: Script) -> Script:
-    """The pieces of a script with one text as a single one, at its end."""
-    pieces: list[Piece] = []
-    try:
-        step = next(script)
-        while True:
-            if isinstance(step, Piece):
-                pieces.append(step)
-                step = next(script)
-                continue
-            try:
-                answer = yield step
-            except Exception as error:
-                step = script.throw(error)
-            else:
-                step = script.send(answer)
-    except StopIteration:
-        yield merged(pieces)
-    finally:
-        script.close()
+def _set_all(events: list[threading.Event]) -> None:
+    for event in events:
+        event.set()

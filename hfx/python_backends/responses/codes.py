@@ -6,7 +6,6 @@ Codes are names in pb.TritonError, which is not there yet while the stub imports
 from __future__ import annotations
 
 from ..engine.errors import DeadlineExceeded, DoesNotFit, Draining, InvalidRequest, QueueFull
-from .reasons import message
 
 # Kind, Triton's code, reason in the message; hfx/client/errors.py and docs/generation-serving.md have the same reasons.
 _CODES = (
@@ -28,7 +27,8 @@ def code_of(error: Exception) -> str:
 
 def message_of(error: Exception) -> str:
     """What a caller reads: `[hfx:REASON]`, for programs, and the error's own message."""
-    return message(next(reason for kind, _, reason in _CODES if isinstance(error, kind)), str(error))
+    reason = next(reason for kind, _, reason in _CODES if isinstance(error, kind))
+    return f"[hfx:{reason}] {error}"
 
 
 def reason_of(error: Exception) -> str | None:

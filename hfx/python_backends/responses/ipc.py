@@ -1,8 +1,7 @@
-"""The line between a relay and its engine: JSON messages over a socket that the processes of one tritonserver share.
+"""JSON messages between a relay and its engine, over a socket that the processes of one tritonserver share.
 
 Triton has a way of its own for calls between models (BLS), but makes the Python objects of their responses in threads
-that don't hold the interpreter's lock: with calls side by side the process dies sooner or later (Triton 2.51). Owns the
-address, the frames and who is let in; knows nothing of what messages say.
+that don't hold the interpreter's lock: with calls side by side the process dies sooner or later (Triton 2.51).
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 NAMESPACE = Path("/proc/self/ns/pid")
+# The reason in the message of a call whose engine has died, or is not there yet; the other reasons are in codes.py.
+ENGINE_UNREACHABLE = "ENGINE_UNREACHABLE"
 HEADER = struct.Struct("<Q")  # the length of the message behind it
 CREDENTIALS = struct.Struct("3i")  # process, user, group: unix(7), SO_PEERCRED
 
@@ -31,8 +32,8 @@ def address(engine: str) -> str:
     return "\0hfx-" + hashlib.sha256(server.encode()).hexdigest()
 
 
-def connected(engine: str) -> Line:
-    """A line to the engine. Raises OSError where none listens, or another user's process does."""
+def connect(engine: str) -> FramedSocket:
+    """A connection to the engine. Raises OSError where none listens, or another user's process does."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(address(engine))
@@ -40,18 +41,17 @@ def connected(engine: str) -> Line:
     except BaseException:
         connection.close()
         raise
-    return Line(connection)
+    return FramedSocket(connection)
 
 
 def check_peer(connection: socket.socket) -> None:
     """Raise PermissionError unless the other end is a process of this user."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    _, user, _ = CREDENTIALS.unpack(found)
+    _, user, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     if user != os.getuid():
         raise PermissionError(f"a process of user {user} is at the other end")
 
 
-class Line:
+class FramedSocket:
     """One end of a connection. Any thread sends, one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -102,5 +102,5 @@ def text_of(raw: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes that `text_of` was given."""
+    """The bytes of a text that `text_of` returned."""
     return text.encode("utf-8", "surrogateescape")

@@ -1,8 +1,4 @@
-"""A request's tensors as what is asked of the text generator.
-
-Owns what the tensors beside the generator's fields mean. Values come as lists by tensor name, texts as bytes; what they
-may be is decided in `generation`.
-"""
+"""A request's tensors as a GenerateRequest; which values its fields may have is decided in `generation`."""
 
 from __future__ import annotations
 
@@ -19,10 +15,10 @@ DECODED = 2**16  # bytes of a text up to which it is decoded here; of a longer o
 
 
 @dataclass(frozen=True)
-class Order:
-    """What one request asks for; `deadline` is in seconds of `time.monotonic`, `cancels` an id, empty where nobody is.
+class GenerateRequest:
+    """`fields` are those of TextGenerator, `deadline` is in seconds of `time.monotonic`.
 
-    `fields` are those of TextGenerator.
+    `cancels` is the id of the requests to be cancelled, empty where this is a request for a text.
     """
 
     text: str | bytes
@@ -32,18 +28,18 @@ class Order:
     cancels: str
 
 
-def read_order(tensors: Iterable[tuple[str, list[Any]]]) -> Order:
-    """The order in the tensors (name, values) of a request that came just now. Raises InvalidRequest."""
-    given = {name: _value(name, values) for name, values in tensors}
-    cancels = given.pop("cancel_request", "")
-    if "text_input" not in given and not cancels:
+def parse_request(tensors: Iterable[tuple[str, list[Any]]]) -> GenerateRequest:
+    """The request in the tensors (name, values; texts as bytes) that came just now. Raises InvalidRequest."""
+    fields = {name: _value(name, values) for name, values in tensors}
+    cancels = fields.pop("cancel_request", "")
+    if "text_input" not in fields and not cancels:
         raise InvalidRequest("text_input", None, "one text")
-    text, streams = given.pop("text_input", ""), given.pop("stream", False)
-    deadline = _deadline(given.pop("timeout_ms", None))
-    early = given.get("early_stopping")
+    text, streams = fields.pop("text_input", ""), fields.pop("stream", False)
+    deadline = _deadline(fields.pop("timeout_ms", None))
+    early = fields.get("early_stopping")
     if early is not None:
-        given["early_stopping"] = EARLY_STOPPING.get(early, early)
-    return Order(text, given, streams, deadline, cancels)
+        fields["early_stopping"] = EARLY_STOPPING.get(early, early)
+    return GenerateRequest(text, fields, streams, deadline, cancels)
 
 
 def _deadline(timeout: int | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Tensors as orders, ids, error codes and metrics: the parts of a generator's adapter that need no server."""
+"""Tensors as requests, ids, error codes and metrics: the parts of a generator's adapter that need no server."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.engine.stats import Stats
+from hfx.python_backends.responses.active_request import CancelRegistry
 from hfx.python_backends.responses.codes import _CODES, code_of, reason_of
-from hfx.python_backends.responses.figures import counts, histograms
-from hfx.python_backends.responses.orders import DECODED, Order, read_order
-from hfx.python_backends.responses.reasons import ENGINE_UNREACHABLE
-from hfx.python_backends.responses.register import Register
+from hfx.python_backends.responses.generate_request import DECODED, GenerateRequest, parse_request
+from hfx.python_backends.responses.ipc import ENGINE_UNREACHABLE
+from hfx.python_backends.responses.metrics import counts, histograms
 
 
-def order(**tensors: Any) -> Order:
-    return read_order((name, np.array(value).reshape(-1).tolist()) for name, value in tensors.items())
+def parsed(**tensors: Any) -> GenerateRequest:
+    return parse_request((name, np.array(value).reshape(-1).tolist()) for name, value in tensors.items())
 
 
 def strings(*values: bytes) -> Any:
@@ -37,7 +37,7 @@ def strings(*values: bytes) -> Any:
 
 
 def test_tensors_become_fields() -> None:
-    found = order(
+    found = parsed(
         text_input=strings("Grüße".encode()),
         max_tokens=np.int32(7),
         seed=np.uint64(2**64 - 1),
@@ -58,7 +58,7 @@ def test_tensors_become_fields() -> None:
 
 def test_a_timeout_is_a_deadline() -> None:
     before = time.monotonic()
-    found = order(text_input=strings(b"a"), timeout_ms=np.int32(1500), stream=np.bool_(True))
+    found = parsed(text_input=strings(b"a"), timeout_ms=np.int32(1500), stream=np.bool_(True))
     assert found.deadline is not None and before + 1.5 <= found.deadline <= time.monotonic() + 1.5
     assert found.streams and not found.fields
 
@@ -66,27 +66,27 @@ def test_a_timeout_is_a_deadline() -> None:
 @pytest.mark.parametrize("timeout", [0, -1])
 def test_a_timeout_is_at_least_a_millisecond(timeout: int) -> None:
     with pytest.raises(InvalidRequest, match=f"timeout_ms is {timeout}; allowed: milliseconds, at least 1"):
-        order(text_input=strings(b"a"), timeout_ms=np.int32(timeout))
+        parsed(text_input=strings(b"a"), timeout_ms=np.int32(timeout))
 
 
 def test_a_text_is_needed() -> None:
     with pytest.raises(InvalidRequest, match="text_input"):
-        order(max_tokens=np.int32(7))
+        parsed(max_tokens=np.int32(7))
 
 
 def test_a_control_request_needs_no_text() -> None:
-    assert order(cancel_request=strings(b"some-id")).cancels == "some-id"
+    assert parsed(cancel_request=strings(b"some-id")).cancels == "some-id"
 
 
 @pytest.mark.parametrize("name", ["text_input", "stop_words", "long"])
 def test_text_that_is_no_utf8_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{name} is .*UTF-8"):
-        order(**{"text_input": strings(b"a"), name: strings(b"a\xff")})
+        parsed(**{"text_input": strings(b"a"), name: strings(b"a\xff")})
 
 
 def test_a_long_text_is_left_as_bytes_of_which_only_a_part_is_read() -> None:
     raw = b"a" * (DECODED + 1)
-    assert order(text_input=strings(raw)).text == raw
+    assert parsed(text_input=strings(raw)).text == raw
 
 
 @pytest.mark.parametrize(
@@ -115,22 +115,22 @@ def test_the_client_knows_every_reason() -> None:
 
 
 def test_requests_are_cancelled_by_id() -> None:
-    register, cancelled = Register(), []
+    registry, cancelled = CancelRegistry(), []
     cancels = {name: lambda name=name: cancelled.append(name) for name in ("a", "b", "c", "nobody")}
-    register.add("1", cancels["a"])
-    register.add("1", cancels["b"])
-    register.add("2", cancels["c"])
-    register.add("", cancels["nobody"])
-    register.cancel("1")
+    registry.add("1", cancels["a"])
+    registry.add("1", cancels["b"])
+    registry.add("2", cancels["c"])
+    registry.add("", cancels["nobody"])
+    registry.cancel("1")
     assert cancelled == ["a", "b"]
-    register.remove("1", cancels["a"])
-    register.cancel("1")
+    registry.remove("1", cancels["a"])
+    registry.cancel("1")
     assert cancelled == ["a", "b", "b"]
     for request_id, name in (("1", "b"), ("2", "c"), ("", "nobody"), ("never", "a")):
-        register.remove(request_id, cancels[name])
-    register.cancel("1")
-    register.cancel("")
-    assert cancelled == ["a", "b", "b"] and len(register) == 0
+        registry.remove(request_id, cancels[name])
+    registry.cancel("1")
+    registry.cancel("")
+    assert cancelled == ["a", "b", "b"] and len(registry) == 0
 
 
 # Metrics

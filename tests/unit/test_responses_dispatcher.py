@@ -13,9 +13,9 @@ import pytest
 
 from hfx.python_backends.engine.errors import DeadlineExceeded, EngineError, InvalidRequest, QueueFull, StepFailed
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.responses.desk import LONG_TEXT, Desk
-from hfx.python_backends.responses.outbox import Reply
-from hfx.python_backends.responses.task import Task
+from hfx.python_backends.responses.active_request import ActiveRequest
+from hfx.python_backends.responses.dispatcher import LONG_TEXT, Dispatcher
+from hfx.python_backends.responses.response_queue import Reply
 from tests.unit.generation_models import write_model
 from tests.unit.response_channels import Caller
 
@@ -24,30 +24,30 @@ WAIT = 30.0
 
 
 class Service:
-    """A desk over a generator, as the adapter has it."""
+    """A dispatcher over a generator, as the adapter has it."""
 
     def __init__(self, generator: TextGenerator) -> None:
         self.generator = generator
         self.lines: list[str] = []
-        self.desk = Desk(self.lines.append)
+        self.dispatcher = Dispatcher(self.lines.append)
         self.ends: list[Exception | None] = []
-        self.tasks: list[Task] = []
+        self.requests: list[ActiveRequest] = []
 
     def ask(self, text: str, caller: Caller | None = None, streams: bool = True, **fields: Any) -> Caller:
         caller = caller or Caller()
         open_stream = self.generator.stream if streams else self.generator.whole
-        task = Task(Reply(caller), partial(open_stream, text, **fields), None, self._ended)
-        self.tasks.append(task)
-        self.desk.take(task, len(text))
+        request = ActiveRequest(Reply(caller), partial(open_stream, text, **fields), None, self._ended)
+        self.requests.append(request)
+        self.dispatcher.submit(request, len(text))
         return caller
 
     def close(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        assert until(lambda: len(self.ends) == len(self.tasks))
-        self.desk.close()
+        for request in self.requests:
+            request.cancel()
+        assert until(lambda: len(self.ends) == len(self.requests))
+        self.dispatcher.close()
 
-    def _ended(self, task: Task, error: Exception | None) -> None:
+    def _ended(self, request: ActiveRequest, error: Exception | None) -> None:
         self.ends.append(error)
 
 
@@ -134,11 +134,11 @@ def test_a_request_cancelled_before_its_text_is_tokenized_is_cancelled(service: 
         return service.generator.stream("cat", max_tokens=ENDLESS)
 
     caller = Caller()
-    task = Task(Reply(caller), open_late, None, service._ended)
-    service.tasks.append(task)
-    service.desk.take(task, 3)
+    request = ActiveRequest(Reply(caller), open_late, None, service._ended)
+    service.requests.append(request)
+    service.dispatcher.submit(request, 3)
     assert reached.wait(WAIT)
-    task.cancel()
+    request.cancel()
     goes_on.set()
     assert caller.ended.wait(WAIT)
     assert caller.pieces[-1].finish_reason == "cancelled"
@@ -161,9 +161,9 @@ def test_a_deadline_is_kept_by_what_the_engine_does_not_have_yet(service: Servic
         return service.generator.stream("cat", max_tokens=ENDLESS)
 
     caller = Caller()
-    task = Task(Reply(caller), open_late, time.monotonic(), service._ended)
-    service.tasks.append(task)
-    service.desk.take(task, 3)
+    request = ActiveRequest(Reply(caller), open_late, time.monotonic(), service._ended)
+    service.requests.append(request)
+    service.dispatcher.submit(request, 3)
     assert caller.ended.wait(WAIT)
     assert isinstance(caller.errors[0], DeadlineExceeded)
     goes_on.set()
@@ -174,9 +174,9 @@ def test_a_deadline_is_kept_by_what_the_engine_does_not_have_yet(service: Servic
 def test_long_texts_do_not_hold_up_short_ones(service: Service) -> None:
     goes_on = threading.Event()
     for _ in range(8):
-        task = Task(Reply(Caller()), lambda: goes_on.wait(WAIT) and _refuse(), None, service._ended)
-        service.tasks.append(task)
-        service.desk.take(task, LONG_TEXT + 1)
+        request = ActiveRequest(Reply(Caller()), lambda: goes_on.wait(WAIT) and _refuse(), None, service._ended)
+        service.requests.append(request)
+        service.dispatcher.submit(request, LONG_TEXT + 1)
     assert service.ask("cat", max_tokens=4).ended.wait(WAIT)
     goes_on.set()
 

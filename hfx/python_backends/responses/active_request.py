@@ -1,27 +1,25 @@
-"""One request on its way: opened in a pool, its text made piece by piece, and cancelled by whoever may.
+"""One request from its submission to its last response, and the registry that cancels requests by their ids.
 
-Owns what becomes of it in each case, so that its caller gets one end, whatever happens. Knows neither Triton nor which
-thread calls.
+Whatever happens, its caller gets one end.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from ..engine.errors import DeadlineExceeded, EngineError
 from ..generation.results import Piece
-from ..generation.streams import TextStream
-from ..generation.waits import Caller
-from .outbox import Reply
-
-Made = tuple[Reply, list[Piece], Exception | None]
+from ..generation.streams import TextStream, Waker
+from .response_queue import Reply, Update
 
 # The engine ends what is late. A request that it does not have (a long text that is still divided) ends so much later.
 GRACE_SECONDS = 0.5
 
 
-class Task:
+class ActiveRequest:
     """A request; `open_stream` submits it.
 
     `ended` is called once, with its error, when nothing of it is left to be done; then it is `done`.
@@ -32,7 +30,7 @@ class Task:
         reply: Reply,
         open_stream: Callable[[], TextStream],
         deadline: float | None,
-        ended: Callable[[Task, Exception | None], None],
+        ended: Callable[[ActiveRequest, Exception | None], None],
     ) -> None:
         self.reply = reply
         self.done = False
@@ -45,11 +43,11 @@ class Task:
     @property
     def over(self) -> bool:
         """Whether its caller has all."""
-        return self.reply.over
+        return self.reply.ended
 
-    def open(self, caller: Caller) -> Made | None:
-        """Submit the request, for `caller` to be told of it: its error, if it is refused."""
-        self._caller = caller
+    def open(self, waker: Waker) -> Update | None:
+        """Submit the request, whose news `waker` is notified of: its error, if it is refused."""
+        self._waker = waker
         if self.over:  # its deadline passed while it waited here
             return self._end([], None)
         try:
@@ -61,12 +59,12 @@ class Task:
             stream.cancel()
         return None
 
-    def advance(self) -> Made:
-        """What is there by now; `caller` is told when there may be more."""
+    def advance(self) -> Update:
+        """The pieces that are there by now; the waker is notified when there may be more."""
         assert self._stream is not None
         pieces: list[Piece] = []
         try:
-            while (piece := self._stream.poll(self._caller)) is not None:
+            while (piece := self._stream.poll(self._waker)) is not None:
                 pieces.append(piece)
         except StopIteration:
             is_whole = bool(pieces and pieces[-1].finish_reason)
@@ -82,7 +80,7 @@ class Task:
             if self._stream is not None:
                 self._stream.cancel()
 
-    def watch(self) -> Made | None:
+    def check_caller(self) -> Update | None:
         """Cancel it if its caller has left; its error, if it should have ended long ago."""
         if self.reply.channel.left():
             self.cancel()
@@ -91,7 +89,42 @@ class Task:
         self.cancel()
         return self.reply, [], DeadlineExceeded()
 
-    def _end(self, pieces: list[Piece], error: Exception | None) -> Made:
+    def _end(self, pieces: list[Piece], error: Exception | None) -> Update:
         self.done = True
         self._ended(self, error)
         return self.reply, pieces, error
+
+
+Cancel = Callable[[], None]
+
+
+class CancelRegistry:
+    """How requests under way are cancelled, by their ids, which several may share. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancels: defaultdict[str, list[Cancel]] = defaultdict(list)
+
+    def add(self, request_id: str, cancel: Cancel) -> None:
+        """Note how a request is cancelled; one without an id can't be."""
+        if request_id:
+            with self._lock:
+                self._cancels[request_id].append(cancel)
+
+    def remove(self, request_id: str, cancel: Cancel) -> None:
+        """Forget a request that is over."""
+        with self._lock:
+            others = [other for other in self._cancels.pop(request_id, ()) if other != cancel]
+            if others:
+                self._cancels[request_id] = others
+
+    def cancel(self, request_id: str) -> None:
+        """Cancel every request of this id, if there is one."""
+        with self._lock:
+            cancels = tuple(self._cancels.get(request_id, ()))
+        for cancel in cancels:
+            cancel()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._cancels)

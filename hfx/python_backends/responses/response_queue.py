@@ -1,7 +1,4 @@
-"""Responses on their way out: pieces that wait anyway are joined, and each request's last response ends it, once.
-
-Owns what is to be sent, in which order and how much of the time; knows neither Triton nor how texts are made.
-"""
+"""Responses to be sent: pieces that wait anyway are joined, and each request's last response ends it, once."""
 
 from __future__ import annotations
 
@@ -10,21 +7,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Optional, Protocol
 
 from ..generation.results import Piece, merged
 
 # A response costs so much of a processor here, in Triton's process and at a caller on the same machine, together.
-# Responses may take this share of the cores: while sending rests, pieces of the same request join. A request's first
-# and last pieces don't wait for the rest to be over.
+# Responses may take this share of the cores: in the pauses between them, pieces of the same request join. A request's
+# first and last pieces are sent during a pause too.
 RESPONSE_SECONDS = 330e-6
 SHARE = 0.1
-LONGEST_REST = 0.25  # seconds
-PATIENT_AT_ONCE = 8  # so that a first piece never waits for more than these to be sent
+LONGEST_PAUSE = 0.25  # seconds
+COALESCED_AT_ONCE = 8  # so that a first piece never waits for more than these to be sent
 
 
 class Channel(Protocol):
-    """One request's way back to its caller; each call goes to another process."""
+    """The connection to one request's caller; each call goes to another process."""
 
     def send(self, piece: Piece) -> None:
         """Send a piece; one with a finish reason is the last response."""
@@ -33,7 +30,7 @@ class Channel(Protocol):
         """Send an error as the last response."""
 
     def left(self) -> bool:
-        """Whether the caller has gone."""
+        """Whether the caller has cancelled the request or disconnected."""
 
 
 class Reply:
@@ -45,35 +42,30 @@ class Reply:
         self.error: Exception | None = None
         self.begun = self.ended = self.queued = False
 
-    @property
-    def over(self) -> bool:
-        """Whether no more can come."""
-        return self.ended
+
+# More pieces of a reply, and an error after them.
+Update = tuple[Reply, list[Piece], Optional[Exception]]
 
 
-class Outbox:
+class ResponseQueue:
     """Replies with something to send. Any thread puts, one thread takes and sends."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._urgent: deque[Reply] = deque()
-        self._patient: deque[Reply] = deque()
-        self._rests_until = 0.0
-        self._rest_seconds = RESPONSE_SECONDS / (SHARE * len(os.sched_getaffinity(0)))
+        self._immediate: deque[Reply] = deque()
+        self._coalesced: deque[Reply] = deque()
+        self._paused_until = 0.0
+        self._pause_seconds = RESPONSE_SECONDS / (SHARE * len(os.sched_getaffinity(0)))
         self._closed = False
 
-    def put(self, made: Iterable[tuple[Reply, list[Piece], Exception | None]]) -> None:
-        """Add pieces, and errors after them. An error or a finish reason ends a reply; what comes after is lost."""
+    def put(self, updates: Iterable[Update]) -> None:
+        """Add pieces and errors. An error or a finish reason ends a reply; what comes after is dropped."""
         with self._changed:
-            rested = not self._patient
-            for reply, pieces, error in made:
+            had_none = not self._coalesced
+            for reply, pieces, error in updates:
                 self._put(reply, pieces, error)
-            if self._urgent or (rested and self._patient):
+            if self._immediate or (had_none and self._coalesced):
                 self._changed.notify()
-
-    def fail(self, reply: Reply, error: Exception) -> None:
-        """End a reply with an error."""
-        self.put([(reply, [], error)])
 
     def close(self) -> None:
         """Let `take` return None once everything is sent."""
@@ -89,19 +81,19 @@ class Outbox:
     def take(self, timeout: float | None) -> list[Reply] | None:
         """Replies to be sent now, within `timeout` seconds; None at the end."""
         with self._changed:
-            if not (self._urgent or self._closed):
-                self._changed.wait(self._until_patient(timeout))
-            taken = [*self._urgent]
-            self._urgent.clear()
-            if self._closed or time.monotonic() >= self._rests_until:
-                taken += [self._patient.popleft() for _ in range(min(PATIENT_AT_ONCE, len(self._patient)))]
+            if not (self._immediate or self._closed):
+                self._changed.wait(self._until_coalesced(timeout))
+            taken = [*self._immediate]
+            self._immediate.clear()
+            if self._closed or time.monotonic() >= self._paused_until:
+                taken += [self._coalesced.popleft() for _ in range(min(COALESCED_AT_ONCE, len(self._coalesced)))]
             return taken if taken or not self._closed else None
 
-    def rest(self, sent: int) -> None:
-        """Let other pieces than first and last ones wait, as so many responses were sent."""
+    def throttle(self, sent: int) -> None:
+        """Pause, but for first and last pieces, as so many responses were sent."""
         now = time.monotonic()
-        until = max(self._rests_until, now) + sent * self._rest_seconds
-        self._rests_until = min(until, now + LONGEST_REST)
+        until = max(self._paused_until, now) + sent * self._pause_seconds
+        self._paused_until = min(until, now + LONGEST_PAUSE)
 
     def send(self, reply: Reply) -> None:
         """Send what a reply holds."""
@@ -122,14 +114,14 @@ class Outbox:
         reply.error = error
         reply.ended = error is not None or bool(pieces and pieces[-1].finish_reason)
         if reply.ended or is_first:
-            self._urgent.append(reply)
+            self._immediate.append(reply)
         elif not reply.queued:
-            self._patient.append(reply)
+            self._coalesced.append(reply)
             reply.queued = True
         reply.begun = reply.begun or is_first
 
-    def _until_patient(self, timeout: float | None) -> float | None:
-        if not self._patient:
+    def _until_coalesced(self, timeout: float | None) -> float | None:
+        if not self._coalesced:
             return timeout
-        rest = max(self._rests_until - time.monotonic(), 0.0)
-        return rest if timeout is None else min(rest, timeout)
+        pause = max(self._paused_until - time.monotonic(), 0.0)
+        return pause if timeout is None else min(pause, timeout)

@@ -1,0 +1,69 @@
+"""Which open requests are polled next for cancellation: all in turn, evenly over time.
+
+A poll costs 54 us, and half of that again in Triton's process: the more requests are open, the more seldom is each one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+# Seconds from one poll of a request to its next: so that there are MOST polls a second, within limits.
+SHORTEST, LONGEST = 0.1, 0.2
+MOST = 1000
+SLICE = 0.01  # seconds between two rounds of polls, so that a thread does not wake for each
+
+
+class Pollable(Protocol):
+    """A request."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has its last response."""
+
+
+Request = TypeVar("Request", bound=Pollable)
+
+
+class CancellationPoller(Generic[Request]):
+    """The order of polls. For one thread, but for `add`."""
+
+    def __init__(self) -> None:
+        self._open: deque[Request] = deque()
+        self._last = 0.0
+        self._owed = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, request: Request) -> None:
+        """Poll `request` too, behind all others."""
+        self._open.append(request)
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self._open.clear()
+
+    def due(self, now: float) -> list[Request]:
+        """Those to be polled since the last call, none twice; those that are over are left out for good."""
+        due: list[Request] = []
+        count = len(self._open)
+        period = self._period()
+        self._owed = min(count, self._owed + count * min(now - self._last, period) / period)
+        self._last = now
+        for _ in range(count):
+            if self._owed < 1:
+                break
+            request = self._open.popleft()
+            if not request.over:
+                self._owed -= 1
+                due.append(request)
+                self._open.append(request)
+        return due
+
+    def wait(self) -> float | None:
+        """Seconds until the next call of `due`; None while no request is open."""
+        return max(self._period() / len(self._open), SLICE) if self._open else None
+
+    def _period(self) -> float:
+        return min(max(len(self._open) / MOST, SHORTEST), LONGEST)

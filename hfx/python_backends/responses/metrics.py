@@ -1,0 +1,70 @@
+"""The metrics of an engine, in the form that Prometheus expects: names, units, and how each is read from its Stats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ..engine.stats import Histogram, Stats
+from .codes import REASONS
+
+Kind = Literal["counter", "gauge"]
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line on /metrics, without the model's label."""
+
+    name: str
+    description: str
+    kind: Kind
+    labels: Labels
+    value: float
+
+
+_VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
+    ("hfx_slots_used", "gauge", "Rows of the engine in use", lambda stats: stats.slots_used),
+    ("hfx_slots_free", "gauge", "Rows of the engine that are free", lambda stats: stats.slots_free),
+    ("hfx_queue_length", "gauge", "Requests that wait for rows", lambda stats: stats.waiting),
+    ("hfx_generated_tokens_total", "counter", "Tokens generated", lambda stats: stats.tokens),
+    ("hfx_prompt_tokens_total", "counter", "Tokens of prompts and sources read", lambda stats: stats.prompt_tokens),
+    ("hfx_steps_total", "counter", "Decode steps", lambda stats: stats.steps),
+    ("hfx_step_seconds_total", "counter", "Seconds spent in decode steps", lambda stats: stats.step_seconds),
+    ("hfx_requests_completed_total", "counter", "Requests that ended as they should", lambda stats: stats.completed),
+    ("hfx_requests_cancelled_total", "counter", "Requests whose callers left", lambda stats: stats.cancelled),
+    ("hfx_requests_failed_total", "counter", "Requests that ended with an error", lambda stats: stats.failed),
+    ("hfx_deadline_exceeded_total", "counter", "Requests whose deadline passed", lambda stats: stats.deadlines),
+)
+_REFUSED = ("hfx_requests_refused_total", "Requests that were not taken, by reason")
+_FIRST_TOKEN = (
+    "hfx_time_to_first_token_seconds",
+    "Seconds from a request's submission to its first token (of beams: to their end)",
+)
+_INTER_TOKEN = ("hfx_inter_token_seconds", "Seconds from one token of a request to its next")
+
+
+def counts(stats: Stats, refused: Counter[str]) -> Iterator[Sample]:
+    """Gauges and counters. `refused` counts by the reasons of codes.py."""
+    for name, kind, description, read in _VALUES:
+        yield Sample(name, description, kind, (), read(stats))
+    for reason in REASONS:
+        yield Sample(*_REFUSED, "counter", (("reason", reason),), refused[reason])
+
+
+def histograms(stats: Stats) -> Iterator[Sample]:
+    """The lines of the histograms."""
+    yield from _histogram(*_FIRST_TOKEN, stats.first_token)
+    yield from _histogram(*_INTER_TOKEN, stats.inter_token)
+
+
+def _histogram(name: str, description: str, histogram: Histogram) -> Iterator[Sample]:
+    """Cumulative buckets, as histogram_quantile wants them. One addition each publishes any number of values."""
+    total = 0
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+        total += count
+        yield Sample(f"{name}_bucket", f"{description}: at most le", "counter", (("le", bound),), total)
+    yield Sample(f"{name}_sum", f"{description}: their sum", "counter", (), histogram.sum)
+    yield Sample(f"{name}_count", f"{description}: their number", "counter", (), total)
