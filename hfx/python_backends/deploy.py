@@ -1,7 +1,6 @@
 """Which files of this package a model folder or a backend folder of Triton needs.
 
-Owns the lists, for whoever copies: the exporter into the version folders of a model, the launcher into its backend
-directory. Files lie there as they lie here, flat or in their package, and import each other as they do here.
+Files lie there as they lie here, flat or in their package, and import each other as they do here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""From a model folder (tokenizer.json, settings.json) to the encoder of its task.
-
-The one door for whoever encodes: the tokenizing step in Triton, a model in this process, the exporter's comparison.
-"""
+"""From a model folder (tokenizer.json, settings.json) to the encoder of its task."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Zero-shot classification: a text and its candidate labels become one premise/hypothesis pair a label.
 
 The pairs are those of transformers' ZeroShotClassificationPipeline (4.57): only the premise is truncated.
-Knows nothing of padding and Triton.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from .inputs import (
     column,
     decoded,
     encoded,
+    or_refusal,
     piece,
     refuse_longer,
     refuse_tokens,
@@ -26,7 +26,7 @@ from .inputs import (
     settled,
     table,
 )
-from .rows import Row, Sequence
+from .rows import Row, sequence
 from .settings import Settings
 
 TEXT = "text_input"
@@ -47,7 +47,6 @@ class HypothesisEncoder:
         self.settings = settings
         self._tokenizer = tokenizer
         self._side = settings.truncation_side
-        self._needs_types = "token_type_ids" in settings.inputs
         tokenizer.no_padding()
         tokenizer.enable_truncation(settings.max_length, strategy="only_first", direction=settings.truncation_side)
 
@@ -58,14 +57,7 @@ class HypothesisEncoder:
 
     def encode(self, items: Many[Item]) -> list[Row | InvalidInput]:
         """One row of as many sequences as labels (or the reason why there is none) for each item."""
-        return [self._encode(encoded(text), [encoded(label) for label in labels]) for text, labels in items]
-
-    def _encode(self, raw: bytes, labels: Many[bytes]) -> Row | InvalidInput:
-        try:
-            hypotheses = self._hypotheses(labels)
-            return self._row(raw, hypotheses)
-        except InvalidInput as refusal:
-            return refusal
+        return [or_refusal(self._row, encoded(text), [encoded(label) for label in labels]) for text, labels in items]
 
     def _hypotheses(self, labels: Many[bytes]) -> list[str]:
         if not labels:
@@ -81,15 +73,14 @@ class HypothesisEncoder:
             raise InvalidInput(f"{LABELS} has an empty label")
         return label
 
-    def _row(self, raw: bytes, hypotheses: list[str]) -> Row:
+    def _row(self, raw: bytes, labels: Many[bytes]) -> Row:
+        hypotheses = self._hypotheses(labels)
         if not raw:
             raise InvalidInput(f"{TEXT} is empty")
         used, encodings = self._pairs(raw, hypotheses)
         for encoding in encodings:
             refuse_tokens(f"{TEXT} or {LABELS}", encoding.ids, self.settings.vocab_size, self._tokenizer)
-        sequences = tuple(
-            Sequence(encoding.ids, encoding.type_ids if self._needs_types else []) for encoding in encodings
-        )
+        sequences = tuple(sequence(encoding, self.settings) for encoding in encodings)
         return Row(sequences, max(max(map(self._dropped, encodings)), int(used.cut)))
 
     def _pairs(self, raw: bytes, hypotheses: list[str]) -> tuple[Piece, list[Any]]:

@@ -1,26 +1,35 @@
 """What a client may send to a tokenizing step: the strings of a request, how much of a text is tokenized, and refusals.
 
 A tokenizer is linear in the text and takes a hundred times its memory, while a model reads `max_length` tokens: the
-rest is cut off first, with a proof that the cut did not change the tokens kept. Knows no task and no Triton.
+rest is cut off first, with a proof that the cut did not change the tokens kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Tensors = Mapping[str, NDArray[Any]]
 Text = str | bytes
+Result = TypeVar("Result")
 
 TOKENS_SHOWN = 3
 
 
 class InvalidInput(ValueError):
     """A client's tensor that can't be taken; the text names the tensor and says what is wrong with it."""
+
+
+def or_refusal(encode: Callable[..., Result], *arguments: Any) -> Result | InvalidInput:
+    """What `encode(*arguments)` returns, or the InvalidInput that it raises: the other rows of the batch go on."""
+    try:
+        return encode(*arguments)
+    except InvalidInput as refusal:
+        return refusal
 
 
 def column(field: str, tensors: Tensors) -> list[bytes]:

@@ -1,7 +1,4 @@
-"""Encoded rows, and how they become the tensors that travel to the net.
-
-Owns padding and the tensors' names and shapes; knows neither tokenizers nor tasks.
-"""
+"""Encoded rows, and how they are padded and become the tensors that travel to the net."""
 
 from __future__ import annotations
 
@@ -30,6 +27,11 @@ class Sequence:
     ids: list[int]
     type_ids: list[int]
     places: NDArray[np.int32] | None = None
+
+
+def sequence(encoding: Any, settings: Settings, places: NDArray[np.int32] | None = None) -> Sequence:
+    """The sequence of a tokenizers.Encoding; type ids only where the net takes them."""
+    return Sequence(encoding.ids, encoding.type_ids if "token_type_ids" in settings.inputs else [], places)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""settings.json of the tokenizing step: everything that decides how a text becomes tensors, as one frozen value.
-
-Owns the keys and their checks; the exporter writes the file, the tokenizer itself is in tokenizer.json.
-"""
+"""settings.json of the tokenizing step: what decides, beside tokenizer.json, how a text becomes tensors."""
 
 from __future__ import annotations
 

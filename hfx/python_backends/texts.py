@@ -1,7 +1,6 @@
 """One text a row: text-classification, token-classification, feature-extraction.
 
-Token ids equal those of the checkpoint's own tokenizer with truncation to max_length. Knows nothing of padding
-and Triton.
+Token ids equal those of the checkpoint's own tokenizer with truncation to max_length.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from .inputs import (
     characters_before,
     column,
     encoded,
+    or_refusal,
     piece,
     refuse_tokens,
     settled,
 )
-from .rows import SPECIAL, Row, Sequence
+from .rows import SPECIAL, Row, sequence
 from .settings import Settings
 
 FIELD = "text_input"
@@ -40,7 +40,6 @@ class TextEncoder:
         self.settings = settings
         self._tokenizer = tokenizer
         self._side = settings.truncation_side
-        self._needs_types = "token_type_ids" in settings.inputs
         self._needs_places = settings.task == "token-classification"
         tokenizer.no_padding()
         tokenizer.enable_truncation(settings.max_length, direction=settings.truncation_side)
@@ -52,19 +51,15 @@ class TextEncoder:
     def encode(self, items: Many[Text]) -> list[Row | InvalidInput]:
         """One row (or the reason why there is none) for each text, by one call of the tokenizer."""
         raws = [encoded(item) for item in items]
-        pieces = [self._piece(raw, BYTES_PER_TOKEN[0]) for raw in raws]
-        good = [found for found in pieces if isinstance(found, Piece)]
-        encodings = iter(self._tokenize(good))
+        pieces = [or_refusal(self._piece, raw, BYTES_PER_TOKEN[0]) for raw in raws]
+        encodings = iter(self._tokenize([used for used in pieces if isinstance(used, Piece)]))
         return [
-            found if isinstance(found, InvalidInput) else self._row(raw, found, next(encodings))
-            for raw, found in zip(raws, pieces, strict=True)
+            or_refusal(self._row, raw, used, next(encodings)) if isinstance(used, Piece) else used
+            for raw, used in zip(raws, pieces, strict=True)
         ]
 
-    def _piece(self, raw: bytes, bytes_per_token: int) -> Piece | InvalidInput:
-        try:
-            return piece(FIELD, raw, self.settings.max_length * bytes_per_token, self._side)
-        except InvalidInput as refusal:
-            return refusal
+    def _piece(self, raw: bytes, bytes_per_token: int) -> Piece:
+        return piece(FIELD, raw, self.settings.max_length * bytes_per_token, self._side)
 
     def _tokenize(self, pieces: Many[Piece]) -> Any:
         texts = [each.text for each in pieces]
@@ -73,32 +68,22 @@ class TextEncoder:
             return self._tokenizer.encode_batch(texts)
         return self._tokenizer.encode_batch_fast(texts)
 
-    def _row(self, raw: bytes, used: Piece, encoding: Any) -> Row | InvalidInput:
+    def _row(self, raw: bytes, used: Piece, encoding: Any) -> Row:
         for bytes_per_token in BYTES_PER_TOKEN[1:]:
             if not used.cut or settled(encoding, self._side):
                 break
-            wider = self._piece(raw, bytes_per_token)
-            if isinstance(wider, InvalidInput):
-                return wider
-            used, encoding = wider, self._tokenizer.encode(wider.text)
+            used = self._piece(raw, bytes_per_token)
+            encoding = self._tokenizer.encode(used.text)
         if len(encoding) == 0:
-            return InvalidInput(f"{FIELD} has no tokens")
-        try:
-            refuse_tokens(FIELD, encoding.ids, self.settings.vocab_size, self._tokenizer)
-        except InvalidInput as refusal:
-            return refusal
+            raise InvalidInput(f"{FIELD} has no tokens")
+        refuse_tokens(FIELD, encoding.ids, self.settings.vocab_size, self._tokenizer)
         places = _places(encoding, characters_before(raw, used)) if self._needs_places else None
-        sequence = Sequence(encoding.ids, encoding.type_ids if self._needs_types else [], places)
-        return Row((sequence,), max(self._dropped(encoding), int(used.cut)))
+        return Row((sequence(encoding, self.settings, places),), max(self._dropped(encoding), int(used.cut)))
 
     def _dropped(self, encoding: Any) -> int:
         if len(encoding) < self.settings.max_length:
             return 0
-        return sum(len(part) - _specials(part) for part in encoding.overflowing)
-
-
-def _specials(encoding: Any) -> int:
-    return sum(encoding.special_tokens_mask)
+        return sum(len(part) - sum(part.special_tokens_mask) for part in encoding.overflowing)
 
 
 def _places(encoding: Any, shift: int) -> NDArray[np.int32]:

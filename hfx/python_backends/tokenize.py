@@ -1,7 +1,6 @@
 """Triton adapter of NAME_tokenize: STRING tensors in, token tensors out; one call of the tokenizer for a whole batch.
 
-Owns requests and responses only: what is encoded and refused is decided in the encoders. One bad request is answered
-alone, the others of its batch are not touched.
+One bad request is answered alone, the others of its batch are not touched.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class TritonPythonModel:
         answers: list[Any] = []
         for request in requests:
             try:
-                found = self._items(request)
+                added = self._items(request)
             except InvalidInput as refusal:
                 answers.append(refusal)
                 continue
-            answers.append(slice(len(items), len(items) + len(found)))
-            items += found
+            answers.append(slice(len(items), len(items) + len(added)))
+            items += added
         rows = self.encoder.encode(items) if items else []
-        return [self._response(each if isinstance(each, InvalidInput) else rows[each]) for each in answers]
+        return [self._response([answer] if isinstance(answer, InvalidInput) else rows[answer]) for answer in answers]
 
     def _items(self, request: Any) -> list[Any]:
         arrays = {}
@@ -49,10 +48,8 @@ class TritonPythonModel:
             arrays[name] = tensor.as_numpy()
         return self.encoder.items(arrays)
 
-    def _response(self, rows: Any) -> Any:
-        refusal = (
-            rows if isinstance(rows, InvalidInput) else next((r for r in rows if isinstance(r, InvalidInput)), None)
-        )
+    def _response(self, rows: list[Any]) -> Any:
+        refusal = next((row for row in rows if isinstance(row, InvalidInput)), None)
         if refusal is not None:
             return pb.InferenceResponse(error=pb.TritonError(str(refusal), pb.TritonError.INVALID_ARG))
         arrays = tensors(rows, self.encoder.settings)

@@ -1,7 +1,7 @@
 """Question answering: a question and a context become overlapping windows over the context.
 
 Windows, and the characters that an answer's borders stand for, are those of transformers' QuestionAnsweringPipeline
-(4.57): max_seq_len 384, only the context is truncated, answers aligned to words. Knows nothing of padding and Triton.
+(4.57): max_seq_len 384, only the context is truncated, answers aligned to words.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from .inputs import (
     column,
     decoded,
     encoded,
+    or_refusal,
     piece,
     refuse_longer,
     refuse_tokens,
     same_rows,
     sequence_length,
 )
-from .rows import SPECIAL, Row, Sequence
+from .rows import SPECIAL, Row, Sequence, sequence
 from .settings import Settings
 
 QUESTION = "question"
@@ -53,7 +54,6 @@ class WindowEncoder:
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
         self.settings = settings
         self._tokenizer = tokenizer
-        self._needs_types = "token_type_ids" in settings.inputs
         self._length = min(settings.max_length, MAX_WINDOW_LENGTH)
         self._stride = settings.doc_stride or min(self._length // 2, MAX_STRIDE)
         self._room = self._length - tokenizer.num_special_tokens_to_add(is_pair=True)
@@ -73,37 +73,36 @@ class WindowEncoder:
 
     def encode(self, items: Many[Item]) -> list[Row | InvalidInput]:
         """One row of as many sequences as windows (or the reason why there is none) for each item."""
-        checked = [self._check(encoded(question), encoded(context)) for question, context in items]
+        checked = [or_refusal(self._check, encoded(question), encoded(context)) for question, context in items]
         good = [each for each in checked if not isinstance(each, InvalidInput)]
         pairs = [self._ordered(question, used.text) for question, used, _ in good]
         encodings = iter(self._tokenizer.encode_batch(pairs))
         return [
-            each if isinstance(each, InvalidInput) else self._row(next(encodings), each[1], each[2]) for each in checked
+            each if isinstance(each, InvalidInput) else or_refusal(self._row, next(encodings), each[1], each[2])
+            for each in checked
         ]
 
-    def _check(self, question: bytes, context: bytes) -> tuple[str, Piece, int] | InvalidInput:
-        try:
-            if not question:
-                raise InvalidInput(f"{QUESTION} is empty")
-            if not context:
-                raise InvalidInput(f"{CONTEXT} is empty")
-            refuse_longer(QUESTION, question, self._length)
-            asked = decoded(QUESTION, question)
-            used = piece(CONTEXT, context, self._context_bytes, self.settings.truncation_side)
-            self._refuse_crowding(asked, used.text)
-            return asked, used, characters_before(context, used)
-        except InvalidInput as refusal:
-            return refusal
+    def _check(self, question: bytes, context: bytes) -> tuple[str, Piece, int]:
+        """The question, the piece of the context that is read, and the characters before it."""
+        if not question:
+            raise InvalidInput(f"{QUESTION} is empty")
+        if not context:
+            raise InvalidInput(f"{CONTEXT} is empty")
+        refuse_longer(QUESTION, question, self._length)
+        text = decoded(QUESTION, question)
+        used = piece(CONTEXT, context, self._context_bytes, self.settings.truncation_side)
+        self._refuse_crowding(text, used.text)
+        return text, used, characters_before(context, used)
 
     def _refuse_crowding(self, question: str, context: str) -> None:
         """Refuse a question beside which windows can't advance over the context: the tokenizer would abort on it."""
-        asked = self._count(question)
-        if asked + self._stride < self._room:
+        tokens = self._count(question)
+        if tokens + self._stride < self._room:
             return
-        if asked + self._count(context) > self._room:
+        if tokens + self._count(context) > self._room:
             allowed = self._room - self._stride - 1
             raise InvalidInput(
-                f"{QUESTION} has {asked} tokens; beside a {CONTEXT} that does not fit whole it may have {allowed}"
+                f"{QUESTION} has {tokens} tokens; beside a {CONTEXT} that does not fit whole it may have {allowed}"
             )
 
     def _count(self, text: str) -> int:
@@ -112,23 +111,19 @@ class WindowEncoder:
     def _ordered(self, question: str, context: str) -> tuple[str, str]:
         return (question, context) if self.settings.question_first else (context, question)
 
-    def _row(self, encoding: Any, used: Piece, shift: int) -> Row | InvalidInput:
+    def _row(self, encoding: Any, used: Piece, shift: int) -> Row:
         windows = [encoding, *encoding.overflowing]
-        try:
-            for window in windows[:MAX_WINDOWS]:
-                refuse_tokens(f"{QUESTION} or {CONTEXT}", window.ids, self.settings.vocab_size, self._tokenizer)
-        except InvalidInput as refusal:
-            return refusal
+        for window in windows[:MAX_WINDOWS]:
+            refuse_tokens(f"{QUESTION} or {CONTEXT}", window.ids, self.settings.vocab_size, self._tokenizer)
         dropped = sum(sequence_length(each, self._context) - self._stride for each in windows[MAX_WINDOWS:])
         sequences = tuple(self._window(each, shift) for each in windows[:MAX_WINDOWS])
         return Row(sequences, max(dropped, int(used.cut)))
 
     def _window(self, window: Any, shift: int) -> Sequence:
-        ids = window.ids
         sequence_ids = np.array([-1 if each is None else each for each in window.sequence_ids], np.int32)
         places = _word_places(window, sequence_ids == self._context) + np.int32(shift)
-        places[~self._allowed(np.array(ids), sequence_ids)] = SPECIAL
-        return Sequence(ids, window.type_ids if self._needs_types else [], places)
+        places[~self._allowed(np.array(window.ids), sequence_ids)] = SPECIAL
+        return sequence(window, self.settings, places)
 
     def _allowed(self, ids: NDArray[Any], sequence_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Where the pipeline lets an answer start or end: in the context, and at the classification token.

@@ -6,9 +6,9 @@ It is read strictly: a field that is missing, unknown or not as it should be is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from ..engine.checks import (
     Check,
@@ -50,9 +50,31 @@ class Languages:
     target: str
 
 
+def _defaults(name: str, value: Any) -> dict[str, Any]:
+    try:
+        return checked(mapping(name, value))
+    except InvalidRequest as refusal:
+        if refusal.field == name:
+            raise
+        raise InvalidRequest(f"{name}.{refusal.field}", value.get(refusal.field), refusal.allowed) from None
+
+
+def _languages(name: str, value: Any) -> Languages:
+    keys = {"ids", "source_index", "target"}
+    if not isinstance(value, dict) or set(value) != keys:
+        raise InvalidRequest(name, value, f"an object of {', '.join(sorted(keys))}")
+    languages = Fields(value, f"{name}.")
+    ids = languages.inside("ids")
+    return Languages(
+        ids={code: ids.take(code, token_id) for code in ids.values},
+        source_index=languages.take("source_index", optional(one_of(0, -1))),
+        target=languages.take("target", one_of(*TARGETS)),
+    )
+
+
 @dataclass(frozen=True)
 class Configuration:
-    """What generation.json says, under the names that it has there.
+    """What generation.json says, under the names that it has there, each with its check.
 
     `max_length` are the positions of the decoder (prompt and output together), `max_source` those of the encoder (None
     without one). `default_max_length` bounds prompt and output together where a request sets no max_tokens (None: the
@@ -60,27 +82,27 @@ class Configuration:
     text. `languages` is None where a request can't choose any.
     """
 
-    task: str
-    kind: str
-    max_length: int
-    max_source: int | None
-    default_max_length: int | None
-    defaults: Mapping[str, Any]
-    eos_token_ids: Ids
-    pad_token_id: int
-    bos_token_id: int | None
-    decoder_start_token_ids: Ids
-    forced_bos_token_id: int | None
-    forced_eos_token_id: int | None
-    suppress_tokens: Ids
-    begin_suppress_tokens: Ids
-    bad_words_ids: tuple[Ids, ...]
-    bad_words_at_start: bool
-    renormalize_logits: bool
-    prefix: str
-    languages: Languages | None
-    clean_up_tokenization_spaces: bool
-    special_token_ids: Ids
+    task: Annotated[str, one_of(*TASKS)]
+    kind: Annotated[str, one_of(DECODER, ENCODER_DECODER)]
+    max_length: Annotated[int, integer(1)]
+    max_source: Annotated[int | None, optional(integer(1))]
+    default_max_length: Annotated[int | None, optional(integer(2))]
+    defaults: Annotated[Mapping[str, Any], _defaults]
+    eos_token_ids: Annotated[Ids, token_ids]
+    pad_token_id: Annotated[int, token_id]
+    bos_token_id: Annotated[int | None, optional(token_id)]
+    decoder_start_token_ids: Annotated[Ids, token_ids]
+    forced_bos_token_id: Annotated[int | None, optional(token_id)]
+    forced_eos_token_id: Annotated[int | None, optional(token_id)]
+    suppress_tokens: Annotated[Ids, token_ids]
+    begin_suppress_tokens: Annotated[Ids, token_ids]
+    bad_words_ids: Annotated[tuple[Ids, ...], token_sequences]
+    bad_words_at_start: Annotated[bool, boolean]
+    renormalize_logits: Annotated[bool, boolean]
+    prefix: Annotated[str, string]
+    languages: Annotated[Languages | None, optional(_languages)]
+    clean_up_tokenization_spaces: Annotated[bool, boolean]
+    special_token_ids: Annotated[Ids, token_ids]
 
     @property
     def has_encoder(self) -> bool:
@@ -100,10 +122,12 @@ class Configuration:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Configuration:
         """The configuration of what the file holds. Raises InvalidRequest, naming the field."""
-        for name in facts.keys() - {"format"} ^ _CHECKS.keys():
+        hints = get_type_hints(cls, include_extras=True)
+        checks: dict[str, Check] = {name: hint.__metadata__[0] for name, hint in hints.items()}
+        for name in facts.keys() - {"format"} ^ checks.keys():
             allowed = "nothing, as it is no field of this format" if name in facts else "a value, as it is missing"
             raise InvalidRequest(name, facts.get(name), allowed)
-        configuration = cls(**{name: check(name, facts[name]) for name, check in _CHECKS.items()})
+        configuration = cls(**{name: check(name, facts[name]) for name, check in checks.items()})
         _refuse_contradictions(configuration)
         return configuration
 
@@ -121,51 +145,3 @@ def _refuse_contradictions(configuration: Configuration) -> None:
         raise InvalidRequest("languages", configuration.languages, f"null {kind}")
     if configuration.most_tokens < 1:
         raise InvalidRequest("max_length", configuration.max_length, "more: it leaves no room for a new token")
-
-
-def _defaults(name: str, value: Any) -> dict[str, Any]:
-    try:
-        return checked(mapping(name, value))
-    except InvalidRequest as refusal:
-        if refusal.field == name:
-            raise
-        raise InvalidRequest(f"{name}.{refusal.field}", value.get(refusal.field), refusal.allowed) from None
-
-
-def _languages(name: str, value: Any) -> Languages:
-    keys = {"ids", "source_index", "target"}
-    if not isinstance(value, dict) or set(value) != keys:
-        raise InvalidRequest(name, value, f"an object of {', '.join(sorted(keys))}")
-    fields = Fields(value, f"{name}.")
-    ids = fields.inside("ids")
-    return Languages(
-        ids={code: ids.take(code, token_id) for code in ids.values},
-        source_index=fields.take("source_index", optional(one_of(0, -1))),
-        target=fields.take("target", one_of(*TARGETS)),
-    )
-
-
-_CHECKS: dict[str, Check] = {
-    "task": one_of(*TASKS),
-    "kind": one_of(DECODER, ENCODER_DECODER),
-    "max_length": integer(1),
-    "max_source": optional(integer(1)),
-    "default_max_length": optional(integer(2)),
-    "defaults": _defaults,
-    "eos_token_ids": token_ids,
-    "pad_token_id": token_id,
-    "bos_token_id": optional(token_id),
-    "decoder_start_token_ids": token_ids,
-    "forced_bos_token_id": optional(token_id),
-    "forced_eos_token_id": optional(token_id),
-    "suppress_tokens": token_ids,
-    "begin_suppress_tokens": token_ids,
-    "bad_words_ids": token_sequences,
-    "bad_words_at_start": boolean,
-    "renormalize_logits": boolean,
-    "prefix": string,
-    "languages": optional(_languages),
-    "clean_up_tokenization_spaces": boolean,
-    "special_token_ids": token_ids,
-}
-assert set(_CHECKS) == {field.name for field in fields(Configuration)}

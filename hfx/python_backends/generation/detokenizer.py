@@ -8,45 +8,35 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, Union
-
-# bytes: tokens are bytes, and the text is their UTF-8. windows: a token's text depends on whether it is the first one,
-# and on the token before it at most; only a run of <0x..> tokens depends on what follows. whole: nothing is known.
-DecoderKind = Literal["bytes", "windows", "whole"]
+from typing import Any, Protocol
 
 Step = Mapping[str, Any]
-Decoder = Union[Step, None]
+DecodeIds = Callable[[Sequence[int]], str]
+
+# What ByteFallback takes for a byte, as <0x0A>.
+_BYTE_TOKEN = re.compile(r"<0x..>", re.DOTALL)
 
 # Decoders that look at one token at a time (Metaspace and WordPiece also at whether it is the first, BPEDecoder the
 # last: the space that it then leaves out is taken for the beginning of the next token's text).
 _TOKENWISE = ("Replace", "ByteFallback", "Strip", "Metaspace", "WordPiece", "BPEDecoder")
 
 
-def decoder_kind(decoder: Decoder) -> DecoderKind:
-    """The kind of a tokenizer.json's decoder; without one (None), tokens are joined by spaces."""
-    steps = decoder_steps(decoder)
-    kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
-        return "bytes"
-    fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
-    if all(kind in _TOKENWISE for kind in kinds[:fused]) and all(map(_reads_the_beginning, steps[fused + 1 :])):
-        return "windows"
-    return "whole"
-
-
-def decoder_steps(decoder: Decoder) -> Sequence[Step]:
-    """The decoders that are applied one after another."""
+def _decoder_steps(decoder: Step | None) -> Sequence[Step]:
+    """The decoders of a tokenizer.json that are applied one after another; without one, tokens are joined by spaces."""
     if decoder is None:
         return ()
     if decoder["type"] == "Sequence":
-        return [step for each in decoder["decoders"] for step in decoder_steps(each)]
+        return [step for inner in decoder["decoders"] for step in _decoder_steps(inner)]
     return (decoder,)
 
 
-def is_byte_token(token: str) -> bool:
-    """Whether ByteFallback takes a token for a byte (<0x0A>)."""
-    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+def _is_tokenwise(steps: Sequence[Step]) -> bool:
+    """Whether the decoders are such as WindowDecoding allows."""
+    kinds = [step["type"] for step in steps]
+    fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
+    return all(kind in _TOKENWISE for kind in kinds[:fused]) and all(map(_reads_the_beginning, steps[fused + 1 :]))
 
 
 def token_bytes(token: str) -> bytes:
@@ -72,11 +62,8 @@ def _byte_of() -> dict[str, int]:
 _BYTE_OF = _byte_of()
 
 
-DecodeIds = Callable[[Sequence[int]], str]
-
-
 class Decoding(Protocol):
-    """What the classes here have in common."""
+    """The text of one sequence, as its tokens come."""
 
     def push(self, token_id: int) -> str:
         """Take the next token; the text that is now decided, often none."""
@@ -85,7 +72,7 @@ class Decoding(Protocol):
         """The rest, as no token follows; an unfinished character is U+FFFD, as in transformers."""
 
 
-class ByteDecoding:
+class _ByteDecoding:
     """Tokens are bytes of UTF-8 (byte-level BPE). Invalid bytes give the U+FFFD that the library gives."""
 
     def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
@@ -93,19 +80,19 @@ class ByteDecoding:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
-        """See Decoding."""
         return self._utf8.decode(self._bytes_of(token_id))
 
     def finish(self) -> str:
-        """See Decoding."""
         return self._utf8.decode(b"", final=True)
 
 
-class WindowDecoding:
+class _WindowDecoding:
     """A token's text is what it adds to the text of the tokens before it.
 
-    Of those, one that has a text (the anchor: the decoder then does not take ours for the first) and the last one are
-    enough. Tokens that `is_open` wait for the next one that is not: a run of bytes is text only as a whole.
+    It depends on whether it is the first one, and on the token before it at most; only a run of <0x..> tokens depends
+    on what follows, as bytes are text only as a whole: tokens that `is_open` wait for the next one that is not. Of the
+    tokens before, one that has a text (the anchor: the decoder then does not take ours for the first) and the last one
+    are enough.
     """
 
     def __init__(self, decode: DecodeIds, is_open: Callable[[int], bool]) -> None:
@@ -116,12 +103,10 @@ class WindowDecoding:
         self._waiting: list[int] = []
 
     def push(self, token_id: int) -> str:
-        """See Decoding."""
         self._waiting.append(token_id)
         return "" if self._is_open(token_id) else self._release()
 
     def finish(self) -> str:
-        """See Decoding."""
         return self._release() if self._waiting else ""
 
     def _release(self) -> str:
@@ -142,7 +127,7 @@ class WindowDecoding:
             self._anchor += self._waiting
 
 
-class WholeDecoding:
+class _WholeDecoding:
     """A decoder of which nothing is known: the text comes at the end."""
 
     def __init__(self, decode: DecodeIds) -> None:
@@ -150,12 +135,10 @@ class WholeDecoding:
         self._ids: list[int] = []
 
     def push(self, token_id: int) -> str:
-        """See Decoding."""
         self._ids.append(token_id)
         return ""
 
     def finish(self) -> str:
-        """See Decoding."""
         return self._decode(self._ids)
 
 
@@ -179,7 +162,7 @@ def clean_up(text: str) -> str:
     return text
 
 
-class CleanedDecoding:
+class _CleanedDecoding:
     """Another decoding's text, cleaned up; the end of it is held back until no later text can change it."""
 
     def __init__(self, decoding: Decoding) -> None:
@@ -187,14 +170,12 @@ class CleanedDecoding:
         self._held = ""
 
     def push(self, token_id: int) -> str:
-        """See Decoding."""
         text = self._held + self._decoding.push(token_id)
         cut = _last_cut(text)
         self._held = text[cut:]
         return clean_up(text[:cut])
 
     def finish(self) -> str:
-        """See Decoding."""
         return clean_up(self._held + self._decoding.finish())
 
 
@@ -224,18 +205,17 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Any, cleans_up_spaces: bool = False, special_ids: Sequence[int] = ()) -> None:
         added = tokenizer.get_added_tokens_decoder()
-        decoder = json.loads(tokenizer.to_str())["decoder"]
         self._tokenizer = tokenizer
         self._cleans_up = cleans_up_spaces
         self._special = frozenset(special_ids) | {token_id for token_id, token in added.items() if token.special}
-        self._kind = decoder_kind(decoder)
-        self._has_byte_tokens = any(step["type"] == "ByteFallback" for step in decoder_steps(decoder))
+        self._steps = _decoder_steps(json.loads(tokenizer.to_str())["decoder"])
+        self._has_byte_tokens = any(step["type"] == "ByteFallback" for step in self._steps)
         self._bytes: dict[int, bytes] = {}
 
     def open(self) -> Decoding:
         """The decoding of a sequence that begins."""
         decoding = self._decoding()
-        return CleanedDecoding(decoding) if self._cleans_up else decoding
+        return _CleanedDecoding(decoding) if self._cleans_up else decoding
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a whole sequence."""
@@ -243,24 +223,26 @@ class Detokenizer:
         return clean_up(text) if self._cleans_up else text
 
     def _decoding(self) -> Decoding:
-        if self._kind == "bytes":
-            return ByteDecoding(self._bytes_of)
-        if self._kind == "windows":
-            return WindowDecoding(self._text, self._is_open)
-        return WholeDecoding(self._text)
+        if [step["type"] for step in self._steps] == ["ByteLevel"]:
+            return _ByteDecoding(self._bytes_of)
+        if _is_tokenwise(self._steps):
+            return _WindowDecoding(self._text, self._is_open)
+        return _WholeDecoding(self._text)
 
     def _text(self, ids: Sequence[int]) -> str:
         kept = [token_id for token_id in ids if token_id not in self._special]
         return self._tokenizer.decode(kept, skip_special_tokens=True)  # type: ignore[no-any-return]
 
     def _bytes_of(self, token_id: int) -> bytes:
-        found = self._bytes.get(token_id)
-        if found is None:
-            token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
-            found = self._bytes[token_id] = b"" if token is None else token_bytes(token)
-        return found
+        if token_id not in self._bytes:
+            token = self._token(token_id)
+            self._bytes[token_id] = b"" if token is None else token_bytes(token)
+        return self._bytes[token_id]
 
     def _is_open(self, token_id: int) -> bool:
         """Whether a token's text depends on what follows; one without a text belongs to the next token."""
-        token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
-        return token is None or (self._has_byte_tokens and is_byte_token(token))
+        token = self._token(token_id)
+        return token is None or (self._has_byte_tokens and _BYTE_TOKEN.fullmatch(token) is not None)
+
+    def _token(self, token_id: int) -> str | None:
+        return None if token_id in self._special else self._tokenizer.id_to_token(token_id)

@@ -1,4 +1,4 @@
-"""What the postprocessing steps read of a request, and how a refusal is worded. Knows no task and no Triton."""
+"""What the postprocessing steps read of a request, and how a refusal is worded."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def top_k(tensors: Tensors, default: int | None, available: int) -> int:
 
     `top_k` [rows, 1] is optional; the rows of a request share the shape of its outputs, so they must agree.
     """
-    wanted = default
+    count = default
     if TOP_K in tensors:
         values = tensors[TOP_K]
         if values.size == 0:
             raise InvalidInput(f"{TOP_K} is empty")
-        wanted = int(values.flat[0])
-        if np.any(values != wanted):
+        count = int(values.flat[0])
+        if np.any(values != count):
             raise InvalidInput(f"{TOP_K} differs between the rows of one request")
-        if wanted < 1:
-            raise InvalidInput(f"{TOP_K} must be at least 1, not {wanted}")
-    return available if wanted is None else min(wanted, available)
+        if count < 1:
+            raise InvalidInput(f"{TOP_K} must be at least 1, not {count}")
+    return available if count is None else min(count, available)
 
 
 def head(raw: bytes, characters: int) -> str:

@@ -1,7 +1,6 @@
 """Triton adapter of NAME_postprocess: the net's outputs in, the task's answers out.
 
-Owns requests and responses only: what is answered and refused is decided in the task's file. One bad request is
-answered alone, the others of its batch are not touched.
+One bad request is answered alone, the others of its batch are not touched.
 """
 
 from __future__ import annotations
@@ -38,13 +37,10 @@ class TritonPythonModel:
 
     def _tensors(self, request: Any) -> dict[str, Any]:
         arrays = {}
-        for name in self.postprocessor.required:
-            tensor = pb.get_input_tensor_by_name(request, name)
-            if tensor is None:
-                raise InvalidInput(f"{name} is missing")
-            arrays[name] = tensor.as_numpy()
-        for name in self.postprocessor.optional:
+        for name in (*self.postprocessor.required, *self.postprocessor.optional):
             tensor = pb.get_input_tensor_by_name(request, name)
             if tensor is not None:
                 arrays[name] = tensor.as_numpy()
+            elif name in self.postprocessor.required:
+                raise InvalidInput(f"{name} is missing")
         return arrays

@@ -1,7 +1,4 @@
-"""The best answer in a context, as transformers' QuestionAnsweringPipeline (4.57) finds it.
-
-Owns the choice among windows and spans of characters; which characters a token stands for came with the spans.
-"""
+"""The best answer in a context, as transformers' QuestionAnsweringPipeline (4.57) finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The closed table of tasks that have a postprocessing step, and the door to them.
+"""The tasks that have a postprocessing step.
 
 A model folder holds the file of its own task only, so that the table is of names and the import is late.
 """
