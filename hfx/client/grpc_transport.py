@@ -50,7 +50,7 @@ class _BlockingChannel:
     """A channel whose waits block the thread."""
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
-        self._channel = _open(grpc, address, tls)
+        self._channel = open_channel(grpc, address, tls)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._headers = tuple(headers.items())
 
@@ -104,7 +104,7 @@ class _AsyncChannel:
     """A channel whose waits are asyncio's; of one event loop."""
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
-        self._channel = _open(grpc.aio, address, tls)
+        self._channel = open_channel(grpc.aio, address, tls)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._headers = tuple(headers.items())
         self._url = address.url
@@ -259,7 +259,8 @@ def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:
     return tuple(TensorMetadata(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors)
 
 
-def _open(library: Any, address: Address, tls: Tls | None) -> Any:
+def open_channel(library: Any, address: Address, tls: Tls | None = None) -> Any:
+    """A channel of `library`, which is grpc or grpc.aio."""
     options: Sequence[tuple[str, int]] = (*OPTIONS, DIRECT) if address.is_loopback else OPTIONS
     if not address.secure:
         return library.insecure_channel(address.target, options=options)

@@ -1,8 +1,4 @@
-"""One load put to one served model, and everything that was measured of it as one Run.
-
-Chooses the tool, takes the server's figures around the part that counts, and judges whether anything was measured at
-all.
-"""
+"""One load put to one served model by a tool, and everything that was measured of it as one Run."""
 
 from __future__ import annotations
 
@@ -13,21 +9,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hfx.client import Client, ModelMetadata
+from hfx.client.address import parse_address
 from hfx.client.tasks import task_of
 from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
 from hfx.perf.load import Limits, Plan, RequestSet, Slo
 from hfx.perf.loadgen.generate import Watch, check, generate
-from hfx.perf.loadgen.log import Progress, RequestLog
+from hfx.perf.loadgen.log import Progress
 from hfx.perf.loadgen.stats import run_of
 from hfx.perf.results.schema import Requests, Run, Scalar, Subject
 from hfx.perf.server import ServerWatch, Statistics, Target, located
+from hfx.perf.tools.locust import run_locust
+from hfx.perf.tools.perf_analyzer import run_perf_analyzer
 
 if TYPE_CHECKING:
     from hfx.triton import EmbeddedServer
 
-__all__ = ["MeasureSpec", "Target", "Watch", "device_of", "measure", "metadata", "nothing", "run_of", "server_target"]
-TOOLS = ("builtin", "perf_analyzer", "locust")
+__all__ = ["MeasureSpec", "Target", "Watch", "device_of", "measure", "metadata", "server_target"]
+TOOLS = {"builtin": generate, "perf_analyzer": run_perf_analyzer, "locust": run_locust}
 PATIENCE = 10.0  # seconds that a server may take to say what a model takes
 
 
@@ -52,7 +51,12 @@ def server_target(server: EmbeddedServer, model: str, precision: str = "") -> Ta
 
 
 def metadata(target: Target) -> ModelMetadata:
-    """What the model takes. Raises ServerUnreachable, or ModelUnknown with the names that there are."""
+    """What the model takes.
+
+    Raises UsageError for an HTTP address, ServerUnreachable, or ModelUnknown with the names that there are.
+    """
+    if parse_address(target.grpc_url).protocol != "grpc":
+        raise UsageError(f"{target.grpc_url} is an HTTP address.", "Give the gRPC port (8001 unless chosen otherwise).")
     with Client(target.grpc_url, timeout=PATIENCE, retries=0) as client:
         return client.metadata(target.model)
 
@@ -81,21 +85,25 @@ def measure(
     Raises UsageError for what the model or the tool can't take, ServerUnreachable, ModelUnknown, and LoadFailed when
     there was not one answer.
     """
-    target, spec = _known(target, spec)
+    if spec.tool not in TOOLS:
+        raise UsageError(f"There is no tool {spec.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
+    found = metadata(target)
+    target, spec = _known(target, spec, found)
     check(plan, spec.limits, spec.slo, bool(spec.stream))
     stop = stop or threading.Event()
     with ServerWatch(target) as server:
-        log = _log(target, plan, spec, _counting(server, spec.limits, watch), stop)
+        model = metadata(replace(target, model=target.model + STREAM_SUFFIX)) if spec.stream else found
+        log = TOOLS[spec.tool](target, plan, spec, model, _counting(server, spec.limits, watch), stop)
         subject = _subject(target, spec, label, settings)
         load = plan.load(spec.requests.words, spec.limits.words, case)
         run = run_of(log, subject, load, plan, spec.slo, round)
-        side = server.end(_served(target, spec), run.requests.succeeded)
+        side = server.end(model.name, run.requests.succeeded)
     if not run.requests.succeeded and not stop.is_set():
-        raise nothing(target.model, run.requests)
+        raise _no_answer(target.model, run.requests)
     return replace(run, server=side, notes=(*run.notes, *server.failures, *_unknown(target)))
 
 
-def nothing(model: str, requests: Requests) -> LoadFailed:
+def _no_answer(model: str, requests: Requests) -> LoadFailed:
     """The error for a load without an answer: its most frequent reason."""
     if not requests.sent:
         return LoadFailed(f"No request was sent to {model}.", "Give it more time: --duration or --requests.")
@@ -128,10 +136,9 @@ def _unknown(target: Target) -> tuple[str, ...]:
     return ("The server's metrics were not found (--metrics-url): its decode steps are not known.",)
 
 
-def _known(target: Target, spec: MeasureSpec) -> tuple[Target, MeasureSpec]:
+def _known(target: Target, spec: MeasureSpec, model: ModelMetadata) -> tuple[Target, MeasureSpec]:
     """Both with what only the server knows: the task, its device, its process; and whether to stream."""
-    found = metadata(target)
-    task = target.task or _task(found)
+    task = target.task or _task(model)
     if spec.stream and task not in GENERATION_TASKS:
         raise UsageError(
             f"The answers of {target.model!r} can't be streamed: it is for {task or 'no task of hfx'}.",
@@ -142,37 +149,11 @@ def _known(target: Target, spec: MeasureSpec) -> tuple[Target, MeasureSpec]:
     return located(known), replace(spec, stream=stream)
 
 
-def _task(found: ModelMetadata) -> str:
+def _task(model: ModelMetadata) -> str:
     try:
-        return str(task_of(found))
+        return str(task_of(model))
     except RequestRefused:  # any model of Triton's can be measured
         return ""
-
-
-def _served(target: Target, spec: MeasureSpec) -> str:
-    """The name that is sent to."""
-    return target.model + STREAM_SUFFIX if spec.stream else target.model
-
-
-def _log(target: Target, plan: Plan, spec: MeasureSpec, watch: Watch, stop: threading.Event) -> RequestLog:
-    if spec.tool == "builtin":
-        if spec.arguments:
-            raise UsageError(
-                f"The built-in generator has no flags of its own: {' '.join(spec.arguments)}.",
-                "Leave out what follows `--`.",
-            )
-        url, requests = target.grpc_url, spec.requests
-        return generate(url, target.model, plan, requests, spec.limits, bool(spec.stream), watch, stop)
-    if spec.tool not in TOOLS:
-        raise UsageError(f"There is no tool {spec.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
-    model = metadata(replace(target, model=_served(target, spec)))
-    if spec.tool == "perf_analyzer":
-        from hfx.perf.tools.perf_analyzer import run_perf_analyzer
-
-        return run_perf_analyzer(target, plan, spec, model, watch, stop)
-    from hfx.perf.tools.locust import run_locust
-
-    return run_locust(target, plan, spec, model, watch, stop)
 
 
 def _counting(server: ServerWatch, limits: Limits, watch: Watch | None) -> Watch:

@@ -1,25 +1,25 @@
 """A served model whose times are known: gRPC in this process, on an event loop in a thread of its own.
 
-The text of a request is an order: `sleep S` answers after S seconds, `fail CODE WORDS` not at all, `write N EACH` gives
-N tokens, EACH seconds after one another, and `hang` never answers. What happens to all requests is told by the Service.
+The text of a request is an order: `sleep S` answers after S seconds, `fail CODE MESSAGE` not at all, `write N S` gives
+N tokens, S seconds (0) after one another, and `hang` does not answer. What happens to all requests is the Service's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
+
+from hfx.client.tensors import from_bytes, to_bytes, to_tensors
 
 CLASSIFIER, WRITER = "labels", "writer"
 INPUTS = {
@@ -31,7 +31,6 @@ OUTPUTS = {
     WRITER: {"text_output": "BYTES", "finish_reason": "BYTES", "input_tokens": "INT32", "output_tokens": "INT32"},
 }
 INPUT_TOKENS = 3
-LONG = 30.0
 
 
 class Refused(Exception):
@@ -42,21 +41,18 @@ class Refused(Exception):
 class Service:
     """What the server does to all requests, and what it saw.
 
-    `slots` serve at a time, the others queue; between `stall` seconds from the first request on, nothing is served.
-    A connection may have `streams` calls at a time. `times` are what it took by its own clock: seconds from the arrival
-    of each request to each of its pieces.
+    Between `stall` seconds from the first request on, nothing is served. `times` are what it took by its own clock:
+    seconds from the arrival of each request to each of its pieces. Of requests, `cancelled` is their number, `peak`
+    how many were under way at the same time.
     """
 
-    slots: int = 10_000
-    stall: tuple[float, float] | None = None
-    streams: int | None = None
+    stall: tuple[float, float] = (0.0, 0.0)
     inputs: list[dict[str, Any]] = field(default_factory=list)
     arrivals: list[float] = field(default_factory=list)
     times: list[list[float]] = field(default_factory=list)
     in_flight: int = 0
     peak: int = 0
-    left: int = 0
-    lock: asyncio.Semaphore = field(init=False)
+    cancelled: int = 0
 
     @property
     def texts(self) -> list[str]:
@@ -72,37 +68,27 @@ class Service:
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
         try:
-            async with self.lock:
-                await self._stalled()
-                async for piece in self._answers(values["text_input"]):
-                    times.append(time.perf_counter() - arrival)
-                    yield piece
+            if self.stall[0] <= arrival - self.arrivals[0] < self.stall[1]:
+                await asyncio.sleep(self.arrivals[0] + self.stall[1] - arrival)
+            async for piece in self._answers(values["text_input"]):
+                times.append(time.perf_counter() - arrival)
+                yield piece
         except asyncio.CancelledError:
-            self.left += 1
+            self.cancelled += 1
             raise
         finally:
             self.in_flight -= 1
-
-    async def _stalled(self) -> None:
-        if self.stall is None:
-            return
-        since = time.perf_counter() - self.arrivals[0]
-        if self.stall[0] <= since < self.stall[1]:
-            await asyncio.sleep(self.stall[1] - since)
 
     async def _answers(self, text: str) -> AsyncIterator[dict[str, Any]]:
         order, _, rest = text.partition(" ")
         if order == "fail":
             raise Refused(*rest.split(" ", 1))
         if order in ("sleep", "hang"):
-            await asyncio.sleep(float(rest) if order == "sleep" else LONG)
-        if order != "write":
-            yield _written("x", 1, "stop")
-            return
-        count, each = int(rest.split()[0]), float(rest.split()[1])
-        for number in range(1, count + 1):
-            await asyncio.sleep(each)
-            yield _written("x ", number, "length" if number == count else "")
+            await asyncio.sleep(float(rest or 30.0))
+        count, seconds = [*rest.split(), "0"][:2] if order == "write" else ("1", "0")
+        for number in range(1, int(count) + 1):
+            await asyncio.sleep(float(seconds))
+            yield {"finish_reason": "length" if number == int(count) else "", "output_tokens": number}
 
 
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -113,9 +99,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return pb.ServerLiveResponse(live=True)
-
-    async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return pb.ServerReadyResponse(ready=True)
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
         kind = pb.RepositoryIndexResponse.ModelIndex
@@ -155,10 +138,10 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
 
 
 class FakeServer:
-    """A running server; `kill` ends it as a crash would."""
+    """A running server of a new Service, with TLS where there are credentials; `kill` ends it as a crash would."""
 
-    def __init__(self, service: Service, port: int = 0, credentials: Any = None) -> None:
-        self.service = service
+    def __init__(self, port: int = 0, credentials: Any = None) -> None:
+        self.service = Service()
         self._port = port
         self._credentials = credentials
         self.url = ""
@@ -167,6 +150,12 @@ class FakeServer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         assert self._ready.wait(20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
 
     def kill(self) -> None:
         """End it now."""
@@ -180,10 +169,8 @@ class FakeServer:
         self._loop.close()
 
     async def _serve(self) -> None:
-        self.service.lock = asyncio.Semaphore(self.service.slots)
         self._end = asyncio.Event()
-        options = [] if self.service.streams is None else [("grpc.max_concurrent_streams", self.service.streams)]
-        server = grpc.aio.server(options=options)
+        server = grpc.aio.server()
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(self.service), server)
         address = f"127.0.0.1:{self._port}"
         if self._credentials is None:
@@ -201,45 +188,20 @@ class FakeServer:
             await asyncio.wait(calls, timeout=5)
 
 
-@contextmanager
-def fake_server(service: Service | None = None, credentials: Any = None) -> Iterator[FakeServer]:
-    """A server of a Service, with TLS where there are credentials."""
-    server = FakeServer(service or Service(), credentials=credentials)
-    try:
-        yield server
-    finally:
-        server.kill()
-
-
 def _inputs(request: Any) -> dict[str, Any]:
     pairs = zip(request.inputs, request.raw_input_contents, strict=True)
-    return {tensor.name: _value(tensor.datatype, content) for tensor, content in pairs}
-
-
-def _value(datatype: str, content: bytes) -> Any:
-    if datatype == "BYTES":
-        return content[4:].decode()
-    return struct.unpack({"BOOL": "<?", "INT32": "<i"}[datatype], content)[0]
-
-
-def _written(text: str, count: int, reason: str) -> dict[str, Any]:
-    return {"text_output": text, "finish_reason": reason, "input_tokens": INPUT_TOKENS, "output_tokens": count}
+    values = {each.name: from_bytes(each.name, each.datatype, each.shape, content).item() for each, content in pairs}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
 
 def _response(piece: dict[str, Any], model: str) -> Any:
     response = pb.ModelInferResponse(model_name=model)
-    outputs = OUTPUTS[WRITER] if model.startswith(WRITER) else OUTPUTS[CLASSIFIER]
-    values = {"label": "good", "score": 0.9} | piece
-    for name, datatype in outputs.items():
-        response.outputs.add(name=name, datatype=datatype, shape=[1, 1])
-        response.raw_output_contents.append(_content(values[name]))
+    outputs = OUTPUTS[model.removesuffix("_stream")]
+    values = {"label": "good", "score": 0.9, "text_output": "x ", "input_tokens": INPUT_TOKENS} | piece
+    for name, array in to_tensors({name: [values[name]] for name in outputs}, outputs).items():
+        response.outputs.add(name=name, datatype=outputs[name], shape=array.shape)
+        response.raw_output_contents.append(to_bytes(array))
     return response
-
-
-def _content(value: Any) -> bytes:
-    if isinstance(value, str):
-        return struct.pack("<I", len(value)) + value.encode()
-    return struct.pack("<f" if isinstance(value, float) else "<i", value)
 
 
 def _tensors(datatypes: dict[str, str]) -> list[Any]:

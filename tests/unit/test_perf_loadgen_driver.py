@@ -1,91 +1,138 @@
-"""The driver with a transport of a few lines: what counts, and that no defect of its own is hidden."""
+"""The driver with a server of one function: what is due when, what counts, and that no defect of its own is hidden."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
 from hfx.perf.load import Closed, Limits, Open, Plan
-from hfx.perf.loadgen.driver import Driver
+from hfx.perf.loadgen.driver import Driver, Windows
 from hfx.perf.loadgen.log import COLUMNS, Progress, RequestLog, RequestRecord
 
+LATE = 0.1  # seconds that a busy machine may add
 
-class Transport:
-    """Answers by a function."""
 
-    def __init__(self, answer: Callable[[], Awaitable[None]]) -> None:
+class Server:
+    """Answers after `seconds`, and then `factor` times as long as before."""
+
+    def __init__(self, seconds: float = 0.0, factor: float = 1.0) -> None:
         self.sent: list[int] = []
-        self._answer = answer
+        self._seconds, self._factor = seconds, factor
 
-    async def send(self, record: RequestRecord, log: RequestLog | None) -> None:
+    async def send(self, record: RequestRecord) -> None:
         self.sent.append(record.index)
         record.sent = time.perf_counter()
-        await self._answer()
+        await asyncio.sleep(self._seconds)
+        self._seconds *= self._factor
         record.end = time.perf_counter()
-        if log is not None:
-            log.add(record)
-
-
-async def at_once() -> None:
-    await asyncio.sleep(0)
 
 
 def driven(
-    transport: Transport, plan: Plan, limits: Limits, progress: list[Progress] | None = None
-) -> dict[str, list[float]]:
-    """The columns of the log."""
-    report = (lambda each: None) if progress is None else progress.append
-
+    server: Server, plan: Plan, limits: Limits, report: Callable[[Progress], None] = lambda progress: None
+) -> RequestLog:
     async def run() -> RequestLog:
-        return await Driver(plan, limits, transport, RequestLog(), report).run()
+        return await Driver(plan, limits, server.send, RequestLog(), report).run()
 
-    rows = asyncio.run(run()).rows
-    return {name: rows[at :: len(COLUMNS)].tolist() for at, name in enumerate(COLUMNS)}
-
-
-def test_a_fault_of_our_own_is_raised_and_not_counted_as_an_error() -> None:
-    async def broken() -> None:
-        raise ZeroDivisionError
-
-    for plan in (Closed(2), Open(100)):
-        with pytest.raises(ZeroDivisionError):
-            driven(Transport(broken), plan, Limits(seconds=5))
+    return asyncio.run(run())
 
 
-def test_the_requests_that_count_begin_with_the_first_whatever_the_warm_up_asked() -> None:
-    transport = Transport(at_once)
-    columns = driven(transport, Closed(1), Limits(requests=4, warmup_requests=2))
-    assert transport.sent == [0, 1, 0, 1, 2, 3]
-    assert columns["number"] == [0, 1, 2, 3]
+def column(log: RequestLog, name: str) -> list[float]:
+    return log.rows[COLUMNS.index(name) :: len(COLUMNS)].tolist()
+
+
+@pytest.mark.parametrize("plan", [Closed(2), Open(100)])
+def test_a_fault_of_our_own_is_raised_and_not_counted_as_an_error(plan: Plan) -> None:
+    class Broken(Server):
+        async def send(self, record: RequestRecord) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        driven(Broken(), plan, Limits(seconds=5))
+
+
+def test_the_requests_that_count_begin_with_the_first_whatever_the_warm_up_sent() -> None:
+    server = Server()
+    log = driven(server, Closed(1), Limits(requests=4, warmup_requests=2))
+    assert server.sent == [0, 1, 0, 1, 2, 3]
+    assert column(log, "number") == [0, 1, 2, 3]
 
 
 def test_a_burst_warms_up_one_by_one_before_its_clock_starts() -> None:
-    begun: list[float] = []
-
-    async def slow() -> None:
-        begun.append(time.perf_counter())
-        await asyncio.sleep(0.05)
-
-    columns = driven(Transport(slow), Open(arrivals="burst"), Limits(requests=5, warmup_requests=2))
-    assert begun[1] - begun[0] >= 0.05 and begun[2] - begun[1] >= 0.05
-    assert len(columns["due"]) == 5 and len(set(columns["due"])) == 1
-    assert all(due >= begun[1] + 0.05 for due in columns["due"])
+    server = Server(0.05)
+    begin = time.perf_counter()
+    log = driven(server, Open(arrivals="burst"), Limits(requests=5, warmup_requests=2))
+    due = column(log, "due")
+    assert len(due) == 5 and len(set(due)) == 1 and due[0] - begin >= 0.1
+    assert max(column(log, "sent")) - due[0] < LATE
 
 
-def test_requests_and_seconds_end_a_load_whichever_comes_first() -> None:
-    async def slow() -> None:
-        await asyncio.sleep(0.02)
+@pytest.mark.parametrize(
+    ("plan", "limits", "times"),
+    [
+        (Open(10, "burst", burst=3), Limits(requests=6), [0, 0, 0, 0.3, 0.3, 0.3]),
+        (Open(arrivals="trace", trace=(0.0, 0.1, 0.5)), Limits(), [0, 0.1, 0.5]),
+        (Open(50), Limits(requests=1000, seconds=0.2), [number / 50 for number in range(10)]),
+    ],
+)
+def test_requests_are_sent_when_they_are_due(plan: Plan, limits: Limits, times: list[float]) -> None:
+    log = driven(Server(0.2), plan, limits)
+    due, sent = column(log, "due"), column(log, "sent")
+    assert [at - due[0] for at in due] == pytest.approx(times)
+    assert all(0 <= late < LATE for late in (at - planned for at, planned in zip(sent, due, strict=True)))
 
-    assert len(driven(Transport(slow), Closed(1), Limits(requests=3, seconds=60))["due"]) == 3
-    few = driven(Transport(slow), Open(50), Limits(requests=1000, seconds=0.2))
-    assert len(few["due"]) == 10
+
+def test_requests_end_a_load_before_its_seconds() -> None:
+    assert len(column(driven(Server(0.02), Closed(1), Limits(requests=3, seconds=60)), "due")) == 3
 
 
-def test_progress_tells_what_was_sent_and_has_succeeded() -> None:
+def test_progress_has_the_phases_in_order_and_the_counts_of_each() -> None:
     progress: list[Progress] = []
-    driven(Transport(at_once), Open(200), Limits(seconds=0.7), progress)
-    assert (progress[-1].sent, progress[-1].succeeded, progress[-1].in_flight) == (140, 140, 0)
-    assert [each.phase for each in progress if each.phase != "counted"] == ["draining"] * 2
+    log = driven(Server(0.01), Open(100), Limits(seconds=0.7, warmup_seconds=0.3), progress.append)
+    phases = [phase for phase, _ in itertools.groupby(each.phase for each in progress)]
+    assert phases == ["warmup", "counted", "draining"]
+    counted = [each for each in progress if each.phase == "counted"]
+    assert counted[0].succeeded == 0 and all(a.sent <= b.sent for a, b in itertools.pairwise(counted))
+    last = progress[-1]
+    assert (last.sent, last.succeeded, last.in_flight) == (70, 70, 0) and len(column(log, "due")) == 70
+    assert last.p50 is not None and last.p99 is not None and 10 <= last.p50 <= last.p99
+    assert 0 < last.throughput <= 110
+
+
+def test_a_steady_server_is_stable_before_the_limit() -> None:
+    log = driven(Server(0.01), Closed(4), Limits(seconds=20, stable=60, window=0.15))
+    due = column(log, "due")
+    assert log.stable and not log.interrupted and due[0] <= log.since and due[-1] - due[0] < 10
+
+
+def test_a_server_that_gets_slower_is_not_stable() -> None:
+    log = driven(Server(0.005, factor=1.02), Closed(1), Limits(seconds=1.0, stable=1, window=0.1))
+    assert log.stable is False and not log.interrupted
+
+
+def test_windows_are_stable_when_the_last_three_agree() -> None:
+    windows = Windows(seconds=1.0, callers=1, per_cent=10)
+    windows.start(0.0)
+
+    def window(number: int, answers: int, latency: float) -> bool:
+        for _ in range(answers):
+            windows.add(latency)
+        windows.tick(number + 1.0)
+        return windows.stable
+
+    assert [window(0, 50, 0.1), window(1, 100, 0.1), window(2, 104, 0.1)] == [False, False, False]
+    assert [window(3, 108, 0.15), window(4, 106, 0.15), window(5, 105, 0.15)] == [False, False, True]
+    assert windows.begin == 3.0
+
+
+def test_a_window_of_few_answers_goes_on() -> None:
+    windows = Windows(seconds=1.0, callers=20, per_cent=50)
+    windows.start(0.0)
+    for second in range(1, 10):
+        for _ in range(10):
+            windows.add(0.1)
+        windows.tick(float(second))
+        assert windows.stable == (second >= 6)  # a window every two seconds

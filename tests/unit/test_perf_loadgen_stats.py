@@ -10,7 +10,6 @@ import pytest
 
 from hfx.errors import UsageError
 from hfx.perf.load import Closed, Limits, Open, Plan, Slo
-from hfx.perf.loadgen.driver import Windows
 from hfx.perf.loadgen.generate import check
 from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, percentile
 from hfx.perf.loadgen.stats import run_of, saturation
@@ -180,31 +179,6 @@ def test_late_sends_are_the_fault_of_an_open_load_only() -> None:
     for plan, blamed in ((Open(10), True), (Closed(1), False)):
         client = made(plan, *rows).client
         assert client is not None and bool(client.saturated) == blamed
-
-
-def test_windows_are_stable_when_the_last_three_agree() -> None:
-    windows = Windows(seconds=1.0, callers=1, per_cent=10)
-    windows.start(0.0)
-
-    def window(number: int, answers: int, latency: float) -> bool:
-        for _ in range(answers):
-            windows.add(latency)
-        windows.tick(number + 1.0)
-        return windows.stable
-
-    assert [window(0, 50, 0.1), window(1, 100, 0.1), window(2, 104, 0.1)] == [False, False, False]
-    assert [window(3, 108, 0.15), window(4, 106, 0.15), window(5, 105, 0.15)] == [False, False, True]
-    assert windows.begin == 3.0
-
-
-def test_a_window_of_few_answers_goes_on() -> None:
-    windows = Windows(seconds=1.0, callers=20, per_cent=50)
-    windows.start(0.0)
-    for second in range(1, 10):
-        for _ in range(10):
-            windows.add(0.1)
-        windows.tick(float(second))
-        assert windows.stable == (second >= 6)  # a window every two seconds
 
 
 def test_percentile_of_values() -> None:

@@ -100,13 +100,9 @@ class SloOptions:
 
 
 def target(options: ServerOptions, name: str) -> Target:
-    """The model `name` behind the server. Raises UsageError for an address that is none."""
-    from hfx.client.address import parse_address
+    """The model `name` behind the server."""
     from hfx.perf.measuring import Target
 
-    address = parse_address(options.url)
-    if address.protocol != "grpc":
-        raise UsageError(f"{options.url} is an HTTP address.", "Give the gRPC port's as HOST:PORT, and --http-url.")
     return Target(name, options.url, _http(options.http_url), _http(options.metrics_url, "/metrics"))
 
 

@@ -11,12 +11,12 @@ import statistics
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from hfx.errors import ServerUnreachable
 from hfx.perf.load.plans import Closed, Limits, Open, Plan
-from hfx.perf.loadgen.log import Phase, Progress, RequestLog, RequestRecord, percentile, timestamp
+from hfx.perf.loadgen.log import Phase, Progress, Read, RequestLog, RequestRecord, percentile, timestamp
 
 REPORT_SECONDS = 0.25
 SHOWN_SECONDS = 1.0  # that a Progress is about
@@ -31,20 +31,26 @@ FEWEST_ANSWERS = 10  # of a window: fewer would be luck
 UNREACHABLE = ServerUnreachable.__name__
 
 
-class Transport(Protocol):
-    """Sends one request and appends it to the log."""
-
-    async def send(self, record: RequestRecord, log: RequestLog | None) -> None:
-        """Send `record.index` now, fill the record in, and append it to `log`."""
+Send = Callable[[RequestRecord], Awaitable[None]]
 
 
 class Driver:
-    """One load of `limits`; `report` is called with Progress and must not take long. The log is `log`."""
+    """One load of `limits`. `send` sends a request now, and fills its record in; `report` must not take long.
+
+    Requests that count are appended to `log`, their answers read by `read`.
+    """
 
     def __init__(
-        self, plan: Plan, limits: Limits, transport: Transport, log: RequestLog, report: Callable[[Progress], None]
+        self,
+        plan: Plan,
+        limits: Limits,
+        send: Send,
+        log: RequestLog,
+        report: Callable[[Progress], None] = lambda progress: None,
+        read: Read | None = None,
     ) -> None:
-        self._plan, self._limits, self._transport, self._log, self._report = plan, limits, transport, log, report
+        self._plan, self._limits, self._transmit, self._log = plan, limits, send, log
+        self._report, self._read = report, read
         self._windows = _windows(plan, limits)
         self._tasks: set[asyncio.Task[None]] = set()
         self._phase: Phase = "warmup"
@@ -141,7 +147,7 @@ class Driver:
         counts = record.number >= 0
         self._in_flight += 1
         try:
-            await self._transport.send(record, self._log if counts else None)
+            await self._transmit(record)
         except asyncio.CancelledError:
             self._sent -= counts  # as if it had not been sent
             raise
@@ -155,6 +161,7 @@ class Driver:
             self._count(record)
 
     def _count(self, record: RequestRecord) -> None:
+        self._log.add(record, self._read)
         if record.error is not None:
             self._failed += 1
             return

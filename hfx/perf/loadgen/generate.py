@@ -1,4 +1,4 @@
-"""`generate`: check the requests against the model, start the generator's process, follow it, and take its log."""
+"""hfx's own load generator: checks the requests against the model, follows a process that sends them, takes its log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfx import names
-from hfx.client import Client, ModelMetadata
+from hfx.client import ModelMetadata
 from hfx.client.address import parse_address
 from hfx.client.grpc_transport import encode_request
 from hfx.client.tensors import to_tensors
@@ -25,6 +25,9 @@ from hfx.perf.load import Limits, Open, Plan, Request, RequestSet, Slo, text_ten
 from hfx.perf.loadgen.log import Progress, RequestLog
 from hfx.perf.loadgen.worker import Job
 
+if TYPE_CHECKING:
+    from hfx.perf.measuring import MeasureSpec, Target
+
 WORKER = "hfx.perf.loadgen.worker"
 POLL_SECONDS = 0.05
 END_SECONDS = 10.0
@@ -33,28 +36,27 @@ Watch = Callable[[Progress], None]
 
 
 def generate(
-    url: str,
-    model: str,
+    target: Target,
     plan: Plan,
-    requests: RequestSet,
-    limits: Limits,
-    stream: bool = False,
+    spec: MeasureSpec,
+    model: ModelMetadata,
     watch: Watch | None = None,
     stop: threading.Event | None = None,
 ) -> RequestLog:
-    """Put `plan` to `model` (its NAME_stream with `stream`) at `url`, a gRPC address.
+    """Put `plan` to `model`, which is what `target` is asked by: NAME_stream for streams.
 
     `watch` is called some times a second, and at each change of phase, in this thread. When `stop` is set, requests
     under way are cancelled, and what has ended counts. Raises UsageError for requests that the model does not take,
-    ServerUnreachable and ModelUnknown before anything is sent; what fails later is counted.
+    ServerUnreachable before anything is sent; what fails later is counted.
     """
-    address = parse_address(url)
-    if address.protocol != "grpc":
-        raise UsageError(f"{url} is an HTTP address.", "Give the server's gRPC port (8001 unless chosen otherwise).")
-    with Client(url) as client:
-        metadata = client.metadata(model + names.STREAM_SUFFIX if stream else model)
-    messages = tuple(_encoded(request, metadata) for request in completed(requests, metadata, stream, limits.timeout))
-    job = Job(address, plan, limits, messages, stream, counts_tokens(metadata))
+    if spec.arguments:
+        raise UsageError(
+            f"The built-in generator has no flags of its own: {' '.join(spec.arguments)}.",
+            "Leave out what follows `--`.",
+        )
+    limits, stream = spec.limits, bool(spec.stream)
+    messages = tuple(_encoded(request, model) for request in completed(spec.requests, model, stream, limits.timeout))
+    job = Job(parse_address(target.grpc_url), plan, limits, messages, stream, counts_tokens(model))
     with _process() as (process, pipe):
         try:
             pipe.send(job)

@@ -38,6 +38,9 @@ class Piece:
     error: str = ""
 
 
+Read = Callable[[Any], Piece]  # of one message
+
+
 @dataclass(slots=True)
 class RequestRecord:
     """A request under way; times are seconds of any clock, `times` those of the `messages` that answer it.
@@ -102,8 +105,8 @@ class RequestLog:
     kinds: list[str] = field(default_factory=lambda: [""])
     failures: dict[str, str] = field(default_factory=dict)
 
-    def add(self, record: RequestRecord, read: Callable[[Any], Piece] | None = None) -> None:
-        """Append a request that has ended; `read` reads one of its messages, None where they say nothing.
+    def add(self, record: RequestRecord, read: Read | None = None) -> None:
+        """Append a request that has ended; `read` is None where messages say nothing of tokens.
 
         Two messages are read: the first one with a token, and the last.
         """
@@ -154,7 +157,7 @@ def _failure(last: Piece) -> Failure | None:
     return None
 
 
-def _token_times(record: RequestRecord, read: Callable[[Any], Piece], last: Piece) -> tuple[float, float, list[float]]:
+def _token_times(record: RequestRecord, read: Read, last: Piece) -> tuple[float, float, list[float]]:
     """Seconds to the first token, between tokens on average, and between messages from the first token on.
 
     Tokens that come in one message have no time between them.

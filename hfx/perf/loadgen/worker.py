@@ -1,6 +1,6 @@
 """The load generator's process: takes a job from the process that started it, reports progress, and sends the log.
 
-A process of its own, as the work of its starter (a live table, reading the server's metrics) would make its clock late.
+In a process of its own, the work of its starter (a live table, reading the server's metrics) can't make its clock late.
 It ends when its starter says so or is gone.
 """
 
@@ -27,7 +27,7 @@ from tritonclient.grpc import service_pb2
 from hfx import names
 from hfx.client import errors
 from hfx.client.address import Address
-from hfx.client.grpc_transport import DIRECT, OPTIONS, WITH_STATUS
+from hfx.client.grpc_transport import WITH_STATUS, open_channel
 from hfx.errors import ServerError
 from hfx.perf.load.plans import Limits, Plan
 from hfx.perf.loadgen.driver import Driver
@@ -50,26 +50,16 @@ class Job:
     counts: bool
 
 
-class GrpcTransport:
+class Sender:
     """Requests over one gRPC channel, each answered by one message or by a stream."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, channel: Any) -> None:
         self._job = job
-        self._channel = _open(job.address)
-        self._infer = self._channel.unary_unary(f"{SERVICE}/ModelInfer")
-        self._stream = self._channel.stream_stream(f"{SERVICE}/ModelStreamInfer")
-        self._read = (read_streamed if job.stream else read_answer) if job.counts else None
+        self._infer = channel.unary_unary(f"{SERVICE}/ModelInfer")
+        self._stream = channel.stream_stream(f"{SERVICE}/ModelStreamInfer")
 
-    async def connect(self) -> None:
-        """Raises ServerError where there is no server."""
-        try:
-            call = self._channel.unary_unary(f"{SERVICE}/ServerLive")
-            await call(b"", timeout=CONNECT_SECONDS)
-        except grpc.RpcError as error:
-            raise _error(error.code().name, error.details(), self._job.address.url, CONNECT_SECONDS) from error
-
-    async def send(self, record: RequestRecord, log: RequestLog | None) -> None:
-        """Send the request now, and append it to `log` once it has ended."""
+    async def send(self, record: RequestRecord) -> None:
+        """Send the request now, and fill its record in."""
         messages = self._job.messages
         message = messages[record.index % len(messages)]
         record.sent = time.perf_counter()
@@ -83,12 +73,6 @@ class GrpcTransport:
             if task is None or task.cancelling():
                 raise
             self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises it for that, too
-        if log is not None:
-            log.add(record, self._read)
-
-    async def close(self) -> None:
-        """Close the channel; calls under way end."""
-        await self._channel.close()
 
     async def _answered(self, message: bytes, record: RequestRecord) -> None:
         answer = await self._infer(message, timeout=self._job.limits.timeout)
@@ -136,10 +120,14 @@ def main() -> None:
 
 async def serve(job: Job, pipe: Connection) -> RequestLog:
     """Carry out `job`. Raises ServerError where there is no connection."""
-    transport = GrpcTransport(job)
-    await transport.connect()
-    driver = Driver(job.plan, job.limits, transport, RequestLog(job.stream, job.counts), _reporting(pipe))
-    loop = asyncio.get_running_loop()
+    loop, channel = asyncio.get_running_loop(), open_channel(grpc.aio, job.address)
+    try:
+        await channel.unary_unary(f"{SERVICE}/ServerLive")(b"", timeout=CONNECT_SECONDS)
+    except grpc.RpcError as error:
+        raise _error(error.code().name, error.details(), job.address.url, CONNECT_SECONDS) from error
+    log, read = RequestLog(job.stream, job.counts), read_streamed if job.stream else read_answer
+    send = Sender(job, channel).send
+    driver = Driver(job.plan, job.limits, send, log, _reporting(pipe), read if job.counts else None)
 
     def stop() -> None:  # the starter has said to stop, or is gone
         loop.remove_reader(pipe.fileno())
@@ -152,7 +140,7 @@ async def serve(job: Job, pipe: Connection) -> RequestLog:
         return await driver.run()
     finally:
         loop.remove_reader(pipe.fileno())
-        await transport.close()
+        await channel.close()
 
 
 def _reporting(pipe: Connection) -> Callable[[Progress], None]:
@@ -164,13 +152,6 @@ def _reporting(pipe: Connection) -> Callable[[Progress], None]:
                 pipe.send(progress)
 
     return report
-
-
-def _open(address: Address) -> Any:
-    options = (*OPTIONS, DIRECT) if address.is_loopback else OPTIONS
-    if not address.secure:
-        return grpc.aio.insecure_channel(address.target, options=options)
-    return grpc.aio.secure_channel(address.target, grpc.ssl_channel_credentials(), options=options)
 
 
 def _error(status: str, message: str, url: str, timeout: float) -> ServerError:
