@@ -18,7 +18,7 @@ from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunn
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.jobs import new_job
-from hfx.python_backends.engine.kv_cache import KvCache, LaneMemory
+from hfx.python_backends.engine.kv_cache import KvCache
 from hfx.python_backends.engine.paged_decoder_runner import PagedDecoderRunner
 from hfx.python_backends.engine.paged_encoder_decoder_runner import PagedEncoderDecoderRunner
 from hfx.python_backends.engine.picker import Picker
@@ -145,17 +145,17 @@ class Watch:
                 for row in sequence.rows:
                     lengths.setdefault(lane.width, {})[row] = sequence.length
         for width, of_rows in lengths.items():
-            memory = self._memories()[width]
-            assert all(memory.lengths[row] == length == memory.positions[row, 0] for row, length in of_rows.items())
+            lane = self.runner.lanes[width]
+            assert all(lane.lengths[row] == length == lane.positions[row, 0] for row, length in of_rows.items())
         self.poison(lengths)
 
     def poison(self, lengths: dict[int, dict[int, int]]) -> None:
         """NaN wherever no row of `lengths` (width -> row -> length) has a token."""
-        for width, memory in self._memories().items():
+        for width, lane in self.runner.lanes.items():
             of_rows = lengths.get(width, {})
-            assert isinstance(memory.cache, KvCache)
-            for row in range(len(memory.lengths)):  # not the row for chunks, which has none
-                memory.cache.array[:, row, :, of_rows.get(row, 0) :] = poison(memory.cache.array)
+            assert isinstance(lane.cache, KvCache)
+            for row in range(len(lane.lengths)):  # not the row for chunks, which has none
+                lane.cache.array[:, row, :, of_rows.get(row, 0) :] = poison(lane.cache.array)
         if isinstance(self.runner, EncoderDecoderRunner):
             self._poison_sources(lengths)
 
@@ -163,16 +163,12 @@ class Watch:
         assert isinstance(self.runner, EncoderDecoderRunner)
         self.runner._encoded.array[:] = poison(self.runner._encoded.array)
         for width, lane in self.runner.lanes.items():
+            assert lane.cross is not None
             used = {row // width for row in lengths.get(width, {})}
             for unit in range(len(lane.cross.lengths)):
                 length = lane.cross.lengths[unit] if unit in used else 0
                 assert isinstance(lane.cross._cache, KvCache)
                 lane.cross._cache.array[:, unit, :, length:] = poison(lane.cross._cache.array)
-
-    def _memories(self) -> dict[int, LaneMemory]:
-        if isinstance(self.runner, EncoderDecoderRunner):
-            return {width: lane.memory for width, lane in self.runner.lanes.items()}
-        return {1: self.runner.lane}
 
 
 def random_tokens(rng: random.Random, low: int, high: int) -> tuple[int, ...]:

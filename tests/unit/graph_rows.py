@@ -47,8 +47,9 @@ class Rows:
 
     def step(self, tokens: Tokens) -> Array:
         """Logits behind one more token a row."""
-        self._runner.feed(self._beams, list(enumerate(tokens)))
-        return _checked(self._runner.step(self._beams, self._units, logits=True))
+        lane = self._runner.lanes[self._beams]
+        lane.set_next_tokens(list(enumerate(tokens)))
+        return _checked(lane.step(self._units, logits=True))
 
 
 def _checked(outputs: Outputs) -> Array:

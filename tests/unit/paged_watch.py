@@ -89,7 +89,7 @@ class PagedWatch:
             check_blocks(self.runner.cache.pool, [rows.tables])
             check_written(rows, self.runner.cache.pool)
             for row, length in lengths.get(1, {}).items():
-                assert rows.past[row] == self.runner.positions[row] == length
+                assert rows.past[row] == self.runner.lane.positions[row] == length
             return
         check_blocks(self.runner.sources.pool, [lane.sources._rows.tables for lane in self.runner.lanes.values()])
         if self.runner.own is not None:

@@ -46,7 +46,7 @@ def encoder_decoder_core(folder: Path, slots: int) -> Core:
     runner = EncoderDecoderRunner(spec, slots, ONE_THREAD, LIMITS.encode, CACHES)
     for width in spec.beams:
         runner.open_lane(width)
-        poison(runner.lanes[width].memory.cache)
+        poison(runner.lanes[width].cache)
         poison(runner.lanes[width].cross._cache)
     scheduler = Scheduler(slots, True, LIMITS)
     return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))

@@ -151,7 +151,7 @@ class Once:
 
 def test_a_failing_move_ends_who_was_moved_and_nobody_else(decoder: Path) -> None:
     core = make_core(decoder, 4)
-    core._runner.move = Once(core._runner.move)  # type: ignore[method-assign]
+    core._runner.lanes[1].move = Once(core._runner.lanes[1].move)  # type: ignore[method-assign]
     prompts = [prompt_of(length, fails=False) for length in (3, 4, 5)]
     first, second, moved = (
         accept(core, ask(prompt, count)) for prompt, count in zip(prompts, (3, 12, 12), strict=True)

@@ -27,7 +27,7 @@ def test_memory_that_is_given_back_is_free_and_its_neighbour_is_kept() -> None:
     cache = KvCache(2, 4, 8, 1024, 64, "float32")  # 2 MB a row and layer
     cache.array[:] = 1
     full = resident()
-    cache.give_back(1)
+    cache.release(1)
     assert full - resident() > 0.95 * cache.array.nbytes * 3 / 4
     assert (cache.array[:, 0] == 1).all()
     cache.array[:, 1:] = 2

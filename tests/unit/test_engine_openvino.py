@@ -57,7 +57,7 @@ def test_a_source_of_several_units_is_kept_once(tmp_path: Path) -> None:
     free = runner.sources.pool.free
     runner.encode([PROMPT[:40]], [[(1, 0), (1, 1), (1, 2)]])
     assert free - runner.sources.pool.free == 2
-    runner.occupy([])
+    runner.trim([])
     assert runner.sources.pool.free == free
 
 
@@ -68,11 +68,11 @@ def test_rows_that_share_a_prompt_share_its_blocks(tmp_path: Path) -> None:
     for row in (1, 2, 3):
         runner.copy_row(0, row)
     assert free - runner.cache.pool.free == 3 + 3 + 1  # three for all, a last one more for each copy, and one of pads
-    runner.feed(1, [(0, 5)])
-    runner.step(1, 1, logits=False)
-    beside = runner._least - 1  # rows that a lone one has beside it
+    runner.lane.set_next_tokens([(0, 5)])
+    runner.lane.step(1, logits=False)
+    beside = runner.lane.least - 1  # rows that a lone one has beside it
     assert free - runner.cache.pool.free == 3 + 1 + beside  # of pads
-    runner.give_back()
+    runner.release_memory()
     assert runner.cache.pool.free == free
 
 

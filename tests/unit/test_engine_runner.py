@@ -76,11 +76,11 @@ def test_a_ragged_prefill_gives_each_row_its_own_next_token_and_logits(decoder: 
 def test_steps_feed_the_argmax_of_the_step_before(decoder: Runner) -> None:
     histories = [list(prompt) for prompt in PROMPTS]
     decoder.prefill(0, PROMPTS, logits=False)
-    decoder.feed(1, list(enumerate(targets(histories))))
+    decoder.lanes[1].set_next_tokens(list(enumerate(targets(histories))))
     for history, token in zip(histories, targets(histories), strict=True):
         history.append(token)
     for _ in range(20):
-        outputs = decoder.step(1, 4, logits=False)
+        outputs = decoder.lanes[1].step(4, logits=False)
         assert outputs.next_ids[:, 0].tolist() == targets(histories)
         for history, token in zip(histories, targets(histories), strict=True):
             history.append(token)
@@ -95,9 +95,9 @@ def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: Runner, sizes:
         start += size
     assert outputs.next_ids[0, 0] == toys.target(prompt)
     for row in (0, 1):
-        decoder.land(row)
-    decoder.feed(1, [(0, 5), (1, 6)])
-    assert decoder.step(1, 2, logits=False).next_ids[:, 0].tolist() == targets([[*prompt, 5], [*prompt, 6]])
+        decoder.commit_chunks(row)
+    decoder.lanes[1].set_next_tokens([(0, 5), (1, 6)])
+    assert decoder.lanes[1].step(2, logits=False).next_ids[:, 0].tolist() == targets([[*prompt, 5], [*prompt, 6]])
 
 
 def test_rows_that_were_copied_moved_and_followed_go_on_from_their_history(decoder: Runner) -> None:
@@ -105,11 +105,11 @@ def test_rows_that_were_copied_moved_and_followed_go_on_from_their_history(decod
     decoder.prefill(0, [tuple(first), tuple(second)], logits=False)
     for row in (2, 3):
         decoder.copy_row(0, row)
-    decoder.move(1, 1, 4)  # nobody's row is left behind
-    decoder.follow(1, [(4, 2)])
-    decoder.feed(1, [(0, 1), (2, 2), (3, 3), (4, 4)])
+    decoder.lanes[1].move(1, 4)  # nobody's row is left behind
+    decoder.lanes[1].reorder_cache([(4, 2)])
+    decoder.lanes[1].set_next_tokens([(0, 1), (2, 2), (3, 3), (4, 4)])
     wanted = targets([[*first, 1], [*second, 2], [*first, 3], [*second, 4]])
-    assert decoder.step(1, 5, logits=False).next_ids[[0, 2, 3, 4], 0].tolist() == wanted
+    assert decoder.lanes[1].step(5, logits=False).next_ids[[0, 2, 3, 4], 0].tolist() == wanted
 
 
 @pytest.mark.parametrize("length", [31, 32, 33, 60])
@@ -124,13 +124,13 @@ def test_rows_that_share_a_history_write_on_in_their_own(decoder: Runner, length
         fed = [(row, (5 * row + step) % toys.VOCABULARY) for row in range(3)]
         for row, token in fed:
             histories[row].append(token)
-        decoder.feed(1, fed)
-        assert decoder.step(1, 3, logits=False).next_ids[:, 0].tolist() == targets(histories)
-    decoder.follow(1, [(2, 0)])
+        decoder.lanes[1].set_next_tokens(fed)
+        assert decoder.lanes[1].step(3, logits=False).next_ids[:, 0].tolist() == targets(histories)
+    decoder.lanes[1].reorder_cache([(2, 0)])
     histories[0] = [*histories[2]]
-    decoder.feed(1, [(0, 1), (1, 2), (2, 3)])
+    decoder.lanes[1].set_next_tokens([(0, 1), (1, 2), (2, 3)])
     wanted = targets([[*history, at] for at, history in enumerate(histories, 1)])
-    assert decoder.step(1, 3, logits=False).next_ids[:, 0].tolist() == wanted
+    assert decoder.lanes[1].step(3, logits=False).next_ids[:, 0].tolist() == wanted
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -142,8 +142,8 @@ def test_beams_share_their_source_and_have_histories_of_their_own(encoder_decode
         fed = [(row, (3 * row + 5 * step) % toys.VOCABULARY) for row in range(2 * width)]
         for row, token in fed:
             histories[row].append(token)
-        encoder_decoder.feed(width, fed)
-        outputs = encoder_decoder.step(width, 2, logits=True)
+        encoder_decoder.lanes[width].set_next_tokens(fed)
+        outputs = encoder_decoder.lanes[width].step(2, logits=True)
         wanted = [toys.target(history, sources[row // width]) for row, history in enumerate(histories)]
         assert outputs.next_ids[:, 0].tolist() == wanted
 
@@ -151,9 +151,9 @@ def test_beams_share_their_source_and_have_histories_of_their_own(encoder_decode
 def test_one_source_can_go_to_several_units_and_units_move_with_it(encoder_decoder: Runner) -> None:
     source = PROMPTS[0]
     encoder_decoder.encode([PROMPTS[1], source], [[(2, 0)], [(2, 1), (2, 3)]])
-    encoder_decoder.feed(2, [(row, row + 1) for row in range(8)])
-    encoder_decoder.move(2, 3, 0)
-    outputs = encoder_decoder.step(2, 2, logits=False)
+    encoder_decoder.lanes[2].set_next_tokens([(row, row + 1) for row in range(8)])
+    encoder_decoder.lanes[2].move(3, 0)
+    outputs = encoder_decoder.lanes[2].step(2, logits=False)
     assert outputs.next_ids[:, 0].tolist() == [toys.target([fed], source) for fed in (7, 8, 3, 4)]
 
 
@@ -168,10 +168,10 @@ def test_a_lane_is_opened_once_and_the_others_not_at_all(toy: Toy, way: str) -> 
 
 def test_lanes_together_keep_no_more_memory_than_the_slots(onnx_encoder_decoder: EncoderDecoderRunner) -> None:
     lanes = onnx_encoder_decoder.lanes
-    onnx_encoder_decoder.occupy([(1, 8)])
-    onnx_encoder_decoder.occupy([(1, 2)])
+    onnx_encoder_decoder.trim([(1, 8)])
+    onnx_encoder_decoder.trim([(1, 2)])
     assert lanes[1].touched == 8  # kept, as nobody else needs it
-    onnx_encoder_decoder.occupy([(1, 2), (2, 3)])
+    onnx_encoder_decoder.trim([(1, 2), (2, 3)])
     assert (lanes[1].touched, lanes[2].touched) == (2, 3)
-    onnx_encoder_decoder.give_back()
+    onnx_encoder_decoder.release_memory()
     assert (lanes[1].touched, lanes[2].touched) == (0, 0)

@@ -101,7 +101,7 @@ def forced_logits(
         for first in range(0, len(order), ROWS):
             batch = order[first : first + ROWS]
             yield from _batch(runner, spec, batch, prompts, continuations, start)
-            runner.give_back()
+            runner.release_memory()
     finally:
         runner.close()
 
@@ -122,8 +122,8 @@ def _batch(
             yield batch[row], position, outputs.logits[row]
         rows = sum(len(continuations[i]) > position + 1 for i in batch)
         if rows:
-            runner.feed(WIDTH, [(row, continuations[batch[row]][position]) for row in range(rows)])
-            outputs = runner.step(WIDTH, rows, logits=True)
+            runner.lanes[WIDTH].set_next_tokens([(row, continuations[batch[row]][position]) for row in range(rows)])
+            outputs = runner.lanes[WIDTH].step(rows, logits=True)
         position += 1
 
 
@@ -134,6 +134,6 @@ def _begin(runner: Runner, spec: EngineSpec, prompts: Sequence[Ids], start: Ids)
     for row, source in enumerate(prompts):  # one by one: a batch would need memory for its longest source
         cast(SourceRunner, runner).encode([source], [((WIDTH, row),)])
     for token in start:
-        runner.feed(WIDTH, [(row, token) for row in range(len(prompts))])
-        outputs = runner.step(WIDTH, len(prompts), logits=True)
+        runner.lanes[WIDTH].set_next_tokens([(row, token) for row in range(len(prompts))])
+        outputs = runner.lanes[WIDTH].step(len(prompts), logits=True)
     return outputs

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from .checks import Ids
 from .errors import ProcessorUnsuited
-from .plan import Ids
-from .runner import Outputs
+from .runner import Outputs, RunnerLane
 from .spec import EngineSpec
 
 LOG = logging.getLogger(__name__)
@@ -27,11 +27,9 @@ USUAL = 2  # what most processors need
 
 WIDE = 1024  # of a model's hidden size
 
-LogitsOf = Callable[[int], bytes]
-
 
 def tokens(length: int, vocabulary: int) -> Ids:
-    """Some tokens for a run whose answer nobody reads."""
+    """Some tokens for a run whose answer is not used."""
     return tuple(at % min(vocabulary, SOME) for at in range(length))
 
 
@@ -40,7 +38,33 @@ def rows_for(slots: int) -> int:
     return max(slots, MOST_LEAST)
 
 
-def least_sequences(logits_of: LogitsOf, slots: int, required: bool = False) -> int:
+def least_units(
+    spec: EngineSpec,
+    lane: RunnerLane,
+    reset: Callable[[int], None],
+    slots: int,
+    required: bool = False,
+    length: int = 0,
+) -> int:
+    """`least_sequences` of a lane of `slots` units, which runs as many as it is asked to while it is probed.
+
+    `reset(units)` fills the first units with one and the same, of `length` positions.
+    """
+    # In a narrow model, two ways of adding up often have the same sum, so that it takes more steps.
+    steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length - length)
+
+    def logits_of(units: int) -> bytes:
+        reset(units)
+        logits = []
+        for token in tokens(steps, spec.vocab_size):
+            lane.set_next_tokens([(row, token) for row in range(units * lane.width)])
+            logits.append(first_row(lane.step(units, logits=True)))
+        return b"".join(logits)
+
+    return least_sequences(logits_of, slots, required)
+
+
+def least_sequences(logits_of: Callable[[int], bytes], slots: int, required: bool = False) -> int:
     """The least number of sequences from which on a step gives each the same answer, to the bit.
 
     `logits_of(count)` are the bytes of the first sequence's logits in steps of `count`, at most rows_for(slots); it is
@@ -48,9 +72,9 @@ def least_sequences(logits_of: LogitsOf, slots: int, required: bool = False) -> 
     the promise is `required`, ProcessorUnsuited is raised.
     """
     most = rows_for(slots)
-    least, wanted = most, logits_of(most)
+    least, expected = most, logits_of(most)
     for count in (count for count in reversed(COUNTS) if count < most):
-        if logits_of(count) != wanted:
+        if logits_of(count) != expected:
             break
         least = count
     if least <= MOST_LEAST:
@@ -60,15 +84,6 @@ def least_sequences(logits_of: LogitsOf, slots: int, required: bool = False) -> 
         raise ProcessorUnsuited(reason, "Use fewer slots")
     LOG.warning("%s: their last bits may differ", reason)
     return USUAL
-
-
-def answers(spec: EngineSpec, run: Callable[[int], Outputs], length: int = 0) -> bytes:
-    """The bytes of the first row's logits in steps after `length` positions: `run(token)` is a step of it in all rows.
-
-    In a narrow model, two ways of adding up often have the same sum, so that it takes more steps.
-    """
-    steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length - length)
-    return b"".join(first_row(run(token)) for token in tokens(steps, spec.vocab_size))
 
 
 def first_row(outputs: Outputs) -> bytes:

@@ -1,4 +1,4 @@
-"""The decoder of an encoder-decoder for one number of beams, with the memory of its lane."""
+"""A decoder graph in ONNX Runtime with its rows of one width: what its steps read and change in place."""
 
 from __future__ import annotations
 
@@ -7,103 +7,121 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import SOURCE, answers, least_sequences, rows_for
-from .kv_cache import CacheMaker, LaneMemory, bind_cache
-from .kv_cache_cross import CrossCache, Encoded
+from .kv_cache import CacheMaker, CrossCache, Encoded, bind_cache
 from .memory import Bindables, Binding, Reserved
-from .runner import Outputs
+from .runner import Outputs, Pairs
 from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
 
-Floats = NDArray[np.float32]
-
 
 class DecoderLane:
-    """`units` units of `width` rows. `touched` units have memory.
+    """`units` units of `width` rows, each unit with the keys and values of a source where there is an encoder.
 
-    With `probed`, steps run as many units as make answers independent of their number; see batch_probe.
+    A row's length is the number of filled positions, which is also the position of its next input. The cache has
+    `more_rows` than the lane. Steps run `least` units or more (see batch_probe); `touched` units have memory.
     """
 
     def __init__(
-        self, spec: EngineSpec, width: int, units: int, session: Any, make_cache: CacheMaker, probed: bool
+        self, spec: EngineSpec, width: int, units: int, session: Any, make_cache: CacheMaker, more_rows: int = 0
     ) -> None:
-        slots, units = units, rows_for(units) if probed else units
         rows = units * width
-        own = make_cache(spec.layers, rows, spec.heads, spec.max_length, spec.head_dim, spec.kv_type)
         self.width = width
-        self.memory = LaneMemory(rows, own)
-        self.cross = CrossCache(spec, units, make_cache)
+        self.cache = make_cache(spec.layers, rows + more_rows, spec.heads, spec.max_length, spec.head_dim, spec.kv_type)
+        self.cross = CrossCache(spec, units, make_cache) if spec.has_encoder else None
+        self.ids = np.zeros((rows, 1), np.int64)
+        self.positions = np.zeros((rows, 1), np.int64)
+        self.lengths = np.zeros(rows, np.int32)
+        self.logits: NDArray[np.float32] = Reserved((rows, spec.vocab_size), np.float32).array
+        self.least = 1
         self.touched = 0
+        self._total = np.zeros((), np.int32)
+        self._last = np.zeros((rows, 1), np.int64)
         self._session = session
-        self._logits: Floats = Reserved((rows, spec.vocab_size), np.float32).array
         self._steps: dict[tuple[int, bool], Binding] = {}
-        self._least = 1
-        if probed:
-            self._least = self._least_units(spec, slots)
-            self.give_back(0)
 
-    def start(self, unit: int, encoded: Encoded) -> None:
-        """Empty rows, and the cross K/V of one source."""
-        self.cross.put(unit, encoded)
+    def start(self, row: int, length: int) -> None:
+        """Say that `row` has `length` positions filled."""
+        self.lengths[row] = self.positions[row, 0] = length
+
+    def put_source(self, unit: int, source: Encoded) -> None:
+        """Give `unit` the cross K/V of a source, and empty rows."""
+        assert self.cross is not None
+        self.cross.put(unit, source)
         for row in range(unit * self.width, (unit + 1) * self.width):
-            self.memory.start(row, 0)
+            self.start(row, 0)
+
+    def empty(self, first: int, end: int) -> None:
+        """Make units from `first` to `end`, which are not in use, such that they cost little."""
+        if self.cross is not None:
+            self.cross.empty(first, end)
+        for row in range(first * self.width, end * self.width):
+            self.start(row, 0)
 
     def move(self, source: int, target: int) -> None:
-        """All of unit `source` to unit `target`."""
-        self.cross.move(source, target)
+        """Own and cross K/V, lengths and next inputs."""
+        if self.cross is not None:
+            self.cross.move(source, target)
         for beam in range(self.width):
-            self.memory.move(source * self.width + beam, target * self.width + beam)
+            one, other = source * self.width + beam, target * self.width + beam
+            self.cache.copy(one, other, int(self.lengths[one]))
+            for array in (self.ids, self.positions, self.lengths):
+                array[other] = array[one]
+
+    def reorder_cache(self, pairs: Pairs) -> None:
+        """Copy what is filled; the cross K/V are the unit's."""
+        for source, target in pairs:
+            self.cache.copy(source, target, int(self.lengths[source]))
+
+    def set_next_tokens(self, pairs: Pairs) -> None:
+        """Overwrite the argmax of the last run."""
+        rows, tokens = zip(*pairs)  # noqa: B905 - pairs
+        self.ids[list(rows), 0] = tokens
 
     def step(self, units: int, logits: bool) -> Outputs:
-        """Run one token in all rows of the first `units` units, on memory that was bound once for as many."""
-        rows, run = units * self.width, max(units, self._least)
-        self._pad(units, run)
+        """One run on memory that was bound when there were as many rows the first time."""
+        rows, run = units * self.width, max(units, self.least)
+        self.empty(units, run)
         binding = self._steps.get((run, logits))
         if binding is None:
-            binding = self._steps[run, logits] = self._bind(run, run * self.width, logits)
-        self.memory.prepare(run * self.width)
-        self.cross.prepare(run)
+            binding = self._steps[run, logits] = self._bind_step(run, logits)
+        self._total[...] = self.lengths[: run * self.width].max() + 1
+        if self.cross is not None:
+            self.cross.prepare(run)
         binding.run()
-        self.memory.advance(rows)
-        return Outputs(self.memory.ids, self._logits if logits else None).first(rows)
+        self.lengths[:rows] += 1
+        self.positions[:rows] += 1
+        return Outputs(self.ids, self.logits if logits else None).first(rows)
 
-    def give_back(self, first: int) -> None:
+    def bind(self, first: int, next_ids: NDArray[np.int64], inputs: Bindables, logits: bool, **outputs: Any) -> Binding:
+        """A run of the graph on as many rows, from `first` on, as `next_ids` has."""
+        rows = len(next_ids)
+        past, present = bind_cache(self.cache, first, rows, PREFIXES)
+        if logits:
+            outputs["logits"] = self.logits[:rows]
+        return Binding(self._session, {**inputs, **past}, {"next_ids": next_ids, **present, **outputs})
+
+    def release_memory(self, first: int) -> None:
         """Free the memory of units from `first` on."""
-        self.memory.cache.give_back(first * self.width)
-        self.cross.give_back(first)
+        self.cache.release(first * self.width)
+        if self.cross is not None:
+            self.cross.release(first)
         self.touched = first
 
-    def _least_units(self, spec: EngineSpec, slots: int) -> int:
-        """See batch_probe: units of one source, whose numbers are any."""
-        rng = np.random.default_rng(0)
-        shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
-        encoded = Encoded(rng.standard_normal(shape, np.float32), None)
-        if spec.cross_type == "int8":
-            encoded = Encoded(rng.integers(-127, 128, shape, np.int8), np.full(shape[::2], 0.01, np.float32))
-
-        def step(token: int, units: int) -> Outputs:
-            self.memory.ids[: units * self.width] = token
-            return self.step(units, logits=True)
-
-        def logits_of(units: int) -> bytes:
-            for unit in range(units):
-                self.start(unit, encoded)
-            return answers(spec, lambda token: step(token, units))
-
-        return least_sequences(logits_of, slots)
-
-    def _pad(self, first: int, end: int) -> None:
-        """Make units from `first` to `end`, which are not in use, such that they cost little."""
-        self.cross.empty(first, end)
-        for row in range(first * self.width, end * self.width):
-            self.memory.start(row, 0)
-
-    def _bind(self, units: int, rows: int, logits: bool) -> Binding:
-        past, present = bind_cache(self.memory.cache, 0, rows, PREFIXES)
-        cross, cross_present = self.cross.bound(units)
+    def _bind_step(self, units: int, logits: bool) -> Binding:
+        rows = units * self.width
+        inputs: dict[str, Any] = {
+            "input_ids": self.ids[:rows],
+            "position_ids": self.positions[:rows],
+            # The operator wants the total length minus one: what is filled, and the one token of this run, minus one.
+            "seqlens_k": self.lengths[:rows],
+            "total_length": self._total,
+        }
+        outputs: Bindables = {}
+        if self.cross is None:
+            inputs["last_index"] = self._last[:rows]
+        else:
+            cross, outputs = self.cross.bound(units)
+            inputs |= cross
         # next_ids is written when input_ids has been read: the next input is in place without a copy.
-        outputs: Bindables = {"next_ids": self.memory.ids[:rows], **present, **cross_present}
-        if logits:
-            outputs = {**outputs, "logits": self._logits[:rows]}
-        return Binding(self._session, {**self.memory.inputs(rows), **cross, **past}, outputs)
+        return self.bind(0, self.ids[:rows], inputs, logits, **outputs)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .batch_probe import SOURCE, least_units, rows_for
+from .checks import Ids
 from .decoder_lane import DecoderLane
-from .kv_cache import CacheMaker, KvCache
-from .kv_cache_cross import Encoded, Numbers
+from .kv_cache import CacheMaker, Encoded, KvCache, Numbers
 from .memory import Binding, Reserved, pad
-from .plan import Ids
-from .runner import Outputs, Pairs
+from .runner import Pairs
 from .sessions import SessionSettings, open_session
 from .spec import ONNXRUNTIME, EngineSpec
 
@@ -53,10 +53,7 @@ class EncoderDecoderRunner:
             return
         with self._opening:
             if width not in self.lanes:
-                session = open_session(self._spec.files.decoder[width], self._settings)
-                units = self._slots // width
-                probed = self._settings.provider == "CPU"
-                self.lanes[width] = DecoderLane(self._spec, width, units, session, self._make_cache, probed)
+                self.lanes[width] = self._lane(width)
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
         """One ragged batch, padded at the right; then each source's K/V to its units."""
@@ -64,25 +61,9 @@ class EncoderDecoderRunner:
         for at, (source, units) in enumerate(zip(sources, places, strict=True)):
             encoded = Encoded(values[:, at, : len(source)], None if scales is None else scales[:, at])
             for width, unit in units:
-                self.lanes[width].start(unit, encoded)
+                self.lanes[width].put_source(unit, encoded)
 
-    def move(self, width: int, source: int, target: int) -> None:
-        """Own and cross K/V, lengths and next inputs."""
-        self.lanes[width].move(source, target)
-
-    def follow(self, width: int, pairs: Pairs) -> None:
-        """Copy what is filled; the cross K/V are the unit's."""
-        self.lanes[width].memory.follow(pairs)
-
-    def feed(self, width: int, pairs: Pairs) -> None:
-        """Overwrite the argmax of the last run."""
-        self.lanes[width].memory.feed(pairs)
-
-    def step(self, width: int, units: int, logits: bool) -> Outputs:
-        """One run of the lane's decoder."""
-        return self.lanes[width].step(units, logits)
-
-    def occupy(self, units: Pairs) -> None:
+    def trim(self, units: Pairs) -> None:
         """Keep the memory that lanes have touched to `slots` rows in all: each gives back what it does not use."""
         in_use = dict(units)
         lanes = tuple(self.lanes.items())  # another thread may open one
@@ -90,18 +71,34 @@ class EncoderDecoderRunner:
             lane.touched = max(lane.touched, in_use.get(width, 0))
         if sum(width * lane.touched for width, lane in lanes) > self._slots:
             for width, lane in lanes:
-                lane.give_back(in_use.get(width, 0))
+                lane.release_memory(in_use.get(width, 0))
 
-    def give_back(self) -> None:
+    def release_memory(self) -> None:
         """All lanes' pages, and the encoder's."""
-        self._encoded.give_back(0, self._encoded.array.size)
+        self._encoded.release(0, self._encoded.array.size)
         for lane in tuple(self.lanes.values()):
-            lane.give_back(0)
+            lane.release_memory(0)
 
     def close(self) -> None:
         """Drop bindings and sessions."""
         self._encoder = None
         self.lanes.clear()
+
+    def _lane(self, width: int) -> DecoderLane:
+        spec, units = self._spec, self._slots // width
+        session = open_session(spec.files.decoder[width], self._settings)
+        if self._settings.provider != "CPU":
+            return DecoderLane(spec, width, units, session, self._make_cache)
+        lane = DecoderLane(spec, width, rows_for(units), session, self._make_cache)
+        source = _any_source(spec)
+
+        def reset(count: int) -> None:
+            for unit in range(count):
+                lane.put_source(unit, source)
+
+        lane.least = least_units(spec, lane, reset, units)
+        lane.release_memory(0)
+        return lane
 
     def _run_encoder(self, sources: Sequence[Ids]) -> tuple[Numbers, Floats | None]:
         """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
@@ -118,3 +115,12 @@ class EncoderDecoderRunner:
             outputs |= {f"cross_scale_{i}": layer for i, layer in enumerate(scales)}
         Binding(self._encoder, inputs, outputs).run()
         return self._encoded.array[:, :size].reshape(-1, *shape), scales
+
+
+def _any_source(spec: EngineSpec) -> Encoded:
+    """A source for a probe, whose numbers are any."""
+    rng = np.random.default_rng(0)
+    shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
+    if spec.cross_type == "int8":
+        return Encoded(rng.integers(-127, 128, shape, np.int8), np.full(shape[::2], 0.01, np.float32))
+    return Encoded(rng.standard_normal(shape, np.float32), None)

@@ -169,7 +169,7 @@ class Engine:
             while self._take_orders():
                 self._core.expire(time.monotonic())
                 if not self._core.step() and self._rested:
-                    self._runner.give_back()
+                    self._runner.release_memory()
         except BaseException as error:  # a bug: nobody may wait for ever
             self._failure = error
         finally:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .beam import BeamSearch
+from .checks import Ids
 from .request import Request
 from .search import Search
 from .single import SingleSearch
@@ -13,7 +14,6 @@ from .single import SingleSearch
 if TYPE_CHECKING:
     from .handle import Handle
 
-Ids = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
 
 

@@ -1,21 +1,21 @@
-"""Where keys and values lie: the caches on the host and on a device, and what a lane's steps read and change.
+"""Where keys and values lie in ONNX Runtime: on the host or on a device, of rows and of encoded sources.
 
-The others are in the files beside: kv_cache_cross.py (of encoded sources), and for OpenVINO kv_cache_paged.py (in
-blocks) and kv_cache_grown.py. None knows which rows are in use, or why one is copied.
+OpenVINO's are in kv_cache_paged.py (in blocks) and kv_cache_grown.py. None knows which rows are in use.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .memory import Arrays, Bindables, Binding, DeviceArray, Reserved
+from .memory import Bindables, Binding, DeviceArray, Reserved
 from .sessions import SessionSettings, open_graph
+from .spec import EngineSpec
 
 SOURCE, TARGET = "source", "target"
 # What onnx.helper (which is not there where models are served) writes for one Identity from SOURCE to TARGET, both
@@ -54,11 +54,11 @@ class KvCache:
         """Set the first positions of a row from `values` [length, heads, head_dim], which may be strided."""
         self.array[part, row, :, : len(values)] = values.transpose(1, 0, 2)
 
-    def give_back(self, first: int) -> None:
+    def release(self, first: int) -> None:
         """Give the rows' pages back to the operating system."""
         row = self.array[0, 0].size
         for part in range(self.parts):
-            self._memory.give_back((part * self.rows + first) * row, (part + 1) * self.rows * row)
+            self._memory.release((part * self.rows + first) * row, (part + 1) * self.rows * row)
 
 
 def copy_graph(dtype: DTypeLike) -> bytes:
@@ -112,7 +112,7 @@ class DeviceCache:
         self._upload[0, :, : len(values)] = values.transpose(1, 0, 2)
         Binding(self._session, {SOURCE: self._upload}, {TARGET: self.part(part, row, 1)}).run()
 
-    def give_back(self, first: int) -> None:
+    def release(self, first: int) -> None:
         """Nothing: what a device lends is kept."""
 
 
@@ -121,61 +121,86 @@ Cache = Union[KvCache, DeviceCache]
 CacheMaker = Callable[[int, int, int, int, int, DTypeLike], Cache]
 
 
-class LaneMemory:
-    """`rows` rows; `cache` has as many or more.
-
-    A row's length is the number of filled positions, which is also the position of its next input.
-    """
-
-    def __init__(self, rows: int, cache: Cache) -> None:
-        self.cache = cache
-        self.ids = np.zeros((rows, 1), np.int64)
-        self.positions = np.zeros((rows, 1), np.int64)
-        self.lengths = np.zeros(rows, np.int32)
-        self.total = np.zeros((), np.int32)
-
-    def inputs(self, rows: int) -> Arrays:
-        """The inputs of a run of the first `rows` rows, by name, the cache excepted."""
-        return {
-            "input_ids": self.ids[:rows],
-            "position_ids": self.positions[:rows],
-            # The operator wants the total length minus one: what is filled, and the one token of this run, minus one.
-            "seqlens_k": self.lengths[:rows],
-            "total_length": self.total,
-        }
-
-    def prepare(self, rows: int) -> None:
-        """Before a run of the first `rows` rows."""
-        self.total[...] = self.lengths[:rows].max() + 1
-
-    def advance(self, rows: int) -> None:
-        """After it."""
-        self.lengths[:rows] += 1
-        self.positions[:rows] += 1
-
-    def start(self, row: int, length: int) -> None:
-        """Say that `row` has `length` positions filled."""
-        self.lengths[row] = self.positions[row, 0] = length
-
-    def move(self, source: int, target: int) -> None:
-        """Make row `target` hold what row `source` does."""
-        self.cache.copy(source, target, int(self.lengths[source]))
-        for array in (self.ids, self.positions, self.lengths):
-            array[target] = array[source]
-
-    def follow(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """(source, target) rows of one length; no source is a target."""
-        for source, target in pairs:
-            self.cache.copy(source, target, int(self.lengths[source]))
-
-    def feed(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """(row, token): set next inputs."""
-        rows, tokens = zip(*pairs)  # noqa: B905 - pairs
-        self.ids[list(rows), 0] = tokens
-
-
 def bind_cache(cache: Cache, first: int, rows: int, prefixes: tuple[str, str]) -> tuple[Bindables, Bindables]:
     """A graph's inputs and outputs for the caches of `rows` rows, by name: it writes where it read."""
     parts = {f"{'kv'[part % 2]}_{part // 2}": cache.part(part, first, rows) for part in range(cache.parts)}
     past, present = ({prefix + name: memory for name, memory in parts.items()} for prefix in prefixes)
     return past, present
+
+
+CROSS_PREFIXES = ("cross_", "cross_present_")
+
+Numbers = Union[NDArray[np.float32], NDArray[np.int8]]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One source: `values` [layers, length, 2 * heads * head_dim], K before V, and their scales where they are int8.
+
+    `scales` [layers, 2 * heads * head_dim] are one a channel.
+    """
+
+    values: Numbers
+    scales: Optional[NDArray[np.float32]]
+
+
+class CrossCache:
+    """`units` sources of at most max_source positions.
+
+    The operator insists on appending a position at each step: it gets the last one again, whose write changes nothing.
+    """
+
+    def __init__(self, spec: EngineSpec, units: int, make_cache: CacheMaker = KvCache) -> None:
+        self._heads, self._head_dim = spec.heads, spec.head_dim
+        self._cache = make_cache(spec.layers, units, spec.heads, spec.max_source, spec.head_dim, spec.cross_type)
+        width = spec.heads * spec.head_dim
+        self._last = Reserved((2 * spec.layers, units, 1, width), np.float32).array
+        self._scales = np.ones((2 * spec.layers, units, width), np.float32) if spec.cross_type == "int8" else None
+        self.lengths = np.zeros(units, np.int32)
+        self._total = np.zeros((), np.int32)
+        self._last_positions = np.zeros(units, np.int32)
+
+    def put(self, unit: int, encoded: Encoded) -> None:
+        """Fill `unit`."""
+        layers, length, _ = encoded.values.shape
+        by_head = encoded.values.reshape(layers, length, 2, self._heads, self._head_dim)
+        for part in range(self._cache.parts):
+            source = by_head[part // 2, :, part % 2]
+            self._cache.put(part, unit, source)
+            self._last[part, unit, 0] = source[-1].reshape(-1)
+        if self._scales is not None and encoded.scales is not None:
+            self._scales[:, unit] = encoded.scales.reshape(2 * layers, -1)
+        self.lengths[unit] = length
+        self._last_positions[unit] = length - 1
+
+    def move(self, source: int, target: int) -> None:
+        """Make unit `target` hold what unit `source` does."""
+        self._cache.copy(source, target, int(self.lengths[source]))
+        self._last[:, target] = self._last[:, source]
+        if self._scales is not None:
+            self._scales[:, target] = self._scales[:, source]
+        self.lengths[target] = self.lengths[source]
+        self._last_positions[target] = self._last_positions[source]
+
+    def empty(self, first: int, end: int) -> None:
+        """Make units from `first` to `end` sources of one position."""
+        self.lengths[first:end] = 1
+        self._last_positions[first:end] = 0
+
+    def bound(self, units: int) -> tuple[Bindables, Bindables]:
+        """Inputs and outputs of a decoder run of the first `units` units."""
+        past, present = bind_cache(self._cache, 0, units, CROSS_PREFIXES)
+        last = {f"cross_{'kv'[part % 2]}_last_{part // 2}": each[:units] for part, each in enumerate(self._last)}
+        if self._scales is not None:
+            scales = enumerate(self._scales)
+            last |= {f"cross_{'kv'[part % 2]}_scale_{part // 2}": each[:units] for part, each in scales}
+        lengths = {"source_seqlens_k": self._last_positions[:units], "source_total_length": self._total}
+        return {**lengths, **last, **past}, present
+
+    def prepare(self, units: int) -> None:
+        """Before a run of the first `units` units."""
+        self._total[...] = self.lengths[:units].max()
+
+    def release(self, first: int) -> None:
+        """Free the memory of units from `first` on."""
+        self._cache.release(first)

@@ -67,7 +67,7 @@ class GrownRows:
         """Empty the row."""
         self.past[row] = 0
 
-    def follow(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def reorder(self, pairs: Sequence[tuple[int, int]]) -> None:
         """(source, target) rows of one length; no source is a target."""
         for source, target in pairs:
             self._copy(source, target)
@@ -77,12 +77,12 @@ class GrownRows:
         self._copy(source, target)
         self.past[target] = self.past[source]
 
-    def let_go(self, first: int) -> None:
+    def release(self, first: int) -> None:
         """Rows from `first` on hold nothing. Their memory is given back where that is the larger part."""
         if 2 * first < self._touched:
             row, part = self.array[0, 0].size, self._memory.array.shape[1]
             for at in range(len(self._names)):
-                self._memory.give_back(at * part + first * row, (at + 1) * part)
+                self._memory.release(at * part + first * row, (at + 1) * part)
             self._touched = first
 
     def _copy(self, source: int, target: int) -> None:

@@ -179,7 +179,7 @@ class PagedCache:
             piece = values[:, at * BLOCK : (at + 1) * BLOCK]
             self.parts[part][block, :, : piece.shape[1]] = piece
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Give all pages back to the operating system; they read as zeros."""
         for memory in self._memory.values():
-            memory.give_back(0, memory.array.size)
+            memory.release(0, memory.array.size)

@@ -29,7 +29,7 @@ class Reserved:
             self._pages.madvise(mmap.MADV_NOHUGEPAGE)
         self.array: NDArray[Any] = np.frombuffer(self._pages, kind, math.prod(shape)).reshape(shape)
 
-    def give_back(self, start: int, stop: int) -> None:
+    def release(self, start: int, stop: int) -> None:
         """Free the pages that lie wholly within elements [start, stop) of the flattened array; they read as zeros."""
         if not hasattr(mmap, "MADV_DONTNEED"):
             return

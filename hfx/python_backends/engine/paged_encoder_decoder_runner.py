@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import CONTEXT, SOURCE, SOURCES, answers, least_sequences, rows_for, tokens
+from .batch_probe import CONTEXT, SOURCE, SOURCES, least_units, rows_for, tokens
+from .checks import Ids
 from .kv_cache_grown import NEW, GrownRows
 from .kv_cache_paged import PagedCache, blocks_for
 from .openvino_model import InferRequest, LogitsReader, OpenVinoModel
 from .paged_lane import OwnRows, PagedLane
 from .paged_rows import PREFIX, PagedRows, PagedSources
-from .plan import Ids
-from .runner import Outputs, Pairs
+from .runner import Pairs
 from .sessions import SessionSettings
 from .spec import OPENVINO, EngineSpec
 
@@ -73,9 +73,9 @@ class PagedEncoderDecoderRunner:
         self._opening = threading.Lock()
         self.lanes: dict[int, PagedLane] = {}
         self._together = self._is_same_together()
-        self._required = settings.runtime is None  # where the caller left the choice, there is another runtime
+        required = settings.runtime is None  # where the caller left the choice, there is another runtime
         self._least = 1  # units of a step
-        self._least = self._least_units(slots)
+        self._least = self._least_units(slots, required)
 
     def open_lane(self, width: int) -> None:
         """Reserve the lane's memory."""
@@ -94,34 +94,18 @@ class PagedEncoderDecoderRunner:
                 length = len(sources[at])
                 self._place([part[:, :length] for layer in encoded for part in layer[row]], places[at])
 
-    def move(self, width: int, source: int, target: int) -> None:
-        """Own and cross K/V, lengths and next inputs."""
-        self.lanes[width].move(source, target)
-
-    def follow(self, width: int, pairs: Pairs) -> None:
-        """The cross K/V are the unit's."""
-        self.lanes[width].own.follow(pairs)
-
-    def feed(self, width: int, pairs: Pairs) -> None:
-        """Overwrite the argmax of the last run."""
-        self.lanes[width].feed(pairs)
-
-    def step(self, width: int, units: int, logits: bool) -> Outputs:
-        """One run of the lane's rows."""
-        return self.lanes[width].step(units, logits)
-
-    def occupy(self, units: Pairs) -> None:
+    def trim(self, units: Pairs) -> None:
         """The blocks of other units are free for those in use."""
         in_use = dict(units)
         for width, lane in tuple(self.lanes.items()):  # another thread may open one
-            lane.let_go(in_use.get(width, 0))
+            lane.release(in_use.get(width, 0))
 
-    def give_back(self) -> None:
+    def release_memory(self) -> None:
         """The blocks of all lanes, and their pages."""
-        self.occupy(())
+        self.trim(())
         for cache in (self.sources, self.own):
             if cache is not None:
-                cache.give_back()
+                cache.release()
 
     def close(self) -> None:
         """Drop the models with their requests, and the memory."""
@@ -143,25 +127,20 @@ class PagedEncoderDecoderRunner:
         alone = [layer[0].tobytes() for layer in self._encode(length, [self._source(length)])]
         return alone == [layer[0].tobytes() for layer in self._encode(length, [self._source(length)] * SOURCES)]
 
-    def _least_units(self, slots: int) -> int:
+    def _least_units(self, slots: int, required: bool) -> int:
         """See batch_probe: units that share a source, the first of which takes its first step again and again."""
         width = self._spec.beams[0]
         self.open_lane(width)
         lane = self.lanes[width]
         self.encode([self._source(min(CONTEXT, self._spec.max_source))], [((width, 0),)])
 
-        def step(token: int, units: int) -> Outputs:
-            lane.ids[: units * width] = token
-            return lane.step(units, logits=True)
-
-        def logits_of(units: int) -> bytes:
+        def reset(units: int) -> None:
             lane.clear(0)
             for unit in range(1, units):
                 lane.share(0, unit)
-            return answers(self._spec, lambda token: step(token, units))
 
-        least = least_sequences(logits_of, slots // width, self._required)
-        self.give_back()
+        least = least_units(self._spec, lane, reset, slots // width, required)
+        self.release_memory()
         del self.lanes[width]
         return least
 
@@ -175,7 +154,7 @@ class PagedEncoderDecoderRunner:
             if width in filled:
                 self.lanes[width].share(filled[width], unit)
             else:
-                self.lanes[width].start(unit, values)
+                self.lanes[width].put_source(unit, values)
                 filled[width] = unit
 
     def _lane(self, width: int) -> PagedLane:

@@ -1,4 +1,4 @@
-"""The lane of an encoder-decoder for one number of beams: what its steps read and change in place."""
+"""The lane of a decoder in OpenVINO for one number of beams: what its steps read and change in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ OwnRows = Union[PagedRows, GrownRows]  # K/V of the rows' own tokens
 
 
 class PagedLane:
-    """`units` units of `width` rows each, for which `own` and `sources` have memory; a step runs `least` at least."""
+    """`units` units of `width` rows each, for which `own`, and with an encoder `sources`, have memory.
+
+    Steps run `least` units or more (see batch_probe).
+    """
 
     def __init__(
         self,
@@ -25,71 +28,92 @@ class PagedLane:
         units: int,
         request: InferRequest,
         own: OwnRows,
-        sources: PagedSources,
+        sources: PagedSources | None,
         logits: LogitsReader,
-        least: int,
+        least: int = 1,
     ) -> None:
+        rows = units * width
         self.width = width
-        self.ids = np.zeros(units * width, np.int64)
-        self.positions = np.zeros(units * width, np.int64)
+        self.ids = np.zeros(rows, np.int64)
+        self.positions = np.zeros(rows, np.int64)
         self.own = own
         self.sources = sources
+        self.least = least
+        self._last = np.arange(rows, dtype=np.int64)
         self._request = request
         self._logits = logits
-        self._least = least
         self._bound = 0
 
-    def start(self, unit: int, values: Sequence[NDArray[Any]]) -> None:
+    def put_source(self, unit: int, values: Sequence[NDArray[Any]]) -> None:
         """Empty rows, and the cross K/V of one source."""
+        assert self.sources is not None
         self.sources.put(unit, values)
         self.clear(unit)
 
     def share(self, source: int, target: int) -> None:
         """Empty rows, and the cross K/V of unit `source`."""
-        self.sources.share(source, target)
+        if self.sources is not None:
+            self.sources.share(source, target)
         self.clear(target)
-
-    def move(self, source: int, target: int) -> None:
-        """All of unit `source` to unit `target`."""
-        self.sources.move(source, target)
-        for beam in range(self.width):
-            one, other = source * self.width + beam, target * self.width + beam
-            self.own.move(one, other)
-            for array in (self.ids, self.positions):
-                array[other] = array[one]
-
-    def feed(self, pairs: Pairs) -> None:
-        """(row, token): set next inputs."""
-        rows, tokens = zip(*pairs)  # noqa: B905 - pairs
-        self.ids[list(rows)] = tokens
-
-    def step(self, units: int, logits: bool) -> Outputs:
-        """Run one token in all rows of the first `units` units."""
-        run = max(units, self._least)
-        for unit in range(units, run):
-            self.share(0, unit)
-        if run != self._bound:
-            rows = run * self.width
-            self._request.bind({"input_ids": self.ids[:rows], "position_ids": self.positions[:rows]})
-            self.own.bind(rows)
-            self.sources.bind(run)
-            self._bound = run
-        self.own.prepare(run * self.width)
-        self.sources.prepare(run)
-        self._request.run()
-        rows = units * self.width
-        self.ids[:rows] = self._request.output("next_ids")[:rows, 0]
-        self.own.advance(rows)
-        self.positions[:rows] += 1
-        return Outputs(self.ids[:, None], self._logits.read(self._request) if logits else None).first(rows)
-
-    def let_go(self, first: int) -> None:
-        """Units from `first` on are not in use."""
-        self.own.let_go(first * self.width)
-        self.sources.let_go(first)
 
     def clear(self, unit: int) -> None:
         """Empty rows, with the source that the unit has."""
         for row in range(unit * self.width, (unit + 1) * self.width):
             self.own.clear(row)
             self.positions[row] = 0
+
+    def move(self, source: int, target: int) -> None:
+        """Own and cross K/V, positions and next inputs."""
+        if self.sources is not None:
+            self.sources.move(source, target)
+        for beam in range(self.width):
+            one, other = source * self.width + beam, target * self.width + beam
+            self.own.move(one, other)
+            for array in (self.ids, self.positions):
+                array[other] = array[one]
+
+    def reorder_cache(self, pairs: Pairs) -> None:
+        """The cross K/V are the unit's."""
+        self.own.reorder(pairs)
+
+    def set_next_tokens(self, pairs: Pairs) -> None:
+        """Overwrite the argmax of the last run."""
+        rows, tokens = zip(*pairs)  # noqa: B905 - pairs
+        self.ids[list(rows)] = tokens
+
+    def step(self, units: int, logits: bool) -> Outputs:
+        """One run of a token for each row."""
+        rows, run = units * self.width, max(units, self.least)
+        for unit in range(units, run):
+            self.share(0, unit)
+        if run != self._bound:
+            self._bind(run)
+        self.own.prepare(run * self.width)
+        if self.sources is not None:
+            self.sources.prepare(run)
+        self._request.run()
+        self.advance(rows, self._request.output("next_ids"))
+        return Outputs(self.ids[:, None], self._logits.read(self._request) if logits else None).first(rows)
+
+    def advance(self, rows: int, next_ids: NDArray[np.int64]) -> None:
+        """The first `rows` rows have taken a step, which gave `next_ids` [rows or more, 1]."""
+        self.ids[:rows] = next_ids[:rows, 0]
+        self.own.advance(rows)
+        self.positions[:rows] += 1
+
+    def release(self, first: int) -> None:
+        """Units from `first` on are not in use."""
+        self.own.release(first * self.width)
+        if self.sources is not None:
+            self.sources.release(first)
+
+    def _bind(self, units: int) -> None:
+        rows = units * self.width
+        inputs = {"input_ids": self.ids[:rows], "position_ids": self.positions[:rows]}
+        if self.sources is None:
+            inputs["last"] = self._last[:rows]
+        else:
+            self.sources.bind(units)
+        self._request.bind(inputs)
+        self.own.bind(rows)
+        self._bound = units

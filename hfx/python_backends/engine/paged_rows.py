@@ -47,7 +47,7 @@ class PagedRows:
 
     def prepare(self, rows: int) -> None:
         """Before each run: room for a position more, and the tables where they are not as they were."""
-        self.let_go(rows)
+        self.release(rows)
         self._longest[...] = self.past[:rows].max() + 1
         self.make_room(rows)
         if self._changed:
@@ -86,7 +86,7 @@ class PagedRows:
         self._copy([self.tables.fork(source, target, length)], length)
         self.set_past(target, length)
 
-    def follow(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def reorder(self, pairs: Sequence[tuple[int, int]]) -> None:
         """(source, target) rows of one length; no source is a target."""
         length = int(self.past[pairs[0][0]])
         self._copy([self.tables.fork(source, target, length) for source, target in pairs], length)
@@ -103,7 +103,7 @@ class PagedRows:
         self.set_past(target, int(self.past[source]))
         self.past[source] = 0
 
-    def let_go(self, first: int) -> None:
+    def release(self, first: int) -> None:
         """Rows from `first` on hold nothing."""
         if self._used > first:
             self.tables.release(range(first, self._used))
@@ -164,6 +164,6 @@ class PagedSources:
         self._rows.move(source, target)
         self._last[:, target] = self._last[:, source]
 
-    def let_go(self, first: int) -> None:
+    def release(self, first: int) -> None:
         """Units from `first` on hold nothing."""
-        self._rows.let_go(first)
+        self._rows.release(first)

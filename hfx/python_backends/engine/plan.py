@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
+from .checks import Ids
 from .errors import EngineError
 from .search import Step
 
 if TYPE_CHECKING:
     from .jobs import Job, Sequence
-
-Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)

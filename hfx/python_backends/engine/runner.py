@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import Chunk, Compact, Decode, Encode, Ids, Mixed, Plan, Prefill
+from .checks import Ids
+from .plan import Chunk, Compact, Decode, Encode, Mixed, Plan, Prefill
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -33,33 +34,44 @@ class MixFailed(Exception):
     """The one run of a mixed plan failed before it changed anything: its step and its prompts can be run apart."""
 
 
+class RunnerLane(Protocol):
+    """The rows of a model for `width` beams, row = unit * width + beam, with their keys and values.
+
+    Each row has a length, the positions of its cache that are filled: prompts set it, steps add one.
+    """
+
+    width: int
+
+    def move(self, source: int, target: int) -> None:
+        """Make unit `target` hold what unit `source` does: caches, lengths, next inputs."""
+
+    def reorder_cache(self, pairs: Pairs) -> None:
+        """Rows of one length, as (source, target): each target gets the cache of its source. No source is a target."""
+
+    def set_next_tokens(self, pairs: Pairs) -> None:
+        """Set the next input of rows, as (row, token)."""
+
+    def step(self, units: int, logits: bool) -> Outputs:
+        """Run one token in all rows of the first `units` units. The argmax of each row becomes its next input."""
+
+
 class Runner(Protocol):
     """A model and its caches. All calls but `open_lane` come from one thread, and only in the order of plans.
 
-    Rows and units are numbers within the lane of `width` (row = unit * width + beam). Each row has a length, the
-    positions of its cache that are filled, which the runner keeps itself: prompts set it, steps add one.
     `runtime` is its name in engine.json. `mixes`: it is a MixingRunner.
     """
 
     runtime: str
     mixes: bool
 
+    @property
+    def lanes(self) -> Mapping[int, RunnerLane]:
+        """Those that are open, by width."""
+
     def open_lane(self, width: int) -> None:
         """Open what the lane of `width` needs, once; takes as long as loading a model. From any thread."""
 
-    def move(self, width: int, source: int, target: int) -> None:
-        """Make unit `target` hold what unit `source` does: caches, lengths, next inputs."""
-
-    def follow(self, width: int, pairs: Pairs) -> None:
-        """Rows of one length, as (source, target): each target gets the cache of its source. No source is a target."""
-
-    def feed(self, width: int, pairs: Pairs) -> None:
-        """Set the next input of rows, as (row, token)."""
-
-    def step(self, width: int, units: int, logits: bool) -> Outputs:
-        """Run one token in all rows of the first `units` units. The argmax of each row becomes its next input."""
-
-    def give_back(self) -> None:
+    def release_memory(self) -> None:
         """Free memory that no row in use needs; called when there is none."""
 
     def close(self) -> None:
@@ -78,18 +90,18 @@ class PromptRunner(Runner, Protocol):
     def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
         """Run part of a prompt, from position `start`, in the staging row; one row of outputs, of the last token."""
 
-    def land(self, row: int) -> None:
+    def commit_chunks(self, row: int) -> None:
         """Copy the staging row to `row`."""
 
 
 class MixingRunner(PromptRunner, Protocol):
-    """Steps and prompts of any length go into one run; the step's rows of outputs come first."""
+    """Prompts of any length and a step of the first `units` rows go into one run; its rows of outputs come first."""
 
-    def prefill_beside(self, units: int, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """`step` and `prefill` in one run."""
+    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool, units: int = 0) -> Outputs:
+        """As a PromptRunner, beside a step."""
 
-    def chunk_beside(self, units: int, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """`step` and `chunk` in one run."""
+    def chunk(self, tokens: Ids, start: int, logits: bool, units: int = 0) -> Outputs:
+        """As a PromptRunner, beside a step."""
 
 
 class SourceRunner(Runner, Protocol):
@@ -98,8 +110,8 @@ class SourceRunner(Runner, Protocol):
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
         """Give the cross K/V of source i to each (width, unit) of `places[i]`, whose rows become empty."""
 
-    def occupy(self, units: Pairs) -> None:
-        """The first units of lanes, as (width, number), are all that is in use; memory of others may be given back."""
+    def trim(self, units: Pairs) -> None:
+        """The first units of lanes, as (width, number), are all that is in use; memory of others may be freed."""
 
 
 def carry_out(runner: Runner, plan: Plan) -> Outputs:
@@ -108,24 +120,29 @@ def carry_out(runner: Runner, plan: Plan) -> Outputs:
     The scheduler makes plans of the kinds that the runner has methods for.
     """
     if isinstance(plan, Decode):
-        return _decode(runner, plan)
+        return _prepared(runner, plan).step(plan.units, plan.logits)
     if isinstance(plan, (Prefill, Chunk)):
         return _prompts(cast(PromptRunner, runner), plan)
     if isinstance(plan, Mixed):
         return _mixed(cast(MixingRunner, runner), plan)
     if isinstance(plan, Encode):
         encoder = cast(SourceRunner, runner)
-        encoder.occupy(plan.in_use)
+        encoder.trim(plan.in_use)
         encoder.encode(plan.sources, plan.places)
     if isinstance(plan, Compact):
         for source, target in plan.moves:
-            runner.move(plan.width, source, target)
+            runner.lanes[plan.width].move(source, target)
     return NOTHING
 
 
-def _decode(runner: Runner, plan: Decode) -> Outputs:
-    _prepare(runner, plan)
-    return runner.step(plan.width, plan.units, plan.logits)
+def _prepared(runner: Runner, plan: Decode) -> RunnerLane:
+    """The lane, ready for the step."""
+    lane = runner.lanes[plan.width]
+    for pairs in plan.follows:
+        lane.reorder_cache(pairs)
+    if plan.feeds:
+        lane.set_next_tokens(plan.feeds)
+    return lane
 
 
 def _prompts(runner: PromptRunner, plan: Prefill | Chunk) -> Outputs:
@@ -133,36 +150,29 @@ def _prompts(runner: PromptRunner, plan: Prefill | Chunk) -> Outputs:
         outputs = runner.prefill(plan.first, plan.prompts, plan.logits)
     else:
         outputs = runner.chunk(plan.tokens, plan.start, plan.logits)
-    _settle(runner, plan)
+    _share(runner, plan)
     return outputs
 
 
 def _mixed(runner: MixingRunner, plan: Mixed) -> Outputs:
     join, units = plan.join, plan.decode.units
-    _prepare(runner, plan.decode)
+    _prepared(runner, plan.decode)
     try:
         if isinstance(join, Prefill):
-            outputs = runner.prefill_beside(units, join.first, join.prompts, plan.logits)
+            outputs = runner.prefill(join.first, join.prompts, plan.logits, units)
         else:
-            outputs = runner.chunk_beside(units, join.tokens, join.start, plan.logits)
+            outputs = runner.chunk(join.tokens, join.start, plan.logits, units)
     except Exception as error:  # whatever the runtime raises
         raise MixFailed from error
-    _settle(runner, join)
+    _share(runner, join)
     return outputs
 
 
-def _prepare(runner: Runner, plan: Decode) -> None:
-    for pairs in plan.follows:
-        runner.follow(plan.width, pairs)
-    if plan.feeds:
-        runner.feed(plan.width, plan.feeds)
-
-
-def _settle(runner: PromptRunner, plan: Prefill | Chunk) -> None:
+def _share(runner: PromptRunner, plan: Prefill | Chunk) -> None:
     """Give what was run to all rows that it is for."""
     if isinstance(plan, Prefill):
         for source, target in plan.copies:
             runner.copy_row(source, target)
         return
     for row in plan.rows:
-        runner.land(row)
+        runner.commit_chunks(row)
