@@ -8,6 +8,7 @@ from __future__ import annotations
 from hfx.python_backends.engine.jobs import Job, Sequence
 from hfx.python_backends.engine.lanes import Lane
 from hfx.python_backends.engine.scheduler import Scheduler
+from hfx.python_backends.engine.waiting_queue import WaitingQueue
 
 
 def check(state: Scheduler) -> None:
@@ -19,6 +20,11 @@ def check(state: Scheduler) -> None:
     _check_rows(state, seated)
     for sequence, lane in seated.items():
         _check_sequence(sequence, lane)
+
+
+def waiting_in(queue: WaitingQueue) -> list[Job]:
+    """The jobs of a queue, next first."""
+    return [job for _, _, job in sorted(queue._heap, key=lambda entry: entry[:2]) if job not in queue._left]
 
 
 def _check_lane(lane: Lane) -> None:
@@ -35,7 +41,7 @@ def _check_lane(lane: Lane) -> None:
 
 def _check_places(state: Scheduler, seated: dict[Sequence, Lane]) -> None:
     """A job waits, joins, is being chunked or sits; never two of these, and nobody sits who is over."""
-    waiting, joining = list(state.waiting), list(state.joining)
+    waiting, joining = waiting_in(state.waiting), list(state.joining)
     sitting = list(dict.fromkeys(sequence.job for sequence in seated))
     chunking = [] if state.chunking is None else [state.chunking]
     everywhere: list[Job] = [*waiting, *joining, *chunking, *sitting]

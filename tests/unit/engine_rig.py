@@ -74,7 +74,7 @@ def serve(folder: Path, core: Core, max_queue: int = 64) -> Engine:
 def accept(core: Core, request: Request) -> Handle:
     """Put a request into a core that is stepped by hand."""
     job = new_job(request, core.scheduler.has_encoder)
-    job.handle = Handle(request, lambda: core.cancel(job))
+    job.handle = Handle(lambda: core.cancel(job))
     job.arrival = next(ARRIVALS)
     core.accept(job)
     return job.handle

@@ -30,7 +30,7 @@ def check_blocks(pool: BlockPool, tables: Sequence[BlockTables]) -> None:
     held = Counter(block for each in tables for row in range(len(each.counts)) for block in each.of(row).tolist())
     assert pool.users == [held[block] for block in range(len(pool.users))], "a block's users are miscounted"
     free = [block for block in range(len(pool.users)) if not pool.users[block]]
-    assert sorted(pool._free) == free, "a free block is lost, or free twice"
+    assert sorted(pool.free) == free, "a free block is lost, or free twice"
     for each in tables:
         assert (each.room == each.counts * BLOCK).all()
         for row in range(len(each.counts)):

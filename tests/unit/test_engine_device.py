@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
-from hfx.python_backends.engine.kv_cache import SOURCE, TARGET, DeviceCache, DeviceCaches, copy_graph
+from hfx.python_backends.engine.kv_cache import SOURCE, TARGET, DeviceCache, copy_graph
 from hfx.python_backends.engine.memory import Binding
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.scheduler import Limits, Scheduler
-from hfx.python_backends.engine.sessions import open_graph
+from hfx.python_backends.engine.sessions import open_session
 from hfx.python_backends.engine.spec import read_spec
 
 from . import engine_invariants as invariants
@@ -24,7 +25,7 @@ from . import engine_toys as toys
 from .engine_oracle import expected
 from .engine_rig import ONE_THREAD, random_request, serve
 
-CACHES = DeviceCaches(ONE_THREAD, "cpu")
+CACHES = partial(DeviceCache, ONE_THREAD, "cpu")
 LIMITS = Limits(chunk=8, prefill=32, encode=32)
 
 
@@ -67,7 +68,7 @@ def test_requests_of_all_kinds_answer_as_with_caches_on_the_host(tmp_path: Path,
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_rows_are_copied_and_filled_within_the_device(dtype: str) -> None:
-    cache = CACHES(layers=1, rows=4, heads=2, capacity=5, head_dim=8, dtype=dtype)
+    cache = CACHES((2, 4, 2, 5, 8), dtype)
     content = np.random.default_rng(0).integers(-9, 9, (2, 4, 2, 5, 8)).astype(dtype)
     cache._memory.update_inplace(content)
     cache.copy(3, 1, 5)
@@ -84,4 +85,4 @@ def test_rows_are_copied_and_filled_within_the_device(dtype: str) -> None:
 def test_what_is_not_contiguous_is_not_bound() -> None:
     source = np.zeros((1, 1, 4, 4), np.float32)
     with pytest.raises(ValueError, match="source is not contiguous"):
-        Binding(open_graph(copy_graph("float32"), ONE_THREAD), {SOURCE: source.T}, {TARGET: source})
+        Binding(open_session(copy_graph("float32"), ONE_THREAD), {SOURCE: source.T}, {TARGET: source})

@@ -24,7 +24,7 @@ def test_memory_that_nobody_touched_costs_nothing() -> None:
 
 
 def test_memory_that_is_given_back_is_free_and_its_neighbour_is_kept() -> None:
-    cache = KvCache(2, 4, 8, 1024, 64, "float32")  # 2 MB a row and layer
+    cache = KvCache((4, 4, 8, 1024, 64), "float32")  # 2 MB a row and layer
     cache.array[:] = 1
     full = resident()
     cache.release(1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hfx.python_backends.engine.errors import InvalidRequest
-from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.validation import check_for_model
+from hfx.python_backends.engine.request import Request, Settings, check
+from hfx.python_backends.engine.spec import EngineSpec, read_spec
+
+from . import engine_toys as toys
 
 BAD: tuple[tuple[str, Any, str], ...] = (
     ("max_tokens", 0, "at least 1"),
@@ -113,6 +115,13 @@ def test_a_bad_field_of_a_request_is_refused(field: str, value: Any) -> None:
     assert caught.value.field == field
 
 
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, EngineSpec]:
+    """Of a toy with an encoder, and of one without."""
+    write = {True: toys.write_encoder_decoder, False: toys.write_decoder}
+    return {kind: read_spec(write[kind](tmp_path_factory.mktemp("toy"))) for kind in write}
+
+
 @pytest.mark.parametrize(
     ("prompt", "values", "field"),
     [
@@ -127,17 +136,17 @@ def test_a_bad_field_of_a_request_is_refused(field: str, value: Any) -> None:
         ((1,), {"decoder_prompt": (10,)}, "decoder_prompt"),
     ],
 )
-def test_ids_outside_the_vocabulary_are_refused(prompt: tuple[int, ...], values: dict[str, Any], field: str) -> None:
-    asked = Request(prompt, Settings(**values))
-    kind = "encoder-decoder" if "decoder_prompt" in values else "decoder"
-    check_for_model(asked, 12, kind)
+def test_ids_outside_the_vocabulary_are_refused(
+    specs: dict[bool, EngineSpec], prompt: tuple[int, ...], values: dict[str, Any], field: str
+) -> None:
+    asked, spec = Request(prompt, Settings(max_tokens=5, **values)), specs["decoder_prompt" in values]
+    check(asked, replace(spec, vocab_size=12), 8)
     with pytest.raises(InvalidRequest, match="ids from 0 to 9") as caught:
-        check_for_model(asked, 10, kind)
+        check(asked, replace(spec, vocab_size=10), 8)
     assert caught.value.field == field
 
 
-def test_a_decoder_prompt_is_for_encoder_decoders_alone() -> None:
-    with pytest.raises(InvalidRequest, match="decoder_prompt"):
-        check_for_model(Request((1,), Settings()), 10, "encoder-decoder")
-    with pytest.raises(InvalidRequest, match="decoder_prompt"):
-        check_for_model(Request((1,), Settings(decoder_prompt=(1,))), 10, "decoder")
+def test_a_decoder_prompt_is_for_encoder_decoders_alone(specs: dict[bool, EngineSpec]) -> None:
+    for has_encoder, start in ((True, ()), (False, (1,))):
+        with pytest.raises(InvalidRequest, match="decoder_prompt"):
+            check(Request((1,), Settings(decoder_prompt=start)), specs[has_encoder], 8)

@@ -152,7 +152,7 @@ def test_a_queue_keeps_order_when_somebody_leaves_its_middle() -> None:
         queue.push(job)
     queue.remove(jobs[0])
     queue.remove(jobs[2])
-    assert (len(queue), list(queue)) == (3, [jobs[1], jobs[3], jobs[4]])
+    assert (len(queue), invariants.waiting_in(queue)) == (3, [jobs[1], jobs[3], jobs[4]])
     assert [queue.pop() for _ in range(3)] == [jobs[1], jobs[3], jobs[4]]
     assert (len(queue), queue.first()) == (0, None)
 

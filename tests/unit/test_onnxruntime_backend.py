@@ -13,25 +13,30 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, relay_files, stream_files, tokenize_files
 from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, session_options
-from hfx.python_backends.onnxruntime.ragged import KINDS, BatchInput, Layout, Request, answer, check
+from hfx.python_backends.onnxruntime.ragged import BatchInput, Layout, Request, answer, check
 from hfx.python_backends.onnxruntime.sessions import (
     Feed,
     OnnxRuntimeSession,
     OpenVinoSession,
     Outputs,
     Session,
-    complete,
     open_session,
     openvino_properties,
-    signature,
 )
+from tests.unit import onnx_toys
 
 INT32, FP32 = "TYPE_INT32", "TYPE_FP32"
-OPENVINO = {"execution_accelerators": {"cpu_execution_accelerator": [{"name": "openvino", "parameters": {}}]}}
+
+
+def accelerated(device: str, name: str) -> dict[str, Any]:
+    return {"execution_accelerators": {f"{device}_execution_accelerator": [{"name": name, "parameters": {}}]}}
+
+
+OPENVINO = accelerated("cpu", "openvino")
 
 
 def string_parameters(**values: str) -> dict[str, Any]:
@@ -57,12 +62,9 @@ def ragged_config(**changed: Any) -> dict[str, Any]:
 
 
 def save(folder: Path, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], **constants: Any) -> Path:
-    initializers = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
-    graph = helper.make_graph(list(nodes), "toy", list(inputs), list(outputs), initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
+    weights = {name: np.array(value, np.int64) for name, value in constants.items()}
     path = folder / "model.onnx"
-    onnx.save(model, path)
+    onnx.save(onnx_toys.graph(nodes, inputs, outputs, weights), path)
     return path
 
 
@@ -131,6 +133,7 @@ def outputs(found: Outputs | Exception) -> Outputs:
 
 def test_requests_of_any_widths_get_their_own_answers(ragged_file: Path, config: dict[str, Any]) -> None:
     session, layout = open_session(config, ragged_file), Layout.read(config)
+    assert isinstance(session, OpenVinoSession if config["optimization"] else OnnxRuntimeSession)
     check(layout, config, session)
     requests = [request([1, 2, 3]), request([4, 5]), request([6, 7, 8], [9, 10, 11]), request([1]), request([2, 2])]
     for asked, found in zip(requests, answer(session, layout, requests), strict=True):
@@ -169,18 +172,14 @@ def test_only_the_outputs_asked_for_are_computed(ragged_file: Path, config: dict
     assert session.wanted == [("total",), ("total", "doubled")]
 
 
-def test_answers_are_not_overwritten_by_the_next_run(ragged_file: Path, config: dict[str, Any]) -> None:
-    session, layout = open_session(config, ragged_file), Layout.read(config)
-    first = outputs(answer(session, layout, [request([1, 2])])[0])["total"]
+def test_answers_from_inputs_that_can_only_be_read_are_not_overwritten_by_the_next_run(
+    ragged_file: Path, config: dict[str, Any]
+) -> None:
+    session, layout, asked = open_session(config, ragged_file), Layout.read(config), request([1, 2])
+    asked.feed["ids"].flags.writeable = False
+    first = outputs(answer(session, layout, [asked])[0])["total"]
     answer(session, layout, [request([5, 6])])
     assert first.tolist() == [[3]]
-
-
-def test_inputs_that_can_only_be_read_are_taken(ragged_file: Path, config: dict[str, Any]) -> None:
-    rows = np.array([[1, 2]], np.int32)
-    rows.flags.writeable = False
-    found = answer(open_session(config, ragged_file), Layout.read(config), [Request({"ids": rows}, ("total",))])
-    assert outputs(found[0])["total"].tolist() == [[3]]
 
 
 def test_only_the_guilty_request_of_a_batch_fails(tmp_path: Path) -> None:
@@ -234,6 +233,7 @@ def test_strings_pass_through_onnx_runtime(tmp_path: Path) -> None:
         ("BATCH_ELEMENT_COUNT", [6, 4]),
         ("BATCH_ACCUMULATED_ELEMENT_COUNT", [6, 10]),
         ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", [0, 6, 10]),
+        ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", [0] * 6),
         ("BATCH_ITEM_SHAPE", [[3, 1], [3, 1], [2, 2]]),
         ("BATCH_ITEM_SHAPE_FLATTEN", [3, 1, 3, 1, 2, 2]),
     ],
@@ -244,12 +244,6 @@ def test_batch_inputs_are_those_of_the_proto(kind: str, expected: Any, data_type
     made = BatchInput.read(batch_input(kind, data_type=data_type)).make(sources, batched=True)
     assert made.tolist() == expected
     assert made.dtype == dtype
-
-
-def test_the_largest_count_may_be_a_shape() -> None:
-    entry = batch_input("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE")
-    assert BatchInput.read(entry).make([np.zeros((2, 3)), np.zeros((1, 2))], batched=True).shape == (6,)
-    assert len(KINDS) == 6
 
 
 def test_counts_by_request_see_whole_requests(tmp_path: Path) -> None:
@@ -269,19 +263,6 @@ def test_counts_by_request_see_whole_requests(tmp_path: Path) -> None:
     assert [outputs(found)["seen"].tolist() for found in answers] == [[3], [6], [9]]
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"kind": "BATCH_WEATHER"}, "kind BATCH_WEATHER is unknown"),
-        ({"source_input": ["a", "b"]}, "2 source inputs"),
-        ({"data_type": "TYPE_INT64"}, "TYPE_INT64"),
-    ],
-)
-def test_a_batch_input_that_cannot_be_made_is_refused(changed: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        BatchInput.read(batch_input("BATCH_ITEM_SHAPE") | changed)
-
-
 # Configurations
 
 
@@ -292,6 +273,10 @@ def test_a_batch_input_that_cannot_be_made_is_refused(changed: dict[str, Any], r
         ({"output": [{"name": "mean", "data_type": INT32}]}, "the graph has no output mean; it has total, doubled"),
         ({"output": [{"name": "total", "data_type": FP32}]}, "output total is TYPE_FP32 .* int32 in the graph"),
         ({"input": [{"name": "text", "data_type": INT32}]}, "the graph has no input text"),
+        ({"batch_output": [{"target_name": ["total"]}]}, "batch_output is not supported"),
+        ({"batch_input": [batch_input("BATCH_WEATHER")]}, "kind BATCH_WEATHER is unknown"),
+        ({"batch_input": [batch_input("BATCH_ITEM_SHAPE") | {"source_input": ["a", "b"]}]}, "2 source inputs"),
+        ({"batch_input": [batch_input("BATCH_ITEM_SHAPE", data_type="TYPE_INT64")]}, "TYPE_INT64"),
     ],
 )
 def test_a_configuration_that_does_not_fit_the_graph_is_refused(
@@ -299,29 +284,13 @@ def test_a_configuration_that_does_not_fit_the_graph_is_refused(
 ) -> None:
     config = ragged_config(**changed)
     with pytest.raises(ConfigError, match=reason):
-        check(Layout.read(config), config, signature(ragged_file))
+        check(Layout.read(config), config, open_session({}, ragged_file))
 
 
 def test_a_ragged_input_must_be_flat_in_the_graph(tmp_path: Path) -> None:
     config = doubling_config(8, allow_ragged_batch=True)
     with pytest.raises(ConfigError, match="one dimension"):
-        check(Layout.read(config), config, signature(doubling(tmp_path, "b", "n")))
-
-
-def test_batch_outputs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="batch_output"):
-        Layout.read(ragged_config(batch_output=[{"target_name": ["total"]}]))
-
-
-def test_missing_inputs_are_named_unless_they_are_optional() -> None:
-    inputs = [{"name": "a"}, {"name": "b", "optional": True}, {"name": "c"}]
-    layout = Layout.read({"max_batch_size": 1, "input": inputs, "output": []})
-    assert layout.missing({"a": np.zeros(1)}) == ["c"]
-
-
-def test_the_cpu_accelerator_openvino_runs_the_file_with_openvino(ragged_file: Path) -> None:
-    assert isinstance(open_session({}, ragged_file), OnnxRuntimeSession)
-    assert isinstance(open_session({"optimization": OPENVINO}, ragged_file), OpenVinoSession)
+        check(Layout.read(config), config, open_session({}, doubling(tmp_path, "b", "n")))
 
 
 def test_openvino_gets_threads_and_properties_from_the_parameters() -> None:
@@ -335,12 +304,8 @@ def test_openvino_gets_threads_and_properties_from_the_parameters() -> None:
         "INFERENCE_NUM_THREADS": "2",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": "768",
     }
-    assert (
-        openvino_properties({"parameters": string_parameters(openvino__PERFORMANCE_HINT="THROUGHPUT")})[
-            "PERFORMANCE_HINT"
-        ]
-        == "THROUGHPUT"
-    )
+    other = openvino_properties({"parameters": string_parameters(openvino__PERFORMANCE_HINT="THROUGHPUT")})
+    assert other["PERFORMANCE_HINT"] == "THROUGHPUT"
 
 
 def test_session_options_come_from_the_configuration() -> None:
@@ -385,9 +350,17 @@ def test_a_gpu_instance_gets_the_cuda_and_tensorrt_providers() -> None:
     ]
 
 
-def test_a_gpu_instance_without_cuda_is_an_error_and_never_falls_to_the_cpu() -> None:
-    with pytest.raises(ConfigError, match=r"no CUDAExecutionProvider .* install onnxruntime-gpu"):
-        providers({}, "GPU", 0, ["CPUExecutionProvider"])
+@pytest.mark.parametrize(
+    ("config", "kind", "reason"),
+    [
+        ({}, "GPU", r"no CUDAExecutionProvider .* install onnxruntime-gpu"),  # and never falls to the CPU
+        ({"optimization": accelerated("gpu", "abacus")}, "GPU", "abacus"),
+        ({}, "MODEL", "kind MODEL"),
+    ],
+)
+def test_what_an_instance_cannot_have_is_refused(config: dict[str, Any], kind: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        providers(config, kind, 0, ["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize(
@@ -395,10 +368,7 @@ def test_a_gpu_instance_without_cuda_is_an_error_and_never_falls_to_the_cpu() ->
     [
         ({"parameters": string_parameters(intra_op_thread_count="many")}, "intra_op_thread_count is 'many'"),
         ({"optimization": {"graph": {"level": 9}}}, "level is 9"),
-        (
-            {"optimization": {"execution_accelerators": {"cpu_execution_accelerator": [{"name": "abacus"}]}}},
-            "abacus",
-        ),
+        ({"optimization": accelerated("cpu", "abacus")}, "abacus"),
     ],
 )
 def test_a_configuration_that_cannot_be_honoured_is_refused(ragged_file: Path, config: Any, reason: str) -> None:
@@ -406,65 +376,11 @@ def test_a_configuration_that_cannot_be_honoured_is_refused(ragged_file: Path, c
         open_session(config, ragged_file)
 
 
-def test_unknown_accelerators_and_kinds_are_refused() -> None:
-    accelerators = {"gpu_execution_accelerator": [{"name": "abacus"}]}
-    with pytest.raises(ConfigError, match="abacus"):
-        providers({"optimization": {"execution_accelerators": accelerators}}, "GPU", 0, [])
-    with pytest.raises(ConfigError, match="kind MODEL"):
-        providers({}, "MODEL", 0, [])
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_and_a_folder_of_its_name_holds_external_data(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"other\.onnx is not there"):
         open_session({}, model_file({"default_model_filename": "other.onnx"}, tmp_path))
-
-
-def test_a_folder_named_like_the_file_holds_external_data(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").mkdir()
     assert model_file({}, tmp_path) == tmp_path / "model.onnx" / "model.onnx"
-
-
-class AutoConfig:
-    """What Triton hands to auto_complete_config, as far as completion uses it."""
-
-    def __init__(self) -> None:
-        self.config: dict[str, Any] = {"max_batch_size": 0, "input": [], "output": []}
-
-    def as_dict(self) -> dict[str, Any]:
-        return self.config
-
-    def set_max_batch_size(self, size: int) -> None:
-        self.config["max_batch_size"] = size
-
-    def set_dynamic_batching(self) -> None:
-        self.config["dynamic_batching"] = {}
-
-    def add_input(self, tensor: dict[str, Any]) -> None:
-        self.config["input"].append(tensor)
-
-    def add_output(self, tensor: dict[str, Any]) -> None:
-        self.config["output"].append(tensor)
-
-
-def test_a_bare_configuration_is_completed_from_the_file(tmp_path: Path) -> None:
-    auto = AutoConfig()
-    complete(auto, signature(doubling(tmp_path, "b", 3)))
-    assert auto.config == {
-        "max_batch_size": 4,
-        "dynamic_batching": {},
-        "input": [{"name": "x", "data_type": INT32, "dims": [3]}],
-        "output": [{"name": "y", "data_type": INT32, "dims": [3]}],
-    }
-
-
-def test_tensors_of_one_dimension_are_completed_without_batching(ragged_file: Path) -> None:
-    auto = AutoConfig()
-    complete(auto, signature(ragged_file))
-    assert auto.config["max_batch_size"] == 0
-    assert auto.config["input"] == [
-        {"name": "ids", "data_type": INT32, "dims": [-1]},
-        {"name": "item_shape", "data_type": INT32, "dims": [-1, 1]},
-    ]
 
 
 # What lies in Triton's folders

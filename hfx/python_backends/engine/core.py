@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from .errors import DeadlineExceeded, EngineError, StepFailed
-from .handle import Delivery, deliver
+from .handle import wake
 from .jobs import Job, Sequence
 from .picker import Picker
 from .plan import Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
@@ -48,7 +48,8 @@ class Core:
             return
         completions = tuple(each for sequence in job.unfinished for each in sequence.search.cancelled())
         self.scheduler.remove(job)
-        self._let_go([Delivery(job.handle, completions, over=True)], [job])
+        del self.jobs[job.arrival]
+        wake(job.handle.take(completions, over=True))
         self.counters.cancelled += 1
 
     def expire(self, now: float) -> None:
@@ -79,7 +80,7 @@ class Core:
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
             self.scheduler.finish(plan, outcomes)
-            self._tell(outcomes)
+            self._publish(outcomes)
         self._count(plan, time.perf_counter() - started)
         if self._observer is not None:
             self._observer(plan, self.scheduler)
@@ -94,10 +95,12 @@ class Core:
     def abandon(self, jobs: Iterable[Job], error: EngineError) -> None:
         """End `jobs` with `error` without asking the scheduler, which may be what failed."""
         ended = list(jobs)
-        self._let_go([Delivery(job.handle, (), over=True, failure=error) for job in ended], ended)
+        for job in ended:
+            self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
+        wake(listener for job in ended for listener in job.handle.take((), True, error))
         self.counters.failed += len(ended)
 
-    def _tell(self, outcomes: list[Outcome]) -> None:
+    def _publish(self, outcomes: list[Outcome]) -> None:
         events: dict[Job, list[Event]] = {}
         failures: dict[Job, EngineError] = {}
         now = time.monotonic()
@@ -108,7 +111,7 @@ class Core:
                     events.setdefault(job, []).extend((*result.emitted, *result.completions))
                     tokens = _new_tokens(outcome.sequence, result)
                     self.counters.tokens += tokens
-                    if tokens and job.told != now:  # once a step, however many sequences the job has
+                    if tokens and job.last_token != now:  # once a step, however many sequences the job has
                         self._time(job, now)
             else:
                 events.setdefault(job, [])
@@ -116,21 +119,17 @@ class Core:
         over = [job for job in events if job.over]
         self.counters.failed += len(failures)
         self.counters.completed += len(over) - len(failures)
-        self._let_go(
-            [Delivery(job.handle, tuple(new), job.over, failures.get(job)) for job, new in events.items()], over
-        )
+        for job in over:
+            self.jobs.pop(job.arrival)
+        takes = (job.handle.take(tuple(new), job.over, failures.get(job)) for job, new in events.items())
+        wake(listener for listeners in takes for listener in listeners)
 
     def _time(self, job: Job, now: float) -> None:
-        if job.told:
-            self.counters.inter_token.observe(now - job.told)
+        if job.last_token:
+            self.counters.inter_token.observe(now - job.last_token)
         else:
             self.counters.first_token.observe(now - job.submitted)
-        job.told = now
-
-    def _let_go(self, deliveries: Iterable[Delivery], over: Iterable[Job]) -> None:
-        for job in over:
-            self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
-        deliver(deliveries)
+        job.last_token = now
 
     def _count(self, plan: Plan, seconds: float) -> None:
         counters = self.counters

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .kv_cache import CacheMaker, CrossCache, Encoded, bind_cache
+from .kv_cache import CacheMaker, CrossCache, bind_cache
 from .memory import Bindables, Binding, Reserved
 from .runner import Outputs, Pairs
 from .spec import EngineSpec
@@ -27,7 +27,8 @@ class DecoderLane:
     ) -> None:
         rows = units * width
         self.width = width
-        self.cache = make_cache(spec.layers, rows + more_rows, spec.heads, spec.max_length, spec.head_dim, spec.kv_type)
+        shape = (2 * spec.layers, rows + more_rows, spec.heads, spec.max_length, spec.head_dim)
+        self.cache = make_cache(shape, spec.kv_type)
         self.cross = CrossCache(spec, units, make_cache) if spec.has_encoder else None
         self.ids = np.zeros((rows, 1), np.int64)
         self.positions = np.zeros((rows, 1), np.int64)
@@ -44,10 +45,10 @@ class DecoderLane:
         """Say that `row` has `length` positions filled."""
         self.lengths[row] = self.positions[row, 0] = length
 
-    def put_source(self, unit: int, source: Encoded) -> None:
-        """Give `unit` the cross K/V of a source, and empty rows."""
+    def put_source(self, unit: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
+        """Give `unit` the cross K/V of a source (see CrossCache), and empty rows."""
         assert self.cross is not None
-        self.cross.put(unit, source)
+        self.cross.put(unit, values, scales)
         for row in range(unit * self.width, (unit + 1) * self.width):
             self.start(row, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,11 @@ from numpy.typing import NDArray
 from .batch_probe import SOURCE, least_units, rows_for
 from .checks import Ids
 from .decoder_lane import DecoderLane
-from .kv_cache import CacheMaker, Encoded, KvCache, Numbers
+from .kv_cache import CacheMaker, KvCache
 from .memory import Binding, Reserved, pad
 from .runner import Pairs
 from .sessions import SessionSettings, open_session
 from .spec import ONNXRUNTIME, EngineSpec
-
-Floats = NDArray[np.float32]
 
 
 class EncoderDecoderRunner:
@@ -59,9 +58,9 @@ class EncoderDecoderRunner:
         """One ragged batch, padded at the right; then each source's K/V to its units."""
         values, scales = self._run_encoder(sources)
         for at, (source, units) in enumerate(zip(sources, places, strict=True)):
-            encoded = Encoded(values[:, at, : len(source)], None if scales is None else scales[:, at])
+            own_scales = None if scales is None else scales[:, at]
             for width, unit in units:
-                self.lanes[width].put_source(unit, encoded)
+                self.lanes[width].put_source(unit, values[:, at, : len(source)], own_scales)
 
     def trim(self, units: Pairs) -> None:
         """Keep the memory that lanes have touched to `slots` rows in all: each gives back what it does not use."""
@@ -90,17 +89,22 @@ class EncoderDecoderRunner:
         if self._settings.provider != "CPU":
             return DecoderLane(spec, width, units, session, self._make_cache)
         lane = DecoderLane(spec, width, rows_for(units), session, self._make_cache)
-        source = _any_source(spec)
+        # A source for the probe, whose numbers are any.
+        shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
+        values: NDArray[Any] = np.random.default_rng(0).standard_normal(shape, np.float32)
+        scales = None
+        if spec.cross_type == "int8":
+            values, scales = (25 * values).astype(np.int8), np.full(shape[::2], 0.04, np.float32)
 
         def reset(count: int) -> None:
             for unit in range(count):
-                lane.put_source(unit, source)
+                lane.put_source(unit, values, scales)
 
         lane.least = least_units(spec, lane, reset, units)
         lane.release_memory(0)
         return lane
 
-    def _run_encoder(self, sources: Sequence[Ids]) -> tuple[Numbers, Floats | None]:
+    def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
         ids, lengths = pad(sources, self._spec.max_source)
         total = np.array(ids.shape[1], np.int32)
@@ -115,12 +119,3 @@ class EncoderDecoderRunner:
             outputs |= {f"cross_scale_{i}": layer for i, layer in enumerate(scales)}
         Binding(self._encoder, inputs, outputs).run()
         return self._encoded.array[:, :size].reshape(-1, *shape), scales
-
-
-def _any_source(spec: EngineSpec) -> Encoded:
-    """A source for a probe, whose numbers are any."""
-    rng = np.random.default_rng(0)
-    shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
-    if spec.cross_type == "int8":
-        return Encoded(rng.integers(-127, 128, shape, np.int8), np.full(shape[::2], 0.01, np.float32))
-    return Encoded(rng.standard_normal(shape, np.float32), None)

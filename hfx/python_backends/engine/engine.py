@@ -9,9 +9,10 @@ import itertools
 import threading
 import time
 from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from .core import Core, Observer
 from .errors import Draining, EngineClosed, EngineError
@@ -19,14 +20,13 @@ from .generation_settings import DEFAULT_SLOTS
 from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
-from .request import Request
+from .request import Request, check
 from .runner import Runner
 from .runners import open_runner
 from .scheduler import MIXING_LIMITS, Limits, Scheduler
 from .sessions import SPIN_MICROSECONDS, SessionSettings
 from .spec import EngineSpec, read_spec
 from .stats import Stats
-from .validation import check
 
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
@@ -105,7 +105,7 @@ class Engine:
             check(request, self.spec, self._core.scheduler.slots)
             job = new_job(request, self.spec.has_encoder)
             job.submitted = time.monotonic()
-            job.handle = Handle(request, partial(self._cancel, job))
+            job.handle = Handle(partial(self._cancel, job))
             self._refuse_if_closed()
             self._runner.open_lane(job.sequences[0].width)
             self._enqueue(job)
@@ -119,8 +119,14 @@ class Engine:
         """Counters and the state at the moment."""
         with self._lock:
             scheduler = self._core.scheduler
-            waiting = len(scheduler.waiting) + len(self._submitted)
-            return self._core.counters.snapshot(scheduler.slots, scheduler.free_rows, waiting, len(self._core.jobs))
+            return replace(
+                deepcopy(self._core.counters),
+                slots=scheduler.slots,
+                slots_used=scheduler.slots - scheduler.free_rows,
+                slots_free=scheduler.free_rows,
+                waiting=len(scheduler.waiting) + len(self._submitted),
+                requests=len(self._core.jobs),
+            )
 
     def drain(self, timeout: float | None = None) -> bool:
         """Take no more requests and wait until those there are over; false where `timeout` seconds did not do."""
@@ -139,9 +145,7 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _enqueue(self, job: Job) -> None:

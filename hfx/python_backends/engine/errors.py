@@ -1,23 +1,4 @@
-"""The closed error tree of the engine.
-
-Every failure that a caller can cause, cure or must live with is one of these; `message` says what happened, `fix` what
-to do next.
-
-    EngineError
-      InvalidRequest          a field of the request is outside its range, or two fields contradict each other
-      DoesNotFit              the request needs more than this engine will ever have
-      QueueFull               as many requests wait as may wait; try again later
-      Draining                the engine takes no new requests
-        EngineClosed          and has let go of the model
-      DeadlineExceeded        the request was not done in time
-      StepFailed              the step that the request was part of failed
-      ModelRefused            the model can't run here
-        ModelDamaged          engine.json or a file is missing, damaged, or does not fit the others
-        RuntimeTooOld         the installed onnxruntime is older than the model needs
-        ProcessorUnsuited     the CPU would give wrong products with these weights
-        ProviderMissing       the installed onnxruntime has no such execution provider, or no device for it; or OpenVINO
-                              was asked for, and is missing or too old
-"""
+"""Every failure of the engine that a caller can cause, cure or must live with."""
 
 from __future__ import annotations
 

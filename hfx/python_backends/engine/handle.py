@@ -8,11 +8,10 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from .errors import EngineError
-from .request import Completion, Event, Request
+from .request import Completion, Event
 
 Events = tuple[Event, ...]
 
@@ -38,8 +37,7 @@ class Handle:
     the block.
     """
 
-    def __init__(self, request: Request, cancel: Callable[[], None]) -> None:
-        self.request = request
+    def __init__(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
         self._arrived: queue.SimpleQueue[Events | None] = queue.SimpleQueue()
         self._done = threading.Event()
@@ -113,13 +111,11 @@ class Handle:
     def __enter__(self) -> Handle:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.cancel()
 
-    def take(self, events: Events, over: bool, failure: EngineError | None) -> tuple[Listener | None, ...]:
-        """The engine's side: more events, whether they are the last, and whom to wake."""
+    def take(self, events: Events, over: bool, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
+        """The engine's side: more events, whether they are the last, and why it failed. Returns whom to wake."""
         self._completions += [event for event in events if isinstance(event, Completion)]
         if events:
             self._arrived.put(events)
@@ -137,23 +133,12 @@ class Handle:
             raise self._failure
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """What a handle is told after a step; where `over`, it is the last, and `failure` says why if it went wrong."""
-
-    handle: Handle
-    events: Events
-    over: bool = False
-    failure: EngineError | None = None
-
-
-def deliver(deliveries: Iterable[Delivery]) -> None:
-    """Tell each handle, with one wake-up for each event loop or thread that listens."""
+def wake(listeners: Iterable[Listener | None]) -> None:
+    """Wake all that there are, with one call for each event loop or thread."""
     news: dict[Callable[[list[Any]], None], list[Any]] = {}
-    for delivery in deliveries:
-        for listener in delivery.handle.take(delivery.events, delivery.over, delivery.failure):
-            if listener is not None:
-                news.setdefault(listener.tell, []).append(listener.key)
+    for listener in listeners:
+        if listener is not None:
+            news.setdefault(listener.tell, []).append(listener.key)
     for tell, keys in news.items():
         tell(keys)
 

@@ -38,6 +38,11 @@ class Sequence:
     chosen: bool = False
     over: bool = False
 
+    @property
+    def wants_logits(self) -> bool:
+        """Whether its next choice needs more than the argmax."""
+        return self.search.candidates != 0 or self.search.wants_log_probs
+
     def follow(self, parents: Ids) -> None:
         """Row i of the search goes on from what its row `parents[i]` held.
 
@@ -58,8 +63,8 @@ class Sequence:
 class Job:
     """A request and its sequences. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests.
 
-    `admitted` jobs have their rows reserved; `prefilled` positions of the prompt have been run. `submitted`, and `told`
-    of its newest token (0 before the first), are in seconds of `time.monotonic`.
+    `admitted` jobs have their rows reserved; `prefilled` positions of the prompt have been run. `submitted`, and
+    `last_token` (0 before the first), are in seconds of `time.monotonic`.
     """
 
     request: Request
@@ -71,7 +76,7 @@ class Job:
     prefilled: int = 0
     over: bool = False
     submitted: float = 0.0
-    told: float = 0.0
+    last_token: float = 0.0
     handle: Handle = field(init=False, repr=False)
 
     @property
@@ -81,8 +86,8 @@ class Job:
 
     @property
     def wants_logits(self) -> bool:
-        """Whether a search of it needs more than the argmax."""
-        return any(each.search.candidates != 0 or each.search.wants_log_probs for each in self.sequences)
+        """Whether a sequence of it does."""
+        return any(sequence.wants_logits for sequence in self.sequences)
 
     @property
     def unfinished(self) -> list[Sequence]:

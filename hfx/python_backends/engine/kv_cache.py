@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .memory import Bindables, Binding, DeviceArray, Reserved
-from .sessions import SessionSettings, open_graph
+from .sessions import SessionSettings, open_session
 from .spec import EngineSpec
 
 SOURCE, TARGET = "source", "target"
@@ -35,10 +34,10 @@ class KvCache:
     length is garbage and never read.
     """
 
-    def __init__(self, layers: int, rows: int, heads: int, capacity: int, head_dim: int, dtype: DTypeLike) -> None:
-        self._memory = Reserved((2 * layers, rows, heads, capacity, head_dim), dtype)
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self._memory = Reserved(shape, dtype)
         self.array = self._memory.array
-        self.parts, self.rows = 2 * layers, rows
+        self.parts, self.rows = shape[:2]
 
     def part(self, part: int, first: int, count: int) -> NDArray[np.generic]:
         """Keys or values of `count` rows: a view [count, heads, capacity, head_dim], contiguous."""
@@ -67,33 +66,21 @@ def copy_graph(dtype: DTypeLike) -> bytes:
     return _COPY_GRAPH % (element, element)
 
 
-@dataclass(frozen=True)
-class DeviceCaches:
-    """Makes caches on `device` ("cuda"), with one session for their copies each."""
-
-    settings: SessionSettings
-    device: str
-
-    def __call__(
-        self, layers: int, rows: int, heads: int, capacity: int, head_dim: int, dtype: DTypeLike
-    ) -> DeviceCache:
-        """A cache whose memory is all taken at once."""
-        session = open_graph(copy_graph(dtype), self.settings)
-        return DeviceCache(session, (2 * layers, rows, heads, capacity, head_dim), np.dtype(dtype), self.device)
-
-
 class DeviceCache:
-    """As KvCache, in the memory of `device`: allocated by ONNX Runtime, and copied by a graph, a row at a time."""
+    """As KvCache, in the memory of `device` ("cuda"): allocated by ONNX Runtime, all at once.
 
-    def __init__(self, session: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
+    Rows are copied one at a time by a graph, in a session with `settings`.
+    """
+
+    def __init__(self, settings: SessionSettings, device: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         from onnxruntime import OrtValue
 
         self.parts, self.rows, *self._row = shape
-        self._session = session
-        self._dtype = dtype
+        self._session = open_session(copy_graph(dtype), settings)
+        self._dtype: np.dtype[Any] = np.dtype(dtype)
         self._device = device
-        self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), dtype.type, device, 0)
-        self._row_bytes = math.prod(self._row) * dtype.itemsize
+        self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), self._dtype.type, device, 0)
+        self._row_bytes = math.prod(self._row) * self._dtype.itemsize
         # A row on the host, for values that come from there.
         self._upload = np.zeros((1, *self._row), dtype)
 
@@ -117,8 +104,8 @@ class DeviceCache:
 
 
 Cache = Union[KvCache, DeviceCache]
-# From layers, rows, heads, capacity, head_dim and dtype: KvCache for the host, DeviceCaches for a device.
-CacheMaker = Callable[[int, int, int, int, int, DTypeLike], Cache]
+# From [parts, rows, heads, capacity, head_dim] and dtype: KvCache for the host, a partial DeviceCache for a device.
+CacheMaker = Callable[[tuple[int, ...], DTypeLike], Cache]
 
 
 def bind_cache(cache: Cache, first: int, rows: int, prefixes: tuple[str, str]) -> tuple[Bindables, Bindables]:
@@ -130,19 +117,6 @@ def bind_cache(cache: Cache, first: int, rows: int, prefixes: tuple[str, str]) -
 
 CROSS_PREFIXES = ("cross_", "cross_present_")
 
-Numbers = Union[NDArray[np.float32], NDArray[np.int8]]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """One source: `values` [layers, length, 2 * heads * head_dim], K before V, and their scales where they are int8.
-
-    `scales` [layers, 2 * heads * head_dim] are one a channel.
-    """
-
-    values: Numbers
-    scales: Optional[NDArray[np.float32]]
-
 
 class CrossCache:
     """`units` sources of at most max_source positions.
@@ -152,7 +126,8 @@ class CrossCache:
 
     def __init__(self, spec: EngineSpec, units: int, make_cache: CacheMaker = KvCache) -> None:
         self._heads, self._head_dim = spec.heads, spec.head_dim
-        self._cache = make_cache(spec.layers, units, spec.heads, spec.max_source, spec.head_dim, spec.cross_type)
+        shape = (2 * spec.layers, units, spec.heads, spec.max_source, spec.head_dim)
+        self._cache = make_cache(shape, spec.cross_type)
         width = spec.heads * spec.head_dim
         self._last = Reserved((2 * spec.layers, units, 1, width), np.float32).array
         self._scales = np.ones((2 * spec.layers, units, width), np.float32) if spec.cross_type == "int8" else None
@@ -160,16 +135,19 @@ class CrossCache:
         self._total = np.zeros((), np.int32)
         self._last_positions = np.zeros(units, np.int32)
 
-    def put(self, unit: int, encoded: Encoded) -> None:
-        """Fill `unit`."""
-        layers, length, _ = encoded.values.shape
-        by_head = encoded.values.reshape(layers, length, 2, self._heads, self._head_dim)
+    def put(self, unit: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
+        """Fill `unit` with a source: `values` [layers, length, 2 * heads * head_dim], K before V.
+
+        `scales` [layers, 2 * heads * head_dim] of int8 values are one a channel.
+        """
+        layers, length, _ = values.shape
+        by_head = values.reshape(layers, length, 2, self._heads, self._head_dim)
         for part in range(self._cache.parts):
             source = by_head[part // 2, :, part % 2]
             self._cache.put(part, unit, source)
             self._last[part, unit, 0] = source[-1].reshape(-1)
-        if self._scales is not None and encoded.scales is not None:
-            self._scales[:, unit] = encoded.scales.reshape(2 * layers, -1)
+        if self._scales is not None and scales is not None:
+            self._scales[:, unit] = scales.reshape(2 * layers, -1)
         self.lengths[unit] = length
         self._last_positions[unit] = length - 1
 

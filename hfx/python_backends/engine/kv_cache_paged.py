@@ -26,24 +26,19 @@ def blocks_for(length: int) -> int:
 
 
 class BlockPool:
-    """`blocks` blocks, each free or used by so many tables.
+    """`blocks` blocks, each `free` or used by so many tables (`users`).
 
     The block that was freed last is taken first, so that no more are ever touched than were in use at once.
     """
 
     def __init__(self, blocks: int) -> None:
         self.users = [0] * blocks
-        self._free = list(range(blocks))[::-1]
-
-    @property
-    def free(self) -> int:
-        """How many blocks nobody uses."""
-        return len(self._free)
+        self.free = list(range(blocks))[::-1]
 
     def take(self) -> int:
         """A block for one user. There is always one: the pool has as many as all rows can fill."""
-        assert self._free, "a pool of blocks has run out, which it never may"
-        block = self._free.pop()
+        assert self.free, "a pool of blocks has run out, which it never may"
+        block = self.free.pop()
         self.users[block] = 1
         return block
 
@@ -56,7 +51,7 @@ class BlockPool:
         """A user less; free without any."""
         self.users[block] -= 1
         if not self.users[block]:
-            self._free.append(block)
+            self.free.append(block)
 
 
 class BlockTables:

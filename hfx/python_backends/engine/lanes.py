@@ -69,7 +69,7 @@ class Lane:
                 feeds += zip(rows, sequence.feed, strict=True)
             if not sequence.prompt_left:
                 picks.append(Pick(sequence, tuple(rows)))
-                logits = logits or sequence.search.candidates != 0 or sequence.search.wants_log_probs
+                logits = logits or sequence.wants_logits
         sequences = tuple(self.sequences)
         jobs = tuple(dict.fromkeys(sequence.job for sequence in sequences))
         return Decode(self.width, len(self.seats), tuple(follows), tuple(feeds), logits, jobs, tuple(picks), sequences)
@@ -79,8 +79,7 @@ class Lane:
             unit = min(self.holes)
             self.holes.remove(unit)
             return unit
-        if len(self.seats) == self.capacity:
-            raise RuntimeError(f"all {self.capacity} units of lane {self.width} are taken")
+        assert len(self.seats) < self.capacity, "more units are taken than were reserved"
         self.seats.append(None)
         return len(self.seats) - 1
 

@@ -5,12 +5,14 @@ The settings' ranges and defaults are in generation_settings.py; here are their 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal, Union
 
 from .checks import Check, Ids, boolean, optional, token_id, token_ids, token_sequences
-from .errors import InvalidRequest
+from .errors import DoesNotFit, InvalidRequest
 from .generation_settings import DECODING, SETTINGS
+from .spec import EngineSpec
 
 FinishReason = Literal["stop", "length", "cancelled"]
 EarlyStopping = Union[bool, Literal["never"]]
@@ -150,3 +152,40 @@ _CHECKS: dict[str, Check] = {
     "stop_sequences": token_sequences,
     "log_probs": boolean,
 }
+
+
+def check(request: Request, spec: EngineSpec, slots: int) -> None:
+    """Refuse what can't ever run, whatever else waits or runs.
+
+    Raises InvalidRequest for what the model can't take, DoesNotFit for what is more than the engine has.
+    """
+    settings = request.settings
+    if spec.has_encoder and not settings.decoder_prompt:
+        raise InvalidRequest("decoder_prompt", (), "the ids that the model's decoder starts with")
+    if not spec.has_encoder and settings.decoder_prompt:
+        raise InvalidRequest("decoder_prompt", settings.decoder_prompt, "none, as the model has no encoder")
+    for name, ids in _all_ids(request):
+        if ids and max(ids) >= spec.vocab_size:
+            raise InvalidRequest(name, max(ids), f"ids from 0 to {spec.vocab_size - 1}")
+    if spec.beams and settings.num_beams not in spec.beams:
+        raise InvalidRequest("num_beams", settings.num_beams, " or ".join(map(str, spec.beams)))
+    if settings.rows > slots:
+        raise DoesNotFit("rows", settings.rows, slots, "Ask for fewer beams or sequences, or open it with more slots")
+    start = len(settings.decoder_prompt) if spec.has_encoder else len(request.prompt)
+    if spec.has_encoder and len(request.prompt) > spec.max_source:
+        raise DoesNotFit("source positions", len(request.prompt), spec.max_source, "Shorten the prompt")
+    if start + settings.max_tokens > spec.max_length:
+        needed = start + settings.max_tokens
+        raise DoesNotFit("positions", needed, spec.max_length, "Shorten the prompt or lower max_tokens")
+
+
+def _all_ids(request: Request) -> Iterable[tuple[str, Ids]]:
+    settings = request.settings
+    yield "prompt", request.prompt
+    for name in ("eos_ids", "decoder_prompt", "suppress_ids", "begin_suppress_ids"):
+        yield name, getattr(settings, name)
+    for name in ("bad_words_ids", "stop_sequences"):
+        yield name, tuple(one for sequence in getattr(settings, name) for one in sequence)
+    for name in ("forced_bos_id", "forced_eos_id"):
+        value = getattr(settings, name)
+        yield name, () if value is None else (value,)

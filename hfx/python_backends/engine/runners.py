@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from .decoder_runner import DecoderRunner
 from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
-from .kv_cache import CacheMaker, DeviceCaches, KvCache
+from .kv_cache import CacheMaker, DeviceCache, KvCache
 from .openvino_model import refusal
 from .paged_decoder_runner import PagedDecoderRunner
 from .paged_encoder_decoder_runner import PagedEncoderDecoderRunner
@@ -39,9 +40,8 @@ def _openvino_runner(spec: EngineSpec, slots: int, settings: SessionSettings) ->
 
 
 def _onnxruntime_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
-    make_cache: CacheMaker = (
-        KvCache if settings.provider == "CPU" else DeviceCaches(settings, settings.provider.lower())
-    )
+    device = settings.provider.lower()
+    make_cache: CacheMaker = KvCache if device == "cpu" else partial(DeviceCache, settings, device)
     if spec.has_encoder:
         return EncoderDecoderRunner(spec, slots, settings, limits.encode, make_cache)
     return DecoderRunner(spec, slots, settings, make_cache)

@@ -63,24 +63,20 @@ def multiplies_bytes_exactly(cpuinfo: Path = CPUINFO) -> bool:
     return flags is None or bool({"avx512_vnni", "avx_vnni"} & set(flags))
 
 
-def open_session(path: Path, settings: SessionSettings) -> Any:
-    """An onnxruntime.InferenceSession of the file. Raises ModelDamaged, or ProviderMissing where none could start."""
-    return _open(str(path), str(path), settings)
+def open_session(model: Path | bytes, settings: SessionSettings) -> Any:
+    """An onnxruntime.InferenceSession of a file, or of a serialized graph of the engine's own.
 
-
-def open_graph(model: bytes, settings: SessionSettings) -> Any:
-    """A session of a serialized graph. Raises like `open_session`."""
-    return _open(model, "a graph of the engine's own", settings)
-
-
-def _open(model: str | bytes, name: str, settings: SessionSettings) -> Any:
+    Raises ModelDamaged, or ProviderMissing where the provider could not start.
+    """
     onnxruntime = _onnxruntime()
     wanted = PROVIDERS[settings.provider]
     options = session_options(settings, onnxruntime)
     providers = list(dict.fromkeys((wanted, PROVIDERS["CPU"])))
     try:
-        session = onnxruntime.InferenceSession(model, options, providers=providers)
+        source = model if isinstance(model, bytes) else str(model)
+        session = onnxruntime.InferenceSession(source, options, providers=providers)
     except Exception as error:  # its exceptions have no common class below Exception
+        name = "a graph of the engine's own" if isinstance(model, bytes) else model
         raise ModelDamaged(f"onnxruntime can't load {name}: {error}", "Export the model again") from error
     # A provider whose libraries can't be loaded is dropped by ONNX Runtime with no more than a log line.
     if wanted not in session.get_providers():

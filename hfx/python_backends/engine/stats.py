@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from copy import deepcopy
 from dataclasses import dataclass, field
 
 # Upper bounds of the histograms, in seconds.
@@ -55,10 +54,3 @@ class Stats:
     slots_free: int = 0
     waiting: int = 0
     requests: int = 0
-
-    def snapshot(self, slots: int, slots_free: int, waiting: int, requests: int) -> Stats:
-        """A copy, with what there is at the moment."""
-        stats = deepcopy(self)
-        stats.slots, stats.slots_used, stats.slots_free = slots, slots - slots_free, slots_free
-        stats.waiting, stats.requests = waiting, requests
-        return stats

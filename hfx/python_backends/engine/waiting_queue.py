@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from .errors import QueueFull
 from .jobs import Job
@@ -21,9 +21,6 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._heap) - len(self._left)
-
-    def __iter__(self) -> Iterator[Job]:
-        return (job for _, _, job in sorted(self._heap, key=lambda entry: entry[:2]) if job not in self._left)
 
     def push(self, job: Job) -> None:
         """Append `job`."""

@@ -24,36 +24,21 @@ def _counts(sources: Sources, batched: bool) -> NDArray[Any]:
     return np.array([source.size for source in sources])
 
 
-def _accumulated(sources: Sources, batched: bool) -> NDArray[Any]:
-    return np.cumsum(_counts(sources, batched))
-
-
-def _accumulated_with_zero(sources: Sources, batched: bool) -> NDArray[Any]:
-    return np.concatenate([[0], _accumulated(sources, batched)])
-
-
-def _max_as_shape(sources: Sources, batched: bool) -> NDArray[Any]:
-    # Only the shape means something; the proto leaves the data open.
-    return np.zeros(max(source.size for source in sources))
-
-
-def _item_shape(sources: Sources, batched: bool) -> NDArray[Any]:
+def _item_shapes(sources: Sources, batched: bool) -> NDArray[Any]:
     if not batched:
         return np.array([source.shape for source in sources])
     return np.array([source.shape[1:] for source in sources for _ in range(len(source))])
 
 
-def _item_shape_flat(sources: Sources, batched: bool) -> NDArray[Any]:
-    return _item_shape(sources, batched).reshape(-1)
-
-
+# What each kind makes of the requests' arrays of its source, and of whether the model batches.
 KINDS: dict[str, Callable[[Sources, bool], NDArray[Any]]] = {
     "BATCH_ELEMENT_COUNT": _counts,
-    "BATCH_ACCUMULATED_ELEMENT_COUNT": _accumulated,
-    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": _accumulated_with_zero,
-    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": _max_as_shape,
-    "BATCH_ITEM_SHAPE": _item_shape,
-    "BATCH_ITEM_SHAPE_FLATTEN": _item_shape_flat,
+    "BATCH_ACCUMULATED_ELEMENT_COUNT": lambda *source: np.cumsum(_counts(*source)),
+    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": lambda *source: np.cumsum([0, *_counts(*source)]),
+    # Only the shape means something; the proto leaves the data open.
+    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": lambda *source: np.zeros(_counts(*source).max()),
+    "BATCH_ITEM_SHAPE": _item_shapes,
+    "BATCH_ITEM_SHAPE_FLATTEN": lambda *source: _item_shapes(*source).reshape(-1),
 }
 
 # Kinds that have the same meaning for a part of a request's rows.
@@ -107,7 +92,6 @@ class Layout:
     """What a configuration says about inputs and outputs."""
 
     inputs: tuple[str, ...]
-    optional: frozenset[str]
     ragged: frozenset[str]
     outputs: tuple[str, ...]
     batch_inputs: tuple[BatchInput, ...]
@@ -121,16 +105,11 @@ class Layout:
         inputs = config["input"]
         return cls(
             inputs=tuple(each["name"] for each in inputs),
-            optional=frozenset(each["name"] for each in inputs if each.get("optional")),
             ragged=frozenset(each["name"] for each in inputs if each.get("allow_ragged_batch")),
             outputs=tuple(each["name"] for each in config["output"]),
             batch_inputs=tuple(BatchInput.read(each) for each in config.get("batch_input") or []),
             batched=int(config.get("max_batch_size", 0)) > 0,
         )
-
-    def missing(self, feed: Feed) -> list[str]:
-        """The required inputs that a request does not have."""
-        return [name for name in self.inputs if name not in feed and name not in self.optional]
 
 
 def check(layout: Layout, config: Config, session: Session) -> None:
@@ -165,14 +144,14 @@ def _agree(declared: Config, tensors: dict[str, Tensor], what: str) -> None:
 def answer(session: Session, layout: Layout, requests: Sequence[Request]) -> list[Outputs | Exception]:
     """The outputs of each request, or the runtime's error for it, in order.
 
-    A request's answer is the same bytes in any company. When a run fails its requests are run alone, so that only the
-    guilty ones fail.
+    A request's answer is the same bytes whatever it is batched with. When a run fails its requests are run alone, so
+    that only those fail that can't be run.
     """
     answers: list[Outputs | Exception] = [{} for _ in requests]
     for members in _groups(layout, requests):
         group = [requests[member] for member in members]
-        for member, found in zip(members, _answer_group(session, layout, group), strict=True):
-            answers[member] = found
+        for member, outputs in zip(members, _answer_group(session, layout, group), strict=True):
+            answers[member] = outputs
     return answers
 
 
@@ -190,7 +169,7 @@ def _groups(layout: Layout, requests: Sequence[Request]) -> list[list[int]]:
 def _answer_group(session: Session, layout: Layout, group: Sequence[Request]) -> list[Outputs | Exception]:
     try:
         return [*_run(session, layout, group)]
-    except Exception as error:  # a runtime's own exception types differ; each request is told its own
+    except Exception as error:  # a runtime's own exception types differ
         if len(group) == 1:
             return [error]
         return [_answer_group(session, layout, [request])[0] for request in group]
@@ -237,9 +216,9 @@ def _feed(layout: Layout, feeds: Sequence[Feed]) -> Feed:
         for name, array in joined.items()
     }
     for batch_input in layout.batch_inputs:
-        made = batch_input.make([each[batch_input.source] for each in feeds], layout.batched)
+        tensor = batch_input.make([each[batch_input.source] for each in feeds], layout.batched)
         for target in batch_input.targets:
-            feed[target] = made
+            feed[target] = tensor
     return feed
 
 

@@ -1,7 +1,6 @@
-"""One ONNX file, two runtimes with one interface, ONNX Runtime and OpenVINO; and what a configuration gets from it.
+"""One ONNX file, two runtimes with one interface: ONNX Runtime and OpenVINO.
 
-Neither runtime is allowed to report to its maker: both are told so before they are imported. Knows nothing of requests
-and batches.
+Neither runtime may report to its maker: that is turned off before they are imported.
 """
 
 from __future__ import annotations
@@ -105,11 +104,6 @@ def open_session(config: Config, path: Path | str, kind: str = "CPU", device_id:
     return _open_onnxruntime(config, path, kind, device_id)
 
 
-def signature(path: Path | str) -> Session:
-    """A session for looking at a file's inputs and outputs: nothing is optimized, so that it opens quickly."""
-    return _open_onnxruntime({"optimization": {"graph": {"level": 2}}}, path, "CPU", 0)
-
-
 def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: int) -> Session:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
@@ -187,33 +181,3 @@ def _openvino_tensor(port: Any) -> Tensor:
 def _text(array: NDArray[Any]) -> NDArray[Any]:
     texts = [each.decode() if isinstance(each, bytes) else each for each in array.flat]
     return np.array(texts, dtype=np.object_).reshape(array.shape)
-
-
-DEFAULT_MAX_BATCH_SIZE = 4  # the C++ backend's default-max-batch-size
-
-_DATA_TYPES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-def complete(auto: Any, session: Session) -> None:
-    """Add inputs and outputs to `auto`; batching too, when the first of several dimensions of every tensor is free.
-
-    A tensor of one dimension can't be batched: Triton refuses inputs and outputs without dims.
-    """
-    tensors = [*session.inputs, *session.outputs]
-    batchable = all(len(tensor.shape) > 1 and tensor.shape[0] == -1 for tensor in tensors)
-    if batchable and auto.as_dict()["max_batch_size"] == 0:
-        auto.set_max_batch_size(DEFAULT_MAX_BATCH_SIZE)
-        auto.set_dynamic_batching()
-    skipped = 1 if batchable else 0
-    for tensor in session.inputs:
-        auto.add_input(_declared(tensor, skipped))
-    for tensor in session.outputs:
-        auto.add_output(_declared(tensor, skipped))
-
-
-def _declared(tensor: Tensor, skipped: int) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "data_type": _DATA_TYPES[tensor.dtype.type],
-        "dims": list(tensor.shape[skipped:]),
-    }
