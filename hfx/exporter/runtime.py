@@ -99,11 +99,12 @@ def possible_runtimes(requested: CpuRuntime, least_openvino: str = "") -> tuple[
     if requested == "onnxruntime":
         return ("onnxruntime",)
     missing = _why_no_openvino(least_openvino)
-    if requested == "openvino":
-        if missing:
-            raise UsageError(f"--cpu-runtime openvino: {missing}.", _install(least_openvino))
-        return ("openvino",)
-    return ("onnxruntime",) if missing else ("openvino", "onnxruntime")
+    if requested == "auto":
+        return ("onnxruntime",) if missing else ("openvino", "onnxruntime")
+    if missing:
+        package = f"'openvino>={least_openvino}'" if least_openvino else "openvino"
+        raise UsageError(f"--cpu-runtime openvino: {missing}.", f"pip install {package}")
+    return ("openvino",)
 
 
 def _why_no_openvino(least: str) -> str:
@@ -111,17 +112,8 @@ def _why_no_openvino(least: str) -> str:
     if importlib.util.find_spec("openvino") is None:
         return "the package openvino is not installed"
     installed = importlib.metadata.version("openvino")
-    if _numbers(installed) < _numbers(least):
-        return f"openvino {installed} is installed, and {least} or later is needed"
-    return ""
-
-
-def _install(least: str) -> str:
-    return f"pip install 'openvino>={least}'" if least else "pip install openvino"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    numbers, needed = ([int(part) for part in re.findall(r"\d+", version)[:3]] for version in (installed, least))
+    return f"openvino {installed} is installed, and {least} or later is needed" if numbers < needed else ""
 
 
 def choose(
@@ -148,10 +140,9 @@ def choose(
         reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
         raise CheckpointUnsupported(f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime.")
     if len(sessions) > 1:
-        for runtime in [
-            runtime for runtime, s in sessions.items() if _depends_on_batch(s, inputs, item_rank, max_length)
-        ]:
-            refused[runtime] = "its answers depend on the batch on this processor"
+        for runtime, session in sessions.items():
+            if _depends_on_batch(session, inputs, item_rank, max_length):
+                refused[runtime] = "its answers depend on the batch on this processor"
         sessions = {runtime: s for runtime, s in sessions.items() if runtime not in refused} or sessions
     figures: dict[Runtime, dict[str, float]] = {runtime: {} for runtime in sessions}
     for rows, width in ((rows, min(width, max_length)) for rows, width in TIMED_SHAPES):

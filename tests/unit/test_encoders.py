@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from hfx import names
 from hfx.exporter.encoder.architectures import ENCODERS
 from hfx.exporter.encoder.build import build_graph
-from hfx.exporter.encoder.pooling import Pooling
-from hfx.exporter.encoder.reference import pool
+from hfx.exporter.encoder.pooling import Pooling, pool
 from hfx.exporter.encoder.trace import OTHER, TRACED
 from hfx.exporter.tasks import find_task
 from hfx.names import Task

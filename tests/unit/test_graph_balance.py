@@ -13,7 +13,7 @@ from hfx.exporter.families import find_family
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.graph.blocks import Linear, Net, constant
-from hfx.exporter.graph.reference import run_head, run_net
+from hfx.exporter.graph.reference import linear, run_net
 from hfx.exporter.quantize.balance import balanced, best_factors
 from hfx.exporter.quantize.generator import FORMATS, int8_rows
 from hfx.exporter.tensors import CheckpointTensors
@@ -57,7 +57,8 @@ def read(folder: Path, model: Any) -> Net:
 
 
 def logits(net: Net) -> NDArray[Any]:
-    return run_head(net, run_net(net, IDS, None if net.encoder is None else SOURCE, lambda norm, output: None))
+    source = None if net.encoder is None else SOURCE
+    return linear(run_net(net, IDS, source, lambda norm, output: None), net.head.linear)
 
 
 @pytest.mark.parametrize("name", tiny_generators.GENERATORS)

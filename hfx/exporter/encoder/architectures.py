@@ -8,78 +8,36 @@ transform) that the tracer has not, XLNet and LUKE read more than a text's token
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.source import Checkpoint
 
-
-@dataclass(frozen=True)
-class Encoder:
-    """What has to be known of an architecture beside its name.
-
-    `positions_after_padding`: its table of positions begins behind the padding id, so that 514 rows are 512 tokens.
-    `required`: fields of config.json that must have this value; with another one a trace would not be the model.
-    """
-
-    positions_after_padding: bool = False
-    required: Mapping[str, Any] = field(default_factory=dict)
-
-
-AFTER_PADDING = Encoder(positions_after_padding=True)
-# Block-sparse attention begins at about 700 tokens and attends to random blocks.
-FULL_ATTENTION = Encoder(required={"attention_type": "original_full"})
-
-ENCODERS: Mapping[str, Encoder] = {
-    "albert": Encoder(),
-    "bart": Encoder(),
-    "bert": Encoder(),
-    "big_bird": FULL_ATTENTION,
-    "camembert": AFTER_PADDING,
-    "convbert": Encoder(),
-    "data2vec-text": AFTER_PADDING,
-    "deberta": Encoder(),
-    "deberta-v2": Encoder(),
-    "distilbert": Encoder(),
-    "electra": Encoder(),
-    "ernie": Encoder(),
-    "esm": AFTER_PADDING,
-    "eurobert": Encoder(),
-    "flaubert": Encoder(),
-    "ibert": AFTER_PADDING,
-    "layoutlm": Encoder(),
-    "mbart": Encoder(),
-    "megatron-bert": Encoder(),
-    "mobilebert": Encoder(),
-    "modernbert": Encoder(),
-    "mpnet": AFTER_PADDING,
-    "nomic_bert": Encoder(),
-    "nystromformer": Encoder(),
-    "rembert": Encoder(),
-    "roberta": AFTER_PADDING,
-    "roberta-prelayernorm": AFTER_PADDING,
-    "roformer": Encoder(),
-    "squeezebert": Encoder(),
-    "xlm": Encoder(),
-    "xlm-roberta": AFTER_PADDING,
-    "xlm-roberta-xl": AFTER_PADDING,
-}
+# Their tables of positions begin behind the padding id, so that 514 rows are 512 tokens.
+POSITIONS_AFTER_PADDING = {
+    "camembert", "data2vec-text", "esm", "ibert", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
+    "xlm-roberta-xl",
+}  # fmt: skip
+ENCODERS = POSITIONS_AFTER_PADDING | {
+    "albert", "bart", "bert", "big_bird", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie",
+    "eurobert", "flaubert", "layoutlm", "mbart", "megatron-bert", "mobilebert", "modernbert", "nomic_bert",
+    "nystromformer", "rembert", "roformer", "squeezebert", "xlm",
+}  # fmt: skip
+# Model type -> a field of config.json and the value that it must have: with another one a trace would not be the model.
+# BigBird's block-sparse attention begins at about 700 tokens and attends to random blocks.
+REQUIRED = {"big_bird": ("attention_type", "original_full")}
 
 
 def check_encoder(checkpoint: Checkpoint, task: str) -> None:
     """Raise CheckpointUnsupported unless `checkpoint` is of an architecture, and configured, as the table has it."""
-    encoder = ENCODERS.get(checkpoint.model_type)
-    if encoder is None:
+    if checkpoint.model_type not in ENCODERS:
         raise CheckpointUnsupported(
             f"{task} of {checkpoint.model_type!r} models can't be exported.",
             f"Supported architectures: {', '.join(sorted(ENCODERS))}.",
         )
-    for name, wanted in encoder.required.items():
-        if checkpoint.config.get(name) != wanted:
+    if checkpoint.model_type in REQUIRED:
+        name, required = REQUIRED[checkpoint.model_type]
+        if checkpoint.config.get(name) != required:
             raise CheckpointUnsupported(
                 f"{name} in {checkpoint.folder / 'config.json'} is {checkpoint.config.get(name)!r}, which can't be "
                 "exported.",
-                f"Set it to {wanted!r}, export, and compare answers to long texts with --verify-data.",
+                f"Set it to {required!r}, export, and compare answers to long texts with --verify-data.",
             )

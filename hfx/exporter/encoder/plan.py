@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
-from hfx.exporter.encoder.architectures import ENCODERS, Encoder, check_encoder
+from hfx.exporter.encoder.architectures import POSITIONS_AFTER_PADDING, check_encoder
 from hfx.exporter.encoder.sentence_transformers import read_max_length, read_pooling
 from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
@@ -121,8 +121,8 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
         padding = config.get("pad_token_id")
-        encoder = ENCODERS.get(checkpoint.model_type, Encoder())
-        offset = (padding if isinstance(padding, int) else 1) + 1 if encoder.positions_after_padding else 0
+        behind = checkpoint.model_type in POSITIONS_AFTER_PADDING
+        offset = (padding if isinstance(padding, int) else 1) + 1 if behind else 0
         limits.append(positions - offset)
     if (stated := tokenizer_limit(checkpoint.folder)) is not None:
         limits.append(stated)

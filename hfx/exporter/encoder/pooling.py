@@ -1,17 +1,20 @@
-"""Sentence pooling inside the graph: token embeddings in, one vector a row out.
+"""Sentence pooling: token embeddings in, one vector a row out, by sentence-transformers' Pooling and Normalize modules.
 
-In the graph, an answer of 512 tokens leaves the net as one vector instead of 512. Formulas are those of
-sentence-transformers' Pooling and Normalize modules. The graph must still be on padded tensors (see ragged.py).
+In the graph, an answer of 512 tokens leaves the net as one vector instead of 512; in torch, for the checkpoint's own
+answers. The graph must still be on padded tensors (see ragged.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    import torch
 
 Mode = Literal["mean", "cls", "max", "mean_sqrt_len"]
 PREFIX = "hfx.pooling."
@@ -67,3 +70,18 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
     graph.node.append(helper.make_node("Identity", [pooled], [output], name=PREFIX + output))
     del graph.output[:]
     graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width]))
+
+
+def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """Sentence embeddings `[rows, width]` of token embeddings `[rows, tokens, width]`."""
+    import torch
+
+    weights = mask.unsqueeze(-1).float()
+    if pooling.mode == "cls":
+        pooled = hidden[:, 0]
+    elif pooling.mode == "max":
+        pooled = hidden.masked_fill(weights == 0, LOWEST).max(dim=1).values
+    else:
+        count = weights.sum(dim=1).clamp(min=TINY)
+        pooled = (hidden * weights).sum(dim=1) / (count.sqrt() if pooling.mode == "mean_sqrt_len" else count)
+    return torch.nn.functional.normalize(pooled, dim=-1, eps=NORM_FLOOR) if pooling.normalize else pooled

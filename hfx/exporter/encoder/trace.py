@@ -147,12 +147,14 @@ def optimum_graph(model: PreTrainedModel, auto_class: str, opset: int) -> onnx.M
 @contextlib.contextmanager
 def traceable(model: PreTrainedModel) -> Iterator[None]:
     """While this is entered, a trace of `model` is what the model means."""
-    with _pooling_at_the_last_end(model), _one_set_of_positions(model), _zeros_at_padding(model):
+    with contextlib.ExitStack() as stack:
+        _pool_at_the_last_end(model, stack)
+        _keep_one_set_of_positions(model, stack)
+        _zero_padding(model, stack)
         yield
 
 
-@contextlib.contextmanager
-def _pooling_at_the_last_end(model: PreTrainedModel) -> Iterator[None]:
+def _pool_at_the_last_end(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
     """BART-like classifiers pool at the last end-of-sequence token of each row.
 
     Transformers writes it as `hidden[mask].view(rows, -1, width)[:, -1]`, and checks before it that all rows have
@@ -162,7 +164,6 @@ def _pooling_at_the_last_end(model: PreTrainedModel) -> Iterator[None]:
     head = getattr(model, "classification_head", None)
     eos = getattr(model.config, "eos_token_id", None)
     if head is None or eos is None or not getattr(model.config, "is_encoder_decoder", False):
-        yield
         return
 
     def forward(input_ids: Any = None, attention_mask: Any = None, **unused: Any) -> Any:
@@ -176,30 +177,22 @@ def _pooling_at_the_last_end(model: PreTrainedModel) -> Iterator[None]:
         index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
         return SequenceClassifierOutput(logits=head(hidden.gather(1, index)[:, 0]))
 
-    with _replaced(model, "forward", forward):
-        yield
+    stack.callback(delattr, model, "forward")  # the method of the class shows again
+    setattr(model, "forward", forward)  # noqa: B010 (mypy refuses to assign a method)
 
 
-@contextlib.contextmanager
-def _one_set_of_positions(model: PreTrainedModel) -> Iterator[None]:
+def _keep_one_set_of_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
     """DeBERTa computes other relative positions where queries and keys differ in number, which in an encoder never is.
 
     Its scripted branch would become an `If` of unknown rank, which OpenVINO can't run.
     """
-    module = sys.modules[type(model).__module__]
-    if not hasattr(module, "build_rpos"):
-        yield
-        return
-
-    def build_rpos(query_layer: Any, key_layer: Any, relative_pos: Any, *settings: int) -> Any:
-        return relative_pos
-
-    with _replaced(module, "build_rpos", build_rpos):
-        yield
+    module: Any = sys.modules[type(model).__module__]
+    if hasattr(module, "build_rpos"):
+        stack.callback(setattr, module, "build_rpos", module.build_rpos)
+        module.build_rpos = lambda query_layer, key_layer, relative_pos, *settings: relative_pos
 
 
-@contextlib.contextmanager
-def _zeros_at_padding(model: PreTrainedModel) -> Iterator[None]:
+def _zero_padding(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
     """Convolutions see the tokens beside them: padding counts as nothing, as what lies beyond the end of a text does.
 
     Without it a padded row has other answers than its text alone, which is what a pipeline is given.
@@ -216,31 +209,11 @@ def _zeros_at_padding(model: PreTrainedModel) -> Iterator[None]:
         (values,) = arguments  # [rows, channels, tokens]
         return values if masks[0] is None else (values * masks[0][:, None, :].to(values.dtype),)
 
-    handles = []
+    stack.callback(model.register_forward_pre_hook(keep_mask, with_kwargs=True).remove)
     for module in model.modules():
         for name, is_output in SEEN_BESIDE.get(type(module).__name__, {}).items():
             child = getattr(module, name)
-            handles.append(
+            masked = (
                 child.register_forward_hook(mask_output) if is_output else child.register_forward_pre_hook(mask_input)
             )
-    if handles:
-        handles.append(model.register_forward_pre_hook(keep_mask, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    had = name in vars(owner)
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if had:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)  # a method of the class shows again
+            stack.callback(masked.remove)

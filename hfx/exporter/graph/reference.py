@@ -50,11 +50,6 @@ def run_net(net: Net, ids: Ids, source: Ids | None, observe: Observe) -> FloatAr
     return _Run(observe, later, memory).stack(net.decoder, ids)
 
 
-def run_head(net: Net, hidden: FloatArray) -> FloatArray:
-    """Logits [rows, tokens, vocabulary] of a hidden state."""
-    return _linear(hidden, net.head.linear)
-
-
 class _Run:
     """One stack: `mask` is added to the scores of its self attention, `memory` is what it attends to beside itself."""
 
@@ -88,27 +83,27 @@ class _Run:
 
 def _self_attention(block: Attention, bias: FloatArray) -> Callable[[FloatArray], FloatArray]:
     def attend(x: FloatArray) -> FloatArray:
-        query, key, value = np.split(_linear(x, block.qkv), 3, axis=-1)
-        return _linear(_attended(query, key, value, block, bias), block.out)
+        query, key, value = np.split(linear(x, block.qkv), 3, axis=-1)
+        return linear(_attended(query, key, value, block, bias), block.out)
 
     return attend
 
 
 def _cross_attention(block: CrossAttention, memory: FloatArray) -> Callable[[FloatArray], FloatArray]:
     def attend(x: FloatArray) -> FloatArray:
-        key, value = np.split(_linear(memory, block.memory), 2, axis=-1)
-        return _linear(_attended(_linear(x, block.query), key, value, block, np.float32(0)), block.out)
+        key, value = np.split(linear(memory, block.memory), 2, axis=-1)
+        return linear(_attended(linear(x, block.query), key, value, block, np.float32(0)), block.out)
 
     return attend
 
 
 def _feed_forward(block: FeedForward) -> Callable[[FloatArray], FloatArray]:
     def feed(x: FloatArray) -> FloatArray:
-        up, function = _linear(x, block.up), ACTIVATIONS[block.activation]
+        up, function = linear(x, block.up), ACTIVATIONS[block.activation]
         if block.gated:
             gate, value = np.split(up, 2, axis=-1)
-            return _linear(function(gate) * value, block.down)
-        return _linear(function(up), block.down)
+            return linear(function(gate) * value, block.down)
+        return linear(function(up), block.down)
 
     return feed
 
@@ -132,7 +127,8 @@ def _distance_bias(block: DistanceBias | None, width: int) -> Any:
     return block.table.read()[rows].transpose(2, 0, 1)
 
 
-def _linear(x: FloatArray, block: Linear) -> FloatArray:
+def linear(x: FloatArray, block: Linear) -> FloatArray:
+    """`block` of x [..., inputs]."""
     outputs = [x @ chunk.T for chunk in block.weight.chunks()]
     y: FloatArray = np.concatenate(outputs, axis=-1)
     return y if block.bias is None else y + block.bias.read()
