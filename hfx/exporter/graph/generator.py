@@ -26,7 +26,7 @@ from hfx.exporter.graph.attention import (
 from hfx.exporter.graph.blocks import Attention, Net, Stack
 from hfx.exporter.graph.embedding import EmbeddingWriter, HeadWriter
 from hfx.exporter.graph.linear import LinearWriter
-from hfx.exporter.graph.stack import CrossAttend, SelfAttend, StackWriter, no_cross_attention
+from hfx.exporter.graph.stack import CrossAttend, SelfAttend, StackWriter
 from hfx.exporter.graph.writer import GraphWriter, Value, WeightFile
 from hfx.exporter.quantize.generator import Formats, WeightFormat
 
@@ -49,7 +49,7 @@ class GeneratorWriter:
         last = writer.input("last_index", np.int64, ["rows", 1])
         lead = _lead(writer, ids)
         attention = SelfAttentionWriter(writer, lead, None)
-        layers = self._stack(writer, self.formats.linear, attention.cached, no_cross_attention)
+        layers = self._stack(writer, self.formats.linear, attention.cached)
         hidden = layers(stack, _flat(writer, ids), _flat(writer, positions))
         by_row = writer.node("Reshape", [hidden, lead])
         self._head(writer, writer.node("GatherND", [by_row, last], batch_dims=1))
@@ -73,7 +73,7 @@ class GeneratorWriter:
         def attend(qkv: Value, layer: int, block: Attention) -> Value:
             return attention.bidirectional(qkv, block)
 
-        layers = self._stack(writer, self.formats.encoder, attend, no_cross_attention)
+        layers = self._stack(writer, self.formats.encoder, attend)
         hidden = layers(stack, _flat(writer, ids), _flat(writer, places))
         keep = SourceMemoryWriter(writer, lead, self.formats.cross)
         hidden = keep.without_pads(hidden, places)
@@ -106,7 +106,7 @@ class GeneratorWriter:
         return GraphWriter(f"{self.net.family}_{name}", self.weights, compute)
 
     def _stack(
-        self, writer: GraphWriter, weight_format: WeightFormat, attend: SelfAttend, cross: CrossAttend
+        self, writer: GraphWriter, weight_format: WeightFormat, attend: SelfAttend, cross: CrossAttend | None = None
     ) -> StackWriter:
         wide = self.net.wide_residual
         return StackWriter(

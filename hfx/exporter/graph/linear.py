@@ -6,8 +6,9 @@ batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +32,21 @@ class LinearWriter:
 
     def __call__(self, x: Value, linear: Linear) -> Value:
         """`linear` of `x` [rows, inputs], its bias included."""
-        if linear.bias is None:
-            return self.product(x, linear)
-        bias = self.writer.vector(linear.bias, self.dtype)
-        if self.format == "int8":
-            return self.writer.node("Add", [self._int8(x, linear.weight), bias])
-        return self._int4(x, linear.weight, bias) if self.format == "int4" else self._float(x, linear.weight, bias)
+        bias = None if linear.bias is None else self.writer.vector(linear.bias, self.dtype)
+        if self.format != "int8" or bias is None:
+            return self._product(x, linear.weight, bias)
+        return self.writer.node("Add", [self._product(x, linear.weight), bias])
 
     def product(self, x: Value, linear: Linear) -> Value:
         """`linear` of `x` [rows, inputs] without its bias, for operators that add it themselves."""
-        if self.format == "int8":
-            return self._int8(x, linear.weight)
-        return self._int4(x, linear.weight, None) if self.format == "int4" else self._float(x, linear.weight, None)
+        return self._product(x, linear.weight)
 
-    def _float(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
+    def _product(self, x: Value, weight: Parameter, bias: Value | None = None) -> Value:
+        if self.format == "int8":
+            return self._int8(x, weight)
+        if self.format == "int4":
+            values, scale = int4_table(self.writer, weight, self.block)
+            return block_wise_product(self.writer, x, values, scale, weight, self.block, bias)
         return self.writer.node("Gemm", [x, self.writer.vector(weight, self.dtype), bias], transB=1)
 
     @property
@@ -52,37 +54,37 @@ class LinearWriter:
         """The type of what goes in and comes out."""
         return np.float16 if self.format == "fp16" else np.float32
 
-    def _int4(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
-        values, scale = int4_table(self.writer, weight, self.block)
-        return block_wise_product(self.writer, x, values, scale, weight, self.block, bias)
-
     def _int8(self, x: Value, weight: Parameter) -> Value:
         outputs, inputs = weight.shape
-        scales: list[FloatArray] = []
+        name, shapes = weight.name + ".int8", ((inputs, outputs), (outputs,))
+        columns = _quantized(self.writer, name, np.int8, shapes, lambda: [int8_columns(weight, self.levels)])
+        return row_wise_product(self.writer, x, *columns)
 
-        def pieces() -> list[NDArray[np.int8]]:
-            values, scale = int8_columns(weight, self.levels)
+
+def _quantized(
+    writer: GraphWriter,
+    name: str,
+    dtype: type[np.generic],
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    pieces: Callable[[], Iterable[tuple[NDArray[Any], FloatArray]]],
+) -> tuple[Value, Value]:
+    """A weight and its scales, of these `shapes`, made of `pieces()` of both; computed where the file has none yet."""
+    scales: list[FloatArray] = []
+
+    def values() -> Iterator[NDArray[Any]]:
+        for numbers, scale in pieces():
             scales.append(scale)
-            return [values]
+            yield numbers
 
-        values = self.writer.weight(weight.name + ".int8", np.int8, (inputs, outputs), pieces)
-        scale = self.writer.weight(weight.name + ".int8.scale", np.float32, (outputs,), lambda: scales)
-        return row_wise_product(self.writer, x, values, scale)
+    weight = writer.weight(name, dtype, shapes[0], values)
+    return weight, writer.weight(name + ".scale", np.float32, shapes[1], lambda: scales)
 
 
 def int4_table(writer: GraphWriter, weight: Parameter, block: int) -> tuple[Value, Value]:
     """`weight` in 4 bits, two to a byte, [rows, padded columns / 2], and the scales [rows, blocks]."""
     outputs, blocks = weight.shape[0], block_count(weight, block)
-    scales: list[FloatArray] = []
-
-    def pieces() -> Iterator[NDArray[np.uint8]]:
-        for packed, found in int4_blocks(weight, block):
-            scales.append(found)
-            yield packed
-
-    name = f"{weight.name}.int4x{block}"
-    values = writer.weight(name, np.uint8, (outputs, blocks * block // 2), pieces)
-    return values, writer.weight(name + ".scale", np.float32, (outputs, blocks), lambda: scales)
+    name, shapes = f"{weight.name}.int4x{block}", ((outputs, blocks * block // 2), (outputs, blocks))
+    return _quantized(writer, name, np.uint8, shapes, lambda: int4_blocks(weight, block))
 
 
 def block_count(weight: Parameter, block: int) -> int:
@@ -110,16 +112,8 @@ def block_wise_product(
 
 def int8_table(writer: GraphWriter, table: Parameter, levels: int) -> tuple[Value, Value]:
     """`table` in int8, row by row, and the scales [rows]: read as an embedding and, transposed, as a head."""
-    scales: list[FloatArray] = []
-
-    def pieces() -> Iterator[NDArray[np.int8]]:
-        for chunk in table.chunks():
-            quantized, found = int8_rows(chunk, levels)
-            scales.append(found)
-            yield quantized
-
-    values = writer.weight(table.name + ".int8", np.int8, table.shape, pieces)
-    return values, writer.weight(table.name + ".int8.scale", np.float32, (table.shape[0],), lambda: scales)
+    name, shapes = table.name + ".int8", (table.shape, table.shape[:1])
+    return _quantized(writer, name, np.int8, shapes, lambda: (int8_rows(chunk, levels) for chunk in table.chunks()))
 
 
 def row_wise_product(writer: GraphWriter, x: Value, weight: Value, scale: Value) -> Value:
@@ -134,14 +128,10 @@ def _quantized_rows(writer: GraphWriter, x: Value) -> tuple[Value, Value]:
     """Each row of x over its peak, as u8 around 128, and the peaks [rows, 1]; made once for all linears that read x."""
     key = ("quantized rows", x)
     if key not in writer.memo:
-        writer.memo[key] = _quantize_rows(writer, x)
+        peak = writer.node("ReduceMax", [writer.node("Abs", [x]), writer.const([-1], np.int64)], keepdims=1)
+        # A row of zeros becomes 0/0, which is some u8 here; its product is multiplied by its peak, 0, again.
+        shares = writer.node("Div", [x, peak])
+        step, zero = writer.const(1 / ACTIVATION_LEVELS, np.float32), writer.const(128, np.uint8)
+        writer.memo[key] = writer.node("QuantizeLinear", [shares, step, zero]), peak
     rows, peak = writer.memo[key]
     return rows, peak
-
-
-def _quantize_rows(writer: GraphWriter, x: Value) -> tuple[Value, Value]:
-    peak = writer.node("ReduceMax", [writer.node("Abs", [x]), writer.const([-1], np.int64)], keepdims=1)
-    # A row of zeros becomes 0/0, which is some u8 here; its product is multiplied by its peak, 0, again.
-    shares = writer.node("Div", [x, peak])
-    step, zero = writer.const(1 / ACTIVATION_LEVELS, np.float32), writer.const(128, np.uint8)
-    return writer.node("QuantizeLinear", [shares, step, zero]), peak

@@ -25,7 +25,7 @@ from hfx.exporter.openvino.attention import (
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph, Value
 from hfx.exporter.openvino.head import HeadWriter
 from hfx.exporter.openvino.linear import Activations, LinearWriter
-from hfx.exporter.openvino.stack import CrossAttend, SelfAttend, StackWriter, no_cross_attention
+from hfx.exporter.openvino.stack import CrossAttend, SelfAttend, StackWriter
 from hfx.exporter.quantize.generator import Formats, WeightFormat
 from hfx.python_backends.engine.sessions import CPUINFO
 
@@ -74,7 +74,7 @@ class GeneratorWriter:
         """
         graph = OpenVinoGraph(DECODER)
         ids, positions = (graph.input(name, np.int64, [ANY]) for name in ("input_ids", "position_ids"))
-        layers = self._stack(graph, self.formats.linear, PagedSelfAttention(graph), no_cross_attention)
+        layers = self._stack(graph, self.formats.linear, PagedSelfAttention(graph))
         hidden = layers(self.net.decoder, ids, positions)
         last = graph.input("last", np.int64, [ANY])
         self._head(graph, ops.gather(hidden, last, graph.const(0, np.int64)))
@@ -108,7 +108,7 @@ class GeneratorWriter:
         bias = pad_bias(graph, count, graph.input("lengths", np.int64, [ANY]))
         if stack.bias is not None:
             bias = ops.add(bias, source_bias(graph, length, stack.bias))
-        layers = self._stack(graph, self.formats.encoder, EncoderAttention(graph, lead, bias), no_cross_attention)
+        layers = self._stack(graph, self.formats.encoder, EncoderAttention(graph, lead, bias))
         hidden = layers(stack, ops.reshape(ids, flat, False), places)
         for index, layer in enumerate(self.net.decoder.layers):
             if layer.cross is not None:
@@ -128,7 +128,7 @@ class GeneratorWriter:
         HeadWriter(graph, self._linear(graph, self.formats.head))(hidden, self.net.head, self.net.vocab_size)
 
     def _stack(
-        self, graph: OpenVinoGraph, weights: WeightFormat, attend: SelfAttend, cross: CrossAttend
+        self, graph: OpenVinoGraph, weights: WeightFormat, attend: SelfAttend, cross: CrossAttend | None = None
     ) -> StackWriter:
         tables = self.formats.embedding if self.net.head.embedding is None else self.formats.head
         return StackWriter(graph, self._linear(graph, weights), tables, attend, cross)

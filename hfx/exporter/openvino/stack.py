@@ -45,11 +45,6 @@ def activation(graph: OpenVinoGraph, x: Value, kind: Activation) -> Value:
     return ops.gelu(x, "tanh" if kind == "gelu_tanh" else "erf")
 
 
-def no_cross_attention(query: Value, layer: int, block: CrossAttention) -> Value:
-    """For stacks without a source."""
-    raise ValueError(f"layer {layer} attends to a source that the graph doesn't have")
-
-
 @dataclass(frozen=True)
 class StackWriter:
     """Writes a stack with the attention that its graph needs. `tables` is the format of embeddings."""
@@ -58,7 +53,7 @@ class StackWriter:
     linear: LinearWriter
     tables: WeightFormat
     attend: SelfAttend
-    cross: CrossAttend
+    cross: CrossAttend | None
 
     def __call__(self, stack: Stack, ids: Value, positions: Value) -> Value:
         """The last hidden state [tokens, hidden] of `ids` [tokens] at `positions` [tokens]."""
@@ -82,12 +77,12 @@ class StackWriter:
 
     def _parts(self, index: int, layer: Layer) -> list[Part]:
         """What each norm of a layer belongs to, in order."""
-        attention, cross = layer.attention, layer.cross
+        attention, cross, attend_source = layer.attention, layer.cross, self.cross
         parts: list[Part] = [
             lambda x: self.linear(self.attend(self.linear(x, attention.qkv), index, attention), attention.out)
         ]
-        if cross is not None:
-            parts.append(lambda x: self.linear(self.cross(self.linear(x, cross.query), index, cross), cross.out))
+        if cross is not None and attend_source is not None:
+            parts.append(lambda x: self.linear(attend_source(self.linear(x, cross.query), index, cross), cross.out))
         return [*parts, lambda x: self._fed_forward(x, layer.feed_forward)]
 
     def _fed_forward(self, x: Value, block: FeedForward) -> Value:
