@@ -9,12 +9,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hfx.exporter.openvino.linear import Activations
+from hfx.exporter.quantize.generator import WeightFormat
 from hfx.python_backends.engine.openvino_model import Port, _port, core
 from hfx.python_backends.engine.paged_attention import use_pages
 
 Array = NDArray[Any]
 BLOCK = 32
-HUGE = 1e20  # where what nobody reads has to be finite, and far from the 1e30 that masks it
+FORMS: tuple[tuple[WeightFormat, Activations], ...] = (
+    ("fp32", "group"),
+    ("int8", "group"),
+    ("int8", "row"),
+    ("int4", "group"),
+)
+
+
+def error(got: Array, want: Array) -> float:
+    """Relative to `want`."""
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 class Compiled:
@@ -68,9 +80,3 @@ class Pages:
             "max_context_len": np.array(lengths.max()),
         }
         return {self.prefix + name: value.astype(np.int32) for name, value in vectors.items()} | self.arrays
-
-    def put(self, name: str, row: int, values: Array) -> None:
-        """Fill `row` of an array from `values` [heads, length, dim]."""
-        for at, block in enumerate(self.tables[row, : -(-values.shape[1] // BLOCK)]):
-            piece = values[:, at * BLOCK : (at + 1) * BLOCK]
-            self.arrays[name][block, :, : piece.shape[1]] = piece

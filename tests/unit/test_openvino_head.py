@@ -16,18 +16,12 @@ from hfx.exporter.openvino.graph import ANY, OpenVinoGraph
 from hfx.exporter.openvino.head import HeadWriter
 from hfx.exporter.openvino.linear import Activations, LinearWriter
 from hfx.exporter.quantize.generator import FORMATS, WeightFormat
-from tests.unit.openvino_driver import Compiled
+from tests.unit.openvino_driver import FORMS, Compiled, error
 from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
 
 Array = NDArray[Any]
 WIDTH = 128
 VOCABULARIES = (1, 29, 127, 128, 129, 384, 500)
-FORMS: tuple[tuple[WeightFormat, Activations], ...] = (
-    ("fp32", "group"),
-    ("int8", "group"),
-    ("int8", "row"),
-    ("int4", "group"),
-)
 ERRORS: dict[WeightFormat, float] = {"fp32": 1e-6, "int8": int8_error(0.02), "int4": 0.2}
 Opened = Callable[[Array], tuple[Array, Array, Array]]
 
@@ -64,10 +58,6 @@ def opened(
 
 def normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def error(got: Array, want: Array) -> float:
-    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)

@@ -10,31 +10,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.graph.blocks import Embedding, Linear, constant
+from hfx.exporter.graph.blocks import Linear, constant
 from hfx.exporter.openvino.generator import activations_for, dynamic_group
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations, LinearWriter
-from hfx.exporter.openvino.stack import StackWriter, no_cross_attention
 from hfx.exporter.quantize.generator import FORMATS, WeightFormat
-from tests.unit.openvino_driver import Compiled
+from tests.unit.openvino_driver import FORMS, Compiled, error
 from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
 
 Array = NDArray[Any]
 OUTPUTS = 96
 WIDTHS = (256, 200, 80, 40, 50, 51)  # a block of 32 divides the first only, and a group of 128 too
 GENERATOR = np.random.default_rng(0)
-FORMS: tuple[tuple[WeightFormat, Activations], ...] = (
-    ("fp32", "group"),
-    ("int8", "group"),
-    ("int8", "row"),
-    ("int4", "group"),
-)
 # Relative error of a normal row.
 ERRORS: dict[WeightFormat, float] = {"fp32": 1e-6, "int8": int8_error(0.015), "int4": 0.12}
 
 
-def weights(width: int, outputs: int = OUTPUTS) -> Array:
-    return np.random.default_rng(width).standard_normal((outputs, width)).astype(np.float32)
+def weights(width: int) -> Array:
+    return np.random.default_rng(width).standard_normal((OUTPUTS, width)).astype(np.float32)
 
 
 def hard_rows(width: int) -> Array:
@@ -47,22 +40,18 @@ def hard_rows(width: int) -> Array:
 
 
 def opened(
-    folder: Path, form: WeightFormat, activations: Activations, width: int, biased: bool = False, levels: int = LEVELS
+    folder: Path, form: WeightFormat, activations: Activations, width: int, biased: bool = False
 ) -> Callable[[Array], Array]:
     """One linear, written, read and compiled: x [rows, width] -> y [rows, OUTPUTS]."""
     graph = OpenVinoGraph("linear")
     x = graph.input("x", np.float32, [ANY, width])
     bias = constant("b", np.arange(OUTPUTS, dtype=np.float32)) if biased else None
-    linear = LinearWriter(graph, form, levels, 32, activations)
+    linear = LinearWriter(graph, form, LEVELS, 32, activations)
     graph.output("y", linear(x, Linear("l", constant("w", weights(width)), bias)))
     graph.save(folder / "linear.xml")
     group = dynamic_group(FORMATS[form])
     compiled = Compiled(folder / "linear.xml", DYNAMIC_QUANTIZATION_GROUP_SIZE=str(group))
     return lambda rows: compiled({"x": rows})["y"]
-
-
-def error(got: Array, want: Array) -> float:
-    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -104,16 +93,6 @@ def test_a_row_is_the_same_alone_and_beside_outliers(
         assert max(map(error, apart, together[first : last + 1])) < 1e-6
 
 
-def test_rows_are_quantized_by_their_own_peak_as_numpy_does(tmp_path: Path) -> None:
-    rows, weight = hard_rows(200), weights(200)
-    got = opened(tmp_path, "int8", "row", 200)(rows)
-    scale = np.abs(weight).max(1, keepdims=True) / LEVELS
-    step = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-12) / 127
-    want = (np.rint(rows / step) @ np.rint(weight / scale).T) * step * scale.T
-    assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()  # a value in the middle of two steps takes either
-    assert error(got[0], want[0]) < 2e-3
-
-
 def test_linears_of_one_input_quantize_it_once() -> None:
     graph = OpenVinoGraph("linears")
     x = graph.input("x", np.float32, [ANY, 64])
@@ -121,22 +100,6 @@ def test_linears_of_one_input_quantize_it_once() -> None:
     for name in ("a", "b"):
         graph.output(name, linear(x, Linear(name, constant(name, weights(64)))))
     assert [node.get_type_name() for node in graph.model().get_ops()].count("FakeQuantize") == 1
-
-
-@pytest.mark.parametrize(("form", "activations"), FORMS)
-def test_an_embedding_gives_scaled_rows_of_its_table(
-    tmp_path: Path, form: WeightFormat, activations: Activations
-) -> None:
-    graph, table = OpenVinoGraph("embedding"), weights(64, outputs=200)
-    ids = graph.input("ids", np.int64, [ANY])
-    linear = LinearWriter(graph, form, LEVELS, 32, activations)
-    stack = StackWriter(graph, linear, form, no_cross_attention, no_cross_attention)  # type: ignore[arg-type]
-    graph.output("rows", stack._embedded(ids, Embedding("tokens", constant("tokens", table), 3.0)))
-    graph.save(tmp_path / "embedding.xml")
-    asked = np.array([0, 199, 7, 7, 128])
-    got = Compiled(tmp_path / "embedding.xml")({"ids": asked})["rows"]
-    assert error(got, 3 * table[asked]) < ERRORS[form]
-    assert np.array_equal(got[2], got[3])
 
 
 @pytest.mark.parametrize(
