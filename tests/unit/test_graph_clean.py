@@ -15,10 +15,6 @@ from tests.unit import onnx_toys
 X = np.float32([[1, -2], [3, 4]])
 
 
-def kinds(model: onnx.ModelProto) -> Counter[str]:
-    return Counter(node.op_type for node in model.graph.node)
-
-
 def cluttered() -> onnx.ModelProto:
     """y = (x + c) * (x + c) + x, where c stands twice, x + c is computed twice, and identities lie in between."""
     constant = numpy_helper.from_array(np.float32(0.5), "value")
@@ -69,15 +65,11 @@ def branching() -> onnx.ModelProto:
     )
 
 
-def test_the_outputs_stay_equal() -> None:
-    (wanted,), (answer,) = onnx_toys.run(cluttered(), x=X), onnx_toys.run(clean(cluttered()), x=X)
-    np.testing.assert_array_equal(answer, wanted)
-    np.testing.assert_array_equal(answer, (X + 0.5) ** 2 + X)
-
-
-def test_identities_twins_and_the_unread_are_gone() -> None:
+def test_identities_twins_and_the_unread_are_gone_and_the_output_stays() -> None:
     model = clean(cluttered())
-    assert kinds(model) == {"Add": 2, "Mul": 1} or kinds(model) == {"Add": 2, "Mul": 1, "Identity": 1}  # the output's
+    np.testing.assert_array_equal(onnx_toys.run(model, x=X)[0], (X + 0.5) ** 2 + X)
+    kinds = Counter(node.op_type for node in model.graph.node)
+    assert kinds - Counter(["Identity"]) == {"Add": 2, "Mul": 1}  # one may be the output's
     assert [list(i.dims) for i in model.graph.initializer] == [[]]
 
 
@@ -85,9 +77,8 @@ def test_equal_weights_stand_once() -> None:
     weight = np.random.default_rng(0).normal(size=(2, 2)).astype(np.float32)
     model = onnx_toys.graph(
         [
-            helper.make_node("MatMul", ["x", "a"], ["once"]),
-            helper.make_node("Relu", ["once"], ["bent"]),
-            helper.make_node("MatMul", ["bent", "b"], ["y"]),
+            helper.make_node("MatMul", ["x", "a"], ["between"]),
+            helper.make_node("MatMul", ["between", "b"], ["y"]),
         ],
         [onnx_toys.floats("x", "rows", 2)],
         [onnx_toys.floats("y", "rows", 2)],
@@ -109,10 +100,4 @@ def test_an_input_that_is_an_output_stays_one() -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_branches_that_hand_on_outer_values_stay_equal(sign: int) -> None:
     x = sign * np.abs(X)
-    np.testing.assert_array_equal(onnx_toys.run(branching(), x=x)[0], np.abs(X))
     np.testing.assert_array_equal(onnx_toys.run(clean(branching()), x=x)[0], np.abs(X))
-
-
-def test_cleaning_twice_changes_nothing_more() -> None:
-    once = clean(cluttered())
-    assert clean(once).SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)

@@ -48,37 +48,24 @@ def reference(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndar
 
 def example(rows: int = 5, tokens: int = 7) -> tuple[np.ndarray, np.ndarray]:
     numbers = np.random.default_rng(0)
-    lengths = numbers.integers(1, tokens + 1, rows)
-    return numbers.normal(size=(rows, tokens, WIDTH)).astype(np.float32), (np.arange(tokens) < lengths[:, None]).astype(
-        int
-    )
+    hidden, lengths = numbers.normal(size=(rows, tokens, WIDTH)), numbers.integers(1, tokens + 1, rows)
+    return hidden.astype(np.float32), (np.arange(tokens) < lengths[:, None]).astype(int)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS, ids=str)
-def test_it_is_sentence_transformers_pooling_and_finite_for_a_row_of_padding(pooling: Pooling) -> None:
+def test_it_is_sentence_transformers_pooling_beside_a_row_of_padding_and_one_of_nan(pooling: Pooling) -> None:
     hidden, mask = example()
     mask[2] = 0
-    embedding = pool(pooling, hidden, mask)
-    assert np.isfinite(embedding).all()
-    np.testing.assert_allclose(embedding, reference(pooling, hidden, mask), rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
-def test_nan_stays_in_its_row(pooling: Pooling) -> None:
-    hidden, mask = example()
     hidden[1, 0] = np.nan
-    embedding = pool(pooling, hidden, mask)
-    assert np.isnan(embedding[1]).all()
-    others = [0, 2, 3, 4]
+    embedding, others = pool(pooling, hidden, mask), [0, 2, 3, 4]
+    assert np.isnan(embedding[1]).all() and np.isfinite(embedding[others]).all()
     np.testing.assert_allclose(embedding[others], reference(pooling, hidden, mask)[others], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_zero_embedding_normalizes_to_zero(mode: Mode) -> None:
-    hidden = np.zeros((1, 3, WIDTH), np.float32)
-    np.testing.assert_array_equal(
-        pool(Pooling(mode, normalize=True), hidden, np.ones((1, 3), int)), np.zeros((1, WIDTH))
-    )
+    hidden, mask = np.zeros((1, 3, WIDTH), np.float32), np.ones((1, 3), int)
+    assert not pool(Pooling(mode, normalize=True), hidden, mask).any()
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 100])
@@ -88,8 +75,3 @@ def test_a_row_is_the_same_alone_and_in_company(pooling: Pooling, tokens: int) -
     together = pool(pooling, hidden, mask)
     for row in range(len(hidden)):
         np.testing.assert_array_equal(pool(pooling, hidden[row : row + 1], mask[row : row + 1])[0], together[row])
-
-
-def test_the_embedding_is_the_only_output() -> None:
-    outputs = graph(Pooling("mean", normalize=True)).graph.output
-    assert [(value.name, value.type.tensor_type.shape.dim[1].dim_value) for value in outputs] == [("embedding", WIDTH)]

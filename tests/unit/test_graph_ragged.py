@@ -49,45 +49,21 @@ def padded(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
     return ids, mask
 
 
-def random_rows(shapes: list[tuple[int, int]], seed: int = 0) -> list[Row]:
-    numbers = np.random.default_rng(seed)
-    return [numbers.integers(10, 99, shape).tolist() for shape in shapes]
-
-
-@pytest.mark.parametrize("widths", [[1], [5], [1, 1], [3, 3], [1, 7], [7, 1], [4, 2, 9, 1, 4], list(range(1, 33))])
-def test_rows_of_any_width_are_padded_to_the_widest(widths: list[int]) -> None:
-    rows = random_rows([(1, width) for width in widths])
-    answers = onnx_toys.run(echo(1), **flat(rows, 1))
-    for answer, wanted in zip(answers, padded(rows), strict=True):
-        np.testing.assert_array_equal(answer, wanted[:, 0])
+ONE_SEQUENCE = [[(1, width) for width in widths] for widths in ([1], [5], [1, 1], [3, 3], [1, 7], [7, 1], range(1, 33))]
+SEVERAL = [[(3, 5)], [(1, 4), (3, 4)], [(3, 4), (1, 4)], [(2, 3), (2, 6)], [(1, 1), (4, 2), (2, 7), (1, 3)]]
 
 
 @pytest.mark.parametrize(
-    "shapes",
-    [[(1, 1)], [(3, 5)], [(1, 4), (3, 4)], [(3, 4), (1, 4)], [(2, 3), (2, 6)], [(1, 1), (4, 2), (2, 7), (1, 3)]],
-    ids=str,
+    ("item_rank", "shapes"), [(1, each) for each in ONE_SEQUENCE] + [(2, each) for each in ONE_SEQUENCE[:1] + SEVERAL]
 )
-def test_rows_of_fewer_sequences_are_filled_with_empty_ones(shapes: list[tuple[int, int]]) -> None:
-    rows = random_rows(shapes)
-    answers = onnx_toys.run(echo(2), **flat(rows, 2))
+def test_rows_are_padded_to_the_widest_and_filled_with_empty_sequences(
+    item_rank: int, shapes: list[tuple[int, int]]
+) -> None:
+    numbers = np.random.default_rng(0)
+    rows = [numbers.integers(10, 99, shape).tolist() for shape in shapes]
+    answers = onnx_toys.run(echo(item_rank), **flat(rows, item_rank))
     for answer, wanted in zip(answers, padded(rows), strict=True):
-        np.testing.assert_array_equal(answer, wanted)
-
-
-def test_a_sum_over_the_width_is_each_row_s_own() -> None:
-    """total = sum(ids): 1+2+3, 4, and nothing for the padding."""
-    model = onnx_toys.graph(
-        [
-            helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
-            helper.make_node("ReduceSum", ["ids", "axis"], ["total"], keepdims=0),
-        ],
-        [onnx_toys.integers("input_ids", "rows", "width")],
-        [onnx_toys.floats("total", "rows")],
-        {"axis": np.array([1], np.int64)},
-    )
-    flatten_inputs(model, 1, {"input_ids": 0})
-    (total,) = onnx_toys.run(model, input_ids=np.int32([1, 2, 3, 4]), item_shape=np.int32([[3], [1]]))
-    np.testing.assert_array_equal(total, [6, 4])
+        np.testing.assert_array_equal(answer, wanted if item_rank == 2 else wanted[:, 0])
 
 
 def test_an_output_that_other_nodes_read_is_split_once() -> None:

@@ -66,20 +66,29 @@ def test_the_mode_is_read_as_either_version_writes_it(
     assert read_pooling(folder) == Pooling(mode, normalize=False)
 
 
-@pytest.mark.parametrize("stated", ["lasttoken", "weightedmean", ["mean", "max"], [], 3, {}], ids=str)
-def test_other_poolings_of_version_6_are_unsupported(tmp_path: Path, stated: object) -> None:
-    folder = write(tmp_path, "Transformer", "Pooling")
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": stated}))
-    refused(folder, CheckpointUnsupported)
+# Of what a checkpoint's files say: each is a pipeline that hfx can't export.
+POOLING, BERT_CONFIG = "1_Pooling/config.json", "sentence_bert_config.json"
+LOWERED = {BERT_CONFIG: {"do_lower_case": True}}
+UNSUPPORTED: list[dict[str, Any]] = [
+    *({POOLING: {"pooling_mode": stated}} for stated in ("lasttoken", "weightedmean", ["mean", "max"], [], 3, {})),
+    *({POOLING: {f"pooling_mode_{mode}": True for mode in modes}} for modes in ((), ("lasttoken",), MODES[:2])),
+    {POOLING: {"pooling_mode_of_tomorrow": True}},
+    {BERT_CONFIG: {"modality_config": {"text": {"method": "get_text_features"}}}},
+    {BERT_CONFIG: {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}}},
+    {"config_sentence_transformers.json": {"prompts": {"query": "query: "}, "default_prompt_name": "query"}},
+    LOWERED,
+    LOWERED | {"tokenizer_config.json": {}},
+    LOWERED | {"tokenizer_config.json": {"do_lower_case": False}},
+]
 
 
-@pytest.mark.parametrize(
-    ("method", "output"), [("get_text_features", "last_hidden_state"), ("forward", "pooler_output")]
-)
-def test_another_way_through_the_model_is_unsupported(tmp_path: Path, method: str, output: str) -> None:
+@pytest.mark.parametrize("files", UNSUPPORTED, ids=str)
+def test_poolings_and_prepared_texts_that_the_graph_has_not_are_unsupported(
+    tmp_path: Path, files: dict[str, Any]
+) -> None:
     folder = write(tmp_path, "Transformer", "Pooling")
-    text = {"method": method, "method_output_name": output}
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"modality_config": {"text": text}}))
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
     refused(folder, CheckpointUnsupported)
 
 
@@ -89,54 +98,15 @@ def test_normalization_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "kinds",
-    [
-        (),
-        ("Transformer",),
-        ("Pooling",),
-        ("Transformer", "Pooling", "Dense"),
-        ("Transformer", "Pooling", "Dense", "Normalize"),
-        ("Transformer", "Normalize", "Pooling"),
-        ("Transformer", "Pooling", "Pooling"),
-        ("Transformer", "CNN", "Pooling"),
-        ("BoW",),
-        ("CLIPModel",),
-    ],
-    ids=str,
-)
-def test_other_modules_are_unsupported(tmp_path: Path, kinds: tuple[str, ...]) -> None:
-    refused(write(tmp_path, *kinds), CheckpointUnsupported)
-
-
-@pytest.mark.parametrize(
-    "modes", [(), ("weightedmean_tokens",), ("lasttoken",), ("mean_tokens", "max_tokens")], ids=str
-)
-def test_other_poolings_are_unsupported(tmp_path: Path, modes: tuple[str, ...]) -> None:
-    refused(write(tmp_path, "Transformer", "Pooling", modes=modes), CheckpointUnsupported)
-
-
-def test_a_pooling_that_is_unknown_yet_is_unsupported(tmp_path: Path) -> None:
-    folder = write(tmp_path, "Transformer", "Pooling", modes=(), pooling_mode_of_tomorrow=True)
-    assert "pooling_mode_of_tomorrow" in refused(folder, CheckpointUnsupported).message
+    ["", "Transformer", "Pooling", "Transformer Pooling Dense", "Transformer Pooling Dense Normalize",
+     "Transformer Normalize Pooling", "Transformer Pooling Pooling", "Transformer CNN Pooling", "BoW", "CLIPModel"],
+)  # fmt: skip
+def test_other_modules_are_unsupported(tmp_path: Path, kinds: str) -> None:
+    refused(write(tmp_path, *kinds.split()), CheckpointUnsupported)
 
 
 def test_leaving_prompts_out_matters_only_where_there_is_one(tmp_path: Path) -> None:
     assert read_pooling(write(tmp_path, "Transformer", "Pooling", include_prompt=False)).mode == "mean"
-
-
-def test_a_default_prompt_is_unsupported(tmp_path: Path) -> None:
-    folder = write(tmp_path, "Transformer", "Pooling")
-    library = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(library))
-    refused(folder, CheckpointUnsupported)
-
-
-@pytest.mark.parametrize("tokenizer", [None, {}, {"do_lower_case": False}])
-def test_lower_case_before_a_cased_tokenizer_is_unsupported(tmp_path: Path, tokenizer: dict[str, bool] | None) -> None:
-    folder = write(tmp_path, "Transformer", "Pooling")
-    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
-    if tokenizer is not None:
-        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    refused(folder, CheckpointUnsupported)
 
 
 def test_lower_case_before_an_uncased_tokenizer_changes_nothing(tmp_path: Path) -> None:
@@ -148,21 +118,10 @@ def test_lower_case_before_an_uncased_tokenizer_changes_nothing(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "",
-        "{",
-        "{}x",
-        "null",
-        "5",
-        '"text"',
-        "[1]",
-        "[{}]",
-        '[{"type": "a"}]',
-        '[{"type": "a", "path": "\\u0000"}]',
-        "[" * 50_000,
-    ],
+    ["", "{", "{}x", "null", "5", '"text"', "[1]", "[{}]", '[{"type": "a"}]', '[{"type": "a", "path": "\\u0000"}]',
+     "[" * 50_000],
     ids=lambda content: content[:20],
-)
+)  # fmt: skip
 def test_modules_that_are_no_list_are_corrupt(tmp_path: Path, content: str) -> None:
     (tmp_path / "modules.json").write_text(content)
     refused(tmp_path, CheckpointCorrupt)
