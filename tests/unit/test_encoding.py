@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from hfx.python_backends.encoding import Encoder, InvalidInput, Settings, open_encoder, tensors
+from hfx.python_backends.encoding import InvalidInput, Settings, open_encoder, tensors
 from hfx.python_backends.hypotheses import MAX_LABELS
 from hfx.python_backends.inputs import strings
 from hfx.python_backends.windows import MAX_WINDOWS
@@ -41,10 +41,6 @@ def bert() -> Any:
     return AutoTokenizer.from_pretrained(zoo.checkpoint("entities-bert"))
 
 
-def make(tokenizer: Any, task: str, folder: Path, **changed: Any) -> Encoder:
-    return encoder_for(tokenizer, task, folder, **changed)
-
-
 def ids_of(row: Any) -> list[int]:
     assert not isinstance(row, InvalidInput), row
     return list(row.sequences[0].ids)
@@ -64,14 +60,14 @@ def test_ids_equal_the_tokenizers_own(tokenizer: Any, max_length: int, side: str
     tokenizer.truncation_side = side
     texts = [*EDGE_TEXTS, *(text * 40 for text in EDGE_TEXTS), SENTENCE * 100]
     expected = [tokenizer(text, truncation=True, max_length=max_length)["input_ids"] for text in texts]
-    rows = make(tokenizer, "text-classification", tmp_path, max_length=max_length).encode(texts)
+    rows = encoder_for(tokenizer, "text-classification", tmp_path, max_length=max_length).encode(texts)
     assert [ids_of(row) for row in rows] == expected
 
 
 def test_ids_of_each_length_around_max_length_equal_the_tokenizers_own(bert: Any, tmp_path: Path) -> None:
     texts = ["the " * count for count in range(24)]
     expected = [bert(text, truncation=True, max_length=16)["input_ids"] for text in texts]
-    rows = make(bert, "text-classification", tmp_path, max_length=16).encode(texts)
+    rows = encoder_for(bert, "text-classification", tmp_path, max_length=16).encode(texts)
     assert [ids_of(row) for row in rows] == expected
     whole = [len(bert(text)["input_ids"]) for text in texts]
     assert [row.truncated_tokens for row in rows if not isinstance(row, InvalidInput)] == [
@@ -83,7 +79,7 @@ def test_ids_of_each_length_around_max_length_equal_the_tokenizers_own(bert: Any
 def test_offsets_and_specials_equal_the_tokenizers_own(tokenizer: Any, side: str, tmp_path: Path) -> None:
     tokenizer.truncation_side = side
     texts = [*EDGE_TEXTS, SENTENCE * 3, "é" * 3000 + " " + SENTENCE * 300]
-    fed = encoded(make(tokenizer, "token-classification", tmp_path, max_length=64), texts)
+    fed = encoded(encoder_for(tokenizer, "token-classification", tmp_path, max_length=64), texts)
     for row, text in enumerate(texts):
         expected = tokenizer(
             text, truncation=True, max_length=64, return_offsets_mapping=True, return_special_tokens_mask=True
@@ -97,14 +93,14 @@ def test_offsets_and_specials_equal_the_tokenizers_own(tokenizer: Any, side: str
 
 
 def test_type_ids_are_given_only_to_nets_that_take_them(bert: Any, tmp_path: Path) -> None:
-    with_types = make(bert, "text-classification", tmp_path)
-    without = make(bert, "text-classification", tmp_path, inputs=("input_ids", "attention_mask"))
+    with_types = encoder_for(bert, "text-classification", tmp_path)
+    without = encoder_for(bert, "text-classification", tmp_path, inputs=("input_ids", "attention_mask"))
     assert "token_type_ids" in encoded(with_types, ["a"])
     assert "token_type_ids" not in encoded(without, ["a"])
 
 
 def test_a_request_is_padded_to_the_least_width_that_holds_its_longest_row(bert: Any, tmp_path: Path) -> None:
-    encoder = make(bert, "text-classification", tmp_path, max_length=100)
+    encoder = encoder_for(bert, "text-classification", tmp_path, max_length=100)
     assert encoded(encoder, ["a"])["input_ids"].shape == (1, 16)
     both = encoded(encoder, ["a", "the " * 30])
     assert both["input_ids"].shape == (2, 32)
@@ -116,7 +112,7 @@ def test_a_request_is_padded_to_the_least_width_that_holds_its_longest_row(bert:
 
 
 def test_text_that_is_no_utf8_is_refused_alone(bert: Any, tmp_path: Path) -> None:
-    encoder = make(bert, "text-classification", tmp_path)
+    encoder = encoder_for(bert, "text-classification", tmp_path)
     good, bad, after = encoder.encode([b"good", b"bad \xff\xfe", b"good"])
     assert ids_of(good) == ids_of(after)
     assert refusal(bad).startswith("text_input is not UTF-8") and "0xff" in refusal(bad)
@@ -125,7 +121,7 @@ def test_text_that_is_no_utf8_is_refused_alone(bert: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("character", ["é", "漢", "😀"])
 def test_a_cut_never_splits_a_character(bert: Any, side: str, character: str, tmp_path: Path) -> None:
-    encoder = make(bert, "text-classification", tmp_path, max_length=16, truncation_side=side)
+    encoder = encoder_for(bert, "text-classification", tmp_path, max_length=16, truncation_side=side)
     for lead in range(4):
         text = "a" * lead + character * 2000 + "a" * lead
         assert not isinstance(encoder.encode([text])[0], InvalidInput)
@@ -135,7 +131,7 @@ def test_a_cut_never_splits_a_character(bert: Any, side: str, character: str, tm
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("flood", [" ", "e\u0301", *(full(each) for each in ("a", "\x00", "😀", "漢", ".", "word "))])
 def test_a_flood_costs_no_more_than_its_first_part(tokenizer: Any, flood: str, side: str, tmp_path: Path) -> None:
-    encoder = make(tokenizer, "text-classification", tmp_path, max_length=128, truncation_side=side)
+    encoder = encoder_for(tokenizer, "text-classification", tmp_path, max_length=128, truncation_side=side)
     raw = (flood * (64_000_000 // len(flood.encode()))).encode()
     row = encoder.encode([raw])[0]  # bounded by 256 bytes a token; the whole text would take more than a minute
     assert not isinstance(row, InvalidInput)
@@ -143,7 +139,7 @@ def test_a_flood_costs_no_more_than_its_first_part(tokenizer: Any, flood: str, s
 
 
 def test_a_sparse_text_is_read_on_until_it_fills_the_model(bert: Any, tmp_path: Path) -> None:
-    encoder = make(bert, "text-classification", tmp_path, max_length=16)
+    encoder = encoder_for(bert, "text-classification", tmp_path, max_length=16)
     text = (" " * 50 + "the") * 1000
     assert ids_of(encoder.encode([text])[0]) == bert(text, truncation=True, max_length=16)["input_ids"]
 
@@ -156,14 +152,9 @@ def test_a_sparse_text_is_read_on_until_it_fills_the_model(bert: Any, tmp_path: 
 def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
     tokenizer.model_max_length = max_length
-    encoder = make(tokenizer, "question-answering", tmp_path, max_length=max_length)
-    contexts = [text for text in EDGE_TEXTS if text] + [
-        SENTENCE,
-        SENTENCE * 6,
-        SENTENCE * 10,
-        "x" * 700 + SENTENCE * 10,
-    ]
-    for context in contexts:
+    encoder = encoder_for(tokenizer, "question-answering", tmp_path, max_length=max_length)
+    long = (SENTENCE, SENTENCE * 6, SENTENCE * 10, "x" * 700 + SENTENCE * 10)
+    for context in (*(text for text in EDGE_TEXTS if text), *long):
         expected = windows(tokenizer, "Where did Anna go?", context)
         fed = encoded(encoder, [("Where did Anna go?", context)])
         assert fed["input_ids"].shape[:2] == (1, len(expected))
@@ -178,24 +169,21 @@ def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path)
                 assert fed["token_type_ids"][0, at, :length].tolist() == window.inputs["token_type_ids"]
 
 
-def test_spans_are_the_words_of_the_context(tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+def test_spans_are_the_words_of_the_context(bert: Any, tmp_path: Path) -> None:
     context = "Anna's unbelievably friendly neighbour, Bob."
-    spans = encoded(make(tokenizer, "question-answering", tmp_path), [("Who is it?", context)])["spans"]
+    spans = encoded(encoder_for(bert, "question-answering", tmp_path), [("Who is it?", context)])["spans"]
     found = {context[start:end] for start, end in spans[0, 0].tolist() if start >= 0 and end > 0}
     assert found == {"Anna", "'", "s", "unbelievably", "friendly", "neighbour", ",", "Bob", "."}
 
 
 @pytest.mark.parametrize(("question", "context"), [("", "a context"), ("a question", "")])
-def test_an_empty_question_or_context_is_refused(question: str, context: str, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
-    row = make(tokenizer, "question-answering", tmp_path).encode([(question, context)])[0]
+def test_an_empty_question_or_context_is_refused(bert: Any, question: str, context: str, tmp_path: Path) -> None:
+    row = encoder_for(bert, "question-answering", tmp_path).encode([(question, context)])[0]
     assert refusal(row) == f"{'context' if question else 'question'} is empty"
 
 
-def test_a_question_that_leaves_no_room_for_the_context_is_refused_alone(tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
-    encoder = make(tokenizer, "question-answering", tmp_path, max_length=64)
+def test_a_question_that_leaves_no_room_for_the_context_is_refused_alone(bert: Any, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=64)
     long_question = "the " * 40
     crowded, good, fits = encoder.encode(
         [(long_question, SENTENCE * 9), ("Who?", SENTENCE * 9), (long_question, "Bob")]
@@ -207,9 +195,8 @@ def test_a_question_that_leaves_no_room_for_the_context_is_refused_alone(tmp_pat
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_context_of_megabytes_becomes_a_bounded_number_of_windows(side: str, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
-    encoder = make(tokenizer, "question-answering", tmp_path, max_length=64, truncation_side=side)
+def test_a_context_of_megabytes_becomes_a_bounded_number_of_windows(bert: Any, side: str, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=64, truncation_side=side)
     context = SENTENCE * 100_000
     row = encoder.encode([("Who went to Paris?", context)])[0]
     assert not isinstance(row, InvalidInput)
@@ -231,7 +218,7 @@ def test_pairs_equal_the_pipelines(name: str, side: str, tmp_path: Path) -> None
     tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
     tokenizer.truncation_side = side
     tokenizer.model_max_length = 48
-    encoder = make(tokenizer, "zero-shot-classification", tmp_path, max_length=48)
+    encoder = encoder_for(tokenizer, "zero-shot-classification", tmp_path, max_length=48)
     labels = ["travel", "a much longer label than the other ones", "politics 😀"]
     for text in [*(text for text in EDGE_TEXTS if text), SENTENCE * 3, SENTENCE * 900]:
         fed = encoded(encoder, [(text, labels)])
@@ -242,7 +229,7 @@ def test_pairs_equal_the_pipelines(name: str, side: str, tmp_path: Path) -> None
 
 
 def test_rows_of_fewer_labels_get_sequences_that_are_masked(bert: Any, tmp_path: Path) -> None:
-    encoder = make(bert, "zero-shot-classification", tmp_path)
+    encoder = encoder_for(bert, "zero-shot-classification", tmp_path)
     fed = encoded(encoder, [("a text", ["one"]), ("a text", ["one", "two", "three"])])
     assert fed["input_ids"].shape[:2] == (2, 3)
     assert fed["attention_mask"][0, 1:].sum() == 0
@@ -263,7 +250,7 @@ def test_rows_of_fewer_labels_get_sequences_that_are_masked(bert: Any, tmp_path:
     ],
 )
 def test_labels_that_cannot_be_used_are_refused(bert: Any, text: Any, labels: Any, reason: str, tmp_path: Path) -> None:
-    encoder = make(bert, "zero-shot-classification", tmp_path)
+    encoder = encoder_for(bert, "zero-shot-classification", tmp_path)
     bad, good = encoder.encode([(text, labels), ("text", ["one"])])
     assert reason in refusal(bad)
     assert not isinstance(good, InvalidInput)
@@ -273,19 +260,19 @@ def test_labels_that_cannot_be_used_are_refused(bert: Any, text: Any, labels: An
 
 
 def test_tensors_of_a_wrong_shape_are_refused(bert: Any, tmp_path: Path) -> None:
-    texts = make(bert, "text-classification", tmp_path)
+    texts = encoder_for(bert, "text-classification", tmp_path)
     with pytest.raises(InvalidInput, match=r"text_input must hold one string a row .* not shape \[1, 2\]"):
         texts.items({"text_input": np.array([[b"a", b"b"]], object)})
-    pairs = make(bert, "question-answering", tmp_path)
+    pairs = encoder_for(bert, "question-answering", tmp_path)
     with pytest.raises(InvalidInput, match="question has 2 rows but context has 1"):
         pairs.items({"question": strings("a", "b"), "context": strings("a")})
-    labels = make(bert, "zero-shot-classification", tmp_path)
+    labels = encoder_for(bert, "zero-shot-classification", tmp_path)
     with pytest.raises(InvalidInput, match="candidate_labels is empty"):
         labels.items({"text_input": strings("a"), "candidate_labels": np.zeros((1, 0), object)})
 
 
 def test_settings_are_read_from_their_file(bert: Any, tmp_path: Path) -> None:
-    make(bert, "text-classification", tmp_path)
+    encoder_for(bert, "text-classification", tmp_path)
     written = {"task": "text-classification", "max_length": 32, "widths": [16, 32], "pad_id": 7, "later": "unknown"}
     (tmp_path / "settings.json").write_text(json.dumps(written))
     encoder = open_encoder(tmp_path)
