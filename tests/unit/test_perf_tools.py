@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import pytest
 
@@ -220,6 +223,27 @@ def test_leaving_ends_the_process(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert tool.alive and tool.text == "up\n" and tool.processor_seconds > 0
     assert not tool.alive and tool.processor_seconds == 0
+
+
+def test_a_process_starts_while_other_threads_use_grpc(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        stop = threading.Event()
+        for _ in range(2):
+            threads.submit(_connect_until, stop)
+        try:
+            for _ in range(40):  # of a hundred children whose start ran gRPC's fork handlers, 7 ended
+                with ToolProcess((sys.executable, "-S", "-c", "print('started')"), tmp_path / "output.txt") as process:
+                    while process.alive:
+                        time.sleep(0.01)
+                assert process.text == "started\n"
+        finally:
+            stop.set()
+
+
+def _connect_until(stop: threading.Event) -> None:
+    while not stop.is_set():
+        with grpc.insecure_channel("127.0.0.1:1") as channel, suppress(grpc.FutureTimeoutError):
+            grpc.channel_ready_future(channel).result(timeout=0.05)
 
 
 def test_a_process_that_has_ended_by_itself_is_left_without_an_error(tmp_path: Path) -> None:

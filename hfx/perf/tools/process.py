@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import os
 import signal
 import subprocess
 import time
@@ -18,8 +16,8 @@ import psutil
 
 from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.loadgen.log import Progress
+from hfx.triton.process import ends_with_parent
 
-PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.1
 SHOWN_SECONDS = 1.0  # that a Progress is about
 START_SECONDS = 60.0  # until the first answer
@@ -33,12 +31,11 @@ class ToolProcess:
         self._output = output
         with output.open("wb") as file:
             self._process = subprocess.Popen(
-                command,
+                ends_with_parent(command, signal.SIGKILL),  # a killed hfx must not leave a load behind
                 stdin=subprocess.PIPE,  # which stays silent; locust can't wait for /dev/null
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                preexec_fn=_killed_with(os.getpid()),
                 process_group=0,  # a terminal's Ctrl-C is for hfx, which passes it on
             )
 
@@ -153,15 +150,3 @@ class Course:
             in_flight=self._callers,
             throughput=(most - least) / (last - first) if last > first else 0.0,
         )
-
-
-def _killed_with(parent: int) -> Callable[[], None]:
-    """Called in the child before its program: a killed hfx must not leave a load behind."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def demand() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the demand
-            os._exit(1)
-
-    return demand
