@@ -1,11 +1,9 @@
 """Reading, linting and atomically publishing a Triton model repository."""
 
 from hfx.repository.catalog import Entry, model, models
-from hfx.repository.config import (
+from hfx.repository.config_pbtxt import (
     BatchInput,
-    DynamicBatching,
     EnsembleStep,
-    InstanceGroup,
     ModelConfig,
     TensorSpec,
     Warmup,
@@ -21,11 +19,9 @@ from hfx.repository.subject import Finding, Rule
 __all__ = [
     "RULES",
     "BatchInput",
-    "DynamicBatching",
     "EnsembleStep",
     "Entry",
     "Finding",
-    "InstanceGroup",
     "ModelConfig",
     "Rule",
     "Staging",

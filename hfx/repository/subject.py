@@ -19,7 +19,7 @@ from hfx.errors import RepositoryError
 from hfx.manifest import FileProblem, Manifest, verify_files
 from hfx.releases import Release
 from hfx.repository.catalog import Entry, model_folders, models
-from hfx.repository.config import MAX_CONFIG_BYTES, parse_config
+from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, parse_config
 from hfx.repository.onnx_facts import OnnxFacts, read_onnx
 from hfx.strict_json import read_text
 

@@ -13,9 +13,7 @@ from onnx import TensorProto, helper
 from hfx.manifest import Precision, hash_folder, read_manifest, write_manifest
 from hfx.repository import (
     BatchInput,
-    DynamicBatching,
     EnsembleStep,
-    InstanceGroup,
     ModelConfig,
     TensorSpec,
     Warmup,
@@ -26,8 +24,7 @@ from tests.unit.manifests import manifest
 
 CORES = 4
 OnnxInput = tuple[str, int, Sequence[int | str] | None]  # name, data type, dims
-CPU = (InstanceGroup("KIND_CPU"),)
-QUEUE = DynamicBatching(max_queue_size=128, default_timeout_microseconds=5_000_000)
+QUEUE = "{ max_queue_size: 128 default_timeout_microseconds: 5000000 }"
 TEXT = TensorSpec("text_input", "TYPE_STRING", (1,))
 TOP_K = TensorSpec("top_k", "TYPE_INT32", (1,), optional=True)
 SCORES = TensorSpec("score", "TYPE_FP32", (-1,))
@@ -40,8 +37,8 @@ TOKENIZE = ModelConfig(
     max_batch_size=64,
     inputs=(TEXT,),
     outputs=(IDS,),
-    instance_groups=CPU,
-    batching=QUEUE,
+    instance_kind="KIND_CPU",
+    batching=True,
 )
 NET = ModelConfig(
     name="m_net",
@@ -51,15 +48,15 @@ NET = ModelConfig(
     inputs=(replace(IDS, ragged=True),),
     outputs=(LOGITS,),
     batch_inputs=(BatchInput("BATCH_ITEM_SHAPE", "item_shape", "TYPE_INT32", "input_ids"),),
-    instance_groups=CPU,
-    batching=QUEUE,
+    instance_kind="KIND_CPU",
+    batching=True,
     parameters={"intra_op_thread_count": "4"},
-    warmups=(Warmup("one", 1, {"input_ids": WarmupInput("TYPE_INT32", (16,))}),),
+    warmups=(Warmup("one", {"input_ids": WarmupInput("TYPE_INT32", (16,))}),),
 )
 NET_GPU = replace(
     NET,
     default_model_filename="model.fp16.onnx",
-    instance_groups=(InstanceGroup("KIND_GPU"),),
+    instance_kind="KIND_GPU",
     parameters={},
 )
 POSTPROCESS = ModelConfig(
@@ -68,12 +65,11 @@ POSTPROCESS = ModelConfig(
     max_batch_size=64,
     inputs=(LOGITS, TOP_K),
     outputs=(SCORES,),
-    instance_groups=CPU,
-    batching=QUEUE,
+    instance_kind="KIND_CPU",
+    batching=True,
 )
 ENSEMBLE = ModelConfig(
     name="m",
-    platform="ensemble",
     max_batch_size=64,
     inputs=(TEXT, TOP_K),
     outputs=(SCORES,),
@@ -102,11 +98,12 @@ def build(repository: Path) -> Path:
 
 
 def put(repository: Path, config: ModelConfig, variant: str = "") -> None:
-    """Write one configuration."""
+    """Write one configuration, with bounds of its queue."""
     folder = repository / config.name
     path = folder / "configs" / f"{variant}.pbtxt" if variant else folder / "config.pbtxt"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(render(config, "hfx export tests --name m"))
+    text = render(config, "hfx export tests --name m")
+    path.write_text(text.replace("default_queue_policy { }", f"default_queue_policy {QUEUE}"))
 
 
 def seal(repository: Path, precision: Precision | None = None) -> Path:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx import TensorProto
@@ -14,7 +15,7 @@ from onnx import TensorProto
 from hfx.errors import RepositoryError, UsageError
 from hfx.manifest import Precision, TritonTarget, read_manifest, write_manifest
 from hfx.releases import MINIMUM_SECURE
-from hfx.repository import RULES, EnsembleStep, Finding, InstanceGroup, ModelConfig, TensorSpec, lint
+from hfx.repository import RULES, EnsembleStep, Finding, ModelConfig, TensorSpec, lint
 from tests.unit.repositories import (
     CORES,
     ENSEMBLE,
@@ -63,8 +64,14 @@ def configure(*configs: ModelConfig) -> Callable[[Path], None]:
     return plant
 
 
-def configure_gpu(config: ModelConfig) -> Callable[[Path], None]:
-    return lambda repository: put(repository, config, "gpu")
+def changed(config: ModelConfig, **changes: Any) -> Callable[[Path], None]:
+    """Write a configuration with other values."""
+    return configure(replace(config, **changes))
+
+
+def gpu(**changes: Any) -> Callable[[Path], None]:
+    """Write m_net's configuration for GPUs with other values."""
+    return lambda repository: put(repository, replace(NET_GPU, **changes), "gpu")
 
 
 def saved(name: str, **options: object) -> Callable[[Path], None]:
@@ -72,24 +79,14 @@ def saved(name: str, **options: object) -> Callable[[Path], None]:
     return lambda repository: save(repository, name, **options)  # type: ignore[arg-type]
 
 
-def files(**options: object) -> Callable[[Path], None]:
-    """Write both ONNX files anew."""
-
-    def plant(repository: Path) -> None:
-        for name in ("model.onnx", "model.fp16.onnx"):
-            save(repository, name, **options)  # type: ignore[arg-type]
-
-    return plant
-
-
 def net(config: ModelConfig = NET, **options: object) -> Callable[[Path], None]:
     """Configure m_net for CPUs and GPUs alike, and write both files."""
 
     def plant(repository: Path) -> None:
         configure(config)(repository)
-        gpu = replace(config, default_model_filename="model.fp16.onnx", instance_groups=NET_GPU.instance_groups)
-        put(repository, gpu, "gpu")
-        files(**options)(repository)
+        put(repository, replace(config, default_model_filename="model.fp16.onnx", instance_kind="KIND_GPU"), "gpu")
+        for name in ("model.onnx", "model.fp16.onnx"):
+            save(repository, name, **options)  # type: ignore[arg-type]
 
     return plant
 
@@ -139,17 +136,17 @@ def empty_ensemble(repository: Path) -> None:
     put(repository, replace(ENSEMBLE, name="empty", inputs=(TEXT,), outputs=(TEXT,), steps=()))
 
 
+def single(repository: Path, **changes: object) -> Path:
+    """A Python model beside the ensemble; returns its configuration's path."""
+    (repository / "single/1").mkdir(parents=True)
+    put(repository, replace(TOKENIZE, name="single", **changes))  # type: ignore[arg-type]
+    (repository / "single/1/model.py").touch()
+    return repository / "single/config.pbtxt"
+
+
 def cached(repository: Path) -> None:
-    (repository / "single/1").mkdir(parents=True)
-    sampled = TensorSpec("do_sample", "TYPE_BOOL", (1,), optional=True)
-    put(repository, replace(TOKENIZE, name="single", inputs=(TEXT, sampled), response_cache=True))
-    (repository / "single/1/model.py").touch()
-
-
-def unbatched(repository: Path) -> None:
-    (repository / "single/1").mkdir(parents=True)
-    put(repository, replace(TOKENIZE, name="single", max_batch_size=0))
-    (repository / "single/1/model.py").touch()
+    config = single(repository, inputs=(TEXT, TensorSpec("do_sample", "TYPE_BOOL", (1,), optional=True)))
+    config.write_text(config.read_text() + "response_cache { enable: true }\n")
 
 
 EXTRA = TensorSpec("extra", "TYPE_INT32", (1,), optional=True)
@@ -160,21 +157,27 @@ TOKENIZE_FILE, POSTPROCESS_FILE, ENSEMBLE_FILE = (
 )
 CPU_FILE, GPU_FILE = "m_net/configs/cpu.pbtxt", "m_net/configs/gpu.pbtxt"
 ONNX, ONNX_FP16 = "m_net/1/model.onnx", "m_net/1/model.fp16.onnx"
-SETTINGS, PYTHON = "m_tokenize/1/settings.json", "m_tokenize/1/model.py"
+SETTINGS, GENERATION, PYTHON = (f"m_tokenize/1/{name}" for name in ("settings.json", "generation.json", "model.py"))
 FILENAME = "default_model_filename"
 FIXED_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", 8])
 PLAIN_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", "width"])
 ITEM_SHAPE: OnnxInput = ("item_shape", TensorProto.INT32, ["rows", 1])
+FLAT_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["tokens"])
+LONG_IDS: OnnxInput = ("input_ids", TensorProto.INT64, ["tokens"])
+MASK: OnnxInput = ("mask", TensorProto.INT32, ["tokens"])
 PLAIN_NET = replace(NET, inputs=(IDS,), batch_inputs=())
 TOKENIZE_STEP, NET_STEP, POSTPROCESS_STEP = ENSEMBLE.steps
 EXTRA_STEP = replace(POSTPROCESS_STEP, input_map={**POSTPROCESS_STEP.input_map, "extra": "nowhere"})
+MASK_STEP = replace(NET_STEP, input_map={"input_ids": "ids", "mask": "ids"})
+OTHER_STEP = EnsembleStep("n", {}, {})
+LONG_OUTPUT = replace(IDS, data_type="TYPE_INT64")
 UNUSED_STEP = replace(TOKENIZE_STEP, output_map={"input_ids": "ids", "extra": "unused"})
 
 
 @dataclass(frozen=True)
 class Mistake:
     rule: str
-    plant: Callable[[Path], None]
+    plant: Callable[[Path], object]
     path: str
     line: str = ""  # a pattern of the line that the finding names; "" when none can be known
     triton: str = MINIMUM_SECURE
@@ -191,64 +194,36 @@ MISTAKES = (
     Mistake("HFX105", edit(TOKENIZE_FILE, 'backend: "python"', ""), TOKENIZE_FILE),
     Mistake("HFX106", no_version, "m"),
     Mistake("HFX107", remove(ONNX_FP16), GPU_FILE, FILENAME),
-    Mistake("HFX107", configure_gpu(replace(NET_GPU, default_model_filename="../1/model.onnx")), GPU_FILE, FILENAME),
+    Mistake("HFX107", gpu(default_model_filename="../1/model.onnx"), GPU_FILE, FILENAME),
     Mistake("HFX108", link_outside, "foreign/1/model.py"),
     Mistake("HFX109", lambda repository: (repository / ".hfx-staging-m-abc").mkdir(), ".hfx-staging-m-abc"),
     Mistake("HFX110", remove(GPU_FILE), GPU_FILE),
     Mistake("HFX111", write(SETTINGS, '{\n"file": "/home/me/x"}'), SETTINGS, "/home/me/x"),
-    Mistake(
-        "HFX111",
-        write("m_tokenize/1/generation.json", '{"prefix": "/home/me/x"}'),
-        "m_tokenize/1/generation.json",
-        "/home/me/x",
-    ),
-    Mistake("HFX111", configure_gpu(replace(NET_GPU, parameters={"cache": "/tmp/cache"})), GPU_FILE, "/tmp/cache"),
+    Mistake("HFX111", write(GENERATION, '{"prefix": "/home/me/x"}'), GENERATION, "/home/me/x"),
+    Mistake("HFX111", gpu(parameters={"cache": "/tmp/cache"}), GPU_FILE, "/tmp/cache"),
     Mistake("HFX201", write("m/hfx.json", "{}"), "m/hfx.json", sealed=False),
     Mistake("HFX202", remove(SETTINGS), SETTINGS, sealed=False),
     Mistake("HFX203", write(SETTINGS, "{}"), SETTINGS, sealed=False),
     Mistake("HFX204", write("m_tokenize/1/more.json", "{}"), "m_tokenize/1/more.json", sealed=False),
-    Mistake("HFX301", configure(replace(TOKENIZE, inputs=(TEXT, TEXT))), TOKENIZE_FILE, "^input.*text_input"),
-    Mistake("HFX301", configure(replace(POSTPROCESS, outputs=(SCORES, SCORES))), POSTPROCESS_FILE, "^output"),
-    Mistake("HFX302", configure(replace(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=())))), TOKENIZE_FILE, "extra"),
-    Mistake("HFX303", configure(replace(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=(-2,))))), TOKENIZE_FILE, "extra"),
-    Mistake(
-        "HFX401", configure(replace(ENSEMBLE, steps=(*ENSEMBLE.steps, EnsembleStep("n", {}, {})))), ENSEMBLE_FILE, '"n"'
-    ),
-    Mistake(
-        "HFX402",
-        configure(steps(replace(NET_STEP, input_map={"input_ids": "ids", "mask": "ids"}))),
-        ENSEMBLE_FILE,
-        '"mask"',
-    ),
-    Mistake("HFX403", configure(replace(TOKENIZE, inputs=(TEXT, REQUIRED))), ENSEMBLE_FILE, "m_tokenize"),
+    Mistake("HFX301", changed(TOKENIZE, inputs=(TEXT, TEXT)), TOKENIZE_FILE, "^input.*text_input"),
+    Mistake("HFX301", changed(POSTPROCESS, outputs=(SCORES, SCORES)), POSTPROCESS_FILE, "^output"),
+    Mistake("HFX302", changed(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=()))), TOKENIZE_FILE, "extra"),
+    Mistake("HFX303", changed(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=(-2,)))), TOKENIZE_FILE, "extra"),
+    Mistake("HFX401", changed(ENSEMBLE, steps=(*ENSEMBLE.steps, OTHER_STEP)), ENSEMBLE_FILE, '"n"'),
+    Mistake("HFX402", configure(steps(MASK_STEP)), ENSEMBLE_FILE, '"mask"'),
+    Mistake("HFX403", changed(TOKENIZE, inputs=(TEXT, REQUIRED)), ENSEMBLE_FILE, "m_tokenize"),
     Mistake("HFX404", configure(WITH_EXTRA, steps(EXTRA_STEP)), ENSEMBLE_FILE, "nowhere"),
-    Mistake(
-        "HFX405", configure(replace(ENSEMBLE, outputs=(SCORES, replace(SCORES, name="label")))), ENSEMBLE_FILE, "label"
-    ),
-    Mistake("HFX406", configure(replace(ENSEMBLE, steps=(*ENSEMBLE.steps, TOKENIZE_STEP))), ENSEMBLE_FILE, '"ids"'),
-    Mistake(
-        "HFX407", configure(replace(TOKENIZE, outputs=(replace(IDS, data_type="TYPE_INT64"),))), ENSEMBLE_FILE, "m_net"
-    ),
-    Mistake(
-        "HFX408", configure(replace(POSTPROCESS, inputs=(replace(LOGITS, dims=(4,)), TOP_K))), ENSEMBLE_FILE, '"logits"'
-    ),
-    Mistake("HFX408", configure(replace(ENSEMBLE, outputs=(replace(SCORES, dims=(-1, 2)),))), ENSEMBLE_FILE, "^output"),
-    Mistake("HFX409", configure(replace(POSTPROCESS, max_batch_size=8)), ENSEMBLE_FILE, "max_batch_size"),
-    Mistake("HFX410", configure(replace(POSTPROCESS, decoupled=True)), ENSEMBLE_FILE, "m_postprocess"),
-    Mistake(
-        "HFX411",
-        configure(replace(ENSEMBLE, instance_groups=(InstanceGroup("KIND_CPU"),))),
-        ENSEMBLE_FILE,
-        "instance_group",
-    ),
+    Mistake("HFX405", changed(ENSEMBLE, outputs=(SCORES, replace(SCORES, name="label"))), ENSEMBLE_FILE, "label"),
+    Mistake("HFX406", changed(ENSEMBLE, steps=(*ENSEMBLE.steps, TOKENIZE_STEP)), ENSEMBLE_FILE, '"ids"'),
+    Mistake("HFX407", changed(TOKENIZE, outputs=(LONG_OUTPUT,)), ENSEMBLE_FILE, "m_net"),
+    Mistake("HFX408", changed(POSTPROCESS, inputs=(replace(LOGITS, dims=(4,)), TOP_K)), ENSEMBLE_FILE, '"logits"'),
+    Mistake("HFX408", changed(ENSEMBLE, outputs=(replace(SCORES, dims=(-1, 2)),)), ENSEMBLE_FILE, "^output"),
+    Mistake("HFX409", changed(POSTPROCESS, max_batch_size=8), ENSEMBLE_FILE, "max_batch_size"),
+    Mistake("HFX410", changed(POSTPROCESS, decoupled=True), ENSEMBLE_FILE, "m_postprocess"),
+    Mistake("HFX411", changed(ENSEMBLE, instance_kind="KIND_CPU"), ENSEMBLE_FILE, "instance_group"),
     Mistake("HFX412", empty_ensemble, "empty/config.pbtxt", "platform"),
-    Mistake(
-        "HFX413",
-        configure(replace(POSTPROCESS, inputs=(LOGITS, replace(TOP_K, optional=False)))),
-        ENSEMBLE_FILE,
-        '"top_k"',
-    ),
-    Mistake("HFX414", configure(replace(ENSEMBLE, inputs=(TEXT, TOP_K, EXTRA))), ENSEMBLE_FILE, "^input.*extra"),
+    Mistake("HFX413", changed(POSTPROCESS, inputs=(LOGITS, replace(TOP_K, optional=False))), ENSEMBLE_FILE, '"top_k"'),
+    Mistake("HFX414", changed(ENSEMBLE, inputs=(TEXT, TOP_K, EXTRA)), ENSEMBLE_FILE, "^input.*extra"),
     Mistake(
         "HFX414",
         configure(replace(TOKENIZE, outputs=(IDS, REQUIRED)), steps(UNUSED_STEP)),
@@ -262,13 +237,10 @@ MISTAKES = (
         "preferred_batch_size",
     ),
     Mistake("HFX502", edit(TOKENIZE_FILE, "max_queue_size: 128", ""), TOKENIZE_FILE, "dynamic_batching"),
-    Mistake("HFX503", unbatched, "single/config.pbtxt", "dynamic_batching"),
     Mistake(
-        "HFX504",
-        configure(replace(POSTPROCESS, instance_groups=(InstanceGroup("KIND_GPU"),))),
-        POSTPROCESS_FILE,
-        "KIND_GPU",
+        "HFX503", lambda repository: single(repository, max_batch_size=0), "single/config.pbtxt", "dynamic_batching"
     ),
+    Mistake("HFX504", changed(POSTPROCESS, instance_kind="KIND_GPU"), POSTPROCESS_FILE, "KIND_GPU"),
     Mistake("HFX505", edit(CPU_FILE, "count: 1", "count: 2"), CPU_FILE, "intra_op_thread_count"),
     Mistake("HFX506", cached, "single/config.pbtxt", "response_cache"),
     Mistake("HFX601", write(ONNX_FP16, "no graph"), ONNX_FP16),
@@ -277,35 +249,12 @@ MISTAKES = (
     Mistake("HFX603", saved("model.onnx", ir=14), ONNX),
     Mistake("HFX604", saved("model.fp16.onnx", operators=[("", "MatMulInteger")]), GPU_FILE, FILENAME),
     Mistake("HFX605", saved("model.fp16.onnx", operators=[("com.microsoft", "FusedMatMul")]), GPU_FILE, FILENAME),
-    Mistake(
-        "HFX606",
-        configure_gpu(replace(NET_GPU, outputs=(LOGITS, replace(LOGITS, name="embedding")))),
-        GPU_FILE,
-        "embedding",
-    ),
-    Mistake(
-        "HFX607",
-        saved(
-            "model.onnx",
-            inputs=[("input_ids", TensorProto.INT32, ["tokens"]), ITEM_SHAPE, ("mask", TensorProto.INT32, ["tokens"])],
-        ),
-        CPU_FILE,
-        "^input",
-    ),
-    Mistake(
-        "HFX608",
-        saved("model.fp16.onnx", inputs=[("input_ids", TensorProto.INT64, ["tokens"]), ITEM_SHAPE]),
-        GPU_FILE,
-        "input_ids",
-    ),
+    Mistake("HFX606", gpu(outputs=(LOGITS, replace(LOGITS, name="embedding"))), GPU_FILE, "embedding"),
+    Mistake("HFX607", saved("model.onnx", inputs=[FLAT_IDS, ITEM_SHAPE, MASK]), CPU_FILE, "^input"),
+    Mistake("HFX608", saved("model.fp16.onnx", inputs=[LONG_IDS, ITEM_SHAPE]), GPU_FILE, "input_ids"),
     Mistake("HFX609", net(PLAIN_NET, inputs=[FIXED_IDS]), GPU_FILE, "^input"),
     Mistake("HFX610", saved("model.fp16.onnx", inputs=[PLAIN_IDS, ITEM_SHAPE]), GPU_FILE, "input_ids"),
-    Mistake(
-        "HFX611",
-        net(replace(NET, batch_inputs=()), inputs=[("input_ids", TensorProto.INT32, ["tokens"])]),
-        GPU_FILE,
-        "allow_ragged_batch",
-    ),
+    Mistake("HFX611", net(replace(NET, batch_inputs=()), inputs=[FLAT_IDS]), GPU_FILE, "allow_ragged_batch"),
     Mistake("HFX612", net(replace(NET, inputs=(replace(IDS, ragged=True, optional=True),))), GPU_FILE, "input_ids"),
     Mistake("HFX613", external_data, ONNX),
     Mistake("HFX701", remove(PYTHON), PYTHON),
@@ -320,9 +269,8 @@ MISTAKES = (
 
 def runs_on(repository: Path, runtime: str, openvino: object = None) -> None:
     """A generator's engine with ONNX Runtime's files, and `openvino` in engine.json."""
-    (repository / "single/1/cpu").mkdir(parents=True)
-    put(repository, replace(TOKENIZE, name="single", parameters={"cpu_runtime": runtime}))
-    (repository / "single/1/model.py").touch()
+    single(repository, parameters={"cpu_runtime": runtime})
+    (repository / "single/1/cpu").mkdir()
     (repository / "single/1/cpu/engine.json").write_text(json.dumps({"format": 1, "openvino": openvino}))
 
 

@@ -19,7 +19,7 @@ from hfx.errors import (
 )
 from hfx.local.generator import LocalGenerator, _fields, _translated
 from hfx.python_backends.engine import errors as engine
-from hfx.repository import InstanceGroup, ModelConfig, render
+from hfx.repository import ModelConfig, render
 from tests.unit import generation_models
 
 PARAMETERS = {"device": "cpu", "slots": "4", "max_queue_size": "8", "intra_op_thread_count": "1"}
@@ -36,7 +36,7 @@ def write(folder: Path, parameters: dict[str, str] | None = None, device: str = 
         max_batch_size=1,
         inputs=INPUTS,
         outputs=OUTPUTS,
-        instance_groups=(InstanceGroup("KIND_CPU"),),
+        instance_kind="KIND_CPU",
         parameters=PARAMETERS if parameters is None else parameters,
         decoupled=True,
     )

@@ -15,7 +15,7 @@ from hfx.perf.load import Closed, Open
 from hfx.perf.tuning import settings
 from hfx.perf.tuning.space import space
 from hfx.perf.tuning.tune import max_callers
-from hfx.repository import InstanceGroup, ModelConfig, TensorSpec
+from hfx.repository import ModelConfig, TensorSpec
 from hfx.repository.catalog import model
 from hfx.repository.edit import Edit, change, changed_copy, value
 from tests.unit import repositories
@@ -37,7 +37,7 @@ def generator(tmp_path: Path) -> Path:
     for name, own in (("g", {}), ("g_stream", parameters)):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "1/model.py").write_text("class TritonPythonModel:\n    pass\n")
-        config = ModelConfig(name, 1, (TEXT,), (ANSWER,), "python", instance_groups=(InstanceGroup("KIND_CPU"),))
+        config = ModelConfig(name, 1, (TEXT,), (ANSWER,), "python", instance_kind="KIND_CPU")
         repositories.put(repository, replace(config, parameters=own))
     files = hash_folder(repository / "g", repository) | hash_folder(repository / "g_stream", repository)
     made = manifest("g", task=Task.TEXT_GENERATION, folders=("g", "g_stream"), files=files)

@@ -17,9 +17,7 @@ from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.repository import (
     BatchInput,
-    DynamicBatching,
     EnsembleStep,
-    InstanceGroup,
     ModelConfig,
     Staging,
     TensorSpec,
@@ -27,11 +25,7 @@ from hfx.repository import (
     WarmupInput,
 )
 
-# No queue policy. With a queue size or timeout Triton prepares no batch ahead, and misses the moment when the model is
-# free again: under any load, requests wait for 0.5 s now and then (measured on 2.51; triton-inference-server #8870).
-BATCHING = DynamicBatching(max_queue_size=0, default_timeout_microseconds=0)
 LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
-CPU = (InstanceGroup("KIND_CPU", 1),)
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
 
@@ -51,9 +45,8 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     """The entry point NAME."""
     folder = staging.folder(plan.name)
     (folder / "1").mkdir()
-    (
-        folder / "1" / ".keep"
-    ).touch()  # Triton wants a version folder, and copies by git or object stores drop empty ones
+    # Triton wants a version folder, and copies by git or object stores drop empty ones.
+    (folder / "1" / ".keep").touch()
     task = plan.task
     read = {spec.name: spec.name for spec in task.inputs if not spec.optional}
     made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
@@ -68,7 +61,6 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
         steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, outputs))
     config = ModelConfig(
         name=plan.name,
-        platform="ensemble",
         max_batch_size=plan.max_batch_size,
         inputs=tuple(replace(spec, ragged=False) for spec in task.inputs),
         outputs=public_outputs(plan),
@@ -103,8 +95,8 @@ def write_tokenizer(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...]
         max_batch_size=plan.max_batch_size,
         inputs=read,
         outputs=(*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED),
-        instance_groups=CPU,
-        batching=BATCHING,
+        instance_kind="KIND_CPU",
+        batching=True,
         warmups=(_text_warmup(plan, folder, read),),
     )
     write_config(config, plan.command, folder / "config.pbtxt")
@@ -121,20 +113,20 @@ def write_net(
         inputs=tuple(replace(spec, ragged=True) for spec in token_inputs(plan, inputs)),
         outputs=plan.task.net_outputs(plan.checkpoint.config),
         batch_inputs=(BatchInput("BATCH_ITEM_SHAPE", names.ITEM_SHAPE, "TYPE_INT32", names.INPUT_IDS),),
-        batching=BATCHING,
+        batching=True,
         warmups=_width_warmups(plan, inputs),
     )
     configs = folder / "configs"
     configs.mkdir()
     if "gpu" in files:
-        gpu = replace(config, default_model_filename=files["gpu"], instance_groups=(InstanceGroup("KIND_GPU", 1),))
+        gpu = replace(config, default_model_filename=files["gpu"], instance_kind="KIND_GPU")
         write_config(gpu, plan.command, configs / "gpu.pbtxt")
         write_config(gpu, plan.command, folder / "config.pbtxt")
     if choice is not None:
         cpu = replace(
             config,
             default_model_filename=files["cpu"],
-            instance_groups=CPU,
+            instance_kind="KIND_CPU",
             parameters=choice.parameters(plan.threads),
             cpu_accelerators=choice.accelerators,
         )
@@ -162,8 +154,8 @@ def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> No
         max_batch_size=plan.max_batch_size,
         inputs=_postprocess_inputs(plan),
         outputs=task.outputs,
-        instance_groups=CPU,
-        batching=BATCHING,
+        instance_kind="KIND_CPU",
+        batching=True,
     )
     write_config(config, plan.command, folder / "config.pbtxt")
 
@@ -186,7 +178,7 @@ def _text_warmup(plan: EncoderPlan, folder: Path, read: tuple[TensorSpec, ...]) 
         raw = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
         (folder / "warmup" / spec.name).write_bytes(raw)
         inputs[spec.name] = WarmupInput(spec.data_type, (len(texts),), spec.name)
-    return Warmup("text", 1, inputs)
+    return Warmup("text", inputs)
 
 
 def _width_warmups(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[Warmup, ...]:
@@ -194,6 +186,6 @@ def _width_warmups(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[Warmup, 
     lead = (1,) * (plan.task.item_rank - 1)
     widths = [width for width in plan.widths if width <= LONGEST_WARMUP or width == plan.widths[-1]]
     return tuple(
-        Warmup(f"width {width}", 1, {name: WarmupInput("TYPE_INT32", (*lead, width)) for name in inputs})
+        Warmup(f"width {width}", {name: WarmupInput("TYPE_INT32", (*lead, width)) for name in inputs})
         for width in widths
     )

@@ -19,7 +19,7 @@ from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, Setting
 from hfx.python_backends.engine.spec import EngineSpec
-from hfx.repository import InstanceGroup, ModelConfig, Staging, TensorSpec
+from hfx.repository import ModelConfig, Staging, TensorSpec
 
 OUTPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.TEXT_OUTPUT, "TYPE_STRING", (1,)),
@@ -73,7 +73,7 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
         max_batch_size=MAX_BATCH_SIZE,
         inputs=INPUTS,
         outputs=OUTPUTS,
-        instance_groups=(InstanceGroup("KIND_CPU", 1),),
+        instance_kind="KIND_CPU",
         parameters={
             "engine": plan.name + names.STREAM_SUFFIX,
             "task": str(plan.task.task),  # for clients, which can't tell it from the tensors
@@ -108,7 +108,7 @@ def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) 
         max_batch_size=MAX_BATCH_SIZE,
         inputs=STREAM_INPUTS,
         outputs=OUTPUTS,
-        instance_groups=(InstanceGroup(KINDS[device], 1),),
+        instance_kind=KINDS[device],
         parameters={
             "device": device,
             **of_the_cpu,

@@ -18,7 +18,7 @@ from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks.task import Answer
 from hfx.names import GENERATION_TASKS, Task
-from hfx.repository.config import TensorSpec
+from hfx.repository.config_pbtxt import TensorSpec
 
 Metric = Literal["rouge", "exact_match"]
 

@@ -11,7 +11,7 @@ from hfx.errors import CheckpointCorrupt
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask
 from hfx.exporter.tasks.text_classification import expected_ids
 from hfx.exporter.tasks.token_classification import samples
-from hfx.repository.config import TensorSpec
+from hfx.repository.config_pbtxt import TensorSpec
 
 SAME_DIRECTION = 0.995  # cosine: below it, the nearest neighbours in an index of sentences begin to change places
 

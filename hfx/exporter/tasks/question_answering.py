@@ -7,7 +7,7 @@ from typing import Any
 
 from hfx import names
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings
-from hfx.repository.config import TensorSpec
+from hfx.repository.config_pbtxt import TensorSpec
 
 # transformers' QuestionAnsweringPipeline: its window, the overlap of two windows, and the longest answer in words.
 WINDOW = 384

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfx.names import Task
-from hfx.repository.config import TensorSpec
+from hfx.repository.config_pbtxt import TensorSpec
 
 Config = Mapping[str, Any]  # a checkpoint's config.json
 Settings = dict[str, Any]

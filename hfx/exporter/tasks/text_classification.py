@@ -7,7 +7,7 @@ from typing import Any
 
 from hfx import names
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
-from hfx.repository.config import TensorSpec
+from hfx.repository.config_pbtxt import TensorSpec
 
 ALL_LABELS = 1_000_000  # top_k beyond the number of labels means all of them
 TIE = 0.02  # two scores of the checkpoint so close that neither label is wrong

@@ -10,7 +10,7 @@ from typing import Any
 from hfx import names
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
 from hfx.exporter.tasks.text_classification import expected_ids
-from hfx.repository.config import TensorSpec
+from hfx.repository.config_pbtxt import TensorSpec
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
 DEFAULT_AGGREGATION = "simple"

@@ -9,7 +9,7 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.tasks.task import Config, EncoderTask, Request, Settings, labels_of
 from hfx.exporter.tasks.text_classification import accuracy, compare
-from hfx.repository.config import TensorSpec
+from hfx.repository.config_pbtxt import TensorSpec
 
 HYPOTHESIS_TEMPLATE = "This example is {}."  # transformers' own
 SAMPLE_LABELS = ("good news", "sports", "a question", "politics", "food")

@@ -7,21 +7,18 @@ from dataclasses import replace
 import pytest
 
 from hfx.errors import RepositoryError
-from hfx.repository import DynamicBatching, EnsembleStep, ModelConfig, TensorSpec, WarmupInput, parse_config, render
-from hfx.repository.config import to_protobuf
+from hfx.repository import ModelConfig, WarmupInput, parse_config, render
+from hfx.repository.config_pbtxt import to_protobuf
 from tests.unit.repositories import ENSEMBLE, NET, NET_GPU, POSTPROCESS, TOKENIZE
 
 SPEECH = replace(
     NET,
     parameters={"session.x": 'é "quoted"\n\\', "a" * 300: "b" * 300, "": ""},
     cpu_accelerators=(("openvino", {"precision": "FP32"}),),
-    gpu_accelerators=(("tensorrt", {}),),
     warmups=(replace(NET.warmups[0], inputs={"x": WarmupInput("TYPE_STRING", (1,), "warm.bin")}),),
     decoupled=True,
-    response_cache=True,
-    latest_versions=2,
 )
-EMPTY = ModelConfig(name="e", backend="python", max_batch_size=0, inputs=(), outputs=(), batching=DynamicBatching(0, 0))
+EMPTY = ModelConfig(name="e", backend="python", max_batch_size=0, inputs=(), outputs=(), batching=True)
 
 
 @pytest.mark.parametrize("config", [ENSEMBLE, TOKENIZE, NET, NET_GPU, POSTPROCESS, SPEECH, EMPTY], ids=lambda c: c.name)
@@ -56,23 +53,3 @@ def test_text_that_is_no_configuration_is_refused_with_its_place(text: str, wher
         parse_config(text)
     assert where in caught.value.message
     assert caught.value.fix
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        replace(TOKENIZE, inputs=(TensorSpec("x", "TYPE_INT33", (1,)),)),
-        replace(TOKENIZE, max_batch_size=2**40),
-        replace(TOKENIZE, batching=DynamicBatching(-1, 0)),
-        replace(ENSEMBLE, steps=(EnsembleStep("m", {"x": 1}, {}),)),  # type: ignore[dict-item]
-    ],
-)
-def test_values_that_triton_does_not_have_are_refused(config: ModelConfig) -> None:
-    with pytest.raises(RepositoryError, match="can't be written"):
-        render(config, "hfx")
-
-
-@pytest.mark.parametrize("changes", [{"backend": ""}, {"platform": "ensemble"}])
-def test_backend_or_platform_but_not_both(changes: dict[str, str]) -> None:
-    with pytest.raises(RepositoryError, match="either a backend or a platform"):
-        replace(TOKENIZE, **changes)  # type: ignore[arg-type]
