@@ -1,7 +1,7 @@
 """Changing settings of a published model: its configurations, its manifest, and nothing else of it.
 
-In place a change is a publication like every other (publish): a crash leaves
-the old model or the new one. Large files are hard links: published files are replaced, never written to.
+In place a change is a publication like every other (publish): a crash leaves the old model or the new one. Large files
+are hard links: published files are replaced, never written to.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from hfx.errors import LintFailed, ModelCorrupt, RepositoryError
 from hfx.manifest import FileEntry, Manifest, created_now, hash_file, verify_files, write_manifest
 from hfx.names import MANIFEST_FILE, check_name
 from hfx.repository.catalog import model
-from hfx.repository.config import MAX_CONFIG_BYTES, parse_config, render_message
+from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, parse_config, render_message
 from hfx.repository.lint import lint
 from hfx.repository.publish import publish, recover
 from hfx.repository.staging import Staging, storage
@@ -30,6 +30,7 @@ from hfx.strict_json import Json, read_text
 
 COPIED_BYTES = 1 << 20  # up to here a copy costs nothing; beyond it, files are linked
 RECORD = "tuned"  # in the manifest's choices
+FIELDS = ("instances", "max_batch_size", "max_queue_delay_microseconds", "default_model_filename")
 PARAMETER = "parameters."
 Value = int | str
 
@@ -50,8 +51,9 @@ class Edit:
 
 def value(repository: Path, folder: str, field: str, device: str = "") -> Value | None:
     """What the configuration of `folder` says now; None where it has no such field, or is absent."""
-    path = _served(repository / folder, device)
-    return _field(field).read(parse_config(read_text(path, MAX_CONFIG_BYTES))) if path.is_file() else None
+    path = repository / folder / VARIANTS / f"{device}.pbtxt"  # what a server reads with --model-config-name DEVICE
+    path = path if path.is_file() else repository / folder / CONFIG
+    return _read(_holder(parse_config(read_text(path, MAX_CONFIG_BYTES)), field)) if path.is_file() else None
 
 
 def changed_copy(
@@ -120,55 +122,29 @@ def scratch(repository: Path, name: str) -> Iterator[Path]:
 # Fields
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """How a field of a configuration is read (None: this one hasn't got it) and written."""
+def _holder(message: Any, field: str) -> tuple[Any, str] | None:
+    """The protobuf message and the attribute of it that hold `field`; None where the configuration has no such field.
 
-    read: Callable[[Any], Value | None]
-    write: Callable[[Any, Value], None]
-
-
-def _instances(message: Any) -> int | None:
-    return message.instance_group[0].count if len(message.instance_group) == 1 else None
-
-
-def _delay(message: Any) -> int | None:
-    batching = message.dynamic_batching
-    return int(batching.max_queue_delay_microseconds) if message.HasField("dynamic_batching") else None
-
-
-def _plain(name: str) -> Field:
-    return Field(lambda message: getattr(message, name), lambda message, value: setattr(message, name, value))
+    Raises RepositoryError for a field that can't be changed.
+    """
+    if field.startswith(PARAMETER):
+        key = field.removeprefix(PARAMETER)
+        return (message.parameters[key], "string_value") if key in message.parameters else None
+    if field == "instances":
+        return (message.instance_group[0], "count") if len(message.instance_group) == 1 else None
+    if field == "max_queue_delay_microseconds":
+        return (message.dynamic_batching, field) if message.HasField("dynamic_batching") else None
+    if field in ("max_batch_size", "default_model_filename"):
+        return message, field
+    raise RepositoryError(f"{field!r} can't be changed.", f"Choose of {', '.join(FIELDS)}, {PARAMETER}KEY.")
 
 
-def _parameter(key: str) -> Field:
-    def read(message: Any) -> Value | None:
-        text = message.parameters[key].string_value if key in message.parameters else None
-        return int(text) if text is not None and text.isascii() and text.isdecimal() else text
-
-    def write(message: Any, value: Value) -> None:
-        message.parameters[key].string_value = str(value)
-
-    return Field(read, write)
-
-
-FIELDS: Mapping[str, Field] = {
-    "instances": Field(_instances, lambda message, value: setattr(message.instance_group[0], "count", value)),
-    "max_batch_size": _plain("max_batch_size"),
-    "max_queue_delay_microseconds": Field(
-        _delay, lambda message, value: setattr(message.dynamic_batching, "max_queue_delay_microseconds", value)
-    ),
-    "default_model_filename": _plain("default_model_filename"),
-}
-
-
-def _field(name: str) -> Field:
-    """The field `name`, or `parameters.KEY`. Raises RepositoryError for another name."""
-    if name.startswith(PARAMETER):
-        return _parameter(name.removeprefix(PARAMETER))
-    if name not in FIELDS:
-        raise RepositoryError(f"{name!r} can't be changed.", f"Choose of {', '.join(FIELDS)}, {PARAMETER}KEY.")
-    return FIELDS[name]
+def _read(holder: tuple[Any, str] | None) -> Value | None:
+    """The value of a field; numbers among parameters, whose values are strings, as numbers."""
+    if holder is None:
+        return None
+    current: Value = getattr(*holder)
+    return int(current) if isinstance(current, str) and current.isascii() and current.isdecimal() else current
 
 
 # Configurations
@@ -180,32 +156,29 @@ def _changed_texts(repository: Path, manifest: Manifest, edits: Sequence[Edit], 
     for folder in dict.fromkeys(edit.folder for edit in edits):
         if folder not in manifest.folders:
             raise RepositoryError(f"{manifest.name!r} has no folder {folder!r}.", f"It has {manifest.folders}.")
-        for path, old in _configs(repository, manifest, folder).items():
-            mine = [e for e in edits if e.folder == folder and path in _paths(repository, manifest, e)]
+        configs = _configs(repository, manifest, folder)
+        for path, old in configs.items():
             new = parse_config(old)
-            done = [words for edit in mine if (words := _apply(new, edit))]
-            if done:
-                texts[path] = _rendered(old, new, f"Changed by: {made_by} ({', '.join(done)})")
+            own = [edit for edit in edits if edit.folder == folder and path in _paths(configs, edit)]
+            changes = [description for edit in own if (description := _apply(new, edit))]
+            if changes:
+                texts[path] = _rendered(old, new, f"Changed by: {made_by} ({', '.join(changes)})")
     return texts
 
 
 def _configs(repository: Path, manifest: Manifest, folder: str) -> dict[str, str]:
     """The texts of a folder's configurations, compared with the manifest."""
-    variants = f"{folder}/{VARIANTS}/"
-    names = [path for path in manifest.files if path == f"{folder}/{CONFIG}" or path.startswith(variants)]
-    return {path: _text(repository / path, manifest.files[path]) for path in names}
+    texts = {}
+    for path, entry in manifest.files.items():
+        if path == f"{folder}/{CONFIG}" or path.startswith(f"{folder}/{VARIANTS}/"):
+            texts[path] = read_text(repository / path, MAX_CONFIG_BYTES)
+            if hash_file(repository / path) != entry:
+                raise _not_as_published(repository / path)
+    return texts
 
 
-def _text(path: Path, entry: FileEntry) -> str:
-    text = read_text(path, MAX_CONFIG_BYTES)
-    if hash_file(path) != entry:
-        raise ModelCorrupt(f"{path} is not the file that was published.", "Export the model again.")
-    return text
-
-
-def _paths(repository: Path, manifest: Manifest, edit: Edit) -> set[str]:
-    """The configurations that an edit is about."""
-    texts = _configs(repository, manifest, edit.folder)
+def _paths(texts: Mapping[str, str], edit: Edit) -> set[str]:
+    """Which of the configurations `texts` of its folder an edit changes."""
     own, shared = f"{edit.folder}/{VARIANTS}/{edit.device}.pbtxt", f"{edit.folder}/{CONFIG}"
     if not edit.device:
         return set(texts)
@@ -215,30 +188,24 @@ def _paths(repository: Path, manifest: Manifest, edit: Edit) -> set[str]:
 
 
 def _apply(message: Any, edit: Edit) -> str:
-    """Write the value into MESSAGE and say what changed, or nothing where it was there."""
-    field = _field(edit.field)
-    old = field.read(message)
-    if old is None:
+    """Write the value into `message` and say what changed; an empty string where it was there."""
+    holder = _holder(message, edit.field)
+    old = _read(holder)
+    if holder is None:
         raise RepositoryError(f"The configuration of {edit.folder!r} has no {edit.field}.", "Leave this setting out.")
     if old == edit.value:
         return ""
     try:
-        field.write(message, edit.value)
+        setattr(*holder, str(edit.value) if edit.field.startswith(PARAMETER) else edit.value)
     except (TypeError, ValueError) as error:
         raise RepositoryError(f"{edit.field} of {edit.folder!r} can't be {edit.value!r}.", f"{error}.") from error
     return f"{edit.field} {old} -> {edit.value}"
 
 
 def _rendered(old: str, message: Any, comment: str) -> str:
-    """MESSAGE as hfx writes configurations, below the comments that the OLD text begins with, and one more."""
+    """`message` as hfx writes configurations, below the comments that the `old` text begins with, and one more."""
     head = itertools.takewhile(lambda line: line.startswith("#"), old.splitlines())
     return render_message(message, (*(line.removeprefix("# ") for line in head), comment))
-
-
-def _served(folder: Path, device: str) -> Path:
-    """The configuration that a server reads with --model-config-name DEVICE."""
-    own = folder / VARIANTS / f"{device}.pbtxt"
-    return own if device and own.is_file() else folder / CONFIG
 
 
 # Files
@@ -251,13 +218,17 @@ def _link(source: Path, target: Path, entry: FileEntry) -> None:
     except OSError as error:
         raise ModelCorrupt(f"{source} can't be read: {error.strerror}.", "Export the model again.") from error
     if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
-        raise ModelCorrupt(f"{source} is not the file that was published.", "Export the model again.")
+        raise _not_as_published(source)
     if entry.size > COPIED_BYTES:
         try:
             return os.link(source, target, follow_symlinks=False)
         except OSError:
             pass  # another file system, another owner's file, or none that knows hard links
     shutil.copyfile(source, target)
+
+
+def _not_as_published(path: Path) -> ModelCorrupt:
+    return ModelCorrupt(f"{path} is not the file that was published.", "Export the model again.")
 
 
 def _choices(manifest: Manifest, edits: Sequence[Edit], made_by: str, record: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -171,7 +171,7 @@ def _claim(staging: Path) -> int:
     """Write owner.json and lock it for as long as this process lives (or closes the descriptor)."""
     descriptor = os.open(staging / OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.write(descriptor, json.dumps({"pid": os.getpid(), "start": _start_time(os.getpid())}).encode())
+    os.write(descriptor, json.dumps({"pid": os.getpid()}).encode())
     return descriptor
 
 
@@ -191,12 +191,6 @@ def claim_abandoned(staging: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _start_time(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot (proc(5), field 22 of stat); None where there is no /proc."""
-    stat = Path(f"/proc/{pid}/stat")
-    return int(stat.read_text().rsplit(")", 1)[1].split()[19]) if stat.exists() else None
 
 
 @contextmanager
