@@ -55,10 +55,8 @@ class DockerServer(Server):
         self.log = Path(tempfile.gettempdir()) / f"{self.container}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def exposure(self) -> str:
-        """A warning when others than this machine can reach the server, else an empty string."""
-        return "" if self.is_local else f"Publishing at {self.host}: whoever reaches it can use the models."
+    def _exposure(self) -> str:
+        return f"Publishing at {self.host}: every machine that reaches it can use the models."
 
     def command(self) -> list[str]:
         """The `docker run` line; ports that were given as 0 are chosen now."""

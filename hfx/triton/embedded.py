@@ -20,7 +20,7 @@ from hfx.triton.models import copy_models, select_models
 from hfx.triton.process import exit_reason
 from hfx.triton.server import OPTIONS, Server, choose_ports, is_ready, port_taken, statistics
 from hfx.triton.wheel import VERSION, Wheel, find_wheel, make_backend_directory
-from hfx.triton.workspace import Workspace, remove_regions, sweep
+from hfx.triton.workspace import Workspace, region_prefix, remove_regions, sweep
 
 LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
 STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
@@ -49,13 +49,9 @@ class EmbeddedServer(Server):
         """The process id of tritonserver, also its process group; ServerError when it is not running."""
         return self._running().pid
 
-    @property
-    def exposure(self) -> str:
-        """A warning when others than this machine can reach the server, else an empty string."""
-        if self.is_local:
-            return ""
+    def _exposure(self) -> str:
         return (
-            f"Listening at {self.host}: whoever reaches this machine can use the models. The embedded tritonserver "
+            f"Listening at {self.host}: all that reach this machine can use the models. The embedded tritonserver "
             f"{VERSION} lacks the security fixes since 2025; use --with docker instead."
         )
 
@@ -160,7 +156,6 @@ class EmbeddedServer(Server):
         return self._folder / "triton.log"
 
     def _command(self, wheel: Wheel) -> list[str]:
-        assert self._workspace is not None
         ports = self.ports
         return [
             str(wheel.binary),
@@ -173,7 +168,7 @@ class EmbeddedServer(Server):
             f"--grpc-port={ports.grpc}",
             f"--metrics-address={self.host}",
             f"--metrics-port={ports.metrics}",
-            f"--backend-config=python,shm-region-prefix-name={self._workspace.region_prefix}",
+            f"--backend-config=python,shm-region-prefix-name={region_prefix(self._folder)}",
             *self.options,
         ]
 

@@ -86,9 +86,9 @@ def probe_groups(target: Target) -> list[list[Probe]]:
     In each group the order is that of the names: an entry point before the engine that it calls. Members of an ensemble
     with a probe are covered by it, and models that take other inputs by those that call them.
     """
-    index = json.loads(_call(f"{target.http_url}/v2/repository/index", b'{"ready": true}'))
+    index = json.loads(call(f"{target.http_url}/v2/repository/index", b'{"ready": true}'))
     names = sorted({entry["name"] for entry in index})
-    configs = [json.loads(_call(f"{target.http_url}{_path(name)}/config")) for name in names]
+    configs = [json.loads(call(f"{target.http_url}{_path(name)}/config")) for name in names]
     configs = [config for config in configs if _takes_texts_only(config)]
     covered = {step for config in configs for step in _steps(config)}
     groups: dict[str, list[Probe]] = {}
@@ -179,9 +179,9 @@ def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> st
     return f"{probe.model} can't answer ({lost[0]})" if lost else ""
 
 
-def send_group(target: Target, group: Sequence[Probe]) -> str:
+def send_group(target: Target, group: Sequence[Probe], patience: float = PATIENCE_SECONDS) -> str:
     """Why a model of `group` is dead, from the first probe that finds it; an empty string when all are alive."""
-    return next(filter(None, (send(target, probe) for probe in group)), "")
+    return next(filter(None, (send(target, probe, patience) for probe in group)), "")
 
 
 def _readable(connection: http.client.HTTPConnection, seconds: float) -> bool:
@@ -194,9 +194,9 @@ def progress(target: Target, probe: Probe) -> Progress:
     """What the workers of `probe` have done until now: Triton's statistics, an engine's steps, and CPU time."""
     counts: list[bytes] = []
     with suppress(OSError, http.client.HTTPException):
-        counts += [_call(f"{target.http_url}{_path(worker)}/stats") for worker in probe.workers]
+        counts += [call(f"{target.http_url}{_path(worker)}/stats") for worker in probe.workers]
         if target.metrics_url:
-            counts += _steps_made(_call(target.metrics_url), probe.workers)
+            counts += _steps_made(call(target.metrics_url), probe.workers)
     return Progress(tuple(counts), cpu_seconds(probe.workers if counts else ()), time.monotonic())
 
 
@@ -222,10 +222,10 @@ def cpu_seconds(models: Sequence[str]) -> float:
     return sum(stubs.get(model, server) for model in models) if models else sum(stubs.values(), server)
 
 
-def _call(url: str, body: bytes | None = None) -> bytes:
-    """The content at URL (POST with a `body`); OSError or HTTPException when there is none."""
+def call(url: str, body: bytes | None = None, timeout: float = CONNECT_SECONDS) -> bytes:
+    """The content at `url` (POST with a `body`), without proxies; OSError or HTTPException when there is none."""
     parts = urlsplit(url)
-    with closing(http.client.HTTPConnection(parts.netloc, timeout=CONNECT_SECONDS)) as connection:
+    with closing(http.client.HTTPConnection(parts.netloc, timeout=timeout)) as connection:
         connection.request("GET" if body is None else "POST", parts.path, body, {} if body is None else JSON_HEADERS)
         answer = connection.getresponse()
         content = answer.read()

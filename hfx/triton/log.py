@@ -10,7 +10,6 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.errors import ServerError
@@ -36,14 +35,6 @@ LIVE_MODELS = re.compile(r"Found (\d+) live models")
 FLUSH_SECONDS = 1.0
 REASON_LINES = 12
 POLL_SECONDS = 0.03
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A model that did not load, and why."""
-
-    model: str
-    reason: str
 
 
 class ServerLog:
@@ -73,17 +64,17 @@ class ServerLog:
         self.said = len(loaded)
         return f"loaded {loaded[-1]} ({len(loaded)} of {len(set(LOADING.findall(self.text)) | set(loaded))})"
 
-    def failures(self) -> list[Failure]:
-        """The models that did not load, each once, in the order in which they failed."""
-        found: dict[str, str] = {}
+    def failures(self) -> dict[str, str]:
+        """The models that did not load, each with its first reason, in the order in which they failed."""
+        reasons: dict[str, str] = {}
         syntax = ""
         for line in self.text.splitlines():
             if match := CONFIG_SYNTAX.search(line):
                 syntax = f" ({match[1]})"
             for match in filter(None, (pattern.search(line) for pattern in FAILURES)):
-                found.setdefault(match["model"], _readable(match["reason"]) + syntax)
+                reasons.setdefault(match["model"], _readable(match["reason"]) + syntax)
                 syntax = ""
-        return [Failure(model, reason) for model, reason in found.items()]
+        return reasons
 
     def has_given_up(self) -> bool:
         """Whether the server has decided to end; all reasons stand in the log by then."""
@@ -164,11 +155,12 @@ def load_error(log: ServerLog, paths: Mapping[str, str], code: int | None) -> Se
     if not failures:
         ending = "" if code is None else f" ({process.exit_reason(code)})"
         return ServerError(f"Triton did not start{ending}. Its last words:\n{log.tail()}", f"Its log: {log.path}")
-    reasons = "\n".join(f"{failure.model}: {failure.reason}" for failure in failures)
+    reasons = "\n".join(f"{model}: {reason}" for model, reason in failures.items())
     for seen, original in paths.items():
         reasons = reasons.replace(seen, original)
-    names = ", ".join(failure.model for failure in failures)
-    return ServerError(f"Triton can't load {names}.\n{reasons}", f"{_advice(reasons)} Its log: {log.path}")
+    return ServerError(
+        f"Triton can't load {', '.join(failures)}.\n{reasons}", f"{_advice(reasons)} Its log: {log.path}"
+    )
 
 
 def _advice(reasons: str) -> str:

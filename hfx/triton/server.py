@@ -1,7 +1,4 @@
-"""A Triton server of this process: the interface of every kind, its addresses, and a few calls of its HTTP API.
-
-The calls use no proxies of the environment, as the server is on this machine.
-"""
+"""A Triton server of this process: the interface of every kind, its addresses, and a few calls of its HTTP API."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import http.client
 import ipaddress
 import json
 import socket
-import urllib.error
-import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -21,12 +16,11 @@ from typing import Any, Self
 
 from hfx.errors import ServerError, ServerUnreachable, UsageError
 from hfx.names import MEMBER_SUFFIXES
+from hfx.triton.liveness import call
 
 DEVICES = ("cpu", "gpu")
 OPTIONS = {"http": "--http-port", "grpc": "--grpc-port", "metrics": "--metrics-port"}
 ANSWER_SECONDS = 10.0
-READY_SECONDS = 2.0
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -87,14 +81,12 @@ class Server(ABC):
         return f"http://{self._contact}:{self.ports.metrics}/metrics"
 
     @property
-    def is_local(self) -> bool:
-        """Whether only this machine reaches the server."""
-        return ipaddress.ip_address(self.host).is_loopback
-
-    @property
-    @abstractmethod
     def exposure(self) -> str:
         """A warning when others than this machine can reach the server, else an empty string."""
+        return "" if ipaddress.ip_address(self.host).is_loopback else self._exposure()
+
+    @abstractmethod
+    def _exposure(self) -> str: ...
 
     @abstractmethod
     def start(self) -> None:
@@ -201,15 +193,15 @@ def port_taken(use: str, host: str, port: int, reason: str) -> ServerError:
 def is_ready(http_url: str) -> bool:
     """Whether the server answers that all of its models are ready."""
     try:
-        with _opener.open(f"{http_url}/v2/health/ready", timeout=READY_SECONDS) as answer:
-            return bool(answer.status == 200)
+        call(f"{http_url}/v2/health/ready")
     except (OSError, http.client.HTTPException):
         return False
+    return True
 
 
 def entry_points(http_url: str) -> list[str]:
     """The names of the ready models, sorted, without the members of others."""
-    index = _json(urllib.request.Request(f"{http_url}/v2/repository/index", b'{"ready": true}'))
+    index = _json(f"{http_url}/v2/repository/index", b'{"ready": true}')
     ready = {model["name"] for model in index}
     members = {name + end for name in ready for end in MEMBER_SUFFIXES}
     return sorted(ready - members)
@@ -220,17 +212,14 @@ def statistics(http_url: str) -> dict[str, dict[str, Any]]:
 
     E.g. `["inference_count"]` (rows), `["execution_count"]` (batches), `["batch_stats"]`; times are nanoseconds.
     """
-    answer = _json(urllib.request.Request(f"{http_url}/v2/models/stats"))
+    answer = _json(f"{http_url}/v2/models/stats")
     return {model["name"]: model for model in answer["model_stats"]}
 
 
-def _json(request: urllib.request.Request) -> Any:
+def _json(url: str, body: bytes | None = None) -> Any:
     try:
-        with _opener.open(request, timeout=ANSWER_SECONDS) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise ServerError(f"{request.full_url} is refused: {error}.") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise ServerUnreachable(
-            f"{request.full_url} has no answer: {error}.", "Is the server still running?"
-        ) from error
+        return json.loads(call(url, body, ANSWER_SECONDS))
+    except OSError as error:
+        raise ServerUnreachable(f"{url} has no answer: {error}.", "Is the server still running?") from error
+    except http.client.HTTPException as error:
+        raise ServerError(f"{error}.") from error

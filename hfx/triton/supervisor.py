@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from hfx.errors import ServerError
-from hfx.triton.liveness import NO_ANSWER, Probe, Target, probe_groups, send_group
+from hfx.triton.liveness import NO_ANSWER, PATIENCE_SECONDS, Probe, Target, probe_groups, send_group
 from hfx.triton.server import Server
 
 CHECK_SECONDS = 0.2
@@ -64,7 +64,7 @@ def stop(server: Server, report: Report) -> None:
 
 
 def _next_fault(server: Server) -> str:
-    probes = ProbeLoop(Target(server.http_url, server.metrics_url))
+    probes = ProbeLoop(Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS)
     try:
         while not (fault := server.fault() or probes.fault):
             time.sleep(CHECK_SECONDS)
@@ -111,15 +111,16 @@ def _after(seconds: float, action: Callable[[], None]) -> Iterator[None]:
 
 
 class ProbeLoop:
-    """Probes of the server at `target` until `stop()`; each group of models has a thread, so none delays another.
+    """Probes of the server at `target` until `stop()`, each group of models every `interval` seconds in its own thread.
 
-    `fault` is why a model can't answer any longer; an empty string while all can.
+    `fault` is why a model can't answer any longer (see liveness.send for `patience`); an empty string while all can.
     """
 
-    def __init__(self, target: Target, interval: float = PROBE_SECONDS) -> None:
+    def __init__(self, target: Target, interval: float, patience: float) -> None:
         self.fault = ""
         self._target = target
         self._interval = interval
+        self._patience = patience
         self._stopped = threading.Event()
         self._spawn(self._begin)
 
@@ -143,7 +144,7 @@ class ProbeLoop:
     def _repeat(self, group: list[Probe], delay: float) -> None:
         self._stopped.wait(delay)
         while not self._stopped.wait(self._interval):
-            self.fault = self.fault or send_group(self._target, group)
+            self.fault = self.fault or send_group(self._target, group, self._patience)
 
     def _spawn(self, work: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=work, args=arguments, name="probe", daemon=True).start()

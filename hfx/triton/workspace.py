@@ -33,11 +33,6 @@ class Workspace:
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         unborn.rename(self.folder / LOCK)
 
-    @property
-    def region_prefix(self) -> str:
-        """What the names of this server's shared memory regions begin with."""
-        return region_prefix(self.folder)
-
     def remove(self, keep: Path | None = None) -> None:
         """Remove the folder, except for the file `keep` directly in it, and free the lock."""
         remove_regions(self.folder)
