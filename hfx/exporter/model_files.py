@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hfx.repository import ModelConfig, render
+from hfx.repository.config_pbtxt import ModelConfig, render
 
 
 def copy_files(folder: Path, files: Mapping[str, Path]) -> Path:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hfx.errors import LintFailed
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.plan import Plan
 from hfx.exporter.runtime import CpuChoice
@@ -22,10 +21,9 @@ from hfx.manifest import Manifest, Precision, Source, TritonTarget, created_now,
 from hfx.names import GENERATION_TASKS, MANIFEST_FILE
 from hfx.releases import for_generators
 from hfx.repository import Staging, check_target, publish, recover
-from hfx.repository.lint import lint
+from hfx.repository.lint import check_rules
 
 VERSIONED = ("hfx", "torch", "transformers", "tokenizers", "optimum", "onnx", "onnxruntime", "openvino", "numpy")
-FINDINGS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -118,10 +116,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
 
 def lint_staged(plan: Plan, artefacts: A) -> A:
     """The repository's own rules on the staged folders; LintFailed where they break one."""
-    findings = [finding for finding in lint(artefacts.staging.root, _minimum(plan)) if finding.severity == "error"]
-    if findings:
-        lines = "; ".join(f"{each.rule} {each.path}: {each.message}" for each in findings[:FINDINGS_SHOWN])
-        raise LintFailed(f"The generated repository breaks {len(findings)} rules: {lines}", "Please report this.")
+    check_rules(artefacts.staging.root, _minimum(plan), "Please report this.")
     return artefacts
 
 

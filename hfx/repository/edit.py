@@ -17,12 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hfx.errors import LintFailed, ModelCorrupt, RepositoryError
+from hfx.errors import ModelCorrupt, RepositoryError
 from hfx.manifest import FileEntry, Manifest, created_now, hash_file, verify_files, write_manifest
 from hfx.names import MANIFEST_FILE, check_name
 from hfx.repository.catalog import model
 from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, parse_config, render_message
-from hfx.repository.lint import lint
+from hfx.repository.lint import check_rules
 from hfx.repository.publish import publish, recover
 from hfx.repository.staging import Staging, storage
 from hfx.repository.subject import CONFIG, VARIANTS
@@ -98,7 +98,7 @@ def change(
         return before
     with Staging(repository, name) as staging:
         changed_copy(repository, name, edits, staging.root, made_by, record)
-        _check_rules(staging.root, before.triton.minimum)
+        check_rules(staging.root, before.triton.minimum, "Choose other values; nothing was changed.")
         if model(repository, name) != before:
             raise RepositoryError(f"{name!r} was published anew meanwhile.", "Try again.")
         return publish(staging, replace=True)
@@ -239,12 +239,3 @@ def _choices(manifest: Manifest, edits: Sequence[Edit], made_by: str, record: Ma
     known: Any = earlier.get("settings", {}) if isinstance(earlier, dict) else {}
     settings = {**known, **{f"{edit.folder} {edit.field}": edit.value for edit in edits}}
     return {**manifest.choices, RECORD: {"by": made_by, "at": created_now(), "settings": settings, **record}}
-
-
-def _check_rules(root: Path, triton_tag: str) -> None:
-    """Raise LintFailed where the changed model breaks a rule of the repository."""
-    if errors := [finding for finding in lint(root, triton_tag) if finding.severity == "error"]:
-        raise LintFailed(
-            f"The changed model would break {len(errors)} rules: {'; '.join(map(str, errors[:3]))}",
-            "Choose other values; nothing was changed.",
-        )

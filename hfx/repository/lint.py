@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hfx.errors import LintFailed
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.repository.rules import ensembles, files, manifests, onnx_files, python_models, scheduling
 from hfx.repository.subject import Finding, Rule, read_subject
 
+FINDINGS_SHOWN = 5
 _MODULES = (files, manifests, ensembles, scheduling, onnx_files, python_models)
 _RULES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
 RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
@@ -26,3 +28,10 @@ def lint(repository: Path, triton_tag: str = MINIMUM_SECURE, cores: int | None =
     subject = read_subject(repository, release(triton_tag), cores or os.cpu_count() or 1)
     findings = {finding for rule in RULES for finding in rule.findings(subject)}
     return sorted(findings, key=lambda finding: (finding.path, finding.line or 0, finding.rule, finding.message))
+
+
+def check_rules(repository: Path, triton_tag: str, fix: str) -> None:
+    """Raise LintFailed with `fix` where `repository` breaks a rule that is an error."""
+    if errors := [finding for finding in lint(repository, triton_tag) if finding.severity == "error"]:
+        broken = "; ".join(map(str, errors[:FINDINGS_SHOWN]))
+        raise LintFailed(f"The model would break {len(errors)} rules: {broken}", fix)

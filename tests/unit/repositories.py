@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from hfx.manifest import Precision, hash_folder, read_manifest, write_manifest
-from hfx.repository import (
+from hfx.repository.config_pbtxt import (
     BatchInput,
     EnsembleStep,
     ModelConfig,

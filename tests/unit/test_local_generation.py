@@ -19,7 +19,7 @@ from hfx.errors import (
 )
 from hfx.local.generator import LocalGenerator, _fields, _translated
 from hfx.python_backends.engine import errors as engine
-from hfx.repository import ModelConfig, render
+from hfx.repository.config_pbtxt import ModelConfig, render
 from tests.unit import generation_models
 
 PARAMETERS = {"device": "cpu", "slots": "4", "max_queue_size": "8", "intra_op_thread_count": "1"}

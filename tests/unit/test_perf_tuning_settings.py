@@ -15,8 +15,8 @@ from hfx.perf.load import Closed, Open
 from hfx.perf.tuning import settings
 from hfx.perf.tuning.space import space
 from hfx.perf.tuning.tune import max_callers
-from hfx.repository import ModelConfig, TensorSpec
 from hfx.repository.catalog import model
+from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
 from hfx.repository.edit import Edit, change, changed_copy, value
 from tests.unit import repositories
 from tests.unit.manifests import manifest

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hfx.errors import RepositoryError
-from hfx.repository import ModelConfig, WarmupInput, parse_config, render
-from hfx.repository.config_pbtxt import to_protobuf
+from hfx.repository.config_pbtxt import ModelConfig, WarmupInput, parse_config, render, to_protobuf
 from tests.unit.repositories import ENSEMBLE, NET, NET_GPU, POSTPROCESS, TOKENIZE
 
 SPEECH = replace(

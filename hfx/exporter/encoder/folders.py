@@ -15,15 +15,8 @@ from hfx.exporter.tasks.task import Settings
 from hfx.exporter.tokenizer import pad_id, vocab_limit
 from hfx.local import Device
 from hfx.python_backends import deploy
-from hfx.repository import (
-    BatchInput,
-    EnsembleStep,
-    ModelConfig,
-    Staging,
-    TensorSpec,
-    Warmup,
-    WarmupInput,
-)
+from hfx.repository import Staging
+from hfx.repository.config_pbtxt import BatchInput, EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
 LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))

@@ -19,7 +19,8 @@ from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, Setting
 from hfx.python_backends.engine.spec import EngineSpec
-from hfx.repository import ModelConfig, Staging, TensorSpec
+from hfx.repository import Staging
+from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
 
 OUTPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.TEXT_OUTPUT, "TYPE_STRING", (1,)),

@@ -15,7 +15,7 @@ from typing import Protocol
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.tasks.task import Config, Request, labels_of
-from hfx.repository import TensorSpec
+from hfx.repository.config_pbtxt import TensorSpec
 from hfx.rows import RowError, read_rows
 
 MOST_ROWS = 100_000

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hfx.client import ModelMetadata
-from hfx.errors import HfxError, LintFailed, UsageError
+from hfx.errors import HfxError, UsageError
 from hfx.local.models import published_metadata
 from hfx.perf import measuring
 from hfx.perf.compare.candidates import Candidate, CompareSpec, Session, parse_devices, parse_targets, running, served
@@ -16,7 +16,7 @@ from hfx.perf.compare.comparison import one_line
 from hfx.perf.tuning import settings
 from hfx.repository.catalog import model
 from hfx.repository.edit import changed_copy, scratch
-from hfx.repository.lint import lint
+from hfx.repository.lint import check_rules
 
 SHORT = {"max_batch": "max_batch_size"}
 MAX_VARIANTS = 16
@@ -103,7 +103,7 @@ def variant_candidates(
         label, copy = label_of(variant), folder / f"variant{number}"
         try:
             changed_copy(spec.repository, spec.name, edits, copy, MADE_BY)
-            _check_rules(copy, manifest.triton.minimum)
+            check_rules(copy, manifest.triton.minimum, "Choose other values.")
         except HfxError as error:
             notes.append(f"{label} was not run: {one_line(error)}")
             continue
@@ -114,9 +114,3 @@ def variant_candidates(
 def label_of(variant: Mapping[str, int]) -> str:
     """A variant in a table: instances=2, max_queue_delay=500us."""
     return ", ".join(f"{name}={value}{'us' * settings.named(name).is_time}" for name, value in variant.items())
-
-
-def _check_rules(repository: Path, triton: str) -> None:
-    errors = [finding for finding in lint(repository, triton) if finding.severity == "error"]
-    if errors:
-        raise LintFailed("; ".join(f"{each.rule} {each.message}" for each in errors[:3]), "Choose other values.")
