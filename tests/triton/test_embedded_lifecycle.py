@@ -1,9 +1,10 @@
-"""Starting, watching and ending the real embedded server: ports, failures, faults, and what is left behind."""
+"""Starting and ending the real embedded server: ports, models, failures, and what is left behind."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,21 +13,27 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hfx.client import Client
 from hfx.errors import RepositoryError, ServerError, UsageError
-from hfx.triton import EmbeddedServer, embedded
+from hfx.triton import EmbeddedServer, embedded, process
 from hfx.triton.process import is_running
 from hfx.triton.server import Ports, choose_ports
-from hfx.triton.workspace import PREFIX, SHARED_MEMORY, region_prefix
-from tests.triton.serve_process import HFX, wait_for
+from hfx.triton.workspace import SHARED_MEMORY, region_prefix, sweep
+from tests.triton.serve_process import FREE_PORTS, HFX, infer, left_behind, serving, wait_for
 from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
+# Fails to load, or takes long to, by what stands for FAILURE.
+BROKEN = MODEL.replace("    def execute", "    def initialize(self, args):\n        FAILURE\n\n    def execute", 1)
+NO_TOKENIZER = BROKEN.replace("FAILURE", "raise ValueError('no tokenizer')")
+SLOW = BROKEN.replace("FAILURE", "time.sleep(60)")
 
 
 @pytest.fixture
@@ -34,8 +41,18 @@ def repository(tmp_path: Path) -> Path:
     return write_toy(tmp_path / "repository")
 
 
-def regions(workspace: str) -> list[str]:
-    return [region.name for region in SHARED_MEMORY.glob(region_prefix(Path(workspace)) + "*")]
+@contextmanager
+def started(repository: Path, **options: Any) -> Iterator[EmbeddedServer]:
+    """A server that is killed at the end: a graceful stop takes seconds."""
+    with EmbeddedServer(repository, **options) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def regions(workspace: Path) -> list[Path]:
+    return list(SHARED_MEMORY.glob(region_prefix(workspace) + "*"))
 
 
 def files(folder: Path) -> dict[str, int]:
@@ -45,34 +62,39 @@ def files(folder: Path) -> dict[str, int]:
 # Start and stop
 
 
-def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(repository: Path, temporary: Path) -> None:
+def test_a_started_server_answers_and_a_stopped_one_leaves_nothing_and_can_start_again(
+    repository: Path, temporary: Path
+) -> None:
     before = files(repository)
     lines: list[str] = []
     with EmbeddedServer(repository, progress=lines.append) as server, Client(server.grpc_url) as client:
-        workspace, pid, stubs = str(server.log.parent), server.pid, server.stubs()
+        workspace, pid, stubs = server.log.parent, server.pid, server.stubs()
         assert client.is_ready()
         assert client.models() == ["toy"]
         assert client.classify("toy", "hello").label == "5 characters"
         wait_for(lambda: server.statistics()["toy_tokenize"]["inference_count"] == 1)
         assert list(stubs) == ["toy_tokenize_0_0"]
         assert regions(workspace)
+        assert server.exposure == ""
+        for url in (server.http_url, server.grpc_url, server.metrics_url.removesuffix("/metrics")):
+            assert listening_at(int(url.rsplit(":", 1)[1])) == {"127.0.0.1"}
+        assert not process.kill_orphans(workspace)
+        sweep()
+        assert server.fault() == "" and server.log.exists()
     assert not is_running(pid, pid)
     assert not any(is_running(stub, pid) for pids in stubs.values() for stub in pids)
     assert regions(workspace) == []
     assert list(temporary.iterdir()) == []
     assert files(repository) == before
     assert lines[-1].endswith("(2 of 2)")
-
-
-def test_only_this_machine_can_connect(repository: Path) -> None:
-    with EmbeddedServer(repository) as server:
-        assert server.exposure == ""
-        for url in (server.http_url, server.grpc_url, server.metrics_url.removesuffix("/metrics")):
-            assert listening_at(int(url.rsplit(":", 1)[1])) == {"127.0.0.1"}
+    server.stop()
+    with server:
+        assert server.fault() == ""
+        server.kill()
 
 
 def listening_at(port: int) -> set[str]:
-    """The IPv4 addresses at which somebody listens for PORT, from /proc/net/tcp and tcp6 (mapped addresses)."""
+    """The IPv4 addresses of the sockets that listen at `port`, from /proc/net/tcp and tcp6 (mapped addresses)."""
     rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     local = [row[1].split(":") for row in rows if row[3] == "0A"]  # 0A: LISTEN
     return {socket.inet_ntoa(bytes.fromhex(host[-8:])[::-1]) for host, number in local if int(number, 16) == port}
@@ -86,14 +108,6 @@ def test_listening_for_everyone_is_warned_about(repository: Path) -> None:
 def test_an_address_that_can_not_be_listened_at_is_refused(repository: Path, host: str) -> None:
     with pytest.raises(UsageError):
         EmbeddedServer(repository, host=host)
-
-
-def test_stopping_twice_is_harmless_and_starting_again_works(repository: Path) -> None:
-    server = EmbeddedServer(repository)
-    for _ in range(2):
-        server.start()
-        server.stop()
-        server.stop()
 
 
 def test_a_thread_that_may_end_early_can_not_own_a_server(repository: Path) -> None:
@@ -114,57 +128,43 @@ def test_a_thread_that_may_end_early_can_not_own_a_server(repository: Path) -> N
 def test_a_re_export_does_not_reach_a_running_server(repository: Path) -> None:
     large = repository / "toy_tokenize" / "1" / "large.bin"
     large.write_bytes(b"old" * (1 << 20))
-    with EmbeddedServer(repository) as server:
+    with started(repository) as server:
         served = server.log.parent / "repository" / "toy_tokenize" / "1"
         large.unlink()
         large.write_bytes(b"new")
         (repository / "toy_tokenize" / "1" / "model.py").write_text("raise SystemExit")
         assert (served / "large.bin").stat().st_size == 3 << 20
         server.restart()
-        with Client(server.grpc_url) as client:
-            assert client.classify("toy", "x").label == "1 characters"
+        assert infer(server.http_url, "toy", "x") == "1 characters"
 
 
-def test_hidden_folders_and_folders_without_a_configuration_are_not_served(repository: Path) -> None:
+@pytest.mark.parametrize(("device", "rows"), [("cpu", 8), ("gpu", 9)])
+def test_chosen_models_bring_their_members_alone_and_the_device_picks_the_configuration(
+    repository: Path, device: str, rows: int
+) -> None:
+    write_toy(repository, "other")
     (repository / ".staging" / "x").mkdir(parents=True)
     (repository / "notes").mkdir()
-    with EmbeddedServer(repository) as server:
-        assert set(server.statistics()) == {"toy", "toy_tokenize"}
-
-
-def test_chosen_models_bring_their_members_and_nothing_else(repository: Path) -> None:
-    write_toy(repository, "other")
-    with EmbeddedServer(repository, models=["other"]) as server:
+    folder = repository / "other_tokenize"
+    (folder / "configs").mkdir()
+    config = (folder / "config.pbtxt").read_text()
+    (folder / "configs" / "gpu.pbtxt").write_text(config.replace("max_batch_size: 8", "max_batch_size: 9"))
+    with (
+        started(repository, device=device, models=["other"]) as server,
+        urllib.request.urlopen(f"{server.http_url}/v2/models/other_tokenize/config") as answer,
+    ):
         assert set(server.statistics()) == {"other", "other_tokenize"}
+        assert json.load(answer)["max_batch_size"] == rows
 
 
-def test_a_chosen_model_that_is_not_there_is_refused_with_those_that_are(repository: Path) -> None:
+def test_models_that_are_not_there_are_refused_with_those_that_are(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(RepositoryError) as caught:
         EmbeddedServer(repository, models=["nope"]).start()
     assert "toy" in caught.value.fix
-
-
-@pytest.mark.parametrize("make", [False, True])
-def test_a_repository_without_models_is_refused(tmp_path: Path, make: bool) -> None:
-    if make:
-        (tmp_path / "empty").mkdir()
-    with pytest.raises(RepositoryError):
-        EmbeddedServer(tmp_path / "empty").start()
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_the_device_picks_the_configuration(repository: Path, device: str) -> None:
-    folder = repository / "toy_tokenize"
-    (folder / "configs").mkdir()
-    for name, rows in (("cpu", 3), ("gpu", 5)):
-        config = (folder / "config.pbtxt").read_text().replace("max_batch_size: 8", f"max_batch_size: {rows}")
-        (folder / "configs" / f"{name}.pbtxt").write_text(config)
-    write_model(repository, "unused", PYTHON, MODEL)
-    with (
-        EmbeddedServer(repository, device=device, models=["toy_tokenize"]) as server,
-        urllib.request.urlopen(f"{server.http_url}/v2/models/toy_tokenize/config") as answer,
-    ):
-        assert json.load(answer)["max_batch_size"] == (3 if device == "cpu" else 5)
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "missing"):
+        with pytest.raises(RepositoryError):
+            EmbeddedServer(tmp_path / folder).start()
 
 
 # Ports
@@ -193,44 +193,36 @@ def test_a_taken_port_is_named_with_its_option(
     assert not early or list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("use", ["http", "grpc", "metrics"])
 def test_a_free_port_that_is_lost_while_triton_starts_is_replaced(
-    repository: Path, taken: int, use: str, monkeypatch: pytest.MonkeyPatch
+    repository: Path, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "choose_ports", lose(use, taken, always=False))
-    with EmbeddedServer(repository) as server, Client(server.grpc_url) as client:
-        assert client.is_ready()
-        assert str(taken) not in (server.http_url + server.grpc_url + server.metrics_url)
+    monkeypatch.setattr(embedded, "choose_ports", lose("metrics", taken, always=False))
+    with started(repository) as server:
+        assert infer(server.http_url, "toy", "x") == "1 characters"
+        assert str(taken) not in server.metrics_url
 
 
 def lose(use: str, port: int, always: bool) -> Callable[..., object]:
-    """`choose_ports` as if another process had taken PORT right after the look (the first time, or always)."""
+    """`choose_ports` as if another process had taken `port` right after the look (the first time, or always)."""
     calls: list[Ports] = []
 
     def choose(wanted: Ports, host: str) -> Ports:
-        found = choose_ports(replace(wanted, **{use: 0}), host)
-        calls.append(found)
-        return replace(found, **{use: port}) if always or len(calls) == 1 else found
+        free = choose_ports(replace(wanted, **{use: 0}), host)
+        calls.append(free)
+        return replace(free, **{use: port}) if always or len(calls) == 1 else free
 
     return choose
 
 
-def test_one_port_for_two_uses_is_refused(repository: Path) -> None:
+def test_ports_that_can_not_be_are_refused(repository: Path) -> None:
     with pytest.raises(UsageError, match="--http-port and --grpc-port"):
         EmbeddedServer(repository, http_port=9000, grpc_port=9000).start()
-
-
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_a_number_that_is_no_port_is_refused(repository: Path, port: int) -> None:
-    with pytest.raises(UsageError):
-        EmbeddedServer(repository, http_port=port).start()
+    for port in (-1, 65536):
+        with pytest.raises(UsageError):
+            EmbeddedServer(repository, http_port=port).start()
 
 
 # Models that do not load
-
-BROKEN = MODEL.replace(
-    "    def execute", "    def initialize(self, args):\n        raise ValueError('no tokenizer')\n\n    def execute", 1
-)
 
 
 def failure(repository: Path) -> ServerError:
@@ -239,12 +231,17 @@ def failure(repository: Path) -> ServerError:
     return caught.value
 
 
-def test_a_python_error_is_shown_with_its_model_and_line(repository: Path) -> None:
-    write_model(repository, "broken", PYTHON, BROKEN)
+def test_a_python_error_is_shown_with_its_model_and_line_and_the_log_is_kept(repository: Path, temporary: Path) -> None:
+    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
     error = failure(repository)
     assert "can't load broken" in error.message
     assert "ValueError: no tokenizer" in error.message
     assert f"{repository}/broken/1/model.py(8): initialize" in error.message
+    log = Path(error.fix.split("Its log: ")[1])
+    assert "no tokenizer" in log.read_text()
+    assert list(temporary.iterdir()) == [log.parent]
+    assert list(log.parent.iterdir()) == [log]
+    assert regions(log.parent) == []
 
 
 def test_every_model_that_does_not_load_is_named_with_its_reason(repository: Path) -> None:
@@ -259,8 +256,6 @@ def test_every_model_that_does_not_load_is_named_with_its_reason(repository: Pat
 
 
 def test_a_missing_member_is_named(repository: Path) -> None:
-    import shutil
-
     shutil.rmtree(repository / "toy_tokenize")
     assert "toy_tokenize" in failure(repository).message
 
@@ -271,50 +266,15 @@ def test_a_configuration_with_a_typing_error_is_named_with_its_line(repository: 
     assert "max_batch_sise" in message
 
 
-def test_the_log_of_a_failed_start_is_kept_where_the_error_says(repository: Path, temporary: Path) -> None:
-    write_model(repository, "broken", PYTHON, BROKEN)
-    log = Path(failure(repository).fix.split("Its log: ")[1])
-    assert "no tokenizer" in log.read_text()
-    assert list(temporary.iterdir()) == [log.parent]
-    assert list(log.parent.iterdir()) == [log]
-    assert regions(str(log.parent)) == []
-
-
 def test_models_that_take_too_long_are_given_up(repository: Path) -> None:
-    slow = BROKEN.replace("raise ValueError('no tokenizer')", "time.sleep(60)")
-    write_model(repository, "slow", PYTHON, slow)
+    write_model(repository, "slow", PYTHON, SLOW)
     began = time.monotonic()
     with pytest.raises(ServerError, match=r"not ready after 1\.5 s"):
         EmbeddedServer(repository, timeout=1.5).start()
     assert time.monotonic() - began < 10
 
 
-# Faults
-
-
-def test_a_killed_stub_is_a_fault_and_a_restart_cures_it(repository: Path) -> None:
-    with EmbeddedServer(repository) as server, Client(server.grpc_url) as client:
-        assert server.fault() == ""
-        address, [stub] = server.grpc_url, server.stubs()["toy_tokenize_0_0"]
-        os.kill(stub, signal.SIGKILL)
-        wait_for(server.fault)
-        assert server.fault() == "the Python process of toy_tokenize died (killed by signal 9)"
-        began = time.monotonic()
-        server.restart()
-        assert time.monotonic() - began < 5  # 0.2 s on an idle machine
-        assert server.fault() == ""
-        assert server.grpc_url == address
-        assert client.classify("toy", "x").label == "1 characters"
-
-
-def test_a_killed_server_is_a_fault_and_a_restart_cures_it(repository: Path) -> None:
-    with EmbeddedServer(repository) as server, Client(server.grpc_url) as client:
-        os.kill(server.pid, signal.SIGKILL)
-        wait_for(server.fault)
-        assert "killed by signal 9" in server.fault()
-        server.restart()
-        wait_for(client.is_ready)
-
+# What a killed owner leaves
 
 OWNER = """
 import sys, time
@@ -326,92 +286,61 @@ time.sleep(600)
 """
 
 
-def test_a_server_dies_with_its_owner_and_the_next_start_sweeps_its_folder(repository: Path, temporary: Path) -> None:
+def test_stubs_of_a_killed_server_end_with_the_next_start(repository: Path, temporary: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(repository)], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     pid, workspace = owner.stdout.readline().split()
-    assert is_running(int(pid), int(pid))
-    owner.kill()
+    server = int(pid)
+    [[stub]] = process.stubs(server).values()
+    os.kill(stub, signal.SIGSTOP)  # so that it can't have noticed
+    os.kill(owner.pid, signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
     owner.communicate()
-    wait_for(lambda: not is_running(int(pid), int(pid)))
-    wait_for(lambda: not regions(workspace))
-    assert Path(workspace).exists()
-    wait_for(lambda: swept(repository, workspace))
-    assert not list(temporary.glob(f"{PREFIX}*"))
-
-
-def swept(repository: Path, workspace: str) -> bool:
-    with EmbeddedServer(repository):
-        return not Path(workspace).exists()
-
-
-def test_a_sweep_spares_the_folder_of_a_running_server(repository: Path) -> None:
-    with EmbeddedServer(repository) as first:
-        with EmbeddedServer(repository):
-            assert first.log.exists()
-        assert first.fault() == ""
+    wait_for(lambda: not is_running(server, server))
+    assert is_running(stub, server)
+    sweep()
+    assert not is_running(stub, server)
+    assert not Path(workspace).exists()
+    assert list(temporary.iterdir()) == []
 
 
 # hfx serve
 
 
-def serve(repository: Path, *words: str) -> subprocess.Popen[str]:
-    ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-    return subprocess.Popen(
-        [*HFX, "serve", str(repository), *ports, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def test_serve_says_when_it_is_ready_and_stops_on_a_signal(repository: Path) -> None:
+    with serving(repository) as served:
+        assert served.ready["models"] == ["toy"]
+        with Client(served.ready["grpc_url"]) as client:
+            assert client.is_ready()
+        served.running.send_signal(signal.SIGINT)
+        assert served.end() == 0, served.words
+        assert served.running.stdout is not None
+        assert served.running.stdout.read() == ""
+    assert "Traceback" not in served.words
+    assert left_behind() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serve_says_when_it_is_ready_and_stops_on_a_signal(repository: Path, number: int, temporary: Path) -> None:
-    process = serve(repository, "--json")
-    assert process.stdout is not None
-    ready = json.loads(process.stdout.readline())
-    assert ready["ready"] is True
-    assert ready["models"] == ["toy"]
-    with Client(ready["grpc_url"]) as client:
-        assert client.is_ready()
-    [workspace] = temporary.iterdir()
-    process.send_signal(number)
-    out, words = process.communicate(timeout=30)
-    assert process.returncode == 0, words
-    assert out == ""
-    assert "Traceback" not in words
-    assert list(temporary.iterdir()) == []
-    assert regions(str(workspace)) == []
+def serve(repository: Path) -> subprocess.Popen[str]:
+    command = [*HFX, "serve", str(repository), *FREE_PORTS, "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_serve_tells_why_a_model_does_not_load(repository: Path) -> None:
-    write_model(repository, "broken", PYTHON, BROKEN)
-    process = serve(repository, "--json")
-    out, words = process.communicate(timeout=60)
+    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
+    running = serve(repository)
+    out, messages = running.communicate(timeout=60)
     error = json.loads(out)["error"]
-    assert (process.returncode, error["type"]) == (5, "ServerError")
+    assert (running.returncode, error["type"]) == (5, "ServerError")
     assert "ValueError: no tokenizer" in error["message"]
-    assert "ValueError: no tokenizer" in words
+    assert "ValueError: no tokenizer" in messages
 
 
 def test_a_signal_while_the_models_load_leaves_nothing(repository: Path, temporary: Path) -> None:
-    write_model(repository, "slow", PYTHON, BROKEN.replace("raise ValueError('no tokenizer')", "time.sleep(60)"))
-    process = serve(repository)
-    wait_for(lambda: list(temporary.glob("*/triton.log")))
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=30)
-    assert process.returncode == 130, words
+    write_model(repository, "slow", PYTHON, SLOW)
+    running = serve(repository)
+    [log] = wait_for(lambda: list(temporary.glob("*/triton.log")))
+    wait_for(lambda: "loading: slow" in log.read_text())
+    running.send_signal(signal.SIGINT)
+    _, messages = running.communicate(timeout=30)
+    assert running.returncode == 130, messages
     assert list(temporary.iterdir()) == []
-
-
-def test_infer_asks_a_served_model(repository: Path) -> None:
-    with EmbeddedServer(repository) as server:
-        done = subprocess.run(
-            [*HFX, "infer", "toy", "-", "--url", server.grpc_url, "--json"],
-            input="one\n\nfour\n",
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    answer = json.loads(done.stdout)
-    assert set(answer) == {"model", "results", "latency_ms"}
-    assert [result["label"] for result in answer["results"]] == [["3 characters"], ["0 characters"], ["4 characters"]]
-    assert answer["results"][0]["truncated_tokens"] == 0

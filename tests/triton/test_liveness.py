@@ -85,7 +85,7 @@ def test_what_does_nothing_at_all_is_dead(server: EmbeddedServer, target: Target
 
 
 def test_the_loop_finds_a_stopped_stub_and_a_busy_model_is_left_alone(server: EmbeddedServer, target: Target) -> None:
-    probes = ProbeLoop(target, interval=0.2)
+    probes = ProbeLoop(target, 0.2, PATIENCE)
     keep_busy(server, "burning", ["sleep 2"])[0].join()
     assert probes.fault == ""
     os.kill(server.stubs()["toy_tokenize_0_0"][0], signal.SIGSTOP)

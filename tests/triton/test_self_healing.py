@@ -67,9 +67,17 @@ def stop(served: ServeProcess) -> None:
     assert left_behind() == []
 
 
-def test_whatever_is_killed_is_replaced(repository: Path) -> None:
+def test_whatever_is_killed_is_replaced_and_an_open_stream_of_it_broken(repository: Path) -> None:
     with serving(repository) as served:
-        for model in ("toy_tokenize", "stories", "stories_stream", ""):
+        with urllib.request.urlopen(
+            f"{served.http_url}/v2/models/ticks/generate_stream", b'{"text_input": "100000"}', timeout=60
+        ) as stream:
+            assert stream.readline().startswith(b"data: ")
+            os.kill(served.stub("ticks"), signal.SIGKILL)
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                stream.read()
+        served.wait_for_words("the Python process of ticks died (killed by signal 9); serving again after")
+        for model in ("toy_tokenize", "stories_stream", ""):
             before = served.server
             os.kill(served.stub(model) if model else before, signal.SIGKILL)
             died = f"the Python process of {model} died" if model else "tritonserver died"
@@ -80,26 +88,24 @@ def test_whatever_is_killed_is_replaced(repository: Path) -> None:
         stop(served)
 
 
-def test_a_stopped_stub_is_found_by_a_probe_and_replaced(repository: Path) -> None:
-    with serving(repository) as served:
-        before = served.server
-        os.kill(served.stub("stories_stream"), signal.SIGSTOP)
-        served.wait_for_words("serving again after")
-        wait_for(lambda: answers(served.http_url))
-        assert running_in(before) == []
-        stop(served)
+def test_a_stopped_stub_is_found_by_a_probe_and_replaced(
+    moody: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "PATIENCE_SECONDS", 1.0)
+    lines: list[str] = []
 
+    def report(line: str) -> None:
+        lines.append(line)
+        raise InterruptedError
 
-def test_an_open_stream_of_a_killed_stub_is_broken(repository: Path) -> None:
-    with serving(repository, "--models", "ticks") as served:
-        url = f"{served.http_url}/v2/models/ticks/generate_stream"
-        with urllib.request.urlopen(url, b'{"text_input": "100000"}', timeout=60) as stream:
-            assert stream.readline().startswith(b"data: ")
-            os.kill(served.stub("ticks"), signal.SIGKILL)
-            with pytest.raises((ConnectionError, http.client.HTTPException)):
-                stream.read()
-        served.wait_for_words("serving again after")
-        stop(served)
+    with EmbeddedServer(moody[0]) as server:
+        os.kill(server.stubs()["moody_0_0"][0], signal.SIGSTOP)
+        with pytest.raises(InterruptedError):
+            supervisor.keep_serving(server, report)
+        assert lines[0].startswith("moody ") and "serving again after" in lines[0]
+        assert infer(server.http_url, "moody", "four") == "4 characters"
+        server.kill()
 
 
 def test_a_model_that_does_not_load_again_is_tried_until_it_does(moody: tuple[Path, Path]) -> None:
@@ -118,7 +124,7 @@ def test_a_model_that_does_not_load_again_is_tried_until_it_does(moody: tuple[Pa
 
 def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, temporary: Path) -> None:
     slow = MODEL.replace(
-        "    def execute", "    def initialize(self, args):\n        time.sleep(1)\n\n    def execute", 1
+        "    def execute", "    def initialize(self, args):\n        time.sleep(0.5)\n\n    def execute", 1
     )
     write_model(tmp_path / "repository", "slow", PYTHON, slow)
 
@@ -136,6 +142,7 @@ def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, tempor
     with EmbeddedServer(tmp_path / "repository") as server:
         killer.join()
         assert infer(server.http_url, "slow", "four") == "4 characters"
+        server.kill()
     assert left_behind() == []
 
 
@@ -171,6 +178,7 @@ def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_bac
                 server.restart()
         server.restart()
         assert infer(server.http_url, "moody", "four") == "4 characters"
+        server.kill()
 
 
 def test_a_killed_hfx_serve_takes_its_server_along_and_the_next_one_sweeps(moody: tuple[Path, Path]) -> None:
@@ -179,6 +187,7 @@ def test_a_killed_hfx_serve_takes_its_server_along_and_the_next_one_sweeps(moody
         served.running.kill()
         wait_for(lambda: not running_in(group))
     assert left_behind()
-    with serving(moody[0]) as served:
+    with EmbeddedServer(moody[0]) as server:
         assert len(left_behind()) <= 3  # its own folder and regions
-        stop(served)
+        server.kill()
+    assert left_behind() == []
