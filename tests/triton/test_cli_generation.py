@@ -27,6 +27,7 @@ PATIENCE = 60
 CANCELLED, USED = "hfx_requests_cancelled_total", "hfx_slots_used"
 
 Run = subprocess.CompletedProcess[str]
+Infer = Callable[..., Run]
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +55,13 @@ def hfx(*words: str, given: str | bytes = b"", **environment: str) -> Run:
 
 
 @pytest.fixture
-def infer(served: EmbeddedServer) -> Callable[..., Run]:
+def infer(served: EmbeddedServer) -> Infer:
     """`hfx infer WORDS` through the server."""
     return lambda *words, **more: hfx("infer", *words, "--url", served.grpc_url, **more)
 
 
 @pytest.fixture
-def local(generators: Path) -> Callable[..., Run]:
+def local(generators: Path) -> Infer:
     """`hfx infer WORDS` without it."""
     return lambda *words, **more: hfx("infer", *words, "--local", "--repository", str(generators), **more)
 
@@ -86,9 +87,6 @@ def document() -> str:
     return " ".join(texts_of("summaries", 600)) * 3 + "\n"
 
 
-# The same as in this process
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -99,9 +97,7 @@ def document() -> str:
     ],
     ids=["greedy", "sampling", "beams", "chunks"],
 )
-def test_a_server_gives_the_texts_of_this_process(
-    name: str, words: list[str], infer: Callable[..., Run], local: Callable[..., Run]
-) -> None:
+def test_a_server_gives_the_texts_of_this_process(name: str, words: list[str], infer: Infer, local: Infer) -> None:
     texts = texts_of(name, 3)
     through, here = (run("--json", name, *texts, *words) for run in (infer, local))
     assert (through.returncode, here.returncode) == (0, 0), through.stderr + here.stderr
@@ -112,25 +108,17 @@ def test_a_server_gives_the_texts_of_this_process(
         assert one == other
 
 
-def test_http_gives_the_same(served: EmbeddedServer, infer: Callable[..., Run]) -> None:
-    text = texts_of("stories", 1)[0]
-    through = hfx("infer", "stories", text, "--max-tokens", "20", "--url", served.http_url)
-    assert (through.returncode, through.stderr) == (0, "")
-    assert through.stdout == infer("stories", text, "--max-tokens", "20").stdout
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_a_stream_is_the_whole_text(name: str, infer: Callable[..., Run], local: Callable[..., Run]) -> None:
+def test_a_stream_is_the_whole_text(name: str, infer: Infer, local: Infer, served: EmbeddedServer) -> None:
     words = [name, *texts_of(name, 2), "--max-tokens", "25"]
     whole = infer(*words)
     assert whole.returncode == 0, whole.stderr
-    assert infer(*words, "--stream").stdout == local(*words, "--stream").stdout == whole.stdout
+    over_http = hfx("infer", *words, "--stream", "--url", served.http_url)
+    streams = (infer(*words, "--stream"), local(*words, "--stream"), over_http)
+    assert [stream.stdout for stream in streams] == [whole.stdout] * 3
 
 
-# Lines
-
-
-def test_every_json_line_has_its_own_settings(infer: Callable[..., Run], local: Callable[..., Run]) -> None:
+def test_every_json_line_has_its_own_settings(infer: Infer, local: Infer) -> None:
     text = texts_of("summaries", 1)[0]
     given = [
         {"text_input": text},
@@ -146,7 +134,7 @@ def test_every_json_line_has_its_own_settings(infer: Callable[..., Run], local: 
     assert rows(through)[1]["output_tokens"] == 3
 
 
-def test_a_bad_line_costs_no_other(infer: Callable[..., Run], tmp_path: Path) -> None:
+def test_a_bad_line_costs_no_other(infer: Infer, tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
     good = b'{"text_input": "Anna was", "max_tokens": 4}\n'
     bad = [b"Anna was\n", b'{"text_input": "\xff"}\n', b'{"text_input": "a", "max_token": 4}\n',
@@ -175,30 +163,23 @@ def test_an_answer_comes_before_the_next_line_is_written(served: EmbeddedServer)
         assert process.wait(PATIENCE) == 0
 
 
-def test_nothing_in_gives_nothing_out(infer: Callable[..., Run]) -> None:
+def test_nothing_in_gives_nothing_out(infer: Infer) -> None:
     for words in (["-"], ["--jsonl"], ["-", "--stream"]):
         done = infer("stories", *words)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-# Ends
-
-
-@pytest.mark.parametrize(
-    ("words", "protocol"),
-    [(["--stream"], "grpc"), (["--json"], "grpc"), (["--stream"], "http")],
-    ids=["stream", "unary", "http-stream"],
-)
+@pytest.mark.parametrize(("words", "protocol"), [("--stream", "grpc"), ("--json", "grpc"), ("--stream", "http")])
 def test_ctrl_c_cancels_on_the_server(
-    words: list[str], protocol: str, document: str, served: EmbeddedServer, tmp_path: Path
+    words: str, protocol: str, document: str, served: EmbeddedServer, tmp_path: Path
 ) -> None:
     before = measured(served, CANCELLED)
     file = tmp_path / "document.txt"
     file.write_text(document)
     url = served.grpc_url if protocol == "grpc" else served.http_url
-    command = [*HFX, "infer", "summaries", "--input", str(file), *ENDLESS, *words, "--url", url]
+    command = [*HFX, "infer", "summaries", "--input", str(file), *ENDLESS, words, "--url", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        if "--stream" in words:  # over HTTP, Triton sees a leaving reader only after its first piece
+        if words == "--stream":  # over HTTP, Triton sees a leaving reader only after its first piece
             assert process.stdout and process.stdout.read(1)
         wait_for(lambda: measured(served, USED) > 0)
         process.send_signal(signal.SIGINT)
@@ -217,7 +198,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(document: str, served: Embedde
     wait_for(lambda: measured(served, CANCELLED) > before and measured(served, USED) == 0)
 
 
-def test_a_deadline_holds_at_the_server(document: str, infer: Callable[..., Run], local: Callable[..., Run]) -> None:
+def test_a_deadline_holds_at_the_server(document: str, infer: Infer, local: Infer) -> None:
     for run in (infer, local):
         done = run("summaries", "-", *ENDLESS, "--timeout", "0.2", "--json", given=document)
         assert done.returncode == 5
@@ -230,14 +211,12 @@ def test_a_deadline_holds_at_the_server(document: str, infer: Callable[..., Run]
         (["storys", "x"], 5, "stories"),
         (["stories", "x", "--temperature", "-1"], 5, "temperature"),
         (["stories", "x", "--num-return-sequences", "2"], 2, "num_return_sequences"),
-        (["stories", "x", "--labels", "a"], 2, "--labels"),
         (["stories", "Anna " * 20_000], 5, "512"),
         (["stories", "x", "--stream", "--temperature", "-1"], 5, "temperature"),
-        (["stories", "x", "--timeout", "0"], 2, "timeout"),
     ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+    ids=range(5),
 )
-def test_what_can_not_be_asked_says_why(words: list[str], code: int, said: str, infer: Callable[..., Run]) -> None:
+def test_what_can_not_be_asked_says_why(words: list[str], code: int, said: str, infer: Infer) -> None:
     done = infer(*words)
     assert (done.returncode, done.stdout.strip()) == (code, "")
     assert said in done.stderr

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +32,7 @@ from hfx.errors import (
 
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tritonclient", "grpc", "numpy")
 RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
+Fail = Callable[[BaseException], None]
 NOBODY = ["infer", "name", "text", "--url", "127.0.0.1:1"]
 
 
@@ -68,15 +71,22 @@ def test_json_may_stand_before_and_after_the_command(words: list[str]) -> None:
     assert done.stderr.startswith("Error: ")
 
 
-def test_json_is_printed_for_a_usage_error_too() -> None:
-    done = hfx("infer", "--json")
-    assert json.loads(done.stdout)["error"]["exit_code"] == done.returncode == 2
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["infer"], 2),
+        (["infer", b"\xff", "text"], 2),
+        ([*NOBODY, b"\xff"], 5),  # the server is asked for the task first
+    ],
+)
+def test_json_is_printed_for_usage_errors_and_damaged_arguments_too(words: list[str | bytes], code: int) -> None:
+    done = subprocess.run([*RUN, *words, "--json"], capture_output=True, check=False)
+    assert json.loads(done.stdout)["error"]["exit_code"] == done.returncode == code
 
 
-@pytest.mark.parametrize("words", [["--debug", *NOBODY], [*NOBODY, "--debug"]])
-def test_a_traceback_is_shown_only_on_demand(words: list[str]) -> None:
-    assert "Traceback" in hfx(*words).stderr
-    assert "Traceback" not in hfx(*NOBODY).stderr
+def test_a_traceback_is_shown_only_on_demand() -> None:
+    shown = ["Traceback" in hfx(*words).stderr for words in (NOBODY, ["--debug", *NOBODY], [*NOBODY, "--debug"])]
+    assert shown == [False, True, True]
 
 
 def test_what_follows_two_dashes_is_no_option() -> None:
@@ -84,23 +94,18 @@ def test_what_follows_two_dashes_is_no_option() -> None:
     assert Reporter.of(["--json", "infer", "--debug"]) == Reporter(json=True, debug=True)
 
 
-def test_a_damaged_argument_is_a_usage_error_and_valid_json() -> None:
-    done = subprocess.run([*RUN, *NOBODY, b"\xff", "--json"], capture_output=True, check=False)
-    assert json.loads(done.stdout)["error"]["exit_code"] == 5  # the server is asked for the task first
-    done = subprocess.run([*RUN, "infer", b"\xff", "text", "--json"], capture_output=True, check=False)
-    assert json.loads(done.stdout)["error"]["exit_code"] == 2
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Fail:
+    """Lets the command `list` raise an error."""
 
+    def fail(error: BaseException) -> None:
+        def command() -> None:
+            raise error
 
-def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command `list` raise ERROR."""
+        monkeypatch.setitem(sys.modules, "failing", SimpleNamespace(command=command))
+        monkeypatch.setitem(commands.COMMANDS, "list", "failing")
 
-    def command() -> None:
-        raise error
-
-    module = type(sys)("failing")
-    module.command = command  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "failing", module)
-    monkeypatch.setitem(commands.COMMANDS, "list", "failing")
+    return fail
 
 
 @pytest.mark.parametrize(
@@ -119,33 +124,38 @@ def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_every_error_has_its_exit_code(
-    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, failing: Fail, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failing(error, monkeypatch)
+    failing(error)
     assert main(["list", "--json"]) == code
     assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == code
 
 
-def test_an_unexpected_error_is_one_line_and_says_how_to_see_more(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "message", "fix"),
+    [
+        (ValueError("first\nsecond"), 1, "Unexpected: ValueError: first", "--debug shows more"),
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch.nn"),
+            2,
+            "This needs the package torch, which is not installed.",
+            "pip install 'hfx[export]'",
+        ),
+    ],
+)
+def test_what_is_unexpected_or_missing_is_one_line_and_a_way_on(
+    error: Exception,
+    code: int,
+    message: str,
+    fix: str,
+    failing: Fail,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    failing(ValueError("first\nsecond"), monkeypatch)
-    assert main(["list"]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "Error: Unexpected: ValueError: first"
-    assert "--debug" in lines[1]
-    assert len(lines) == 2
-
-
-def test_without_what_exports_need_the_command_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing(ModuleNotFoundError("No module named 'torch'", name="torch.nn"), monkeypatch)
-    assert main(["list"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "Error: This needs the package torch, which is not installed.",
-        "pip install 'hfx[export]'",
-    ]
+    failing(error)
+    assert main(["list"]) == code
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"Error: {message}"
+    assert second.startswith(fix)
 
 
 # Modules whose package has another name, and a package that only adds to another one's module.
@@ -161,17 +171,11 @@ def test_the_packages_that_are_said_to_be_missing_are_those_of_the_extra(extra: 
     assert {MODULES.get(name, name) for name in packages} <= set(EXTRAS["export"].split() + EXTRAS[extra].split())
 
 
-def test_a_reader_that_has_enough_ends_the_command_quietly() -> None:
-    done = subprocess.run(
-        ["bash", "-c", 'set -o pipefail; "$@" --help | true', "-", *RUN], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("line", ['set -o pipefail; "$@" --help | true', '"$@" --help >&-'])
+def test_an_output_that_is_closed_ends_the_command_quietly(line: str) -> None:
+    done = subprocess.run(["bash", "-c", line, "-", *RUN], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 141)  # 0: everything was written before the reader left
     assert done.stderr == ""
-
-
-def test_a_closed_output_is_no_traceback() -> None:
-    done = subprocess.run(["bash", "-c", '"$@" --help >&-', "-", *RUN], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
 
 
 def test_ctrl_c_is_130() -> None:
@@ -197,3 +201,25 @@ def test_shell_completion_offers_commands() -> None:
 
 def test_a_model_s_output_can_not_steer_the_terminal() -> None:
     assert visible("\x1b[31mred\x07\r\n\tok") == "\ufffd[31mred\ufffd\ufffd\n\tok"
+
+
+# In a process of its own: in this one, a signal may be delivered to a thread that other tests have left.
+DEFERRED = """
+import os, signal
+from hfx.cli.interrupts import deferred
+
+before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+try:
+    with deferred():
+        with deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+        print("still here")
+    print("not interrupted")
+except KeyboardInterrupt:
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []) == before)
+"""
+
+
+def test_ctrl_c_waits_for_the_end_of_the_outermost_block() -> None:
+    done = subprocess.run([sys.executable, "-c", DEFERRED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["still here", "True"]

@@ -32,12 +32,6 @@ def test_people_get_what_came_before_a_failure(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "a\n"
 
 
-def test_one_object_holds_all_results(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.one_object("m", outcomes(text("a"), text("b")), Reporter(json=True))
-    found = json.loads(capsys.readouterr().out)
-    assert found == {"model": "m", "results": [text("a"), text("b")], "latency_ms": found["latency_ms"]}
-
-
 def test_rows_keep_their_places_and_ids_and_the_first_failure_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
     given: Outcomes = [
         (Entry("Line 1", {}, "first"), text("a")),

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -59,43 +55,16 @@ def test_an_object_may_have_an_id() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        b"text",
-        b"[1]",
-        b"7",
-        b'"text"',
-        b'{"a": 1',
-        b'{"a": NaN}',
-        b'{"a": 1, "a": 2}',
-        b'{"a": ' + b"[" * 100_000,
-        b'{"a": ' + b"9" * 5000 + b"}",
-        b'{"a": "\xff"}',
-    ],
+    [b"text", b"[1]", b"7", b'"text"', b'{"a": 1', b'{"a": NaN}', b'{"a": 1, "a": 2}', b'{"a": ' + b"[" * 100_000,
+     b'{"a": ' + b"9" * 5000 + b"}", b'{"a": "\xff"}'],
     ids=range(10),
-)
+)  # fmt: skip
 def test_a_line_that_is_no_object_says_so_in_its_place(line: bytes) -> None:
     first, second, third = json_lines(BytesIO(b'{"text_input": "a"}\n' + line + b'\n{"text_input": "b"}\n'))
     assert isinstance(first.content, dict) and isinstance(third.content, dict)
     assert isinstance(second.content, UsageError)
     assert second.place == "Line 2"
     assert len(second.content.message) < 400
-
-
-def test_a_line_is_there_as_soon_as_it_is_written() -> None:
-    read, write = os.pipe()
-    with os.fdopen(read, "rb") as file, os.fdopen(write, "wb", buffering=0) as pipe:
-        entries: Iterator[Entry] = json_lines(file)
-        for number in range(3):
-            pipe.write(json.dumps({"id": number}).encode() + b"\n")
-            assert next(entries).id == number
-
-
-def test_an_endless_input_is_never_read_ahead() -> None:
-    class Endless(BytesIO):
-        def readline(self, size: int | None = -1, /) -> bytes:
-            return b"again\n"
-
-    assert len(list(islice(text_lines(Endless()), 1000))) == 1000
 
 
 @pytest.mark.parametrize("path", ["missing", "."])

@@ -39,13 +39,6 @@ def free_port() -> int:
         return int(reserved.getsockname()[1])
 
 
-def test_one_text_and_many_are_answered(client: Client) -> None:
-    assert client.generate("writer", "write 2").text == "a0 a1 "
-    lengths = range(1, 40)
-    found = client.summarize("writer", [f"write {length}" for length in lengths])
-    assert [generation.output_tokens for generation in found] == list(lengths)
-
-
 def test_tasks_are_answered(url: str) -> None:
     async def ask(client: AsyncClient) -> list[int]:
         await client.wait_ready(5)
@@ -217,11 +210,13 @@ def test_threads_may_share_a_client(client: Client) -> None:
         assert list(pool.map(ask, range(1, 9))) == [[length] * 20 for length in range(1, 9)]
 
 
-def test_a_busy_server_is_asked_again(url: str, script: Script) -> None:
-    script.busy = 2
+def test_a_busy_server_is_asked_again_also_for_a_stream(url: str, script: Script) -> None:
     with Client(url, retries=RetryPolicy(attempts=3, shortest=0.01)) as client:
-        assert client.generate("writer", "write 1").text == "a0 "
-    assert len(script.texts) == 3
+        script.busy = 2
+        assert client.generate("writer", "write 2").text == "a0 a1 "
+        script.busy = 2
+        assert [piece.text for piece in client.stream("writer", "write 2")] == ["a0 ", "a1 "]
+    assert script.texts == ["write 2"] * 6
 
 
 def test_a_server_that_comes_up_late_is_found(script: Script) -> None:

@@ -35,13 +35,6 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
             assert name == "__init__" or inspect.iscoroutinefunction(waiting[name]), name
 
 
-def test_results_and_settings_are_frozen() -> None:
-    values = [value for name, value in vars(hfx.client).items() if name in hfx.client.__all__]
-    frozen = [value for value in values if dataclasses.is_dataclass(value)]
-    assert len(frozen) >= 12
-    assert all(value.__dataclass_params__.frozen for value in frozen)  # type: ignore[attr-defined]
-
-
 def test_every_setting_is_documented_and_a_keyword() -> None:
     names = [field.name for field in dataclasses.fields(hfx.client.GenerationSettings)]
     assert names == list(Settings.__annotations__)

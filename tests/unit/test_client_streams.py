@@ -155,13 +155,6 @@ def test_an_error_before_the_first_piece_is_typed(client: Client) -> None:
     assert caught.value.model == "writer"
 
 
-def test_a_busy_server_is_asked_again_before_the_first_piece(url: str, script: Script) -> None:
-    script.busy = 2
-    with Client(url, retries=3) as client:
-        assert "".join(piece.text for piece in client.stream("writer", "write 2")) == "a0 a1 "
-    assert script.texts == ["write 2"] * 3
-
-
 def test_a_broken_stream_is_not_asked_again_after_a_piece(url: str, script: Script) -> None:
     def break_off(values: dict[str, object], *_: object) -> Iterator[dict[str, object]]:
         script.texts.append(str(values["text_input"]))

@@ -55,9 +55,8 @@ def generator(tmp_path: Path) -> Iterator[LocalGenerator]:
 
 
 def test_it_continues_texts(generator: LocalGenerator) -> None:
-    assert generator.infer({"text_input": "cab", "max_tokens": 5})["text_output"] == generation_models.continued(
-        "cab", 5
-    )
+    found = generator.infer({"text_input": "cab", "max_tokens": 5})
+    assert found["text_output"] == generation_models.continued("cab", 5)
 
 
 def test_values_may_be_lists_of_one(generator: LocalGenerator) -> None:

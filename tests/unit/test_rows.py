@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from hfx.rows import RowError, json_object, lines, read_rows
+from hfx.rows import RowError, lines, read_rows
 
 CSV = '\ufeffid,text\r\n1,"a, ""b"""\r\n\r\n2,"two\nlines"\r\n3,\u00e9\r\n'
 FILES = {
@@ -37,14 +37,9 @@ def test_rows_of_every_format_are_the_same_and_can_be_read_on_after_any(name: st
     for at, row in enumerate(rows):
         assert list(read_rows(path, row.place).rows) == rows[at + 1 :]
         content = path.read_bytes()[row.place.start : row.place.end].decode()
-        assert row.cells["id"] in content and content.endswith("\n") == path.read_bytes()[: row.place.end].endswith(
-            b"\n"
-        )
-
-
-def test_a_row_knows_its_lines(tmp_path: Path) -> None:
-    rows = list(read_rows(written(tmp_path, "a.csv", CSV)).rows)
-    assert [(row.place.line, row.place.next_line) for row in rows] == [(2, 3), (4, 6), (6, 7)]
+        assert row.cells["id"] in content and (content.endswith("\n") or row is rows[-1])
+    if name == "a.csv":
+        assert [(row.place.line, row.place.next_line) for row in rows] == [(2, 3), (4, 6), (6, 7)]
 
 
 def test_plain_text_is_a_row_a_line(tmp_path: Path) -> None:
@@ -114,7 +109,3 @@ def test_lines_go_on_after_one_that_is_no_text() -> None:
     found = list(lines(io.BytesIO(b"a\n\xff\nb")))
     assert [(each.number, each.start, each.end) for each in found] == [(1, 0, 2), (2, 2, 4), (3, 4, 5)]
     assert [each.text if isinstance(each.text, str) else None for each in found] == ["a\n", None, "b"]
-
-
-def test_an_object_is_the_only_value_of_a_line() -> None:
-    assert json_object('{"a": [1]}') == {"a": [1]}
