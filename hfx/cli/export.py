@@ -6,21 +6,16 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
+from hfx.exporter.options import CpuRuntime, Device, Exporter, ExportOptions, Precision
 
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
-
-
-Device = Literal["cpu", "gpu", "both"]
-CpuRuntime = Literal["auto", "openvino", "onnxruntime"]
-Exporter = Literal["own", "optimum"]
-Precision = Literal["fp32", "fp16", "int8", "int4"]
 
 
 def command(
@@ -70,7 +65,6 @@ def command(
     if quantize and precision not in (None, "int8"):
         raise UsageError("--quantize and --precision exclude each other.", "Leave one of them out.")
     from hfx.exporter.generation.plan import GeneratorPlan
-    from hfx.exporter.options import ExportOptions
     from hfx.exporter.plan import make_plan
     from hfx.exporter.source import open_checkpoint, open_config
 

@@ -40,18 +40,8 @@ def lint_page() -> str:
     from hfx.repository.lint import RULES
 
     rows = [f"| {rule.id} | {rule.severity} | {rule.title} |" for rule in RULES]
-    return "\n".join(
-        [
-            "# Rules of `hfx lint`",
-            "",
-            "Made by `make docs`.",
-            "",
-            "| id | severity | rule |",
-            "|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    head = ["# Rules of `hfx lint`", "", "Made by `make docs`.", "", "| id | severity | rule |", "|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
 
 
 def _help(command: Any, name: str) -> str:
