@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from hfx.client.tensors import Array, Tensors
+    from hfx.client.tensors import Tensors
     from hfx.metadata import ModelMetadata
 
     Vectors = npt.NDArray[np.float32]
@@ -55,11 +55,6 @@ class Call(Generic[Result]):
     values: Values
     decode: Callable[[Tensors], Result]
     needs: tuple[str, ...] = ()
-
-
-def infer(name: str) -> Callable[[Values], Call[dict[str, Array]]]:
-    """Plain values of any model's inputs; all output tensors by name."""
-    return lambda values: Call(name, values, dict)
 
 
 def classify(name: str, top_k: Count) -> Callable[[str], Call[Classification]]:

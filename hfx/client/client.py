@@ -93,7 +93,7 @@ class Client:
 
     def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
         """Any model by its tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
-        return run(self._session.call(calls.infer(name)(values), timeout))
+        return run(self._session.call(Call(name, values, dict), timeout))
 
     def infer_each(
         self, name: str, requests: Iterable[Values], *, timeout: Seconds = None

@@ -10,20 +10,9 @@ from urllib.parse import quote
 
 import httpx
 
-from hfx.client import errors
+from hfx.client import errors, http_messages
 from hfx.client.address import Address, Tls
 from hfx.client.http_connections import TIMEOUTS, AsyncConnection, BlockingConnection
-from hfx.client.http_messages import (
-    JSON,
-    decode_event,
-    decode_index,
-    decode_infer,
-    decode_metadata,
-    decode_parameter,
-    encode_generate,
-    encode_infer,
-    error_text,
-)
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
 from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport
@@ -47,9 +36,9 @@ class _HttpTransport:
         self._connection = connection
 
     async def infer(self, request: Request) -> dict[str, Array]:
-        body, headers = encode_infer(request)
+        body, headers = http_messages.encode_infer(request)
         answer, content = await self._fetch(_path(request.model, "/infer"), request.timeout, body, headers)
-        return decode_infer(content, answer.headers)
+        return http_messages.decode_infer(content, answer.headers)
 
     def stream(self, request: Request) -> Stream:
         """The request is sent with the first read."""
@@ -62,17 +51,17 @@ class _HttpTransport:
         return await self._is("ready")
 
     async def models(self, timeout: float) -> list[str]:
-        headers = {"content-type": JSON}
+        headers = {"content-type": http_messages.JSON}
         _, content = await self._fetch("/v2/repository/index", timeout, b'{"ready":true}', headers)
-        return decode_index(content)
+        return http_messages.decode_index(content)
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         _, content = await self._fetch(_path(model), timeout)
-        found = decode_metadata(model, content)
+        found = http_messages.decode_metadata(model, content)
         if not any(tensor.name == TEXT_OUTPUT for tensor in found.outputs):
             return found
         _, config = await self._fetch(_path(model, "/config"), timeout)
-        return replace(found, task=decode_parameter(config, TASK))
+        return replace(found, task=http_messages.decode_parameter(config, TASK))
 
     async def close(self) -> None:
         await self._connection.close()
@@ -96,7 +85,7 @@ class _HttpTransport:
             finally:
                 await self._connection.leave(answer)
         if answer.status_code != OK:
-            raise errors.failure(str(answer.status_code), error_text(content), self.url)
+            raise errors.failure(str(answer.status_code), http_messages.error_text(content), self.url)
         return answer, content
 
 
@@ -130,15 +119,15 @@ class _HttpStream:
     async def _event(self, timeout: float) -> dict[str, Array] | str | None:
         """The tensors of the next event, its error's text, or None at the end."""
         if self._answer is None:
-            body, headers = encode_generate(self._request)
+            body, headers = http_messages.encode_generate(self._request)
             path = _path(self._request.model, "/generate_stream")
             self._answer = await self._connection.open(path, body, headers, timeout)
             if self._answer.status_code != OK:
                 content = await self._connection.read(self._answer, timeout)
-                raise errors.failure(str(self._answer.status_code), error_text(content), self._url)
+                raise errors.failure(str(self._answer.status_code), http_messages.error_text(content), self._url)
             self._lines = self._connection.lines(self._answer)
         while (line := await self._connection.next_line(self._lines, timeout)) is not None:
-            event = decode_event(line, self._request.outputs)
+            event = http_messages.decode_event(line, self._request.outputs)
             if event is not None:
                 return event
         return None

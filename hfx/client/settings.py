@@ -101,7 +101,9 @@ class GenerationSettings:
         if self.stop_words is not None:
             object.__setattr__(self, "stop_words", tuple(self.stop_words))
         for field in fields(self):
-            _check(field.name, getattr(self, field.name))
+            value = getattr(self, field.name)
+            if value is not None and (allowed := _allowed(field.name, value)):
+                raise UsageError(f"{field.name} is {value!r}.", f"Give {allowed}.")
 
 
 FIELDS = tuple(field.name for field in fields(GenerationSettings))
@@ -138,14 +140,6 @@ def _values(name: str, value: Any) -> list[Value]:
     if name == EARLY_STOPPING:  # a text, as it has a third value
         return [str(value).lower()]
     return list(value) if name == STOP_WORDS else [value]
-
-
-def _check(name: str, value: Any) -> None:
-    if value is None:
-        return
-    allowed = _allowed(name, value)
-    if allowed:
-        raise UsageError(f"{name} is {value!r}.", f"Give {allowed}.")
 
 
 def _allowed(name: str, value: Any) -> str:

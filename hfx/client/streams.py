@@ -54,7 +54,16 @@ class _Reader:
         if self._ended:
             return None
         try:
-            return await self._read_or_retry()
+            if self._pieces:
+                piece = await self._read()
+            else:
+                piece = await self._session.retries.call(self._read_first, self._deadline)
+            if piece is None:
+                await self._close()
+                return None
+            self._pieces.append(piece)
+            self._session.warn_of_truncation(self._name, piece.truncated_tokens)
+            return piece
         except BaseException as error:
             cancelled = self._ended
             await self._close()
@@ -67,18 +76,6 @@ class _Reader:
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.close()
-
-    async def _read_or_retry(self) -> Piece | None:
-        if self._pieces:
-            piece = await self._read()
-        else:
-            piece = await self._session.retries.call(self._read_first, self._deadline)
-        if piece is None:
-            await self._close()
-            return None
-        self._pieces.append(piece)
-        self._session.warn_of_truncation(self._name, piece.truncated_tokens)
-        return piece
 
     async def _read_first(self) -> Piece | None:
         try:
