@@ -6,6 +6,8 @@ import io
 import json
 import re
 import shlex
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,27 @@ def test_without_an_answer_the_reason_is_all_there_is(
     printed = capsys.readouterr()
     assert printed.out == "" and "Error: None of 3 requests to writer succeeded" in printed.err
     assert "broken" in printed.err
+
+
+def test_a_server_that_dies_leaves_what_was_measured_until_then(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill() -> None:
+        while len(server.service.texts) < 500:
+            time.sleep(0.01)
+        server.kill()
+
+    path, killer = tmp_path / "result.json", threading.Thread(target=kill)
+    killer.start()
+    assert run(server, "--no-stream", "--concurrency", "1,2,3", "--requests", "400", "--output", str(path)) == 5
+    killer.join()
+    printed, result = capsys.readouterr(), read_result(path)
+    whole, partial = result.runs
+    assert whole.requests.succeeded == 400 and not whole.interrupted
+    assert partial.requests.succeeded > 10 and "ServerUnreachable" in partial.requests.errors
+    assert "requests failed" in printed.out and "The server was gone" in printed.out
+    assert any("1 further load was not run: " in note for note in result.notes)
+    assert "Error: The server was gone" in printed.err and "Traceback" not in printed.err
 
 
 # The page

@@ -32,28 +32,9 @@ def test_concurrency_is_numbers_doubling_or_steps(text: str, callers: tuple[int,
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "0",
-        "-1",
-        "1.5",
-        "a",
-        "1,,2",
-        "1:8",
-        "8:1:2x",
-        "1:8:1x",
-        "1:8:0",
-        "1:8:-1",
-        "0:8:2x",
-        "1:8:2y",
-        "1:9999999999:1",
-        "1000000",
-        "1:99999999:1",
-        "nan",
-        "1:8:2:2",
-        "١",
-    ],
-)
+    ["", "0", "-1", "1.5", "a", "1,,2", "1:8", "8:1:2x", "1:8:1x", "1:8:0", "1:8:-1", "0:8:2x", "1:8:2y",
+     "1:9999999999:1", "1000000", "1:99999999:1", "nan", "1:8:2:2", "١"],
+)  # fmt: skip
 def test_a_concurrency_that_can_not_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_concurrency(text)
@@ -111,7 +92,6 @@ def test_a_trace_is_replayed_as_it_is() -> None:
         lambda: Open(arrivals="trace"),
         lambda: Open(5, "trace", (0.0, 1.0)),
         lambda: Open(arrivals="trace", trace=(1.0, 0.5)),
-        lambda: parse_open(5, "sometimes"),
         lambda: parse_open(5, "poisson:3"),
         lambda: parse_open(5, "burst:x"),
         lambda: parse_open(5, "trace"),
@@ -153,28 +133,19 @@ def test_a_file_of_times_or_gaps(content: str, times: tuple[float, ...], tmp_pat
     [
         ("0\n2\n1\n", "line 3: the times go back"),
         ("0\nx\n", "line 2: 'x' is no time"),
-        ("0\nnan\n", "line 2"),
+        ("0\n\nnan\n", "line 3"),
         ("a,b\n1,2\n", "no column time or gap, but a, b"),
-        ("time,b\n1,2\n\n3\nx\n", "line 5"),
         ("b,time\n1,2\n3\n", "line 3: '' is no time"),
-        ("", "has no times"),
         ("time\n", "has no times"),
+        ("\udcff", "can't be read"),
         ("gap\n1\n-1\n", "line 3: the times go back"),
     ],
 )
 def test_a_wrong_file_of_times_is_refused_by_line(content: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
-    path.write_text(content)
+    path.write_text(content, errors="surrogateescape")
     with pytest.raises(UsageError, match=words):
         parse_trace(path)
-
-
-def test_a_file_of_times_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="can't be read"):
-        parse_trace(tmp_path / "none.csv")
-    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="can't be read"):
-        parse_trace(tmp_path / "bytes.csv")
 
 
 def test_durations_have_units() -> None:

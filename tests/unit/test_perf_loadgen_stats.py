@@ -39,7 +39,7 @@ def read(message: str) -> Piece:
 
 
 def made(plan: Plan, *ended: RequestRecord, slo: str = "", stream: bool = False, **others: Any) -> Run:
-    log = RequestLog(stream, stream, cores=0.1, lags=array("d", [0.0] * 9), **others)
+    log = RequestLog(stream, stream, **{"cores": 0.1, "lags": array("d", [0.0] * 9)} | others)
     for each in ended:
         log.add(each, read if stream else None)
     judged = Slo.parse(slo) if slo else None
@@ -174,6 +174,14 @@ def test_a_rate_that_the_client_can_not_send_is_its_fault() -> None:
     assert client is not None and client.saturated.startswith("requests were sent at 50% of the rate")
 
 
+@pytest.mark.parametrize(("cores", "single_core", "saturated"), [(0.97, True, True), (1.7, False, False)])
+def test_a_full_core_is_the_limit_of_a_client_that_can_use_one_only(
+    cores: float, single_core: bool, saturated: bool
+) -> None:
+    client = made(Closed(1), record(0, 0.0, 0.1), cores=cores, single_core=single_core).client
+    assert client is not None and client.cores == cores and bool(client.saturated) == saturated
+
+
 def test_late_sends_are_the_fault_of_an_open_load_only() -> None:
     rows = [record(at, at * 0.1, 0.05, late=0.04) for at in range(50)]
     for plan, blamed in ((Open(10), True), (Closed(1), False)):
@@ -217,8 +225,6 @@ def test_loads_with_an_end_are_taken() -> None:
     check(Closed(1), Limits(stable=5), None, stream=False)
     check(Open(arrivals="trace", trace=(0.0, 1.0)), Limits(), None, stream=False)
     check(Open(arrivals="burst"), Limits(requests=5, warmup_requests=2), None, stream=False)
-    with pytest.raises(UsageError, match="answers come whole"):
-        check(Closed(1), Limits(requests=5), Slo.parse("ttft<1s"), stream=False)
 
 
 def test_limits_in_words() -> None:

@@ -1,10 +1,9 @@
-"""The server's side of a measurement: /metrics read strictly, Triton's counts as steps, processes, GPUs."""
+"""The server's side of a measurement: /metrics read strictly, Triton's counts as steps, processes, the machine."""
 
 from __future__ import annotations
 
 import os
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hfx.errors import ServerUnreachable
+from hfx.perf.machine import machine
 from hfx.perf.results import Gpu
 from hfx.perf.server import Target, gpus, located, metrics
 from hfx.perf.server.metrics import with_engine
@@ -82,11 +82,6 @@ def test_the_gpus_that_triton_tells_of_are_known_by_their_ids() -> None:
     assert metrics.gpus(metrics.parse(METRICS)) == ()
 
 
-def test_where_nobody_answers_metrics_are_unreachable(free_port: int) -> None:
-    with pytest.raises(ServerUnreachable, match="is not answered"):
-        metrics.read(f"http://127.0.0.1:{free_port}/metrics")
-
-
 # Triton's statistics
 
 
@@ -100,11 +95,6 @@ def test_a_step_has_averages_a_request_and_rows_a_batch() -> None:
 
 def test_a_model_that_was_loaded_anew_gives_no_step() -> None:
     assert steps({"net": Counts(requests=10)}, {"net": Counts(requests=2, executions=1)}, ["net"]) == ()
-
-
-def test_where_nobody_answers_statistics_are_unreachable(free_port: int) -> None:
-    with Statistics(f"127.0.0.1:{free_port}") as statistics, pytest.raises(ServerUnreachable, match="statistics"):
-        statistics.look()
 
 
 def test_an_engine_stands_in_the_place_of_its_hand_over_and_of_its_relay() -> None:
@@ -160,24 +150,20 @@ def test_a_process_that_ends_keeps_what_it_had_taken() -> None:
     assert busy_cores(looks) == pytest.approx((1.0 + 0.5 + 0.5) / 2)
 
 
-def test_nobody_listens_at_a_free_port(free_port: int) -> None:
-    assert listening(free_port) is None
-    found = located(Target("any", f"127.0.0.1:{free_port}"))
-    assert (found.http_url, found.metrics_url, found.pid) == ("", "", None)
-
-
-def test_what_listens_but_is_no_triton_has_no_other_addresses() -> None:
+def test_what_listens_but_is_no_triton_has_no_other_addresses_and_a_free_port_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = located(Target("any", f"127.0.0.1:{listener.getsockname()[1]}"))
+        url = f"127.0.0.1:{listener.getsockname()[1]}"
+        found = located(Target("any", url))
     assert (found.http_url, found.metrics_url, found.pid) == ("", "", os.getpid())
+    gone = located(Target("any", url))
+    assert (gone.http_url, gone.metrics_url, gone.pid) == ("", "", None)
+    with pytest.raises(ServerUnreachable, match="is not answered"):
+        metrics.read(f"http://{url}/metrics")
+    with Statistics(url) as statistics, pytest.raises(ServerUnreachable, match="statistics"):
+        statistics.look()
 
 
-# GPUs
-
-
-def test_nvidia_smi_is_read_and_what_it_does_not_know_is_left_out() -> None:
-    found = gpus.parse("NVIDIA H200, 37, 1024\nNVIDIA A100, MIG, [N/A], [N/A]\nTesla, [Not Supported], 12\n")
-    assert found == (Gpu("NVIDIA H200", 0.37, 1024 << 20), Gpu("Tesla", None, 12 << 20))
+# The machine
 
 
 def test_looks_at_gpus_are_their_average_and_their_most() -> None:
@@ -186,24 +172,26 @@ def test_looks_at_gpus_are_their_average_and_their_most() -> None:
     assert gpus.together([]) == ()
 
 
-@pytest.mark.parametrize(("script", "expected"), [("echo 'L4, 5, 7'", (Gpu("L4", 0.05, 7 << 20),)), ("exit 9", ())])
-def test_gpus_are_what_the_machine_s_own_nvidia_smi_says(
-    script: str, expected: tuple[Gpu, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+SMI = r"echo 'NVIDIA H200, 37, 1024\nNVIDIA A100, MIG, [N/A], [N/A]\nTesla, [Not Supported], 12'"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [(SMI, (Gpu("NVIDIA H200", 0.37, 1024 << 20), Gpu("Tesla", None, 12 << 20))), ("exit 9", ()), (None, ())],
+    ids=["what is known", "a failure", "no nvidia-smi"],
+)
+def test_gpus_are_those_of_the_machine_s_own_nvidia_smi(
+    script: str | None, expected: tuple[Gpu, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\n{script}\n")
-    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if script is not None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
     assert gpus.look() == expected
 
 
-def test_without_nvidia_smi_there_are_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus.look() == ()
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def test_the_machine_is_the_one_that_the_system_describes() -> None:
+    found = machine()
+    assert found.cores == len(os.sched_getaffinity(0)) and found.processor
+    assert found.memory == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert found.versions["numpy"]
