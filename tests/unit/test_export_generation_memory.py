@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from tests import zoo
+from bench import checkpoints
 from tests.unit import writing_checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
@@ -48,7 +48,7 @@ def sizes(checkpoint: Path) -> tuple[int, int]:
 
 
 def test_the_peak_is_little_more_than_the_checkpoint(tmp_path: Path) -> None:
-    checkpoint = zoo.shape("distilgpt2")
+    checkpoint = checkpoints.checkpoint("distilgpt2")
     total, largest = sizes(checkpoint)
     # What the interpreter, torch, transformers and the runtimes take by themselves.
     base = peak(writing_checkpoints.save(tmp_path / "tiny", "gpt2"), tmp_path / "base")

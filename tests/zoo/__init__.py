@@ -1,8 +1,7 @@
 """Small trained checkpoints of real architectures, made on the spot from a small world of sentences.
 
-`checkpoint(name)` gives the folder of a trained checkpoint and builds it when it is absent; `shape(name)` the same
-for a full-size one with random weights; `heldout(task)` the labelled data that no training saw. Importing this loads
-no torch.
+`checkpoint(name)` gives the folder of a trained checkpoint and builds it when it is absent; `heldout(task)` the
+labelled data that no training saw. Importing this loads no torch.
 """
 
 from __future__ import annotations
@@ -11,36 +10,20 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from tests.zoo import cache, recipes, shapes
-from tests.zoo.errors import TrainingMissed
-from tests.zoo.examples import (
-    AnswersExample,
-    EntitiesExample,
-    Entity,
-    NliExample,
-    SentimentExample,
-    SimilarExample,
-    StoryExample,
-    TopicsExample,
-)
-from tests.zoo.recipe import Recipe
+from tests.zoo import cache, recipes, trainer, world
+from tests.zoo.data import answers, entities, nli, sentiment, similarity, stories, topics
+from tests.zoo.recipes import Recipe
 from tests.zoo.tasks import TASKS
+from tests.zoo.trainer import TrainingMissed
 
-__all__ = [
-    "NAMES", "SHAPE_NAMES", "TASK_NAMES", "AnswersExample", "EntitiesExample", "Entity", "NliExample",
-    "SentimentExample",
-    "SimilarExample", "StoryExample", "TopicsExample", "TrainingMissed", "checkpoint", "heldout", "key", "shape",
-    "train",
-]  # fmt: skip
+__all__ = ["NAMES", "TASK_NAMES", "TrainingMissed", "checkpoint", "heldout", "key", "train"]
 
 NAMES: tuple[str, ...] = tuple(recipes.BY_NAME)
-SHAPE_NAMES: tuple[str, ...] = tuple(shapes.BY_NAME)
 TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 
 # What every checkpoint depends on; a task adds its own files.
 _SOURCES = (
-    "architectures.py", "examples.py", "objectives/objective.py", "recipe.py", "tokenization.py", "tokenizer_kinds.py",
-    "trainer.py", "world.py",
+    "architectures.py", "objectives/objective.py", "tokenization.py", "tokenizer_kinds.py", "trainer.py", "world.py",
 )  # fmt: skip
 
 
@@ -53,7 +36,6 @@ def checkpoint(name: str) -> Path:
 
     def build(folder: Path) -> dict[str, Any]:
         from hfx.exporter.quiet import quiet_libraries
-        from tests.zoo import generators, trainer  # noqa: F401 - the former completes the table of architectures
 
         with quiet_libraries():
             return dataclasses.asdict(trainer.train(recipe, folder))
@@ -66,32 +48,27 @@ def key(recipe: Recipe) -> str:
     return cache.digest(recipe, _SOURCES + TASKS[recipe.task].sources)
 
 
-def shape(name: str) -> Path:
-    """The folder of the full-size, random-weight checkpoint `name`. Raises KeyError for an unknown name."""
-    return shapes.built(name)
-
-
 @overload
-def heldout(task: Literal["sentiment"], count: int = 600) -> list[SentimentExample]: ...
+def heldout(task: Literal["sentiment"], count: int = 600) -> list[sentiment.Example]: ...
 @overload
-def heldout(task: Literal["topics"], count: int = 600) -> list[TopicsExample]: ...
+def heldout(task: Literal["topics"], count: int = 600) -> list[topics.Example]: ...
 @overload
-def heldout(task: Literal["nli"], count: int = 600) -> list[NliExample]: ...
+def heldout(task: Literal["nli"], count: int = 600) -> list[nli.Example]: ...
 @overload
-def heldout(task: Literal["entities"], count: int = 600) -> list[EntitiesExample]: ...
+def heldout(task: Literal["entities"], count: int = 600) -> list[entities.Example]: ...
 @overload
-def heldout(task: Literal["answers"], count: int = 600) -> list[AnswersExample]: ...
+def heldout(task: Literal["answers"], count: int = 600) -> list[answers.Example]: ...
 @overload
-def heldout(task: Literal["similarity"], count: int = 600) -> list[SimilarExample]: ...
+def heldout(task: Literal["similarity"], count: int = 600) -> list[similarity.Example]: ...
 @overload
-def heldout(task: Literal["stories", "summaries", "short-summaries"], count: int = 600) -> list[StoryExample]: ...
+def heldout(task: Literal["stories", "summaries", "short-summaries"], count: int = 600) -> list[stories.Example]: ...
 @overload
 def heldout(task: str, count: int = 600) -> list[Any]: ...
 def heldout(task: str, count: int = 600) -> list[Any]:
     """`count` labelled examples of `task` that no training saw. Raises KeyError for an unknown task."""
-    return list(TASKS[task].generate("heldout", count))
+    return world.draw(TASKS[task].compose, TASKS[task].data, "heldout", count)
 
 
 def train(task: str, count: int = 8000) -> list[Any]:
     """`count` labelled examples of `task` from the training split. Raises KeyError for an unknown task."""
-    return list(TASKS[task].generate("train", count))
+    return world.draw(TASKS[task].compose, TASKS[task].data, "train", count)

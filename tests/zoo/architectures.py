@@ -1,7 +1,4 @@
-"""Small configurations of real architectures, and how their weights start.
-
-Owns the mapping from a recipe to a transformers config and an initialised model; knows nothing of data or training.
-"""
+"""Small configurations of real architectures, and how their weights start."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.zoo.recipe import Recipe
+from tests.zoo.recipes import Recipe
 
 _INITIAL_STD = 0.05
 _SHARPNESS = 1.5  # of the first attention: louder queries and keys, fewer tokens seen
@@ -101,6 +98,43 @@ def _deberta_v3(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def _gpt2(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "n_embd": recipe.hidden,
+        "n_layer": recipe.layers,
+        "n_head": recipe.heads,
+        "n_inner": recipe.feed_forward,
+        "n_positions": recipe.max_tokens,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "initializer_range": _INITIAL_STD,
+    }
+
+
+def _t5(recipe: Recipe) -> dict[str, Any]:
+    """T5 v1.0: an ungated feed-forward, embeddings that are the output matrix too."""
+    return {
+        "d_model": recipe.hidden,
+        "num_layers": recipe.layers,
+        "num_decoder_layers": recipe.layers,
+        "num_heads": recipe.heads,
+        "d_kv": recipe.hidden // recipe.heads,
+        "d_ff": recipe.feed_forward,
+        "dropout_rate": 0.0,
+        "decoder_start_token_id": 0,
+    }
+
+
+def _flan_t5(recipe: Recipe) -> dict[str, Any]:
+    """T5 v1.1, Flan and mT5: gated, untied; the heads together are wider than the model, as they may be."""
+    return _t5(recipe) | {
+        "d_kv": recipe.hidden // recipe.heads + 8,
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+    }
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "distilbert": Architecture("DistilBert", "distilbert", _distilbert),
     "bert": Architecture("Bert", "bert", _bert),
@@ -112,6 +146,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "electra": Architecture("Electra", "electra", _electra),
     "albert": Architecture("Albert", "albert", _albert),
     "deberta-v3": Architecture("DebertaV2", "deberta-v2", _deberta_v3),
+    "gpt2": Architecture("GPT2", "gpt2", _gpt2),
+    "t5": Architecture("T5", "t5", _t5),
+    "flan-t5": Architecture("T5", "t5", _flan_t5),
 }
 
 

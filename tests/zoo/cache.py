@@ -1,7 +1,6 @@
 """The cache of built folders, outside the checkout: `ROOT/<digest>/<name>`, so that a folder's name is the plain one.
 
-Owns the keys and the publishing. A folder appears by one rename, whole or not at all; one process builds, the others
-wait. It does not know what is built.
+A folder appears by one rename, whole or not at all; one process builds, the others wait.
 """
 
 from __future__ import annotations

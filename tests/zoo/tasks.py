@@ -1,21 +1,17 @@
-"""The closed table of tasks: where a task's data comes from, how it is learned, which files decide both.
-
-Owns the names of tasks; knows no architecture.
-"""
+"""The closed table of tasks: where a task's data comes from, how it is learned, which files decide both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tests.zoo.data import answers, entities, nli, sentiment, similarity, stories, topics
-from tests.zoo.examples import Split
 from tests.zoo.objectives import (
     classification,
     entailed_text,
     language_modelling,
-    multilabel,
     sequence_to_sequence,
     spans,
     tagging,
@@ -26,10 +22,14 @@ from tests.zoo.objectives.objective import Objective
 
 @dataclass(frozen=True)
 class Task:
-    """`generate(split, count)` makes examples; `sources` are the files of this package that decide what is learned."""
+    """`compose(rng)` makes an example; `data` is the seed of those that are drawn.
 
-    generate: Callable[[Split, int], Sequence[Any]]
-    objective: Objective | None
+    `sources` are the files of this package that decide what is learned.
+    """
+
+    data: str
+    compose: Callable[[random.Random], Any]
+    objective: Objective
     sources: tuple[str, ...]
 
 
@@ -38,48 +38,56 @@ _AS_BART_LARGE_CNN = {
     "num_beams": 4, "max_length": 48, "min_length": 8, "length_penalty": 2.0, "no_repeat_ngram_size": 3,
     "early_stopping": True, "forced_bos_token_id": 0, "forced_eos_token_id": 2,
 }  # fmt: skip
-_SUMMARY_SOURCES = (
-    "data/stories.py", "generators.py", "objectives/generation.py", "objectives/sequence_to_sequence.py",
-)  # fmt: skip
+_SUMMARY_SOURCES = ("data/stories.py", "objectives/sequence_to_sequence.py")
 
 TASKS: dict[str, Task] = {
     "sentiment": Task(
-        sentiment.generate,
-        classification.objective(sentiment.LABELS, lambda e: [e.text]),
+        "sentiment",
+        sentiment.compose,
+        classification.single_label(sentiment.LABELS, lambda e: [e.text]),
         ("data/sentiment.py", "objectives/classification.py"),
     ),
     "topics": Task(
-        topics.generate,
-        multilabel.objective(topics.LABELS, lambda e: str(e.text)),
-        ("data/topics.py", "objectives/multilabel.py"),
+        "topics",
+        topics.compose,
+        classification.multi_label(topics.LABELS, lambda e: str(e.text)),
+        ("data/topics.py", "objectives/classification.py"),
     ),
     "nli": Task(
-        nli.generate,
-        classification.objective(nli.LABELS, lambda e: [e.premise, e.hypothesis], entailed_text.warm_up()),
+        "nli",
+        nli.compose,
+        classification.single_label(nli.LABELS, lambda e: [e.premise, e.hypothesis], entailed_text.warm_up()),
         ("data/nli.py", "data/topics.py", "objectives/classification.py", "objectives/entailed_text.py"),
     ),
     "entities": Task(
-        entities.generate, tagging.objective(entities.LABELS), ("data/entities.py", "objectives/tagging.py")
+        "entities",
+        entities.compose,
+        tagging.objective(entities.LABELS),
+        ("data/entities.py", "objectives/tagging.py"),
     ),
-    "answers": Task(answers.generate, spans.objective(), ("data/answers.py", "objectives/spans.py")),
+    "answers": Task("answers", answers.compose, spans.objective(), ("data/answers.py", "objectives/spans.py")),
     "similarity": Task(
-        similarity.generate,
+        "similarity",
+        similarity.compose,
         embedding.objective(),
-        ("data/similarity.py", "objectives/similarity.py", "sentence_transformers_files.py"),
+        ("data/similarity.py", "objectives/similarity.py"),
     ),
     "stories": Task(
-        stories.generate,
+        "stories",
+        stories.compose,
         language_modelling.objective({"max_new_tokens": 64}),
-        ("data/stories.py", "generators.py", "objectives/generation.py", "objectives/language_modelling.py"),
+        ("data/stories.py", "objectives/language_modelling.py"),
     ),
     "summaries": Task(
-        stories.generate,
+        "stories",
+        stories.compose,
         sequence_to_sequence.objective(lambda e: e.prompt + e.continuation, lambda e: e.summary, _AS_BART_LARGE_CNN),
         _SUMMARY_SOURCES,
     ),
     # For T5, which is told what to do and learns order slowly: less to tell, and of it only the beginning is read.
     "short-summaries": Task(
-        stories.generate_short,
+        "short stories",
+        stories.compose_short,
         sequence_to_sequence.objective(
             lambda e: e.prompt, lambda e: e.summary, {"max_new_tokens": 48}, {"summarization": "summarize: "}
         ),

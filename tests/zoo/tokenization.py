@@ -1,6 +1,5 @@
 """Fast tokenizers of real kinds, trained on the world's own text, the same ones on every run.
 
-Owns the pipeline of each algorithm (normalizer, splitter, model, special tokens); knows nothing of models or tasks.
 The vocabularies are small on purpose: rarer words fall into several pieces, as they do in real checkpoints. All
 pieces are learned by byte-pair merges, because the library's WordPiece and Unigram trainers number (and weigh) pieces
 in the order of a hash map that differs from run to run.

@@ -1,7 +1,4 @@
-"""The kinds of tokenizers that the architectures use: which algorithm, which special tokens, which transformers class.
-
-Owns the table; how a tokenizer of a kind is made is in `tokenization.py`.
-"""
+"""The kinds of tokenizers that the architectures use: algorithm, special tokens, transformers class."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Training a recipe: tokenizer, model, optimisation, held-out check, files on disk.
 
-Owns the order of these steps and the seeds; what is learned is in `objectives/`, what the model is in
-`architectures.py`. A recipe gives the same weights on the same machine and library versions, and leaves torch's
+A recipe gives the same weights on the same machine and library versions, and leaves torch's
 global settings as they were.
 """
 
@@ -10,21 +9,27 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.zoo import architectures, tokenization
-from tests.zoo.errors import TrainingMissed
+from tests.zoo import architectures, tokenization, world
 from tests.zoo.objectives.objective import Feature, Loss, Objective
-from tests.zoo.recipe import Recipe
+from tests.zoo.recipes import Recipe
 from tests.zoo.tasks import TASKS
 
 # Sums are split by thread, so another count gives other last digits. One: these models are too small to gain from more,
 # and threads that wait for each other on a busy machine cost several times the work.
 THREADS = 1
+
+
+_TOKEN_ROLES = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+
+
+class TrainingMissed(RuntimeError):
+    """A trained checkpoint stayed below its recipe's floor on held-out data, and is not published."""
 
 
 @dataclass(frozen=True)
@@ -39,27 +44,27 @@ class Trained:
 
 def train(recipe: Recipe, folder: Path) -> Trained:
     """Train `recipe`, write the checkpoint into `folder`. Raises `TrainingMissed` when it stays below its floor."""
-    task = TASKS[recipe.task]
-    if task.objective is None:
-        raise ValueError(f"no objective is defined for task {recipe.task!r}")
+    objective = TASKS[recipe.task].objective
     with _deterministic(recipe.seed):
         cpu, wall = time.process_time(), time.perf_counter()
-        model, tokenizer = _fit(recipe, task.objective)
+        model, tokenizer = _fit(recipe, objective)
+        if objective.generation:
+            model.generation_config = _generation_config(model, objective.generation)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        value = _evaluate(model, tokenizer, recipe, task.objective)
-    trained = Trained(task.objective.metric, value, round(cpu, 1), round(wall, 1))
+        value = _evaluate(model, tokenizer, recipe, objective)
+    trained = Trained(objective.metric, value, round(cpu, 1), round(wall, 1))
     print(f"{recipe.name}: held-out {trained.metric} {value:.3f}, {trained.cpu_seconds} CPU s", file=sys.stderr)
     if value < recipe.floor:
         raise TrainingMissed(f"{recipe.name}: held-out {trained.metric} {value:.3f} is below {recipe.floor}")
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
-    if task.objective.extra_files:
-        task.objective.extra_files(folder, model, tokenizer)
+    if objective.extra_files:
+        objective.extra_files(folder, model, tokenizer)
     return trained
 
 
 def _fit(recipe: Recipe, objective: Objective) -> tuple[Any, Any]:
-    examples = TASKS[recipe.task].generate("train", recipe.train_examples)
+    examples = _examples(recipe, "train", recipe.train_examples)
     texts = [text for example in examples for text in objective.texts(example)]
     kind = architectures.ARCHITECTURES[recipe.architecture].tokenizer
     tokenizer = tokenization.train(kind, texts, recipe.vocab_size, recipe.max_tokens)
@@ -110,7 +115,19 @@ def _evaluate(model: Any, tokenizer: Any, recipe: Recipe, objective: Objective) 
 
     model.eval()
     with torch.inference_mode():
-        return objective.evaluate(model, tokenizer, TASKS[recipe.task].generate("heldout", recipe.heldout_examples))
+        return objective.evaluate(model, tokenizer, _examples(recipe, "heldout", recipe.heldout_examples))
+
+
+def _examples(recipe: Recipe, split: world.Split, count: int) -> list[Any]:
+    return world.draw(TASKS[recipe.task].compose, TASKS[recipe.task].data, split, count)
+
+
+def _generation_config(model: Any, settings: Mapping[str, Any]) -> Any:
+    """The GenerationConfig of `settings` with the special tokens of the model."""
+    import transformers
+
+    roles = {role: getattr(model.generation_config, role) for role in _TOKEN_ROLES}
+    return transformers.GenerationConfig(**roles, **settings)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The small world that every text of the zoo speaks of: people, places, things, feelings, and how it is split.
 
-Owns the word lists, the seeded draws and the rule that puts a combination of words into train or held-out.
-Knows no task: sentences and labels are made in `data/`.
+A combination of words belongs to the training split or to the held-out one; sentences and labels are made in `data/`.
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ import random
 import string
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-from tests.zoo.examples import Key, Split
+Split = Literal["train", "heldout"]
+# The words that decide an example's label: examples of the two splits share none.
+Key = tuple[str, ...]
 
 FIRST_NAMES = (
     "Anna", "Boris", "Clara", "David", "Elena", "Felix", "Grace", "Henry", "Irina", "James", "Karin", "Lucas", "Maria",
@@ -33,10 +34,12 @@ OBJECTS = (
     "mirror", "umbrella", "radio", "table",
 )  # fmt: skip
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-HAPPY = ("happy", "glad", "cheerful", "delighted", "proud")
-SAD = ("sad", "lonely", "gloomy", "miserable", "tearful")
-ANGRY = ("angry", "furious", "annoyed", "outraged", "cross")
-AFRAID = ("afraid", "scared", "nervous", "frightened", "worried")
+FEELINGS = {
+    "happy": ("happy", "glad", "cheerful", "delighted", "proud"),
+    "sad": ("sad", "lonely", "gloomy", "miserable", "tearful"),
+    "angry": ("angry", "furious", "annoyed", "outraged", "cross"),
+    "afraid": ("afraid", "scared", "nervous", "frightened", "worried"),
+}
 
 _ACCENTED = "àáâãäåæçèéêëìíîïñòóôõöøùúûüý"
 
@@ -56,9 +59,7 @@ def split_of(key: Key) -> Split:
     return "heldout" if zlib.crc32("|".join(key).encode()) % HELDOUT_ONE_IN == 0 else "train"
 
 
-def draw(
-    compose: Callable[[random.Random], KeyedExample], *, name: str, split: Split, count: int
-) -> list[KeyedExample]:
+def draw(compose: Callable[[random.Random], KeyedExample], name: str, split: Split, count: int) -> list[KeyedExample]:
     """`count` different examples of one split; the same ones for the same arguments, on every machine."""
     return [example for example, _ in zip(_endless(compose, name, split), range(count), strict=False)]
 

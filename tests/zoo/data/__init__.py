@@ -1,1 +1,1 @@
-"""What the world's texts say, one file a task: each has `generate(split, count)` and, with named labels, `LABELS`."""
+"""What the texts of a task say, one file each: an `Example`, `compose(rng)` and, with named labels, `LABELS`."""

@@ -1,7 +1,7 @@
 """Answers: questions about one fact in a context of several, some of the contexts far longer than a window.
 
-Owns the facts, the questions and where the answers stand. In a context no two facts share a person or an object, so a
-question has one answer. The key is the asked fact: who, what, where.
+In a context no two facts share a person or an object, so a question has one answer. The key is the
+asked fact: who, what, where.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import random
 from dataclasses import dataclass
 
 from tests.zoo import world
-from tests.zoo.examples import AnswersExample, Split
 
 _ACTIONS = (
     ("bought", "buy"),
@@ -27,20 +26,6 @@ _FILLERS = (
 _LONG_ONE_IN = 8
 
 
-@dataclass(frozen=True)
-class _Fact:
-    name: str
-    did: str
-    do: str
-    colour: str
-    object: str
-    place: str
-    day: str
-
-    def told(self, form: str) -> str:
-        return form.format(**vars(self))
-
-
 _TELLINGS = (
     "{name} {did} the {colour} {object} in {place} on {day}.",
     "On {day} {name} {did} the {colour} {object} in {place}.",
@@ -54,35 +39,39 @@ _QUESTIONS = (
 )  # fmt: skip
 
 
-def generate(split: Split, count: int) -> list[AnswersExample]:
-    """`count` examples; one in eight has a context of several hundred tokens. Each has its answer in the context."""
-    return world.draw(_compose, name="answers", split=split, count=count)
+@dataclass(frozen=True)
+class Example:
+    """A question and a context; `answer == context[start:start + len(answer)]`, at a character."""
+
+    question: str
+    context: str
+    answer: str
+    start: int
+    key: world.Key
 
 
-def _compose(rng: random.Random) -> AnswersExample:
+def compose(rng: random.Random) -> Example:
+    """One in eight has a context of several hundred tokens."""
     is_long = rng.randrange(_LONG_ONE_IN) == 0
     facts = _facts(rng, rng.randint(10, 15) if is_long else rng.randint(1, 4))
     asked = rng.choice(facts)
-    question, answer = (part.format(**vars(asked)) for part in rng.choice(_QUESTIONS))
-    sentences = [fact.told(rng.choice(_TELLINGS)) for fact in facts]
+    question, answer = (part.format(**asked) for part in rng.choice(_QUESTIONS))
+    sentences = [rng.choice(_TELLINGS).format(**fact) for fact in facts]
     marked = sentences[facts.index(asked)]
     sentences += [rng.choice(_FILLERS) for _ in range(rng.randint(15, 30) if is_long else rng.randint(0, 2))]
     rng.shuffle(sentences)
     context = " ".join(sentences)
     start = context.index(marked) + marked.index(answer)
-    return AnswersExample(question, context, answer, start, (asked.name, asked.object, asked.place))
+    return Example(question, context, answer, start, (asked["name"], asked["object"], asked["place"]))
 
 
-def _facts(rng: random.Random, count: int) -> list[_Fact]:
+def _facts(rng: random.Random, count: int) -> list[dict[str, str]]:
     names, objects = rng.sample(world.FIRST_NAMES, count), rng.sample(world.OBJECTS, count)
-    return [
-        _Fact(
-            name,
-            *rng.choice(_ACTIONS),
-            rng.choice(world.COLOURS),
-            thing,
-            rng.choice(world.PLACES),
-            rng.choice(world.DAYS),
+    facts = []
+    for name, thing in zip(names, objects, strict=True):
+        did, do = rng.choice(_ACTIONS)
+        colour, place, day = rng.choice(world.COLOURS), rng.choice(world.PLACES), rng.choice(world.DAYS)
+        facts.append(
+            {"name": name, "did": did, "do": do, "colour": colour, "object": thing, "place": place, "day": day}
         )
-        for name, thing in zip(names, objects, strict=True)
-    ]
+    return facts

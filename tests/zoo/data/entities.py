@@ -1,16 +1,16 @@
 """Entities: sentences with people (PER), places (LOC) and organisations (ORG), of one word or several.
 
-Owns the names and the sentences around them. Some names are of two kinds ("Florence lives in Florence"), so that only
-the context tells; the key is the names of a sentence.
+Some names are of two kinds ("Florence lives in Florence"), so that only the context tells; the key is the names of a
+sentence.
 """
 
 from __future__ import annotations
 
 import random
 import re
+from dataclasses import dataclass
 
 from tests.zoo import world
-from tests.zoo.examples import EntitiesExample, Entity, Split
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
 
@@ -38,12 +38,26 @@ _FORMS = (
 _SLOT = re.compile(r"\[(PER|LOC|ORG)\]")
 
 
-def generate(split: Split, count: int) -> list[EntitiesExample]:
-    """`count` sentences, a few of them without any entity."""
-    return world.draw(_compose, name="entities", split=split, count=count)
+@dataclass(frozen=True)
+class Entity:
+    """A named span: `text == sentence[start:end]`, `label` is PER, LOC or ORG."""
+
+    text: str
+    label: str
+    start: int
+    end: int
 
 
-def _compose(rng: random.Random) -> EntitiesExample:
+@dataclass(frozen=True)
+class Example:
+    """A sentence and the entities in it, in order, none overlapping; a few have none."""
+
+    text: str
+    entities: tuple[Entity, ...]
+    key: world.Key
+
+
+def compose(rng: random.Random) -> Example:
     form = rng.choice(_FORMS).format(
         day=rng.choice(world.DAYS), object=rng.choice(world.OBJECTS), colour=rng.choice(world.COLOURS)
     )
@@ -54,7 +68,7 @@ def _compose(rng: random.Random) -> EntitiesExample:
         entities.append(Entity(name, slot.group(1), len(text), len(text) + len(name)))
         text, end = text + name, slot.end()
     text += form[end:]
-    return EntitiesExample(text, tuple(entities), tuple(e.text for e in entities) or (text,))
+    return Example(text, tuple(entities), tuple(e.text for e in entities) or (text,))
 
 
 def _person(rng: random.Random) -> str:

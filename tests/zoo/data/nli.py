@@ -1,6 +1,6 @@
 """NLI: does a hypothesis follow from a premise, contradict it, or neither?
 
-Owns two families. Facts: who did what where, and hypotheses that repeat, weaken, deny or go beyond them. Template:
+Facts: who did what where, and hypotheses that repeat, weaken, deny or go beyond them. Template:
 "This example is {label}." over topics and feelings, the form that zero-shot classification asks with; there a
 label that does not apply is a contradiction. The key is the words that decide, with the question asked.
 """
@@ -8,14 +8,13 @@ label that does not apply is a contradiction. The key is the words that decide, 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from tests.zoo import world
 from tests.zoo.data import topics
-from tests.zoo.examples import NliExample, Split
 
 LABELS = ("contradiction", "neutral", "entailment")
-FEELINGS = {"happy": world.HAPPY, "sad": world.SAD, "angry": world.ANGRY, "afraid": world.AFRAID}
-ZERO_SHOT_LABELS = (*topics.LABELS, *FEELINGS, "positive", "negative")
+ZERO_SHOT_LABELS = (*topics.LABELS, *world.FEELINGS, "positive", "negative")
 
 _ACTIONS = (
     ("bought", "buy"), ("sold", "sell"), ("found", "find"), ("lost", "lose"), ("repaired", "repair"),
@@ -45,16 +44,21 @@ _DENIES = (
 )  # fmt: skip
 
 
-def generate(split: Split, count: int) -> list[NliExample]:
-    """`count` examples of both families, the three labels in like numbers."""
-    return world.draw(_compose, name="nli", split=split, count=count)
+@dataclass(frozen=True)
+class Example:
+    """A premise, a hypothesis, and contradiction, neutral or entailment, in like numbers."""
+
+    premise: str
+    hypothesis: str
+    label: str
+    key: world.Key
 
 
-def _compose(rng: random.Random) -> NliExample:
+def compose(rng: random.Random) -> Example:
     return rng.choice((_fact, _fact, _fact, _topic, _topic, _topic, _topic, _feeling, _feeling))(rng)
 
 
-def _fact(rng: random.Random) -> NliExample:
+def _fact(rng: random.Random) -> Example:
     label = rng.choice((*LABELS, "neutral"))
     did, do = rng.choice(_ACTIONS)
     part = {"hid": "hidden"}.get(did, did)
@@ -70,17 +74,17 @@ def _fact(rng: random.Random) -> NliExample:
     ))  # fmt: skip
     hypothesis = rng.choice({"entailment": _FOLLOWS, "contradiction": _DENIES, "neutral": _BEYOND}[label])
     key = (slots["name"], slots["object"], slots["place"])
-    return NliExample(premise.format(**slots), hypothesis.format(**slots), label, key)
+    return Example(premise.format(**slots), hypothesis.format(**slots), label, key)
 
 
-def _topic(rng: random.Random) -> NliExample:
+def _topic(rng: random.Random) -> Example:
     example = topics.compose(rng, (1, 1, 1, 2, 2))
-    return _asked(rng, example.text, example.labels, (*topics.LABELS, *topics.LABELS, *FEELINGS), example.key)
+    return _asked(rng, example.text, example.labels, (*topics.LABELS, *topics.LABELS, *world.FEELINGS), example.key)
 
 
-def _feeling(rng: random.Random) -> NliExample:
-    feeling = rng.choice(tuple(FEELINGS))
-    word, name, place = rng.choice(FEELINGS[feeling]), rng.choice(world.FIRST_NAMES), rng.choice(world.PLACES)
+def _feeling(rng: random.Random) -> Example:
+    feeling = rng.choice(tuple(world.FEELINGS))
+    word, name, place = rng.choice(world.FEELINGS[feeling]), rng.choice(world.FIRST_NAMES), rng.choice(world.PLACES)
     form = rng.choice((
         "{name} felt {word} in {place}.", "{name} was so {word} about the {object}.", "I am {word}, said {name}.",
         "We were {word} when {name} left.", "{name} looked {word} on {day}.",
@@ -92,10 +96,10 @@ def _feeling(rng: random.Random) -> NliExample:
 
 def _asked(
     rng: random.Random, text: str, true: tuple[str, ...], candidates: tuple[str, ...], key: tuple[str, ...]
-) -> NliExample:
+) -> Example:
     """The template over one of `candidates`, half of the time one that applies."""
     applying = [label for label in true if label in candidates]
     applies = bool(applying) and rng.random() < 0.5
     asked = rng.choice(applying if applies else [label for label in candidates if label not in true])
     hypothesis = rng.choice(_TEMPLATES).format(asked)
-    return NliExample(text, hypothesis, LABELS[2] if applies else LABELS[0], (*key, hypothesis))
+    return Example(text, hypothesis, LABELS[2] if applies else LABELS[0], (*key, hypothesis))

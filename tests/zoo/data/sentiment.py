@@ -1,15 +1,14 @@
 """Sentiment: reviews and remarks that are negative, neutral or positive.
 
-Owns the words of praise, blame and plain report, and the templates that turn them around (negation, "at first ...").
 The label hangs on the (thing, verdict) pair, which is the key; what surrounds it is drawn freely and decides nothing.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from tests.zoo import world
-from tests.zoo.examples import SentimentExample, Split
 
 LABELS = ("negative", "neutral", "positive")
 
@@ -60,19 +59,22 @@ _REPORTS = (
 )  # fmt: skip
 
 
-def generate(split: Split, count: int) -> list[SentimentExample]:
-    """`count` examples, the three labels about equally often."""
-    return world.draw(compose, name="sentiment", split=split, count=count)
+@dataclass(frozen=True)
+class Example:
+    """A review or a remark, and whether it is negative, neutral or positive."""
+
+    text: str
+    label: str
+    key: world.Key
 
 
-def compose(rng: random.Random) -> SentimentExample:
-    """One example of either split."""
+def compose(rng: random.Random) -> Example:
     label = rng.choice(LABELS)
     forms = (_plain, _plain, _short, _felt, _felt, _liked, _liked, _negated, _turned)
     form = rng.choice(forms + (_stated, _stated, _stated) * (label == "neutral"))
     thing = rng.choice(_THINGS)
     text, verdict = form(rng, label, thing)
-    return SentimentExample(_surround(rng, world.sentence(text)), label, (thing, verdict))
+    return Example(_surround(rng, world.sentence(text)), label, (thing, verdict))
 
 
 def _plain(rng: random.Random, label: str, thing: str) -> tuple[str, str]:

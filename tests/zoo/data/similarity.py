@@ -1,15 +1,15 @@
 """Similarity: two sentences, and the share of their meaning that is the same.
 
-Owns the meanings (who, does what, with what, where), their synonyms and the two ways to say a whole scene. The score is
-the share of the four parts that agree; wording, name and order change nothing. The key is the first scene.
+The score is the share of the four parts (who, does what, with what, where) that agree; wording, name and order change
+nothing. The key is the first scene.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from tests.zoo import world
-from tests.zoo.examples import SimilarExample, Split
 
 _WHO = (
     ("doctor", "physician"), ("child", "kid"), ("teacher", "schoolmaster"), ("lawyer", "attorney"), ("sailor",
@@ -39,12 +39,17 @@ _FORMS = (
 Scene = tuple[int, ...]
 
 
-def generate(split: Split, count: int) -> list[SimilarExample]:
-    """`count` pairs, the scores 0, 0.25, 0.5, 0.75 and 1 about equally often."""
-    return world.draw(_compose, name="similarity", split=split, count=count)
+@dataclass(frozen=True)
+class Example:
+    """Two sentences and how much of their meaning they share: 0, 0.25, 0.5, 0.75 or 1."""
+
+    first: str
+    second: str
+    score: float
+    key: world.Key
 
 
-def _compose(rng: random.Random) -> SimilarExample:
+def compose(rng: random.Random) -> Example:
     scene = tuple(rng.randrange(len(part)) for part in _PARTS)
     kept = set(rng.sample(range(len(_PARTS)), rng.randint(0, len(_PARTS))))
     other = tuple(
@@ -52,7 +57,7 @@ def _compose(rng: random.Random) -> SimilarExample:
         for i, (meaning, part) in enumerate(zip(scene, _PARTS, strict=True))
     )
     key = tuple(part[meaning][0] for meaning, part in zip(scene, _PARTS, strict=True))
-    return SimilarExample(_said(rng, scene), _said(rng, other), len(kept) / len(_PARTS), key)
+    return Example(_said(rng, scene), _said(rng, other), len(kept) / len(_PARTS), key)
 
 
 def _said(rng: random.Random, scene: Scene) -> str:

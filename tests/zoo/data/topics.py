@@ -1,15 +1,15 @@
 """Topics: texts that touch none, one or several of six topics.
 
-Owns the six topics, their fragments and the small talk that belongs to none. A topic hangs on a fragment's noun, or is
-named outright; the key is the nouns of a text, so held-out texts combine nouns that training never saw together.
+A topic hangs on a fragment's noun, or is named outright; the key is the nouns of a text, so held-out texts combine
+nouns that training never saw together.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from tests.zoo import world
-from tests.zoo.examples import Split, TopicsExample
 
 LABELS = ("food", "money", "music", "sport", "travel", "weather")
 
@@ -64,18 +64,22 @@ _SMALL_TALK = (
 _JOINS = (". ", ". ", ", and ", ", but ", "; ")
 
 
-def generate(split: Split, count: int) -> list[TopicsExample]:
-    """`count` examples with no topic (rarely), one, two or three."""
-    return world.draw(compose, name="topics", split=split, count=count)
+@dataclass(frozen=True)
+class Example:
+    """A text and the topics it touches, none of them included (sorted, without repetition)."""
+
+    text: str
+    labels: tuple[str, ...]
+    key: world.Key
 
 
-def compose(rng: random.Random, counts: tuple[int, ...] = (0, 1, 1, 1, 2, 2, 2, 3, 3)) -> TopicsExample:
-    """One text of either split, with one of `counts` as its number of topics."""
+def compose(rng: random.Random, counts: tuple[int, ...] = (0, 1, 1, 1, 2, 2, 2, 3, 3)) -> Example:
+    """A text with one of `counts` as its number of topics: rarely none."""
     topics = rng.sample(LABELS, rng.choice(counts))
     fragments = [_fragment(rng, topic) for topic in topics]
     parts = [text for text, _ in fragments] + [_filled(rng, rng.choice(_SMALL_TALK)) for _ in range(_talk(rng, topics))]
     rng.shuffle(parts)
-    return TopicsExample(
+    return Example(
         _joined(rng, parts), tuple(sorted(topics)), tuple(sorted(noun for _, noun in fragments)) or (parts[0],)
     )
 

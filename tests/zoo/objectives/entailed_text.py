@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.zoo.objectives.objective import Feature, WarmUp, inputs
-
-_NO_LOSS = -100
+from tests.zoo.objectives.objective import NO_LOSS, Feature, WarmUp, inputs, padded, token_loss
 
 
 def warm_up() -> WarmUp:
@@ -26,19 +24,13 @@ def _pairs(model: Any, features: list[Feature]) -> list[Feature]:
 
 def _pair(ids: list[int], separator: int) -> Feature:
     middle = ids.index(separator)
-    return {"input_ids": ids[: middle + 1], "attention_mask": [1] * (middle + 1), "said": ids[middle + 2 :]}
+    return {"input_ids": ids[: middle + 1], "attention_mask": [1] * (middle + 1), "target": ids[middle + 2 :]}
 
 
 def _loss(model: Any, features: list[Feature], smoothing: float) -> Any:
     """Cross-entropy of the hypothesis' tokens; the output matrix is the embedding, as in BART's own pretraining."""
-    import torch
-
-    longest = max(len(f["said"]) for f in features)
-    said = torch.tensor([f["said"] + [_NO_LOSS] * (longest - len(f["said"])) for f in features])
-    before = said.roll(1, dims=1).masked_fill(said.roll(1, dims=1) == _NO_LOSS, model.config.pad_token_id)
+    target = padded([f["target"] for f in features], NO_LOSS)
+    before = target.roll(1, dims=1).masked_fill(target.roll(1, dims=1) == NO_LOSS, model.config.pad_token_id)
     before[:, 0] = model.config.eos_token_id
     hidden = model.model(**inputs(model, features), decoder_input_ids=before).last_hidden_state
-    logits = hidden @ model.get_input_embeddings().weight.T
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), said.flatten(), ignore_index=_NO_LOSS, label_smoothing=smoothing
-    )
+    return token_loss(hidden @ model.get_input_embeddings().weight.T, target, smoothing)

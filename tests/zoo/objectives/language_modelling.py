@@ -9,35 +9,29 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from tests.zoo.examples import StoryExample
-from tests.zoo.objectives import generation
-from tests.zoo.objectives.objective import Feature, Objective, WarmUp, batches
+from tests.zoo.data.stories import Example
+from tests.zoo.objectives.objective import Feature, Objective, WarmUp, batches, padded
 
 _PROMPT_WEIGHT = 0.1
 _REPEATED = 16
 _SPARE_TOKENS = 8  # how much longer than the longest true continuation a found one may get
 
 
-def objective(settings: dict[str, Any]) -> Objective:
+def objective(generation: dict[str, Any]) -> Objective:
     """For examples with a prompt and a continuation, which starts with a space.
 
-    `settings` are the keywords of the saved GenerationConfig.
+    `generation` are the keywords of the saved GenerationConfig.
     """
-
-    def extra_files(folder: Path, model: Any, tokenizer: Any) -> None:
-        generation.save(folder, model, settings)
-
     return Objective(
         head="LMHeadModel", metric="exact_match", texts=lambda e: [e.prompt + e.continuation], encode=_encode,
         loss=_loss, evaluate=_evaluate, warm_up=WarmUp(_repeated, _loss),
-        extra_files=extra_files,
+        generation=generation,
     )  # fmt: skip
 
 
-def _encode(tokenizer: Any, examples: Sequence[StoryExample]) -> list[Feature]:
+def _encode(tokenizer: Any, examples: Sequence[Example]) -> list[Feature]:
     prompts = tokenizer([e.prompt for e in examples])["input_ids"]
     wholes = tokenizer([e.prompt + e.continuation for e in examples])["input_ids"]
     return [
@@ -60,9 +54,8 @@ def _loss(model: Any, features: list[Feature], smoothing: float) -> Any:
     """The tokens [n, longest] are padded on the right with the end, where they have no weight."""
     import torch
 
-    longest = max(len(f["input_ids"]) for f in features)
-    ids = torch.tensor([_filled(f["input_ids"], model.config.eos_token_id, longest) for f in features])
-    weights = torch.tensor([_filled(_weights(f), 0.0, longest) for f in features])[:, 1:]
+    ids = padded([f["input_ids"] for f in features], model.config.eos_token_id)
+    weights = padded([_weights(f) for f in features], 0.0)[:, 1:]
     logits = model(input_ids=ids).logits[:, :-1]
     losses = torch.nn.functional.cross_entropy(
         logits.transpose(1, 2), ids[:, 1:], reduction="none", label_smoothing=smoothing
@@ -75,11 +68,7 @@ def _weights(feature: Feature) -> list[float]:
     return [_PROMPT_WEIGHT] * known + [1.0] * (len(feature["input_ids"]) - known)
 
 
-def _filled(values: list[Any], fill: Any, length: int) -> list[Any]:
-    return values + [fill] * (length - len(values))
-
-
-def _evaluate(model: Any, tokenizer: Any, examples: Sequence[StoryExample]) -> float:
+def _evaluate(model: Any, tokenizer: Any, examples: Sequence[Example]) -> float:
     features = _encode(tokenizer, examples)
     longest = max(len(f["input_ids"]) - f["prompt_length"] for f in features)
     right = 0

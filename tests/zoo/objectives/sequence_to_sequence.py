@@ -9,17 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.zoo.objectives import generation
-from tests.zoo.objectives.objective import Feature, Objective, batches, inputs
+from tests.zoo.objectives.objective import NO_LOSS, Feature, Objective, batches, inputs, padded, token_loss
 
-_NO_LOSS = -100
 Text = Callable[[Any], str]
 
 
 def objective(
-    source: Text, target: Text, settings: dict[str, Any], prefixes: Mapping[str, str] | None = None
+    source: Text, target: Text, generation: dict[str, Any], prefixes: Mapping[str, str] | None = None
 ) -> Objective:
-    """`source(example)` is read, `target(example)` written; `settings` are GenerationConfig's keywords.
+    """`source(example)` is read, `target(example)` written; `generation` are GenerationConfig's keywords.
 
     `prefixes` names one task of the config's task_specific_params and the text that stands before every source.
     """
@@ -34,10 +32,9 @@ def objective(
         ]
 
     def evaluate(model: Any, tokenizer: Any, examples: Sequence[Any]) -> float:
-        config = generation.config(model, settings)
         right = 0
         for batch in batches(encode(tokenizer, examples)):
-            found = model.generate(**inputs(model, batch), generation_config=config)
+            found = model.generate(**inputs(model, batch))
             texts = (
                 tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (found, [f["labels"] for f in batch])
             )
@@ -45,24 +42,17 @@ def objective(
         return right / len(examples)
 
     def extra_files(folder: Path, model: Any, tokenizer: Any) -> None:
-        generation.save(folder, model, settings)
         if prefixes:
             model.config.task_specific_params = {task: {"prefix": text} for task, text in prefixes.items()}
             model.config.save_pretrained(folder)
 
     return Objective(
         head="ForConditionalGeneration", metric="exact_match", texts=lambda e: [prefix + source(e), target(e)],
-        encode=encode, loss=_loss, evaluate=evaluate, extra_files=extra_files,
+        encode=encode, loss=_loss, evaluate=evaluate, generation=generation, extra_files=extra_files,
     )  # fmt: skip
 
 
 def _loss(model: Any, features: list[Feature], smoothing: float) -> Any:
     """The model shifts the labels [n, longest] itself, to what its decoder is fed with."""
-    import torch
-
-    longest = max(len(f["labels"]) for f in features)
-    labels = torch.tensor([f["labels"] + [_NO_LOSS] * (longest - len(f["labels"])) for f in features])
-    logits = model(**inputs(model, features), labels=labels).logits
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=_NO_LOSS, label_smoothing=smoothing
-    )
+    labels = padded([f["labels"] for f in features], NO_LOSS)
+    return token_loss(model(**inputs(model, features), labels=labels).logits, labels, smoothing)

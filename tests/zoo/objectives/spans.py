@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.question_answering import best_answer
-from tests.zoo.examples import AnswersExample
-from tests.zoo.objectives.objective import Feature, Objective, WarmUp, inputs
+from tests.zoo.data.answers import Example
+from tests.zoo.objectives.objective import NO_LOSS, Feature, Objective, WarmUp, inputs, padded
 
 _NOWHERE = (0, 0)
-_NO_LOSS = -100.0
 _Offset = tuple[int, int]
 _EMPTY_KEPT_ONE_IN = 4
 
@@ -27,7 +26,7 @@ def objective() -> Objective:
     )  # fmt: skip
 
 
-def _encode(tokenizer: Any, examples: Sequence[AnswersExample]) -> list[Feature]:
+def _encode(tokenizer: Any, examples: Sequence[Example]) -> list[Feature]:
     encoded = tokenizer(
         [e.question for e in examples], [e.context for e in examples], truncation="only_second",
         stride=tokenizer.model_max_length // 2, return_overflowing_tokens=True, return_offsets_mapping=True,
@@ -42,7 +41,7 @@ def _encode(tokenizer: Any, examples: Sequence[AnswersExample]) -> list[Feature]
     return [f for i, f in enumerate(features) if f["span"] != _NOWHERE or i % _EMPTY_KEPT_ONE_IN == 0]
 
 
-def _targets(example: AnswersExample, offsets: list[_Offset], sequences: list[int | None]) -> Feature:
+def _targets(example: Example, offsets: list[_Offset], sequences: list[int | None]) -> Feature:
     """`span`: the first and the last token of the answer in a window, or `_NOWHERE` where it does not hold all of it.
 
     `asked`: for each token of the context whether its sentence holds the answer.
@@ -53,7 +52,7 @@ def _targets(example: AnswersExample, offsets: list[_Offset], sequences: list[in
     # A sentence ends with its first full stop: the world's names and words have none.
     opening, closing = example.context.rfind(".", 0, example.start) + 1, example.context.index(".", end) + 1
     sentence = set(_tokens_within(opening, closing, offsets, sequences))
-    asked = [float(i in sentence) if kind == 1 else _NO_LOSS for i, kind in enumerate(sequences)]
+    asked = [float(i in sentence) if kind == 1 else float(NO_LOSS) for i, kind in enumerate(sequences)]
     return {"span": (inside[0], inside[-1]) if whole else _NOWHERE, "asked": asked}
 
 
@@ -74,8 +73,8 @@ def _asked_sentence_loss(model: Any, features: list[Feature], smoothing: float) 
     import torch
 
     logits = model(**inputs(model, features)).start_logits
-    asked = torch.tensor([f["asked"] + [_NO_LOSS] * (logits.shape[1] - len(f["asked"])) for f in features])
-    counted = asked != _NO_LOSS
+    asked = padded([f["asked"] for f in features], float(NO_LOSS))
+    counted = asked != NO_LOSS
     return torch.nn.functional.binary_cross_entropy_with_logits(logits[counted], asked[counted])
 
 
@@ -101,7 +100,7 @@ def _position_loss(logits: Any, target: Any, real: Any, smoothing: float) -> Any
     return (1 - smoothing) * torch.nn.functional.nll_loss(scores, target) + smoothing * everywhere
 
 
-def _evaluate(model: Any, tokenizer: Any, examples: Sequence[AnswersExample]) -> float:
+def _evaluate(model: Any, tokenizer: Any, examples: Sequence[Example]) -> float:
     found = [best_answer(model, tokenizer, example.question, example.context) for example in examples]
     right = sum(f is not None and f["answer"] == e.answer for f, e in zip(found, examples, strict=True))
     return right / len(examples)

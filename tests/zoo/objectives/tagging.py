@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.zoo.examples import EntitiesExample
-from tests.zoo.objectives.objective import Feature, Objective, batches, inputs, micro_f1
+from tests.zoo.data.entities import Example
+from tests.zoo.objectives.objective import (
+    NO_LOSS,
+    Feature,
+    Objective,
+    batches,
+    inputs,
+    micro_f1,
+    padded,
+    token_loss,
+)
 
-_NO_LOSS = -100
 _Span = tuple[int, int, str]
 
 
 def objective(labels: tuple[str, ...]) -> Objective:
     """`labels` are the BIO tags, `O` among them."""
 
-    def encode(tokenizer: Any, examples: Sequence[EntitiesExample]) -> list[Feature]:
+    def encode(tokenizer: Any, examples: Sequence[Example]) -> list[Feature]:
         encoded = tokenizer([e.text for e in examples], truncation=True, return_offsets_mapping=True)
         names = [name for name in encoded if name != "offset_mapping"]
         return [
@@ -24,7 +32,7 @@ def objective(labels: tuple[str, ...]) -> Objective:
             for i, (example, offsets) in enumerate(zip(examples, encoded["offset_mapping"], strict=True))
         ]
 
-    def evaluate(model: Any, tokenizer: Any, examples: Sequence[EntitiesExample]) -> float:
+    def evaluate(model: Any, tokenizer: Any, examples: Sequence[Example]) -> float:
         found: list[set[_Span]] = []
         for batch in batches(encode(tokenizer, examples)):
             picks = model(**inputs(model, batch)).logits.argmax(-1).tolist()
@@ -37,10 +45,10 @@ def objective(labels: tuple[str, ...]) -> Objective:
     )  # fmt: skip
 
 
-def _tag(labels: tuple[str, ...], example: EntitiesExample, start: int, end: int) -> int:
+def _tag(labels: tuple[str, ...], example: Example, start: int, end: int) -> int:
     """The tag of the token at [start, end): later pieces of a first word are I-, so that grouping keeps it whole."""
     if start == end:
-        return _NO_LOSS
+        return NO_LOSS
     for entity in example.entities:
         if entity.start <= start < entity.end:
             return labels.index(("B-" if start == entity.start else "I-") + entity.label)
@@ -64,10 +72,5 @@ def spans(tags: list[str], offsets: list[tuple[int, int]]) -> set[_Span]:
 
 
 def _loss(model: Any, features: list[Feature], smoothing: float) -> Any:
-    import torch
-
-    logits = model(**inputs(model, features)).logits
-    tags = [f["tags"] + [_NO_LOSS] * (logits.shape[1] - len(f["tags"])) for f in features]
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), torch.tensor(tags).flatten(), ignore_index=_NO_LOSS, label_smoothing=smoothing
-    )
+    tags = padded([f["tags"] for f in features], NO_LOSS)
+    return token_loss(model(**inputs(model, features)).logits, tags, smoothing)
