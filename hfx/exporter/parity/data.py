@@ -10,12 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hfx import names
 from hfx.errors import UsageError
-from hfx.exporter.tasks.task import Config, Request, labels_of
-from hfx.repository.config_pbtxt import TensorSpec
+from hfx.exporter.generation.tasks import GenerationTask
+from hfx.exporter.tasks.task import Config, EncoderTask, Request, labels_of
 from hfx.rows import RowError, read_rows
 
 MOST_ROWS = 100_000
@@ -30,18 +29,6 @@ TARGET_COLUMNS = ("target", "label", "labels", "entities", "answer", "answers", 
 TEXT_COLUMNS = ("target", "summary", "text_output", "output", "answer")
 
 
-class LabelledTask(Protocol):
-    """What data is read for: a task of an encoder or of a generator."""
-
-    @property
-    def task(self) -> names.Task:
-        """Its name."""
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Its inputs; those that are optional are no data."""
-
-
 @dataclass(frozen=True)
 class LabelledData:
     """Requests and targets. Embeddings have two requests a target: the texts of a pair in turn."""
@@ -52,7 +39,7 @@ class LabelledData:
 
 def read_data(
     path: Path,
-    task: LabelledTask,
+    task: EncoderTask | GenerationTask,
     config: Config,
     input_columns: Sequence[str] = (),
     target_column: str | None = None,
@@ -66,11 +53,15 @@ def read_data(
     usual = TEXT_COLUMNS if task.task in names.GENERATION_TASKS else TARGET_COLUMNS
     target = _column(path, header, (target_column,) if target_column else usual)
     columns = _input_columns(path, header, task, input_columns)
-    requests: list[Request] = []
-    for row in rows:
-        requests.extend(_requests(row, columns))
-    known = labels_of(config)
-    return LabelledData(tuple(requests), tuple(_target(row[target], known, task) for row in rows))
+    requests: list[Request] = [
+        {tensor: _value(tensor, row[column]) for tensor, column in request.items()}
+        for row in rows
+        for request in columns
+    ]
+    targets = [row[target] for row in rows]
+    if task.task is names.Task.TEXT_CLASSIFICATION:
+        targets = [_label(text, labels_of(config)) for text in targets]
+    return LabelledData(tuple(requests), tuple(targets))
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -86,17 +77,19 @@ def _text(cell: object) -> str:
     return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
 
 
-def _column(path: Path, header: list[str], wanted: Sequence[str]) -> str:
-    for name in wanted:
+def _column(path: Path, header: list[str], candidates: Sequence[str]) -> str:
+    for name in candidates:
         if name in header:
             return name
     raise UsageError(
-        f"{path} has none of the columns {', '.join(wanted)}; it has {', '.join(header)}.",
+        f"{path} has none of the columns {', '.join(candidates)}; it has {', '.join(header)}.",
         "Rename a column, or give it by --input-column / --target-column.",
     )
 
 
-def _input_columns(path: Path, header: list[str], task: LabelledTask, given: Sequence[str]) -> list[dict[str, str]]:
+def _input_columns(
+    path: Path, header: list[str], task: EncoderTask | GenerationTask, given: Sequence[str]
+) -> list[dict[str, str]]:
     """For each request that a row makes: tensor name -> column."""
     if task.task is names.Task.FEATURE_EXTRACTION:
         pair = next((p for p in ((tuple(given),) if given else PAIR_COLUMNS) if set(p) <= set(header)), None)
@@ -115,10 +108,6 @@ def _input_columns(path: Path, header: list[str], task: LabelledTask, given: Seq
     return [{tensor: _column(path, header, names_) for tensor, names_ in zip(tensors, wanted, strict=True)}]
 
 
-def _requests(row: dict[str, str], columns: list[dict[str, str]]) -> list[Request]:
-    return [{tensor: _value(tensor, row[column]) for tensor, column in request.items()} for request in columns]
-
-
 def _value(tensor: str, text: str) -> str | list[str]:
     if tensor != names.CANDIDATE_LABELS:
         return text
@@ -129,13 +118,6 @@ def _value(tensor: str, text: str) -> str | list[str]:
     return [str(label) for label in value] if isinstance(value, list) else [str(value)]
 
 
-def _target(text: str, labels: list[str], task: LabelledTask) -> str:
+def _label(text: str, labels: list[str]) -> str:
     """A label's name; a number stands for a label where no label is called so."""
-    if (
-        task.task is names.Task.TEXT_CLASSIFICATION
-        and text not in labels
-        and text.isdigit()
-        and int(text) < len(labels)
-    ):
-        return labels[int(text)]
-    return text
+    return labels[int(text)] if text not in labels and text.isdigit() and int(text) < len(labels) else text

@@ -13,28 +13,26 @@ COMMON_WORD, SPECIAL_TOKENS = "the", 2
 
 BLANKS = ("", " ", "   ", "\t", "\n", "\r\n\r\n", "\u00a0", "\u3000", "\u2003\u2009", " \t\n\u00a0\u3000")
 SHORT = ("a", "I", "7", "?", "é", "界", "the", "the cat")
-EMOJI = (
+EDGES = (
+    # emoji
     "😀",
     "👩‍👩‍👧‍👦",  # joined by U+200D
     "🏳️‍🌈 👩🏽‍🚀 🧑🏿‍🤝‍🧑🏻",
     "🇯🇵🇧🇷🇰🇪",
     "1️⃣ 2️⃣ 3️⃣ go 🚀🚀🚀",
     "I love it 😍 but the price 😱",
-)
-RIGHT_TO_LEFT = (
+    # from right to left
     "هذه جملة قصيرة عن الطقس.",
     "זהו משפט קצר על מזג האוויר.",
     "The word שלום means peace, and سلام does too (1234).",
     "\u202eabc\u202c \u2067def\u2069",  # overrides and isolates
-)
-COMBINING = (
+    # combining characters
     "cafe\u0301 nai\u0308ve A\u030angstro\u0308m",  # decomposed
     "Z\u0351\u036b\u0343a\u0328\u0301\u0302l\u0334\u0321g\u0338o\u0340",
     "\u0301\u0302\u0303",  # marks on nothing
     "각각 \u1100\u1161\u11a8",  # a Hangul syllable, and its parts
     "ﬁne oﬃce ² ㎏ Ⅷ",  # compatibility forms
-)
-CONTROLS = (
+    # control characters
     "\x00",
     "a\x00b",
     "\x01\x02\x03\x1f\x7f",
@@ -45,8 +43,7 @@ CONTROLS = (
     "soft\u00adhyphen next\u0085line line\u2028separator",
     "\ufffd\ufffe\uffff",
     "\ue000 private use",
-)
-SPECIAL_SPELLINGS = (
+    # spellings of special tokens
     "[CLS]",
     "[SEP]",
     "[MASK]",
@@ -64,17 +61,35 @@ SPECIAL_SPELLINGS = (
     "first </s> second </s></s> third",
     "[CLS] a text that begins like a row [SEP] and goes on [SEP]",
     "The capital is [MASK], I think; <mask> will do too.",
-)
-PUNCTUATION = ("...", "?!?!?!", "-" * 80, "\"'`´«»“”", "()[]{}<>", "$€£¥₹", "*** --- ***", "、。！？")
-LINES = (
+    # punctuation alone
+    "...",
+    "?!?!?!",
+    "-" * 80,
+    "\"'`´«»“”",
+    "()[]{}<>",
+    "$€£¥₹",
+    "*** --- ***",
+    "、。！？",
+    # many lines
     "one\ntwo\nthree",
     "\n\n\nfar down\n\n\n",
     "a\r\nb\rc\n",
     "- first\n- second\n\t- third\n\n1. fourth",
     "x\n" * 50,
+    # beyond 16 bits
+    "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𝒸𝓊𝓇𝓈𝒾𝓋𝑒 𝟙𝟚𝟛",
+    "𐍈𐌰𐌹𐍂𐌸𐍉",
+    "𠜎𠜱𠝹",
+    "\U0001d11e\U0001f0a1",
+    "\U000e0041\U000e0042",
+    "\U0010fffd",
+    # endless words
+    "x" * 99,
+    "x" * 101,
+    "antidis" * 60,
+    "ab" * 2000,
+    "https://example.org/" + "path/" * 80,
 )
-ASTRAL = ("𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𝒸𝓊𝓇𝓈𝒾𝓋𝑒 𝟙𝟚𝟛", "𐍈𐌰𐌹𐍂𐌸𐍉", "𠜎𠜱𠝹", "\U0001d11e\U0001f0a1", "\U000e0041\U000e0042", "\U0010fffd")
-LONG_WORDS = ("x" * 99, "x" * 101, "antidis" * 60, "ab" * 2000, "https://example.org/" + "path/" * 80)
 
 
 def bundled_texts() -> list[str]:
@@ -98,18 +113,4 @@ def edge_texts(max_length: int) -> list[str]:
         "before blanks" + "\n" * (4 * max_length),
         "界" * (2 * max_length),
     ]
-    return [
-        *BLANKS,
-        *SHORT,
-        *lengths,
-        *floods,
-        *EMOJI,
-        *RIGHT_TO_LEFT,
-        *COMBINING,
-        *CONTROLS,
-        *SPECIAL_SPELLINGS,
-        *PUNCTUATION,
-        *LINES,
-        *ASTRAL,
-        *LONG_WORDS,
-    ]
+    return [*BLANKS, *SHORT, *lengths, *floods, *EDGES]
