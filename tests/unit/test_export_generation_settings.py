@@ -48,10 +48,15 @@ def test_fields_become_public_ones(tmp_path: Path) -> None:
         "no_repeat_ngram_size": 3, "repetition_penalty": 1.2, "temperature": 0.7, "top_k": 10, "top_p": 0.9,
         "min_p": 0.1, "stop_words": ["END"],
     }  # fmt: skip
-    assert (found.eos_ids, found.pad_id, found.bos_id, found.decoder_start_ids) == ((2, 3), 1, 0, (2,))
-    assert (found.forced_bos_id, found.forced_eos_id) == (0, 2)
-    assert (found.suppress, found.begin_suppress) == ((5, 6), (7,))
-    assert found.bad_words == ((8, 9),)  # the end alone is no bad word to transformers
+    assert (found.eos_token_ids, found.pad_token_id, found.bos_token_id, found.decoder_start_token_ids) == (
+        (2, 3),
+        1,
+        0,
+        (2,),
+    )
+    assert (found.forced_bos_token_id, found.forced_eos_token_id) == (0, 2)
+    assert (found.suppress_tokens, found.begin_suppress_tokens) == ((5, 6), (7,))
+    assert found.bad_words_ids == ((8, 9),)  # the end alone is no bad word to transformers
 
 
 def test_what_is_written_is_what_the_server_reads(tmp_path: Path) -> None:
@@ -113,7 +118,7 @@ def test_a_decoder_s_max_length_counts_the_prompt(
     tmp_path: Path, fields: dict[str, Any], tokens: int, length: int | None
 ) -> None:
     found = settings(tmp_path, fields, "text-generation")
-    assert (found.defaults["max_tokens"], found.max_length) == (tokens, length)
+    assert (found.defaults["max_tokens"], found.default_max_length) == (tokens, length)
 
 
 @pytest.mark.parametrize("name", sorted(NEUTRAL))
@@ -301,7 +306,7 @@ def test_special_tokens_are_those_that_transformers_takes(tmp_path: Path, fields
     )  # fmt: skip
     model._prepare_special_tokens(config, device="cpu")
     eos = config._eos_token_tensor
-    assert found.eos_ids == (() if eos is None else tuple(eos.tolist()))
-    assert found.decoder_start_ids == (int(config._decoder_start_token_tensor),)
+    assert found.eos_token_ids == (() if eos is None else tuple(eos.tolist()))
+    assert found.decoder_start_token_ids == (int(config._decoder_start_token_tensor),)
     if config._pad_token_tensor is not None:
-        assert found.pad_id == int(config._pad_token_tensor)
+        assert found.pad_token_id == int(config._pad_token_tensor)

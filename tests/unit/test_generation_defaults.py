@@ -118,18 +118,18 @@ def test_ids_and_answers_are_those_of_transformers(tmp_path: Path, family: str, 
         return
     found = read_settings(checkpoint, task, POSITIONS)
     ends = expected.eos_token_id
-    assert list(found.eos_ids) == (ends if isinstance(ends, list) else [ends] if ends is not None else [])
-    assert (found.forced_bos_id, found.bos_id) == (expected.forced_bos_token_id, expected.bos_token_id)
-    assert found.forced_eos_id == expected.forced_eos_token_id
+    assert list(found.eos_token_ids) == (ends if isinstance(ends, list) else [ends] if ends is not None else [])
+    assert (found.forced_bos_token_id, found.bos_token_id) == (expected.forced_bos_token_id, expected.bos_token_id)
+    assert found.forced_eos_token_id == expected.forced_eos_token_id
     if expected.pad_token_id is not None:
-        assert found.pad_id == expected.pad_token_id
+        assert found.pad_token_id == expected.pad_token_id
     assert ours(checkpoint, family, found) == tokens
 
 
 def test_a_class_s_id_beyond_the_vocabulary_is_none(tmp_path: Path) -> None:
     checkpoint = Checkpoint("x", tmp_path, None, {"model_type": "gpt2", "vocab_size": 100}, ())
     found = read_settings(checkpoint, choose_task(checkpoint, "decoder", None), POSITIONS)
-    assert (found.eos_ids, found.bos_id) == ((), None)
+    assert (found.eos_token_ids, found.bos_token_id) == ((), None)
     assert ["eos_token_id" in warning for warning in found.warnings] == [True]
 
 

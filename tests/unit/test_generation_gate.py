@@ -166,14 +166,14 @@ SESSION = SessionSettings(threads=1)
 
 
 def settings(plan: Any, **changed: Any) -> Settings:
-    start = plan.settings.decoder_start_ids
-    eos = plan.settings.eos_ids
+    start = plan.settings.decoder_start_token_ids
+    eos = plan.settings.eos_token_ids
     return Settings(**{"max_tokens": 9, "eos_ids": eos, "decoder_prompt": start, **changed})
 
 
 def test_every_position_agrees_in_fp32(torch_side: Any) -> None:
     plan, engine, reference = torch_side
-    found = measure_forced(engine, reference, plan.settings.decoder_start_ids, SESSION)
+    found = measure_forced(engine, reference, plan.settings.decoder_start_token_ids, SESSION)
     assert found.positions == sum(map(len, reference.greedy)) == found.rows
     assert found.agreement == 1.0
     assert found.delta_share < 1e-5
@@ -184,10 +184,10 @@ def test_another_expectation_is_a_disagreement(torch_side: Any) -> None:
     first = reference.positions[0]
     wrong = replace(first, best=np.roll(first.best, 1, axis=1), logits=np.roll(first.logits, 1, axis=1))
     changed = replace(reference, positions=(wrong, *reference.positions[1:]), noise=0.0)
-    found = measure_forced(engine, changed, plan.settings.decoder_start_ids, SESSION)
+    found = measure_forced(engine, changed, plan.settings.decoder_start_token_ids, SESSION)
     assert found.agreement == pytest.approx(1 - len(reference.greedy[0]) / found.positions)
     own = tuple(replace(prompt, own=index == 0) for index, prompt in enumerate(reference.prompts))
-    judged = measure_forced(engine, replace(changed, prompts=own), plan.settings.decoder_start_ids, SESSION)
+    judged = measure_forced(engine, replace(changed, prompts=own), plan.settings.decoder_start_token_ids, SESSION)
     assert (judged.texts, judged.agreement, judged.bundled_agreement) == ("verify-data", 0.0, 1.0)
 
 

@@ -33,8 +33,9 @@ def test_words_are_of_every_script_and_of_no_case() -> None:
 
 
 def test_rouge_is_the_mean() -> None:
-    assert rouge(["a b", "x"], ["a b", "y"]) == 0.5
+    assert rouge([{"text_output": "a b"}, {"text_output": "x"}], ["a b", "y"]) == 0.5
 
 
 def test_exact_match_looks_at_all_but_outer_blanks() -> None:
-    assert exact_match([" a b\n", "A b", "a  b"], ["a b", "a b", "a b"]) == pytest.approx(1 / 3)
+    answers = [{"text_output": text} for text in (" a b\n", "A b", "a  b")]
+    assert exact_match(answers, ["a b", "a b", "a b"]) == pytest.approx(1 / 3)

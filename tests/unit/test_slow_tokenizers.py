@@ -209,7 +209,9 @@ def test_m2m100_is_its_python_tokenizer_in_each_of_its_languages(m2m_folder: Pat
 
     slow, fast = M2M100Tokenizer.from_pretrained(m2m_folder), loaded(m2m_folder)
     compare(slow, fast, 1000, "__fr__")
-    settings = GenerationSettings({}, eos_ids=(2,), pad_id=1, bos_id=0, decoder_start_ids=(2,))
+    settings = GenerationSettings(
+        defaults={}, eos_token_ids=(2,), pad_token_id=1, bos_token_id=0, decoder_start_token_ids=(2,)
+    )
     checkpoint = Checkpoint("m2m", m2m_folder, None, {"model_type": "m2m_100", "vocab_size": len(fast)}, ())
     languages = read_languages(checkpoint, fast, settings)
     assert languages is not None

@@ -216,7 +216,9 @@ def test_languages_without_an_embedding_are_not_offered(tmp_path: Path) -> None:
     folder = save(tmp_path, "mbart50")
     found, tokenizer = open_checkpoint(str(folder)), TRANSLATORS["mbart50"].tokenizer()
     cut = token_of(tokenizer, "zh_CN")
-    settings = GenerationSettings({}, eos_ids=(END,), pad_id=1, bos_id=None, decoder_start_ids=(END,))
+    settings = GenerationSettings(
+        defaults={}, eos_token_ids=(END,), pad_token_id=1, bos_token_id=None, decoder_start_token_ids=(END,)
+    )
     whole, fewer = (
         read_languages(replace(found, config=found.config | {"vocab_size": size}), tokenizer, settings)
         for size in (len(tokenizer), cut)

@@ -1,7 +1,4 @@
-"""Labelled data of the user: what torch and the staged model make of it, by ROUGE-L or exact match.
-
-ROUGE-L is the F-measure of the longest common subsequence of words (Lin 2004).
-"""
+"""Labelled data of the user: what torch and the staged model make of it, by ROUGE-L or exact match."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ from pathlib import Path
 from hfx import names
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import open_encoder
-from hfx.exporter.generation.tasks import DATA_SETTINGS, METRICS
+from hfx.exporter.generation.tasks import DATA_SETTINGS
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.parity.data import LabelledData, read_data
+from hfx.exporter.tasks.task import Answer
 from hfx.exporter.verify import check_drop
 from hfx.local import Device
 from hfx.local.generator import LocalGenerator
@@ -43,11 +41,11 @@ def answer_data(
     plan: GeneratorPlan, labelled: Mapping[str, LabelledData], generator: TorchGenerator, version: Path
 ) -> tuple[DataReference, ...]:
     """What the checkpoint's answers to each file reach, by its own generation settings."""
-    found = []
+    metric, references = plan.task.metrics[plan.task.metric_name], []
     for file, data in labelled.items():
-        answers = _answers(generator, version, [request[names.TEXT_INPUT] for request in data.requests])
-        found.append(DataReference(file, data, METRICS[plan.task.metric_name](answers, data.targets)))
-    return tuple(found)
+        answers = _answers(generator, version, texts_of({file: data}))
+        references.append(DataReference(file, data, metric(answers, data.targets)))
+    return tuple(references)
 
 
 def measure_data(
@@ -63,7 +61,7 @@ def measure_data(
     return values
 
 
-def _answers(generator: TorchGenerator, version: Path, texts: Sequence[str]) -> list[str]:
+def _answers(generator: TorchGenerator, version: Path, texts: Sequence[str]) -> list[Answer]:
     from hfx.python_backends.generation.configuration import Configuration
     from hfx.python_backends.generation.settings import choose
 
@@ -73,9 +71,9 @@ def _answers(generator: TorchGenerator, version: Path, texts: Sequence[str]) -> 
     by_length: dict[int, list[int]] = {}
     for index, prompt in enumerate(prompts):
         by_length.setdefault(prompt.settings.max_tokens, []).append(index)
-    answers = [""] * len(texts)
+    answers: list[Answer] = [{}] * len(texts)
     for tokens, members in by_length.items():
-        found, _ = generator.generate([prompts[i].ids for i in members], do_sample=False, max_new_tokens=tokens)
-        for index, ids in zip(members, found, strict=True):
-            answers[index] = generator.text(ids)
+        continuations, _ = generator.generate([prompts[i].ids for i in members], do_sample=False, max_new_tokens=tokens)
+        for index, ids in zip(members, continuations, strict=True):
+            answers[index] = {names.TEXT_OUTPUT: generator.text(ids)}
     return answers

@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hfx import names
 from hfx.exporter.generation.forced import is_tie, measure_forced
 from hfx.exporter.generation.limits import LIMITS, Figures, Whole
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.generation.prompts import Effort, Ids
+from hfx.exporter.generation.prompts import Effort, Ids, spread_indices
 from hfx.exporter.generation.reference import Reference
 from hfx.exporter.verify import Recorded
 from hfx.python_backends.engine.engine import Engine
@@ -69,7 +67,7 @@ def plain_fields(tokens: int) -> dict[str, Any]:
 
 def measure(folder: Path, plan: GeneratorPlan, reference: Reference, work: Work, session: SessionSettings) -> Figures:
     """Run the engine folder on the reference's prompts. Raises the engine's ModelRefused where it can't run here."""
-    forced = measure_forced(folder, reference, plan.settings.decoder_start_ids, session)
+    forced = measure_forced(folder, reference, plan.settings.decoder_start_token_ids, session)
     # fp32 graphs have a noise of their own, which their logits show; what is further off than that is no noise.
     trusted = (LIMITS["fp32"].delta or 0.0) * reference.largest
     margin = 2 * max(reference.noise, forced.delta if forced.delta <= trusted else 0.0)
@@ -136,7 +134,7 @@ def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int)
     """
     requests = [Request(ids, replace(settings, log_probs=True)) for ids in prompts]
     together = _completions(engine, requests)
-    chosen = sorted(set(np.linspace(0, len(prompts) - 1, min(alone, len(prompts))).astype(int).tolist()))
+    chosen = spread_indices(len(prompts), alone)
     differ = set[int]()
     for size in BATCHES:
         for group in (chosen[at : at + size] for at in range(0, len(chosen), size)):

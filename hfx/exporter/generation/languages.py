@@ -65,7 +65,7 @@ def read_languages(checkpoint: Checkpoint, tokenizer: Any, settings: GenerationS
         source_index=source_index,
         source=None if source_index is None else codes[specials[source_index]],
         starts=starts,
-        target=codes.get(settings.decoder_start_ids[0]) if starts else _forced(tokenizer, settings, codes),
+        target=codes.get(settings.decoder_start_token_ids[0]) if starts else _forced(tokenizer, settings, codes),
     )
 
 
@@ -81,7 +81,7 @@ def _ids(tokenizer: Any, embeddings: int) -> dict[str, int]:
 
 def _forced(tokenizer: Any, settings: GenerationSettings, codes: Mapping[int, str]) -> str | None:
     """The language of the forced token; where none is forced, tgt_lang of tokenizer_config.json."""
-    if settings.forced_bos_id is not None:
-        return codes.get(settings.forced_bos_id)
+    if settings.forced_bos_token_id is not None:
+        return codes.get(settings.forced_bos_token_id)
     stated = tokenizer.init_kwargs.get("tgt_lang")
     return stated if stated in codes.values() else None

@@ -95,9 +95,8 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
     from hfx.python_backends.generation.configuration import Configuration
     from hfx.python_backends.generation.settings import choose
 
-    configuration = Configuration.read(version)
+    configuration, encoder = Configuration.read(version), open_encoder(version)
     choices = choose({"long": "truncate", "do_sample": False, "max_tokens": 1}, configuration)
-    encoder = open_encoder(version)
     longest = configuration.max_source or configuration.max_length - 1
     side = "right" if configuration.has_encoder else "left"
     compared = 0
@@ -106,11 +105,7 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
         if not expected:
             continue  # nothing to continue
         if encoder.encode(text, choices).ids != expected:
-            shown = repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
-            raise VerificationFailed(
-                f"The served tokenizer and the checkpoint's differ on {shown}.",
-                "Please report this checkpoint's tokenizer; nothing was published.",
-            )
+            raise _differ(repr(text if len(text) <= SHOWN else text[:SHOWN] + "..."))
         compared += 1
     return compared
 
@@ -129,13 +124,17 @@ def check_languages(tokenizer: Any, version: Path, text: str) -> int:
             tokenizer.src_lang = code
             ids = encoder.encode(text, choose({"source_lang": code}, configuration)).ids
             if ids != tuple(tokenizer(text)["input_ids"]):
-                raise VerificationFailed(
-                    f"The served tokenizer and the checkpoint's differ on {text!r} in the language {code}.",
-                    "Please report this checkpoint's tokenizer; nothing was published.",
-                )
+                raise _differ(f"{text!r} in the language {code}")
     finally:
         tokenizer.src_lang = default
     return len(configuration.languages.ids)
+
+
+def _differ(text: str) -> VerificationFailed:
+    return VerificationFailed(
+        f"The served tokenizer and the checkpoint's differ on {text}.",
+        "Please report this checkpoint's tokenizer; nothing was published.",
+    )
 
 
 def open_encoder(version: Path) -> Any:
@@ -184,13 +183,17 @@ def _spelled(tokenizer: Any, text: str) -> list[str]:
 def _spread(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
     """At most so many of the distinct prompts, from the first to the last."""
     distinct = _distinct(prompts)
-    count = max(min(most, len(distinct)), 0)
-    return [distinct[i] for i in np.linspace(0, len(distinct) - 1, count).astype(int)]
+    return [distinct[i] for i in spread_indices(len(distinct), most)]
+
+
+def spread_indices(total: int, most: int) -> list[int]:
+    """At most `most` of the indices below `total`, evenly from the first to the last."""
+    return [int(i) for i in np.linspace(0, total - 1, max(min(most, total), 0)).astype(int)]
 
 
 def _distinct(prompts: Sequence[Prompt]) -> list[Prompt]:
-    found: dict[Ids, Prompt] = {}
+    by_ids: dict[Ids, Prompt] = {}
     for prompt in prompts:
         if prompt.ids and prompt.text.strip():
-            found.setdefault(prompt.ids, prompt)
-    return list(found.values())
+            by_ids.setdefault(prompt.ids, prompt)
+    return list(by_ids.values())

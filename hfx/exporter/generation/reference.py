@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.generation.prompts import Ids, Prompt
+from hfx.exporter.generation.prompts import Ids, Prompt, spread_indices
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.python_backends.engine.request import Settings
 
@@ -93,14 +93,14 @@ def _positions(
     total = sum(map(len, greedy))
     starts = np.cumsum([0, *map(len, greedy)])
     kept: dict[int, Positions] = {}
-    largest, wanted = 1.0, np.empty(0, np.int64)
+    largest, whole_rows = 1.0, np.empty(0, np.int64)
     for index, logits in generator.logits(prompts, greedy):
-        if not len(wanted):
+        if not len(whole_rows):
             rows = max(1, min(total, KEPT_BYTES // (4 * logits.shape[1])))
-            wanted = np.unique(np.linspace(0, total - 1, rows).astype(np.int64))
-        mine = wanted[(wanted >= starts[index]) & (wanted < starts[index + 1])] - starts[index]
+            whole_rows = np.unique(np.linspace(0, total - 1, rows).astype(np.int64))
+        kept_here = whole_rows[(whole_rows >= starts[index]) & (whole_rows < starts[index + 1])] - starts[index]
         best = logits.topk(min(BEST, logits.shape[1]))
-        rows_kept = {int(p): logits[p].numpy().copy() for p in mine}
+        rows_kept = {int(p): logits[p].numpy().copy() for p in kept_here}
         kept[index] = Positions(best.indices.numpy(), best.values.numpy(), rows_kept)
         largest = max(largest, float(logits.abs().max()))
     return tuple(kept[index] for index in range(len(prompts))), largest
@@ -108,7 +108,7 @@ def _positions(
 
 def _noise(generator: TorchGenerator, prompts: Sequence[Ids], greedy: Sequence[Ids]) -> float:
     """The largest difference of torch's own logits between a batch and a prompt alone."""
-    chosen = sorted(set(np.linspace(0, len(prompts) - 1, min(ALONE, len(prompts))).astype(int).tolist()))
+    chosen = spread_indices(len(prompts), ALONE)
     together = dict(generator.logits([prompts[i] for i in chosen], [greedy[i] for i in chosen]))
     worst = 0.0
     for place, index in enumerate(chosen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from hfx.python_backends.engine.errors import EngineError
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.spec import read_spec
 
+RUNTIMES: tuple[Runtime, ...] = ("openvino", "onnxruntime")
 # Rows at a time: one caller, some, and as many as a server has slots by default.
 ROWS = (1, 8, 32)
 PROMPT, SOURCE, TOKENS = 16, 128, 16  # tokens of a prompt, of an encoder's source, and new ones
@@ -54,14 +55,14 @@ def choose(plan: GeneratorPlan, folder: Path, refused: Mapping[str, str]) -> Cpu
         return CpuChoice("onnxruntime", refused=refused)
     if plan.cpu_runtime == "openvino":
         return CpuChoice("openvino")
-    return _faster(plan, folder, ("openvino", "onnxruntime"))
+    return _faster(plan, folder)
 
 
-def _faster(plan: GeneratorPlan, folder: Path, runtimes: Sequence[Runtime]) -> CpuChoice:
+def _faster(plan: GeneratorPlan, folder: Path) -> CpuChoice:
     refused: dict[str, str] = {}
     with ExitStack() as stack:
         opened: dict[Runtime, Engine] = {}
-        for runtime in runtimes:
+        for runtime in RUNTIMES:
             try:
                 engine = stack.enter_context(_open(folder, plan, runtime))
                 _run(engine, _requests(engine, plan, 1))
@@ -87,30 +88,26 @@ def _timed(opened: Mapping[Runtime, Engine], plan: GeneratorPlan) -> dict[Runtim
     """Runtime -> {"REQUESTSxPROMPT+TOKENS": median milliseconds}."""
     figures: dict[Runtime, dict[str, float]] = {runtime: {} for runtime in opened}
     begin, each = time.monotonic(), 0.0
-    for count in _counts(plan):
+    beams = _beams(plan)
+    for count in sorted({max(min(rows, plan.slots) // beams, 1) for rows in ROWS}):  # a beam takes a row
         # A case takes at least two rounds.
         if time.monotonic() - begin + 2 * count * each > SECONDS:
             break
         requests = _requests(next(iter(opened.values())), plan, count)
         case = f"{count}x{len(requests[0].prompt)}+{requests[0].settings.max_tokens}"
-        ways = {runtime: partial(_run, engine, requests) for runtime, engine in opened.items()}
-        seconds = interleave(ways, SECONDS_A_CASE)
+        runs = {runtime: partial(_run, engine, requests) for runtime, engine in opened.items()}
+        seconds = interleave(runs, SECONDS_A_CASE)
         each = sum(seconds.values()) / count
         for runtime, median in seconds.items():
             figures[runtime][case] = round(1e3 * median, 3)
     return figures
 
 
-def _counts(plan: GeneratorPlan) -> Iterator[int]:
-    """How many requests run at a time, ascending: a request takes a row for each of its beams."""
-    yield from sorted({max(min(rows, plan.slots) // _beams(plan), 1) for rows in ROWS})
-
-
 def _requests(engine: Engine, plan: GeneratorPlan, count: int) -> list[Request]:
     """`count` requests of different tokens; which ones does not matter, and none ends before its time."""
     spec = engine.spec
     length = min(SOURCE, spec.max_source) if spec.has_encoder else min(PROMPT, spec.max_length // 2)
-    start = plan.settings.decoder_start_ids if spec.has_encoder else ()
+    start = plan.settings.decoder_start_token_ids if spec.has_encoder else ()
     tokens = min(TOKENS, spec.max_length - (len(start) or length))
     settings = Settings(max_tokens=tokens, num_beams=_beams(plan), decoder_prompt=start)
     prompts = (tuple((31 * row + 7 * place + 1) % spec.vocab_size for place in range(length)) for row in range(count))

@@ -7,7 +7,7 @@ transformers has not either is kept out and named.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NoReturn
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
@@ -25,29 +25,31 @@ MOST_LISTED = 10_000
 STRAYS_SHOWN = 5
 LONGEST = 1_000_000
 REMOVE = "Correct or remove it there; every request can set its own."
+Ids = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """What decoding needs of a checkpoint: token ids with a meaning, and `defaults` by public field name.
+    """What decoding needs of a checkpoint, by the names of generation.json: token ids with a meaning, `defaults` by
+    public field name.
 
-    `max_length` is a decoder's default for prompt and output together, where max_new_tokens does not set one.
+    `default_max_length` is a decoder's default for prompt and output together, where max_new_tokens does not set one.
     `origins` are the files that it is from, `strays` fields of theirs that transformers does not know.
     """
 
+    default_max_length: int | None = None
     defaults: Mapping[str, Any]
-    eos_ids: tuple[int, ...]
-    pad_id: int
-    bos_id: int | None
-    decoder_start_ids: tuple[int, ...]
-    forced_bos_id: int | None = None
-    forced_eos_id: int | None = None
-    suppress: tuple[int, ...] = ()
-    begin_suppress: tuple[int, ...] = ()
-    bad_words: tuple[tuple[int, ...], ...] = ()
+    eos_token_ids: Ids
+    pad_token_id: int
+    bos_token_id: int | None
+    decoder_start_token_ids: Ids
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    suppress_tokens: Ids = ()
+    begin_suppress_tokens: Ids = ()
+    bad_words_ids: tuple[Ids, ...] = ()
     bad_words_at_start: bool = True
     renormalize_logits: bool = False
-    max_length: int | None = None
     prefix: str = ""
     origins: tuple[str, ...] = field(default=(), compare=False)
     strays: tuple[str, ...] = field(default=(), compare=False)
@@ -55,34 +57,21 @@ class GenerationSettings:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a user should know of them before texts are asked for."""
-        found = []
+        warnings = []
         if self.strays:
             shown = ", ".join(map(_short, self.strays[:STRAYS_SHOWN]))
             more = f" and {len(self.strays) - STRAYS_SHOWN} more" if len(self.strays) > STRAYS_SHOWN else ""
-            found.append(f"Fields that transformers doesn't know change no answer and are left out: {shown}{more}.")
-        if not self.eos_ids:
+            warnings.append(f"Fields that transformers doesn't know change no answer and are left out: {shown}{more}.")
+        if not self.eos_token_ids:
             named = " and ".join(self.origins) or FILE
-            found.append(f"No token ends a text: {named} has no eos_token_id, so that every text is as long as it may.")
-        return tuple(found)
+            warnings.append(
+                f"No token ends a text: {named} has no eos_token_id, so that every text is as long as it may."
+            )
+        return tuple(warnings)
 
     def as_json(self) -> dict[str, Any]:
         """The part of generation.json that comes from here."""
-        return {
-            "default_max_length": self.max_length,
-            "defaults": dict(self.defaults),
-            "eos_token_ids": list(self.eos_ids),
-            "pad_token_id": self.pad_id,
-            "bos_token_id": self.bos_id,
-            "decoder_start_token_ids": list(self.decoder_start_ids),
-            "forced_bos_token_id": self.forced_bos_id,
-            "forced_eos_token_id": self.forced_eos_id,
-            "suppress_tokens": list(self.suppress),
-            "begin_suppress_tokens": list(self.begin_suppress),
-            "bad_words_ids": [list(words) for words in self.bad_words],
-            "bad_words_at_start": self.bad_words_at_start,
-            "renormalize_logits": self.renormalize_logits,
-            "prefix": self.prefix,
-        }
+        return {name: value for name, value in asdict(self).items() if name not in ("origins", "strays")}
 
 
 def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
@@ -147,8 +136,8 @@ def _task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str
 
     Not for text-generation: the one entry that exists, GPT-2's, turns sampling on, which is a request's choice.
     """
-    found = checkpoint.config.get("task_specific_params")
-    entry = found.get(str(task.task)) if isinstance(found, dict) and task.task is not Task.TEXT_GENERATION else None
+    params = checkpoint.config.get("task_specific_params")
+    entry = params.get(str(task.task)) if isinstance(params, dict) and task.task is not Task.TEXT_GENERATION else None
     entry = dict(entry) if isinstance(entry, dict) else {}
     prefix = entry.pop("prefix", None)
     prefix = checkpoint.config.get("prefix") if prefix is None else prefix
@@ -176,22 +165,19 @@ class _Reader:
         bos = self._id("bos_token_id")
         pad = self._id("pad_token_id")
         start = self._start(bos) if task.kind == "encoder-decoder" else ()
-        forced_eos = self._ids("forced_eos_token_id")
-        if len(forced_eos) > 1:
-            self._unsupported("forced_eos_token_id", "a text ends with one token")
         return GenerationSettings(
+            default_max_length=self._whole_length(positions) if task.kind == "decoder" else None,
             defaults=self._defaults(positions, len(start), task.kind == "decoder"),
-            max_length=self._whole_length(positions) if task.kind == "decoder" else None,
-            eos_ids=eos,
-            pad_id=pad if pad is not None else next(iter(eos), 0),
-            bos_id=bos,
-            decoder_start_ids=start,
-            forced_bos_id=self._id("forced_bos_token_id"),
-            forced_eos_id=next(iter(forced_eos), None),
-            suppress=self._ids("suppress_tokens"),
-            begin_suppress=self._ids("begin_suppress_tokens"),
+            eos_token_ids=eos,
+            pad_token_id=pad if pad is not None else next(iter(eos), 0),
+            bos_token_id=bos,
+            decoder_start_token_ids=start,
+            forced_bos_token_id=self._id("forced_bos_token_id"),
+            forced_eos_token_id=self._id("forced_eos_token_id"),
+            suppress_tokens=self._ids("suppress_tokens"),
+            begin_suppress_tokens=self._ids("begin_suppress_tokens"),
             # As transformers: the end alone is no bad word.
-            bad_words=tuple(words for words in self._bad_words() if words not in {(each,) for each in eos}),
+            bad_words_ids=tuple(words for words in self._bad_words() if words not in {(each,) for each in eos}),
             renormalize_logits=self.fields.get("renormalize_logits") is True,  # as transformers reads it
             prefix=prefix,
             origins=tuple(sorted(set(self.origins.values()))),
@@ -229,12 +215,12 @@ class _Reader:
 
     def _max_tokens(self, start: int) -> int:
         """New tokens at most; transformers' max_length counts the tokens that the decoder starts with too."""
-        wanted, length = self._length("max_new_tokens"), self._length("max_length")
-        if wanted is None and length is not None:
-            wanted = length if length == UNSET_LENGTH and self.written_by_4 else length - start
-            if wanted < 1:
+        tokens, length = self._length("max_new_tokens"), self._length("max_length")
+        if tokens is None and length is not None:
+            tokens = length if length == UNSET_LENGTH and self.written_by_4 else length - start
+            if tokens < 1:
                 self._corrupt("max_length", f"above {start}, the tokens that the decoder starts with")
-        return wanted or DEFAULT_MAX_TOKENS
+        return tokens or DEFAULT_MAX_TOKENS
 
     def _whole_length(self, positions: int) -> int | None:
         """Tokens of a decoder's prompt and output together, where the checkpoint counts them so."""
@@ -261,25 +247,24 @@ class _Reader:
             self._corrupt(name, f"a whole number from {least} to {LONGEST}")
         return value
 
-    def _start(self, bos: int | None) -> tuple[int, ...]:
+    def _start(self, bos: int | None) -> Ids:
         """The token that an encoder-decoder's answers begin with."""
-        start = self._ids("decoder_start_token_id") or (() if bos is None else (bos,))
-        if len(start) > 1:
-            self._unsupported("decoder_start_token_id", "a text starts with one token")
-        if not start:
+        start = self._id("decoder_start_token_id")
+        start = bos if start is None else start
+        if start is None:
             raise CheckpointCorrupt(
                 f"{FILE} and config.json have no decoder_start_token_id (nor bos_token_id).",
                 "Add the id of the token that this model's answers begin with.",
             )
-        return start
+        return (start,)
 
     def _id(self, name: str) -> int | None:
-        found = self._ids(name)
-        if len(found) > 1:
+        ids = self._ids(name)
+        if len(ids) > 1:
             self._unsupported(name, "it is one token here")
-        return next(iter(found), None)
+        return next(iter(ids), None)
 
-    def _ids(self, name: str) -> tuple[int, ...]:
+    def _ids(self, name: str) -> Ids:
         value = self.fields.get(name)
         if value is None:
             return ()
@@ -288,7 +273,7 @@ class _Reader:
             self._corrupt(name, f"token ids from 0 to {self.vocabulary - 1}")
         return tuple(dict.fromkeys(ids))
 
-    def _bad_words(self) -> list[tuple[int, ...]]:
+    def _bad_words(self) -> list[Ids]:
         value = self.fields.get("bad_words_ids")
         if value is None:
             return []
@@ -300,9 +285,9 @@ class _Reader:
     def _is_token(self, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < self.vocabulary
 
-    def _corrupt(self, name: str, wanted: str) -> NoReturn:
+    def _corrupt(self, name: str, allowed: str) -> NoReturn:
         shown = _short(self.fields.get(name))
-        raise CheckpointCorrupt(f"{name} in {self.origins.get(name, FILE)} is {shown}; it should be {wanted}.", REMOVE)
+        raise CheckpointCorrupt(f"{name} in {self.origins.get(name, FILE)} is {shown}; it should be {allowed}.", REMOVE)
 
     def _unsupported(self, name: str, reason: str) -> NoReturn:
         shown = _short(self.fields.get(name))

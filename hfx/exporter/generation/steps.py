@@ -137,7 +137,6 @@ def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
 def _same_texts(
     plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: comparison.Comparison, runtime: Runtime
 ) -> dict[str, Any]:
-
     assert artefacts.recorded is not None
     with LocalGenerator.open(artefacts.staging.root, plan.name, compared.device, compared.kind, runtime) as model:
         figures = same_texts(model.infer_all(artefacts.recorded.requests), artefacts.recorded)

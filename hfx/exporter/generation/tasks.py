@@ -1,14 +1,10 @@
-"""The tasks that a generator can be published for, which one a checkpoint is for, and the metrics of generated texts.
-
-ROUGE-L is the F-measure of the longest common subsequence of words (Lin 2004).
-"""
+"""The tasks of generators, which one a checkpoint is for, and the metrics of generated texts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from hfx import names
@@ -38,10 +34,13 @@ def words(text: str) -> list[str]:
 
 
 def rouge_l(answer: str, target: str) -> float:
-    """ROUGE-L of one answer: the harmonic mean of its precision and recall; 0 where either has no word."""
-    found, wanted = words(answer), words(target)
-    common = _common(found, wanted)
-    return 2 * common / (len(found) + len(wanted)) if common else 0.0
+    """ROUGE-L of one answer, the F-measure of the longest common subsequence of words (Lin 2004).
+
+    0 where either has no word.
+    """
+    answered, expected = words(answer), words(target)
+    common = _common(answered, expected)
+    return 2 * common / (len(answered) + len(expected)) if common else 0.0
 
 
 def _common(first: Sequence[str], second: Sequence[str]) -> int:
@@ -56,17 +55,21 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
     return row[-1]
 
 
-def rouge(answers: Sequence[str], targets: Sequence[str]) -> float:
+def rouge(answers: Sequence[Answer], targets: Sequence[str]) -> float:
     """Mean ROUGE-L."""
-    return sum(rouge_l(a, t) for a, t in zip(answers, targets, strict=True)) / len(targets)
+    return sum(rouge_l(a[names.TEXT_OUTPUT], t) for a, t in zip(answers, targets, strict=True)) / len(targets)
 
 
-def exact_match(answers: Sequence[str], targets: Sequence[str]) -> float:
+def exact_match(answers: Sequence[Answer], targets: Sequence[str]) -> float:
     """Share of answers that are the target, but for outer blanks."""
-    return sum(a.strip() == t.strip() for a, t in zip(answers, targets, strict=True)) / len(targets)
+    pairs = zip((str(answer[names.TEXT_OUTPUT]) for answer in answers), targets, strict=True)
+    return sum(text.strip() == target.strip() for text, target in pairs) / len(targets)
 
 
-METRICS: Mapping[str, Callable[[Sequence[str], Sequence[str]], float]] = {"rouge": rouge, "exact_match": exact_match}
+METRICS: Mapping[str, Callable[[Sequence[Answer], Sequence[str]], float]] = {
+    "rouge": rouge,
+    "exact_match": exact_match,
+}
 
 
 @dataclass(frozen=True)
@@ -80,15 +83,9 @@ class GenerationTask:
     inputs: tuple[TensorSpec, ...] = (TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),)
 
     @property
-    def metrics(self) -> dict[str, Callable[[Sequence[Answer], Sequence[str]], float]]:
+    def metrics(self) -> Mapping[str, Callable[[Sequence[Answer], Sequence[str]], float]]:
         """The metrics of labelled data by name: of answers against targets."""
-        return {name: partial(_of_answers, metric) for name, metric in METRICS.items()}
-
-
-def _of_answers(
-    metric: Callable[[Sequence[str], Sequence[str]], float], answers: Sequence[Answer], targets: Sequence[str]
-) -> float:
-    return metric([answer[names.TEXT_OUTPUT] for answer in answers], targets)
+        return METRICS
 
 
 TASKS = (
@@ -111,9 +108,9 @@ def find_generation_task(name: str) -> GenerationTask:
     return {task.task: task for task in TASKS}[Task(name)]
 
 
-def choose_task(checkpoint: Checkpoint, kind: Kind, wanted: str | None) -> GenerationTask:
+def choose_task(checkpoint: Checkpoint, kind: Kind, requested: str | None) -> GenerationTask:
     """The task that was asked for, or the one that a checkpoint of `kind` is for; UsageError where they don't fit."""
-    task = find_generation_task(wanted or _inferred(checkpoint, kind))
+    task = find_generation_task(requested or _inferred(checkpoint, kind))
     if task.kind != kind:
         fitting = ", ".join(each.task for each in TASKS if each.kind == kind)
         raise UsageError(

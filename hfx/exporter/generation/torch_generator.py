@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.known_fields import CLASS_IDS
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.generation.prompts import Ids
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_unset
@@ -20,7 +21,6 @@ from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_u
 if TYPE_CHECKING:
     import torch
 
-Ids = tuple[int, ...]
 # What bounds the memory of one run: its keys and values, or its logits, as a share of the weights or at least so much;
 # and rows, as more are no faster.
 RUN_SHARE = 0.05
@@ -49,14 +49,16 @@ class TorchGenerator:
         if plan.task.kind == "encoder-decoder":
             settings.update(**_task_settings(plan.checkpoint, plan.task.task))
         if settings.pad_token_id is None:
-            settings.pad_token_id = plan.settings.pad_id
+            settings.pad_token_id = plan.settings.pad_token_id
         languages = read_languages(plan.checkpoint, tokenizer, plan.settings)
         if languages and languages.forced_bos_id is not None:
             settings.forced_bos_token_id = languages.forced_bos_id
         fill_unset(settings)
         # What the settings leave open, generate() takes from the model's: they are all that counts here.
         model.generation_config = type(settings)()
-        return cls(model, tokenizer, settings, plan.settings.decoder_start_ids, cleans_up(tokenizer, plan.checkpoint))
+        return cls(
+            model, tokenizer, settings, plan.settings.decoder_start_token_ids, cleans_up(tokenizer, plan.checkpoint)
+        )
 
     @property
     def _can_cache(self) -> bool:
