@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,11 @@ import pytest
 from hfx.cli import main
 from hfx.perf.compare.candidates import Case, CompareSpec, Session
 from hfx.perf.compare.comparison import compare
-from hfx.perf.compare.kinds import candidates_of, metadata, parse_variants, variant_candidates
+from hfx.perf.compare.kinds import candidates_of, metadata
 from hfx.perf.load import Closed, Limits, Request, RequestSet
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Run, read_result
 from hfx.perf.server import gpus
-from hfx.repository import lint
-from hfx.repository.edit import scratch
 from hfx.repository.staging import stagings
 from hfx.triton import EmbeddedServer
 from tests import zoo
@@ -36,10 +33,6 @@ def measured(spec: CompareSpec, rounds: int = 2) -> tuple[list[Run], list[str]]:
     session = Session()
     with candidates_of(spec, session, notes) as candidates:
         return [*compare(candidates, CASES, rounds, notes, session)], notes
-
-
-def turns(runs: Sequence[Run]) -> list[tuple[str, int]]:
-    return [(run.subject.label, run.round) for run in runs]
 
 
 @pytest.mark.skipif(bool(gpus.look()), reason="there is a GPU here")
@@ -76,24 +69,18 @@ def test_running_servers_are_compared_and_a_dead_one_is_named(perf_models: Path)
         runs, notes = measured(spec)
         published = metadata(CompareSpec(CLASSIFIER, "devices", ("cpu",), perf_models))
         assert published.input_types == metadata(spec).input_types
-    assert turns(runs) == [("cpu", 0), ("cpu", 1)]
+    assert [(run.subject.label, run.round) for run in runs] == [("cpu", 0), ("cpu", 1)]
     assert len(notes) == 1 and notes[0].startswith("away was not measured: ")
 
 
 @pytest.mark.full
-def test_variants_are_clean_copies_measured_in_turn(perf_models: Path) -> None:
+def test_variants_are_copies_measured_in_turn_and_the_published_model_stays(perf_models: Path) -> None:
     before = {path: path.read_bytes() for path in perf_models.rglob("*.pbtxt")}
-    spec, notes = CompareSpec(CLASSIFIER, "variants", ("instances=1,2",), perf_models), list[str]()
-    with scratch(perf_models, CLASSIFIER) as folder:
-        variant_candidates(spec, parse_variants(spec.values), folder, notes)
-        copies = sorted(folder.glob("variant*"))
-        assert len(copies) == 2 and notes == []
-        for copy in copies:
-            assert [finding for finding in lint(copy) if finding.severity == "error"] == []
-    runs, notes = measured(spec)
+    runs, notes = measured(CompareSpec(CLASSIFIER, "variants", ("instances=1,2",), perf_models))
     assert notes == []
-    assert [label for label, _ in turns(runs)] == ["instances=1", "instances=2", "instances=2", "instances=1"]
-    assert [run.subject.settings for run in runs[:2]] == [{"instances": 1}, {"instances": 2}]
+    settings = [run.subject.settings for run in runs]
+    assert settings == [{"instances": number} for number in (1, 2, 2, 1)]
+    assert [run.subject.label for run in runs[:2]] == ["instances=1", "instances=2"]
     assert before == {path: path.read_bytes() for path in perf_models.rglob("*.pbtxt")}
     assert stagings(perf_models) == []
 

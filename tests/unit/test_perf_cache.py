@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,12 +40,9 @@ def test_made_once_whole_or_not_at_all(folder: Path) -> None:
     with pytest.raises(ValueError, match="no"):
         cache.made("models/one", broken)
     assert not [path for path in (folder / "models").iterdir() if path.suffix != ".lock"]
-    threads = [threading.Thread(target=cache.made, args=("models/one", build)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 1
+    with ThreadPoolExecutor(4) as pool:
+        folders = {*pool.map(cache.made, ["models/one"] * 4, [build] * 4)}
+    assert len(made) == 1 and folders == {folder / "models" / "one"}
     assert (folder / "models" / "one" / "file").read_text() == "whole"
 
 

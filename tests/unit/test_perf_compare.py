@@ -1,7 +1,8 @@
-"""Comparisons: what the options name, candidates in turn, result files of several machines."""
+"""Comparisons: what the options name, candidates in turn, result files of several machines, and the command."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from hfx.cli import main
 from hfx.errors import LoadFailed, ServerError, UsageError
-from hfx.perf.compare.candidates import Candidate, Case, Measure, Session, parse_devices, parse_targets
+from hfx.perf.compare.candidates import Candidate, Case, Measure, Session
 from hfx.perf.compare.comparison import compare, merge, read_results, result_of
-from hfx.perf.compare.kinds import label_of, parse_precisions, parse_variants
+from hfx.perf.compare.kinds import label_of, parse_names, parse_targets, parse_variants
 from hfx.perf.load import Closed, Limits, Request, RequestSet
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.report.tables import comparison_tables
-from hfx.perf.results import Run, write_result
+from hfx.perf.results import Run, read_result, write_result
 from tests.unit.perf_runs import MACHINE, result, run
 
 REQUESTS = RequestSet((Request({"text_input": ("a",)}),), "one text")
@@ -28,22 +30,11 @@ HUGE = 1 << 60  # bytes
 
 
 def test_devices_precisions_and_servers() -> None:
-    assert parse_devices("cpu, gpu") == ("cpu", "gpu")
-    assert parse_precisions("fp32,int8,other-model") == ("fp32", "int8", "other-model")
+    assert parse_names("devices", "cpu, gpu") == ["cpu", "gpu"]
+    assert parse_names("precisions", "fp32,int8,other-model") == ["fp32", "int8", "other-model"]
     targets = parse_targets(["cpu=127.0.0.1:8001", "new=host:9001"], "m")
     assert (targets["cpu"].grpc_url, targets["cpu"].device, targets["cpu"].model) == ("127.0.0.1:8001", "cpu", "m")
     assert targets["new"].device == ""
-
-
-def test_what_can_not_be_compared_is_refused() -> None:
-    for text in ("cpu,tpu", "cpu,cpu", ""):
-        with pytest.raises(UsageError, match="can't be compared"):
-            parse_devices(text)
-    with pytest.raises(UsageError):
-        parse_precisions("fp32,fp32")
-    for texts in (["cpu"], ["=host:1"], ["cpu=a:1", "cpu=b:1"], ["cpu=http://a:1"]):
-        with pytest.raises(UsageError):
-            parse_targets(texts, "m")
 
 
 def test_variants_are_every_combination() -> None:
@@ -55,29 +46,55 @@ def test_variants_are_every_combination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"),
+    ("words", "said"),
     [
-        (["instances=1"], "makes 1 variants"),
-        (["4"], "names no setting"),
-        (["instances=1", "instances=2"], "twice"),
-        (["colour=red,blue"], "no setting 'colour'"),
-        (["instances=1,2s"], "no value of instances"),
-        (["slots=" + ",".join(map(str, range(1, 20)))], "makes 19 variants"),
+        ("m", "What is to be compared?"),
+        ("m --devices cpu,gpu --precisions int8", "--devices and --precisions exclude each other."),
+        ("m n --devices cpu", "One model at a time, not m n."),
+        ("a.json", "One file has nothing to be compared with."),
+        ("a.json a.json", "A file is given twice."),
+        ("a.json m", "Result files are compared with result files."),
+        ("a.json b.json --devices cpu", "Result files are compared with result files."),
+        ("a.json b.json", "a.json can't be read: No such file or directory."),
+        ("m --devices cpu,tpu", "--devices 'cpu,tpu' can't be compared."),
+        ("m --devices cpu,cpu", "--devices 'cpu,cpu' can't be compared."),
+        ("m --precisions fp32,fp32", "--precisions 'fp32,fp32' can't be compared."),
+        ("m --devices cpu --price cpu=free", "--price 'cpu=free' is no price of an hour."),
+        ("m --devices cpu --price tpu=1/h", "--price names 'tpu', which is not compared."),
+        ("m --precisions fp32,int8 --price int4=1/h", "--price names 'int4', which is not compared."),
+        ("m --devices cpu --checkpoint x", "--checkpoint is about --precisions."),
+        ("m --devices cpu --max-drop 0.1", "--max-drop is about --precisions."),
+        ("m --target cpu", "--target 'cpu' is no server."),
+        ("m --target =host:1", "--target '=host:1' is no server."),
+        ("m --target cpu=a:1 --target cpu=b:1", "--target gives 'cpu' twice."),
+        ("m --target cpu=http://a:1", "http://a:1 is an HTTP address."),
+        ("m --variants instances=1", "--variants makes 1 variants."),
+        ("m --variants 4", "--variants '4' names no setting."),
+        ("m --variants instances=1 --variants instances=2", "--variants names instances twice."),
+        ("m --variants colour=red,blue", "There is no setting 'colour'."),
+        ("m --variants slots=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", "--variants makes 17 variants."),
+        ("m --devices cpu --output /nowhere/x.json", "/nowhere/x.json can't be written"),
     ],
 )
-def test_variants_that_can_not_be_are_refused(texts: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse_variants(texts)
+def test_wrong_use_is_refused_with_one_line(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["perf", "compare", *words.split()]) == 2
+    output = capsys.readouterr()
+    assert f"Error: {said}" in output.err and output.out == ""
 
 
 # Candidates in turn
 
 
 class Stage:
-    """Candidates that log when they are opened, measured and closed."""
+    """Candidates that log when they are opened, measured and closed, and what was noted of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session | None = None) -> None:
         self.events: list[str] = []
+        self.notes: list[str] = []
+        self.session = session or Session()
 
     def candidate(self, label: str, memory: int = 0, broken: str = "", failing_from: int = 99) -> Candidate:
         @contextmanager
@@ -100,53 +117,55 @@ class Stage:
 
         return Candidate(label, opened, memory)
 
+    def runs(self, *candidates: Candidate, cases: int = 2, rounds: int = 2) -> Iterator[Run]:
+        return compare(candidates, CASES[:cases], rounds, self.notes, self.session)
+
 
 def test_all_are_open_at_once_and_take_turns_under_each_load() -> None:
-    stage, notes = Stage(), list[str]()
-    runs = [*compare([stage.candidate("a"), stage.candidate("b")], CASES, 2, notes)]
+    stage = Stage()
+    assert len([*stage.runs(stage.candidate("a"), stage.candidate("b"))]) == 8
     assert " ".join(stage.events) == "open a open b a10 b10 b11 a11 a20 b20 b21 a21 close b close a"
-    assert len(runs) == 8 and notes == []
+    assert stage.notes == []
 
 
 def test_each_of_three_goes_first_once() -> None:
     stage = Stage()
-    runs = [*compare([stage.candidate(label) for label in "abc"], CASES[:1], 3, [])]
+    runs = [*stage.runs(*map(stage.candidate, "abc"), cases=1, rounds=3)]
     assert "".join(each.subject.label for each in runs) == "abcbcacab"
 
 
 def test_one_that_can_not_be_opened_is_named_and_has_no_number() -> None:
-    stage, notes = Stage(), list[str]()
+    stage = Stage()
     candidates = [stage.candidate("gpu", broken="no GPU\nhere"), stage.candidate("cpu")]
-    found = result_of("t", "c", [*compare(candidates, CASES, 2, notes)], notes, candidates)
+    found = result_of("t", "c", [*stage.runs(*candidates)], stage.notes, candidates)
     assert found.notes == ("gpu was not run: no GPU here",)
     assert {each.subject.label for each in found.runs} == {"cpu"}
     assert found.base == "cpu"
 
 
 def test_one_that_fails_under_load_is_named_with_the_load_and_keeps_its_rounds() -> None:
-    stage, notes = Stage(), list[str]()
-    runs = [*compare([stage.candidate("a"), stage.candidate("b", failing_from=1)], CASES, 2, notes)]
-    assert notes == [f"b, {load}, was measured in 1 round only: It is gone." for load in ("1 caller", "2 callers")]
+    stage = Stage()
+    runs = [*stage.runs(stage.candidate("a"), stage.candidate("b", failing_from=1))]
+    loads = ("1 caller", "2 callers")
+    assert stage.notes == [f"b, {load}, was measured in 1 round only: It is gone." for load in loads]
     assert len([each for each in runs if each.subject.label == "b"]) == 2
 
 
 def test_what_does_not_fit_into_memory_together_is_opened_for_its_turn() -> None:
-    stage, notes = Stage(), list[str]()
-    runs = [*compare([stage.candidate("a", HUGE), stage.candidate("b", HUGE)], CASES[:1], 2, notes)]
-    assert " ".join(stage.events) == "open a a10 close a open b b10 close b open b b11 close b open a a11 close a"
-    assert len(runs) == 4 and len(notes) == 1
-
-
-def test_nothing_measured_is_an_error_with_all_reasons() -> None:
-    with pytest.raises(LoadFailed, match=r"No candidate could be measured:\na was not run: No\."):
-        result_of("t", "c", [], ["a was not run: No."], [])
+    stage = Stage()
+    assert len([*stage.runs(stage.candidate("a", HUGE), stage.candidate("b", HUGE), cases=1)]) == 4
+    turn = "open {0} {0}1{1} close {0}"
+    turns = [turn.format(label, number) for label, number in (("a", 0), ("b", 0), ("b", 1), ("a", 1))]
+    assert " ".join(stage.events) == " ".join(turns)
+    assert len(stage.notes) == 1
 
 
 def test_an_interrupt_closes_what_is_open() -> None:
-    stage, session, runs = Stage(), Session(), list[Run]()
-    for each in compare([stage.candidate("a"), stage.candidate("b")], CASES, 5, [], session):
+    stage = Stage()
+    runs = []
+    for each in stage.runs(stage.candidate("a"), stage.candidate("b"), rounds=5):
         runs.append(each)
-        session.stop.set()
+        stage.session.stop.set()
     assert len(runs) == 1
     assert stage.events[-2:] == ["close b", "close a"]
 
@@ -154,25 +173,42 @@ def test_an_interrupt_closes_what_is_open() -> None:
 # Result files
 
 
+def files(folder: Path) -> list[str]:
+    cpu = result(run("m", 10.0, device="cpu"), run("m", 5.0, callers=2, device="cpu"))
+    gpu = result(run("m", 100.0, device="gpu"), machine=replace(MACHINE, gpus=("H200", "H200")))
+    write_result(cpu, folder / "one.json")
+    write_result(gpu, folder / "two.json")
+    return [str(folder / "one.json"), str(folder / "two.json")]
+
+
+def test_files_of_two_machines_become_one_table_with_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--price", "cpu=$1/h", "--price", "gpu=$4/h", "--output", str(tmp_path / "both.json")]
+    assert main(["perf", "compare", *files(tmp_path), *words]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("two holds 100 requests/s with 1 caller, 10.0× that of one under the same load.")
+    assert "two is cheaper than one above 40 requests/s." in output
+    merged = read_result(tmp_path / "both.json")
+    assert [each.subject.label for each in merged.runs] == ["one", "one", "two"]
+    assert merged.base == "one" and merged.runs[0].cost and merged.runs[0].cost.currency == "$"
+    machine = "Test CPU, 2 cores, 8.00 GiB"
+    assert merged.details["machines"] == {"one": machine, "two": f"{machine}, 2 x H200"}
+
+
+def test_json_is_the_result_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["perf", "compare", *files(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "compare"
+
+
 def test_equal_loads_of_two_files_meet() -> None:
-    cpu = result(run("cpu", 10.0), run("cpu", 20.0, callers=4))
-    gpu = result(run("gpu", 50.0), run("gpu", 80.0, callers=4), machine=replace(MACHINE, gpus=("H200", "H200")))
-    merged = merge({"a": cpu, "b": gpu}, "hfx perf compare a.json b.json")
-    assert (merged.kind, merged.base, len(merged.notes)) == ("compare", "cpu", 1)
-    assert merged.details["machines"] == {
-        "a": "Test CPU, 2 cores, 8.00 GiB",
-        "b": "Test CPU, 2 cores, 8.00 GiB, 2 x H200",
-    }
-    table = comparison_tables(merged)[0]
+    first, second = ([run(label, rate), run(label, 2 * rate, callers=4)] for label, rate in (("cpu", 10), ("gpu", 50)))
+    table = comparison_tables(merge({"a": result(*first), "b": result(*second)}))[0]
     ratios = {(row[0], row[1]): row[table.columns.index("requests/s / cpu")] for row in table.rows}
-    assert ratios["1 caller", "gpu"] == "5.00×" and ratios["4 callers", "gpu"] == "4.00×"
+    assert ratios["1 caller", "gpu"] == ratios["4 callers", "gpu"] == "5.00×"
 
 
 def test_labels_that_several_files_have_get_the_name_of_the_file() -> None:
     one, two = result(run("fp32"), run("int8")), result(run("int8"), run("int4"))
     assert [each.subject.label for each in merge({"a": one, "b": two}).runs] == ["fp32", "a: int8", "b: int8", "int4"]
-    alike = result(run("m"))
-    assert [each.subject.label for each in merge({"old": alike, "new": alike}).runs] == ["old", "new"]
 
 
 def test_other_data_is_another_case_and_has_no_ratio() -> None:
@@ -187,8 +223,6 @@ def test_files_with_the_same_name_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         write_result(result(run(name)), tmp_path / name / "r.json")
     assert len(read_results([tmp_path / "x/r.json", tmp_path / "y/r.json"])) == 2
-    with pytest.raises(UsageError, match="twice"):
-        read_results([tmp_path / "x/r.json", tmp_path / "x/../x/r.json"])
 
 
 def test_files_without_runs_are_refused() -> None:

@@ -7,14 +7,9 @@ import math
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.compare.cost import Price, best, break_even, capacity, check_labels, cost, parse_prices, with_prices
+from hfx.perf.compare.cost import Price, best, break_even, capacity, cost, parse_prices, with_prices
 from hfx.perf.report.tables import best_table
 from tests.unit.perf_runs import result, run
-
-
-def even(cheap: tuple[float, float], dear: tuple[float, float]) -> float | None:
-    """The break-even load of variants given as (price, capacity)."""
-    return break_even(Price("cheap", cheap[0]), cheap[1], Price("dear", dear[0]), dear[1])
 
 
 def test_prices_are_read_with_and_without_a_currency() -> None:
@@ -24,21 +19,17 @@ def test_prices_are_read_with_and_without_a_currency() -> None:
     assert parse_prices(["instances=2=.5/h"]) == {"instances=2": Price("instances=2", 0.5)}
 
 
-@pytest.mark.parametrize(
-    "text", ["cpu", "cpu=0.34", "cpu=-1/h", "cpu=0/h", "=1/h", "cpu=1/min", "cpu=$1€/h", "cpu=1e3/h"]
-)
+@pytest.mark.parametrize("text", ["cpu", "cpu=0.34", "cpu=-1/h", "cpu=0/h", "=1/h", "cpu=1/min", "cpu=$1€/h"])
 def test_what_is_no_price_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no price of an hour"):
         parse_prices([text])
 
 
-def test_prices_that_contradict_each_other_or_name_nothing_are_refused() -> None:
+def test_prices_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="twice"):
         parse_prices(["cpu=1/h", "cpu=2/h"])
     with pytest.raises(UsageError, match=r"\$ and none"):
         parse_prices(["cpu=1/h", "gpu=$2/h"])
-    with pytest.raises(UsageError, match="not compared"):
-        check_labels(parse_prices(["tpu=1/h"]), ["cpu", "gpu"])
 
 
 def test_cost_of_requests_and_tokens() -> None:
@@ -107,16 +98,6 @@ def test_a_load_that_breaks_the_slo_does_not_count() -> None:
     ],
 )
 def test_break_even(cheap: tuple[float, float], dear: tuple[float, float], load: float | None) -> None:
-    assert even(cheap, dear) == (None if load is None else pytest.approx(load))
-
-
-@pytest.mark.parametrize(
-    ("cheap", "dear"), [((1.0, 10.0), (3.0, 35.0)), ((0.34, 7.3), (4.1, 161.0)), ((1.0, 3.0), (1.5, 10.0))]
-)
-def test_break_even_agrees_with_a_plain_search(cheap: tuple[float, float], dear: tuple[float, float]) -> None:
-    def saving(load: float) -> float:
-        of_cheap, of_dear = (math.ceil(round(load / capacity, 9)) * price for price, capacity in (cheap, dear))
-        return of_cheap - of_dear
-
-    losing = [load for load in (step / 100 for step in range(1, 60_000)) if saving(load) <= 1e-9]
-    assert even(cheap, dear) == pytest.approx(losing[-1], abs=0.02)
+    """Each variant as (price, capacity)."""
+    found = break_even(Price("cheap", cheap[0]), cheap[1], Price("dear", dear[0]), dear[1])
+    assert found == (None if load is None else pytest.approx(load))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hfx.client.address import parse_address
-from hfx.errors import RepositoryError, ServerError, UsageError
+from hfx.errors import HfxError, RepositoryError, ServerError, UsageError
 from hfx.manifest import Manifest
 from hfx.perf.load import Plan
 from hfx.perf.measuring import MeasureSpec, Target, Watch, measure, server_target
@@ -17,9 +17,11 @@ from hfx.perf.results import Run
 from hfx.perf.results.schema import Scalar
 from hfx.perf.server import gpus
 from hfx.repository.catalog import model
+from hfx.repository.edit import Edit, changed_copy
+from hfx.repository.lint import check_rules
 from hfx.triton import EmbeddedServer
-from hfx.triton.server import DEVICES
 
+PRECISIONS = ("fp32", "fp16", "int8", "int4")
 SERVER_BYTES = 512 << 20  # of a Triton with its Python processes, without weights
 WEIGHTS_FACTOR = 2.0  # a runtime that rearranges weights holds them twice while it loads
 
@@ -115,35 +117,42 @@ def served(
     return Candidate(label, opened, memory_needed(manifest, device))
 
 
+def changed(
+    label: str,
+    repository: Path,
+    name: str,
+    edits: Sequence[Edit],
+    copy: Path,
+    made_by: str,
+    device: str,
+    settings: Mapping[str, Scalar],
+) -> Candidate:
+    """`name` changed by `edits`, served from the folder `copy`, which goes with the server.
+
+    Opening it raises LintFailed where the changed model breaks a rule of repositories.
+    """
+
+    @contextmanager
+    def opened(session: Session) -> Iterator[Measure]:
+        try:
+            manifest = changed_copy(repository, name, edits, copy, made_by)
+            check_rules(copy, manifest.triton.minimum, "Choose other values.")
+            with served(label, copy, name, device, settings).opened(session) as measured:
+                yield measured
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+
+    return Candidate(label, opened, memory_needed(model(repository, name), device))
+
+
 def running(label: str, target: Target) -> Candidate:
     """A model on a server that runs already, here or elsewhere."""
     return Candidate(label, lambda session: nullcontext(_measuring(target, label, {}, session)))
 
 
-def parse_devices(text: str) -> tuple[str, ...]:
-    """The devices in "cpu,gpu". Raises UsageError."""
-    devices = tuple(part.strip() for part in text.split(","))
-    if len(set(devices)) < len(devices) or not set(devices) <= set(DEVICES):
-        raise UsageError(f"--devices {text!r} can't be compared.", f"Give {','.join(DEVICES)}.")
-    return devices
-
-
-def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
-    """The model `name` on each server of texts such as "gpu=host:8001", by label.
-
-    A label that is a device's name says what the server runs on. Raises UsageError.
-    """
-    targets: dict[str, Target] = {}
-    for text in texts:
-        label, _, url = (part.strip() for part in text.partition("="))
-        if not label or not url:
-            raise UsageError(f"--target {text!r} is no server.", "Give LABEL=HOST:PORT of its gRPC API.")
-        if label in targets:
-            raise UsageError(f"--target gives {label!r} twice.", "Give each server a label of its own.")
-        if parse_address(url).protocol != "grpc":
-            raise UsageError(f"{url} is an HTTP address.", "Give the gRPC port's as HOST:PORT.")
-        targets[label] = Target(name, url, device=label if label in DEVICES else "")
-    return targets
+def one_line(error: HfxError) -> str:
+    """The error's message in one line, for a note."""
+    return " ".join(error.message.split())
 
 
 def precision_on(manifest: Manifest, device: str) -> str | None:

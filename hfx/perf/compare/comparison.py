@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
 from hfx.errors import HfxError, LoadFailed, UsageError
-from hfx.perf.compare.candidates import Candidate, Case, Measure, Session
+from hfx.manifest import created_now
+from hfx.perf.compare.candidates import Candidate, Case, Measure, Session, one_line
 from hfx.perf.machine import machine
 from hfx.perf.report.numbers import size
 from hfx.perf.results import Machine, Result, Run, read_result
@@ -26,15 +26,14 @@ def compare(
     cases: Sequence[Case],
     rounds: int,
     notes: list[str],
-    session: Session | None = None,
+    session: Session,
 ) -> Iterator[Run]:
     """The runs of all candidates under all loads as they come; `notes` gets a line for each that was not measured.
 
     All candidates are open at once where the memory allows it, idle until their turn; else one after the other.
     """
-    session = session or Session()
     with ExitStack() as servers:
-        if fit_together(candidates):
+        if sum(each.memory for each in candidates) <= SHARE_OF_MEMORY * psutil.virtual_memory().available:
             measures = _opened(candidates, session, servers, notes)
         else:
             notes.append("The candidates do not fit into memory together: each was started for its turn.")
@@ -42,12 +41,6 @@ def compare(
         for case in cases:
             load = f", {case.load_label}," if len(cases) > 1 else ""
             yield from _interleaved(measures, case, rounds, notes, session.stop, load)
-
-
-def fit_together(candidates: Sequence[Candidate]) -> bool:
-    """Whether there is memory for all candidates at the same time."""
-    available: int = psutil.virtual_memory().available
-    return sum(each.memory for each in candidates) <= SHARE_OF_MEMORY * available
 
 
 def result_of(
@@ -61,17 +54,12 @@ def result_of(
         kind="compare",
         title=title,
         command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created_now(),
         machine=machine(),
         runs=tuple(runs),
         base=next(each.label for each in candidates if each.label in measured),
         notes=tuple(notes),
     )
-
-
-def one_line(error: HfxError) -> str:
-    """The error's message in one line, for a note."""
-    return " ".join(error.message.split())
 
 
 def _opened(
@@ -153,7 +141,7 @@ def merge(results: Mapping[str, Result], command: str = "") -> Result:
         kind="compare",
         title="Comparison of " + ", ".join(results),
         command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created_now(),
         machine=next(iter(results.values())).machine,
         runs=runs,
         base=runs[0].subject.label,

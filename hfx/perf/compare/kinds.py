@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hfx.client import ModelMetadata
-from hfx.errors import HfxError, UsageError
+from hfx.client.address import parse_address
+from hfx.errors import UsageError
 from hfx.local.models import published_metadata
 from hfx.perf import measuring
-from hfx.perf.compare.candidates import Candidate, CompareSpec, Session, parse_devices, parse_targets, running, served
-from hfx.perf.compare.comparison import one_line
+from hfx.perf.compare.candidates import PRECISIONS, Candidate, CompareSpec, Session, changed, running, served
+from hfx.perf.server import Target
 from hfx.perf.tuning import settings
 from hfx.repository.catalog import model
-from hfx.repository.edit import changed_copy, scratch
-from hfx.repository.lint import check_rules
+from hfx.repository.edit import scratch
+from hfx.triton.server import DEVICES
 
 SHORT = {"max_batch": "max_batch_size"}
 MAX_VARIANTS = 16
@@ -26,13 +27,11 @@ KINDS = ("devices", "target", "precisions", "variants")
 
 def labels(spec: CompareSpec) -> list[str]:
     """The labels of the candidates, before anything is made for them. Raises UsageError for values that are none."""
-    if spec.kind == "devices":
-        return [*parse_devices(",".join(spec.values))]
     if spec.kind == "target":
         return [*parse_targets(spec.values, spec.name)]
-    if spec.kind == "precisions":
-        return [*parse_precisions(",".join(spec.values))]
-    return [label_of(variant) for variant in parse_variants(spec.values)]
+    if spec.kind == "variants":
+        return [label_of(variant) for variant in parse_variants(spec.values)]
+    return parse_names(spec.kind, ",".join(spec.values))
 
 
 def metadata(spec: CompareSpec) -> ModelMetadata:
@@ -55,19 +54,37 @@ def candidates_of(spec: CompareSpec, session: Session, notes: list[str]) -> Iter
     else:
         with scratch(spec.repository, spec.name) as folder:
             if spec.kind == "variants":
-                yield variant_candidates(spec, parse_variants(spec.values), folder, notes)
+                yield _variants(spec, folder)
             else:
                 from hfx.perf.compare.precisions import precision_candidates  # imports the exporter
 
                 yield precision_candidates(spec, labels(spec), folder, notes, session)
 
 
-def parse_precisions(text: str) -> tuple[str, ...]:
-    """The precisions, or names of published models, in "fp32,int8,other-model". Raises UsageError."""
-    found = tuple(part.strip() for part in text.split(","))
-    if len(set(found)) < len(found) or "" in found:
-        raise UsageError(f"--precisions {text!r} can't be compared.", "Give some of fp32, fp16, int8, int4.")
-    return found
+def parse_names(kind: str, text: str) -> list[str]:
+    """The devices in "cpu,gpu", or the precisions and published models in "fp32,int8,other". Raises UsageError."""
+    names, known = [part.strip() for part in text.split(",")], DEVICES if kind == "devices" else PRECISIONS
+    if len(set(names)) < len(names) or "" in names or (kind == "devices" and not set(names) <= set(known)):
+        raise UsageError(f"--{kind} {text!r} can't be compared.", f"Give some of {', '.join(known)}.")
+    return names
+
+
+def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
+    """The model `name` on each server of texts such as "gpu=host:8001", by label.
+
+    A label that is a device's name says what the server runs on. Raises UsageError.
+    """
+    targets: dict[str, Target] = {}
+    for text in texts:
+        label, _, url = (part.strip() for part in text.partition("="))
+        if not label or not url:
+            raise UsageError(f"--target {text!r} is no server.", "Give LABEL=HOST:PORT of its gRPC API.")
+        if label in targets:
+            raise UsageError(f"--target gives {label!r} twice.", "Give each server a label of its own.")
+        if parse_address(url).protocol != "grpc":
+            raise UsageError(f"{url} is an HTTP address.", "Give the gRPC port's as HOST:PORT.")
+        targets[label] = Target(name, url, device=label if label in DEVICES else "")
+    return targets
 
 
 def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
@@ -89,28 +106,17 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
     return variants
 
 
-def variant_candidates(
-    spec: CompareSpec, variants: Sequence[Mapping[str, int]], folder: Path, notes: list[str]
-) -> list[Candidate]:
-    """A candidate for each variant, its copy in `folder`; one that breaks a rule of repositories becomes a note.
-
-    Raises UsageError for a setting that the model lacks.
-    """
-    manifest = model(spec.repository, spec.name)
-    candidates = []
-    for number, variant in enumerate(variants):
-        edits = settings.edits(spec.repository, manifest, variant, spec.device)
-        label, copy = label_of(variant), folder / f"variant{number}"
-        try:
-            changed_copy(spec.repository, spec.name, edits, copy, MADE_BY)
-            check_rules(copy, manifest.triton.minimum, "Choose other values.")
-        except HfxError as error:
-            notes.append(f"{label} was not run: {one_line(error)}")
-            continue
-        candidates.append(served(label, copy, spec.name, spec.device, {**variant}))
-    return candidates
-
-
 def label_of(variant: Mapping[str, int]) -> str:
     """A variant in a table: instances=2, max_queue_delay=500us."""
     return ", ".join(f"{name}={value}{'us' * settings.named(name).is_time}" for name, value in variant.items())
+
+
+def _variants(spec: CompareSpec, folder: Path) -> list[Candidate]:
+    """A candidate for each variant. Raises UsageError for a setting that the model lacks."""
+    manifest = model(spec.repository, spec.name)
+    candidates = []
+    for number, variant in enumerate(parse_variants(spec.values)):
+        edits = settings.edits(spec.repository, manifest, variant, spec.device)
+        label, copy = label_of(variant), folder / f"variant{number}"
+        candidates.append(changed(label, spec.repository, spec.name, edits, copy, MADE_BY, spec.device, {**variant}))
+    return candidates

@@ -18,12 +18,10 @@ from hfx.exporter.plan import make_plan
 from hfx.exporter.source import Checkpoint, open_checkpoint
 from hfx.manifest import Manifest
 from hfx.names import TOKENIZE_SUFFIX
-from hfx.perf.compare.candidates import Candidate, CompareSpec, Session, precision_on, served
-from hfx.perf.compare.comparison import one_line
+from hfx.perf.compare.candidates import PRECISIONS, Candidate, CompareSpec, Session, one_line, precision_on, served
 from hfx.perf.tuning.settings import current
 from hfx.repository.catalog import model
 
-PRECISIONS = ("fp32", "fp16", "int8", "int4")
 COMMAND = "hfx perf compare --precisions"
 
 

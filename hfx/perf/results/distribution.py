@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hdrh.histogram import HdrHistogram
+
 from hfx.perf.results.schema import Distribution
 
 LOWEST, HIGHEST, DIGITS = 1, 3_600_000_000, 3  # microseconds
@@ -13,7 +15,7 @@ MILLI = 1e3  # microseconds in a millisecond
 
 def distribution(seconds: Iterable[float]) -> Distribution | None:
     """The distribution of times in seconds; None of none. What is longer than an hour counts as one."""
-    histogram, times = _empty(), list(seconds)
+    histogram, times = HdrHistogram(LOWEST, HIGHEST, DIGITS), list(seconds)
     for each in times:
         histogram.record_value(min(max(round(each * 1e6), LOWEST), HIGHEST))
     return _of(histogram, 1e3 * sum(times) / len(times)) if times else None
@@ -23,29 +25,17 @@ def merged(parts: Sequence[Distribution]) -> Distribution | None:
     """All events of several distributions as one."""
     if not parts:
         return None
-    histogram = _empty()
+    histogram = HdrHistogram(LOWEST, HIGHEST, DIGITS)
     for part in parts:
-        histogram.add(_decoded(part))
+        histogram.add(HdrHistogram.decode(part.hdr))
     return _of(histogram, sum(part.mean * part.count for part in parts) / sum(part.count for part in parts))
 
 
 def cumulative(found: Distribution, points: int = 100) -> list[tuple[float, float]]:
     """(milliseconds, share of events that took no longer), rising, about as many as `points`."""
-    shares = sorted([*(each / points for each in range(points)), 0.995, 0.999, 1.0])
-    at = _decoded(found).get_percentile_to_value_dict([100 * share for share in shares])  # one pass for all of them
-    return [(at[100 * share] / MILLI, share) for share in shares]
-
-
-def _empty() -> Any:
-    from hdrh.histogram import HdrHistogram
-
-    return HdrHistogram(LOWEST, HIGHEST, DIGITS)
-
-
-def _decoded(found: Distribution) -> Any:
-    from hdrh.histogram import HdrHistogram
-
-    return HdrHistogram.decode(found.hdr)
+    percents = sorted([*(100 * each / points for each in range(points)), 99.5, 99.9, 100.0])
+    at = HdrHistogram.decode(found.hdr).get_percentile_to_value_dict(percents)  # one pass for all of them
+    return [(at[percent] / MILLI, percent / 100) for percent in percents]
 
 
 def _of(histogram: Any, mean: float) -> Distribution:

@@ -114,7 +114,7 @@ def _measured(study: Study, proposal: optuna.Trial, budget: Budget, until: float
     is_first = study.old is None  # what is published is never pruned, and must be measurable
     runs = tuple[Run, ...]()
     try:
-        with open_trial(study.next_label(settings), settings) as measure:
+        with open_trial(study.next_label, settings) as measure:
             for rung, seconds in enumerate(budget.rungs):
                 runs = uninterrupted(measure(seconds))
                 proposal.report(score(runs).value, FACTOR**rung)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,6 @@ State = Literal["complete", "pruned", "failed"]
 PUBLISHED = "published"  # the label of the settings as they were found
 FACTOR = 3  # of successive halving: a trial in so many gets its next, longer measurement
 MAX_PROPOSALS = 100  # random ones in turn that were all tried: there is nothing new
-_runs = TypeAdapter(tuple[Run, ...])
 
 
 @dataclass(frozen=True)
@@ -43,40 +42,49 @@ class Trial:
     reason: str = ""
 
 
+_trial = TypeAdapter(Trial)  # written as the user attribute "trial" of Optuna's
+
+
 class Study:
     """The trials of one search. Made by `opened`."""
 
     def __init__(self, study: optuna.Study, space: Space, seed: int) -> None:
         self.space = space
-        self.notes: dict[str, Any] = dict(study.user_attrs)  # figures of the search itself
         self._study, self._seed = study, seed
-        self._trials: dict[str, Trial] = {}
-        for frozen in study.get_trials(deepcopy=False):
-            if frozen.state is TrialState.RUNNING:  # its process was killed
-                study.tell(frozen.number, state=TrialState.FAIL)
-                study.enqueue_trial(frozen.params, skip_if_exists=False)
-            elif "state" in frozen.user_attrs:
-                kept = frozen.user_attrs
-                self._add(frozen.params, kept["state"], _runs.validate_json(kept["runs"]), kept["reason"])
-        if self.old is None and not study.get_trials(states=[TrialState.WAITING]):
+        for frozen in study.get_trials(states=[TrialState.RUNNING]):  # its process was killed
+            study.tell(frozen.number, state=TrialState.FAIL)
+            study.enqueue_trial(frozen.params, skip_if_exists=False)
+        if not self.trials and not study.get_trials(states=[TrialState.WAITING]):
             study.enqueue_trial(space.choice(space.old))
 
     @property
     def trials(self) -> list[Trial]:
-        """All that are over, in order."""
-        return list(self._trials.values())
+        """All that are over, in order; the first is what is published."""
+        over = self._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE, TrialState.PRUNED])
+        return [_trial.validate_json(frozen.user_attrs["trial"]) for frozen in over]
 
     @property
     def old(self) -> Trial | None:
         """The trial of what is published."""
-        return self._trials.get(_key(self.space.choice(self.space.old)))
+        return next(iter(self.trials), None)
 
-    def next_label(self, settings: Settings) -> str:
+    @property
+    def next_label(self) -> str:
         """The label of a trial that begins now."""
-        return PUBLISHED if settings == self.space.old else f"trial {len(self._trials)}"
+        return f"trial {number}" if (number := len(self.trials)) else PUBLISHED
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """Figures of the search itself."""
+        return self._study.user_attrs
+
+    def note(self, name: str, value: float) -> None:
+        """Keep a figure of the search itself."""
+        self._study.set_user_attr(name, value)
 
     def ask(self) -> optuna.Trial | None:
         """The next settings that were not tried; None where only such are left."""
+        tried = [trial.settings for trial in self.trials]
         for number in range(MAX_PROPOSALS):
             seed = self._seed + len(self._study.get_trials(deepcopy=False))  # a resumed search proposes other ones
             tpe = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6, multivariate=True)
@@ -84,30 +92,19 @@ class Study:
             trial = self._study.ask()
             for dimension in self.space.dimensions:
                 trial.suggest_categorical(dimension.name, list(dimension.options))
-            if _key(trial.params) not in self._trials:
+            if self.space.settings(trial.params) not in tried:
                 return trial
             self._study.tell(trial, state=TrialState.FAIL)
         return None
 
-    def keep(self, trial: optuna.Trial, state: State, runs: Sequence[Run], reason: str = "") -> Trial:
+    def keep(self, proposal: optuna.Trial, state: State, runs: tuple[Run, ...], reason: str = "") -> Trial:
         """Write down how a trial ended."""
-        for name, value in (("runs", _runs.dump_json(tuple(runs)).decode()), ("reason", reason), ("state", state)):
-            trial.set_user_attr(name, value)
+        trial = Trial(self.next_label, self.space.settings(proposal.params), state, runs, reason)
+        proposal.set_user_attr("trial", _trial.dump_json(trial).decode())
         if state == "complete":
-            self._study.tell(trial, score(runs).value)
+            self._study.tell(proposal, score(runs).value)
         else:  # a pruned trial without a value is worse to the sampler than any other, as a failed one should be
-            self._study.tell(trial, state=TrialState.PRUNED)
-        return self._add(trial.params, state, tuple(runs), reason)
-
-    def note(self, name: str, value: float | bool) -> None:
-        """Keep a figure of the search itself."""
-        self._study.set_user_attr(name, value)
-        self.notes[name] = value
-
-    def _add(self, params: Mapping[str, str], state: State, runs: tuple[Run, ...], reason: str) -> Trial:
-        settings = self.space.settings(params)
-        trial = Trial(self.next_label(settings), settings, state, runs, reason)
-        self._trials[_key(params)] = trial
+            self._study.tell(proposal, state=TrialState.PRUNED)
         return trial
 
 
@@ -173,8 +170,6 @@ def _without_waiting(connection: sqlite3.Connection, record: object) -> None:
 
 def _name(identity: Mapping[str, object], space: Space) -> str:
     choices = {dimension.name: list(dimension.options) for dimension in space.dimensions}
-    return hashlib.sha256(json.dumps([identity, choices], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _key(params: Mapping[str, Any]) -> str:
-    return json.dumps(params, sort_keys=True)
+    return hashlib.sha256(json.dumps({"identity": identity, "choices": choices}, sort_keys=True).encode()).hexdigest()[
+        :16
+    ]

@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from hfx.errors import LoadFailed, UsageError
-from hfx.manifest import Manifest
+from hfx.manifest import Manifest, created_now
 from hfx.perf import cache
-from hfx.perf.compare import candidates
-from hfx.perf.compare.candidates import Candidate, Case, Session, served
+from hfx.perf.compare.candidates import Candidate, Case, Session, changed
 from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.report.trials import FINAL
@@ -31,7 +28,7 @@ from hfx.perf.tuning.settings import MODEL, current, edits, words
 from hfx.perf.tuning.space import Settings, space
 from hfx.perf.tuning.study import PUBLISHED, Study, Trial
 from hfx.repository.catalog import model
-from hfx.repository.edit import Edit, change, changed_copy, scratch
+from hfx.repository.edit import Edit, change, scratch
 from hfx.strict_json import Json
 
 MADE_BY = "hfx tune"
@@ -120,20 +117,10 @@ class Copies:
 
     def candidate(self, label: str, settings: Settings) -> Candidate:
         """The model with `settings`. Its runs name the settings that are not the published ones."""
-        spec, (name, changes) = self.spec, self.edits(settings)
+        name, changes = self.edits(settings)
         other = {key: value for key, value in settings.items() if value != self.published.get(key)}
         copy = self.folder / label.replace(" ", "-")
-
-        @contextmanager
-        def opened(session: Session) -> Iterator[candidates.Measure]:
-            try:
-                changed_copy(spec.repository, name, changes, copy, MADE_BY)
-                with served(label, copy, name, spec.device, other).opened(session) as measure:
-                    yield measure
-            finally:
-                shutil.rmtree(copy, ignore_errors=True)
-
-        return Candidate(label, opened, candidates.memory_needed(model(spec.repository, name), spec.device))
+        return changed(label, self.spec.repository, name, changes, copy, MADE_BY, self.spec.device, other)
 
     def edits(self, settings: Settings) -> tuple[str, tuple[Edit, ...]]:
         """The model that `settings` choose, and how it is to be changed."""
@@ -224,7 +211,7 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
         kind="tune",
         title=f"Tuning {spec.name} on {spec.device.upper()}",
         command=spec.command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created_now(),
         machine=machine,
         runs=(*runs, *(proof.runs if proof else ())),
         base=PUBLISHED,
