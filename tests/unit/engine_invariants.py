@@ -5,10 +5,9 @@ Tests call it from the engine's observer.
 
 from __future__ import annotations
 
-from hfx.python_backends.engine.jobs import Job, Sequence
+from hfx.python_backends.engine.jobs import Job, Sequence, WaitingQueue
 from hfx.python_backends.engine.lanes import Lane
 from hfx.python_backends.engine.scheduler import Scheduler
-from hfx.python_backends.engine.waiting_queue import WaitingQueue
 
 
 def check(state: Scheduler) -> None:

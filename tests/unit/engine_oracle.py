@@ -39,15 +39,15 @@ def drive(
     rows = [list(search.prompt) for _ in range(search.rows)]
     emitted: list[Token] = []
     while True:
-        step = one_step(search, logits(rows), 0, softmax)
+        step = one_step(search, logits(rows), softmax)
         emitted += step.emitted
         if step.completions:
             return emitted, step.completions
         rows = [[*rows[parent], token] for parent, token in zip(step.parents, search.feed(), strict=True)]
 
 
-def one_step(search: Search, logits: np.ndarray, extra: int = 0, softmax: Any = log_softmax) -> Any:
-    """Offer `logits` [rows, vocabulary] to `search`, with `extra` candidates more than it asks for."""
+def one_step(search: Search, logits: np.ndarray, softmax: Any = log_softmax) -> Any:
+    """Offer `logits` [rows, vocabulary] to `search`."""
     wanted = search.candidates
     if wanted == 0:
         values, ids = None, logits.argmax(axis=1)[:, None]
@@ -55,7 +55,7 @@ def one_step(search: Search, logits: np.ndarray, extra: int = 0, softmax: Any = 
     else:
         scores = softmax(logits) if search.uses_log_probs else logits.copy()
         search.edit(scores)
-        values, ids = (scores, None) if wanted == WHOLE_ROW else best(scores, wanted + extra)
+        values, ids = (scores, None) if wanted == WHOLE_ROW else best(scores, wanted)
     return search.choose(values, ids, log_probs_at(logits, ids) if search.wants_log_probs else None)
 
 

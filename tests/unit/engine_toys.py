@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+
+from hfx.exporter.graph.generator import log_softmax_graph, top_k_graph
+from hfx.exporter.graph.writer import CONTRIB, GraphWriter
 
 VOCABULARY = 29
 LAYERS, HEADS, HEAD_DIM = 2, 2, 8
@@ -25,9 +26,6 @@ HIDDEN = HEADS * HEAD_DIM
 MAX_LENGTH, MAX_SOURCE = 64, 48
 BEAMS = (1, 2, 3, 4)
 FAILS_ON = VOCABULARY - 1  # the token that a model made with fails=True refuses
-
-MICROSOFT = "com.microsoft"
-FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 
 
 def _table() -> np.ndarray:
@@ -69,49 +67,27 @@ def greedy(fed: Sequence[int], count: int, source: Sequence[int] = (), eos: Sequ
     return tuple(tokens[len(fed) :])
 
 
-class Graph:
-    """Nodes in order of being asked for; `op` returns the name of the node's first output."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
-        self.constants: list[Any] = []
-
-    def const(self, value: Any, dtype: Any = np.int64) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
-
-    def input(self, name: str, kind: int, *shape: int | str) -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
-        return name
-
-    def output(self, name: str, kind: int, *shape: int | str) -> str:
-        self.outputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
-        return name
-
-    def op(self, kind: str, *inputs: str, out: Sequence[str] = (), domain: str = "", **attributes: Any) -> str:
-        names = list(out) or [f"{kind}_{len(self.nodes)}"]
-        self.nodes.append(helper.make_node(kind, list(inputs), names, domain=domain, **attributes))
-        return names[0]
-
-    def floats(self, x: str) -> str:
-        return self.op("Cast", x, to=FLOAT)
-
-    def save(self, path: Path) -> None:
-        graph = helper.make_graph(self.nodes, "toy", self.inputs, self.outputs, self.constants)
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
-        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+def op(g: GraphWriter, kind: str, *inputs: str, **attributes: Any) -> str:
+    return g.node(kind, inputs, **attributes)
 
 
-def _features(g: Graph, tokens: str, positions: str) -> str:
+def whole(g: GraphWriter, *values: int) -> str:
+    """A constant of whole numbers."""
+    return g.const(values, np.int64)
+
+
+def real(g: GraphWriter, values: Any) -> str:
+    """A constant of floats."""
+    return g.const(values, np.float32)
+
+
+def _features(g: GraphWriter, tokens: str, positions: str) -> str:
     """[rows, width, 5]: one, the token, its position, the token times each of the two weights of its position."""
-    cycles = [g.op("Mod", positions, g.const(size)) for size in (3, 2)]
-    weighted = [g.op("Mul", tokens, g.floats(g.op("Add", cycle, g.const(1)))) for cycle in cycles]
-    one = g.op("Add", g.op("Mul", tokens, g.const(0, np.float32)), g.const(1, np.float32))
-    columns = [one, tokens, g.floats(positions), *weighted]
-    return g.op("Concat", *(g.op("Unsqueeze", column, g.const([-1])) for column in columns), axis=-1)
+    cycles = [op(g, "Mod", positions, whole(g, size)) for size in (3, 2)]
+    weighted = [op(g, "Mul", tokens, g.cast(op(g, "Add", cycle, whole(g, 1)), np.float32)) for cycle in cycles]
+    one = op(g, "Add", op(g, "Mul", tokens, real(g, 0)), real(g, 1))
+    columns = [one, tokens, g.cast(positions, np.float32), *weighted]
+    return op(g, "Concat", *(op(g, "Unsqueeze", column, whole(g, -1)) for column in columns), axis=-1)
 
 
 def _key_value_weights(layer: int) -> np.ndarray:
@@ -129,97 +105,98 @@ def _query_weights() -> np.ndarray:
     return weights
 
 
-def _terms(g: Graph, attended: str, length: str) -> tuple[str, str]:
+def _terms(g: GraphWriter, attended: str, length: str) -> tuple[str, str]:
     """Of attended [rows, HIDDEN] and length [rows]: the weighted sum over positions, and the token that keys found."""
-    mean = g.op("Gather", attended, g.const(3), axis=1)
-    return g.op("Mul", mean, length), g.op("Gather", attended, g.const(HEAD_DIM + 5), axis=1)
+    mean, found = (op(g, "Gather", attended, g.const(at, np.int64), axis=1) for at in (3, HEAD_DIM + 5))
+    return op(g, "Mul", mean, length), found
 
 
-def _head(g: Graph, terms: Sequence[str]) -> None:
+def _head(g: GraphWriter, terms: Sequence[str]) -> None:
     """Terms [rows] float, in the order of the module's formula -> logits and next_ids."""
-    total = g.const(1)
+    total = whole(g, 1)
     for factor, term in zip((1, 3, 5, 7, 11, 13, 17, 19), terms, strict=False):
-        whole = g.op("Cast", g.op("Floor", g.op("Add", term, g.const(0.5, np.float32))), to=INT64)
-        total = g.op("Add", total, g.op("Mul", whole, g.const(factor)))
-    chosen = g.op("Mod", total, g.const(VOCABULARY))
-    g.op("Gather", g.const(TABLE, np.float32), chosen, out=[g.output("logits", FLOAT, "rows", VOCABULARY)])
-    g.op("ArgMax", "logits", out=[g.output("next_ids", INT64, "rows", 1)], axis=-1, keepdims=1)
+        rounded = g.cast(op(g, "Floor", op(g, "Add", term, real(g, 0.5))), np.int64)
+        total = op(g, "Add", total, op(g, "Mul", rounded, whole(g, factor)))
+    logits = op(g, "Gather", real(g, TABLE), op(g, "Mod", total, whole(g, VOCABULARY)))
+    g.output("next_ids", np.int64, ["rows", 1], op(g, "ArgMax", logits, axis=-1, keepdims=1))
+    g.output("logits", np.float32, ["rows", VOCABULARY], logits)
 
 
-def _tokens(g: Graph, fails: bool) -> str:
+def _tokens(g: GraphWriter, fails: bool, shape: Sequence[str | int]) -> str:
     """input_ids as floats, looked up in a table that lacks FAILS_ON where the model shall fail on it."""
     known = VOCABULARY - 1 if fails else VOCABULARY
-    return g.op("Gather", g.const(np.arange(known), np.float32), "input_ids")
+    return op(g, "Gather", real(g, np.arange(known)), g.input("input_ids", np.int64, shape))
 
 
-def _cache(g: Graph, prefix: tuple[str, str], layer: int, rows: str, capacity: str) -> tuple[list[str], list[str]]:
-    past = [g.input(f"{prefix[0]}{t}_{layer}", FLOAT, rows, HEADS, capacity, HEAD_DIM) for t in "kv"]
-    present = [g.output(f"{prefix[1]}{t}_{layer}", FLOAT, rows, HEADS, capacity, HEAD_DIM) for t in "kv"]
-    return past, present
+def _attention(
+    g: GraphWriter, prefixes: tuple[str, str], layer: int, packed: str, last: Sequence[str], heads: int, lengths: str
+) -> str:
+    """GroupQueryAttention on the cache of a layer; `lengths` is the prefix of the inputs that say what is filled."""
+    shape = ["cached_rows", HEADS, "capacity", HEAD_DIM]
+    past = [g.input(f"{prefixes[0]}{part}_{layer}", np.float32, shape) for part in "kv"]
+    present = [f"{prefixes[1]}{part}_{layer}" for part in "kv"]
+    inputs = (packed, *last, *past, f"{lengths}seqlens_k", f"{lengths}total_length")
+    attributes = {"num_heads": heads, "kv_num_heads": HEADS, "do_rotary": 0, "scale": 1.0}
+    attended = f"{prefixes[0]}attended_{layer}"
+    g.nodes("GroupQueryAttention", inputs, [attended, *present], CONTRIB, **attributes)
+    for name in present:
+        g.output(name, np.float32, shape, name)
+    return attended
 
 
-def _self_attention(g: Graph, features: str, layer: int) -> str:
-    past, present = _cache(g, ("past_", "present_"), layer, "rows", "capacity")
+def _self_attention(g: GraphWriter, features: str, layer: int) -> str:
     weights = np.concatenate([_query_weights(), _key_value_weights(layer)], axis=1)
-    packed = g.op("MatMul", features, g.const(weights, np.float32))
-    inputs = (packed, "", "", *past, "seqlens_k", "total_length")
-    attributes = {"num_heads": HEADS, "kv_num_heads": HEADS, "do_rotary": 0, "scale": 1.0}
-    return g.op("GroupQueryAttention", *inputs, out=[f"self_{layer}", *present], domain=MICROSOFT, **attributes)
+    packed = op(g, "MatMul", features, real(g, weights))
+    return _attention(g, ("past_", "present_"), layer, packed, ("", ""), HEADS, "")
 
 
-def _length(g: Graph, seqlens: str) -> str:
-    return g.floats(g.op("Add", seqlens, g.const(1, np.int32)))
+def _length(g: GraphWriter, seqlens: str) -> str:
+    return g.cast(op(g, "Add", seqlens, g.const([1], np.int32)), np.float32)
 
 
-def _decoder_inputs(g: Graph, width: int | str) -> None:
-    g.input("input_ids", INT64, "rows", width)
-    g.input("position_ids", INT64, "rows", width)
-    g.input("seqlens_k", INT32, "rows")
-    g.input("total_length", INT32)
+def _decoder_inputs(g: GraphWriter, width: int | str, fails: bool) -> tuple[str, str]:
+    """Features of the tokens, and the rows' lengths."""
+    shape = ["rows", width]
+    features = _features(g, _tokens(g, fails, shape), g.input("position_ids", np.int64, shape))
+    lengths = g.input("seqlens_k", np.int32, ["rows"])
+    g.input("total_length", np.int32, [])
+    return features, _length(g, lengths)
 
 
 def _save_decoder(path: Path, fails: bool) -> None:
-    g = Graph()
-    _decoder_inputs(g, "sequence")
-    g.input("last_index", INT64, "rows", 1)
-    features = _features(g, _tokens(g, fails), "position_ids")
-    length = _length(g, "seqlens_k")
+    g = GraphWriter("toy", None)
+    features, length = _decoder_inputs(g, "sequence", fails)
+    last = g.input("last_index", np.int64, ["rows", 1])
     terms: list[str] = []
     for layer in range(LAYERS):
         attended = _self_attention(g, features, layer)
-        terms += _terms(g, g.op("GatherND", attended, "last_index", batch_dims=1), length)
+        terms += _terms(g, op(g, "GatherND", attended, last, batch_dims=1), length)
     _head(g, terms)
     g.save(path)
 
 
-def _cross_attention(g: Graph, layer: int, beams: int) -> str:
+def _cross_attention(g: GraphWriter, layer: int, beams: int) -> str:
     """[rows, HIDDEN]; the beams of a request are query heads that share its keys."""
-    past, present = _cache(g, ("cross_", "cross_present_"), layer, "requests", "source_capacity")
-    last = [g.input(f"cross_{t}_last_{layer}", FLOAT, "requests", 1, HIDDEN) for t in "kv"]
-    query = np.zeros((HEADS, beams, HEAD_DIM), np.float32)
-    query[1, :, 0] = 1
-    requests = g.op("Shape", "source_seqlens_k")
-    shape = g.op("Concat", requests, g.const([1, query.size]), axis=0)
-    packed = g.op("Expand", g.const(query.reshape(1, 1, -1), np.float32), shape)
-    inputs = (packed, *last, *past, "source_seqlens_k", "source_total_length")
-    attributes = {"num_heads": HEADS * beams, "kv_num_heads": HEADS, "do_rotary": 0, "scale": 1.0}
-    out = g.op("GroupQueryAttention", *inputs, out=[f"across_{layer}", *present], domain=MICROSOFT, **attributes)
-    by_beam = g.op("Transpose", g.op("Reshape", out, g.const([-1, HEADS, beams, HEAD_DIM])), perm=[0, 2, 1, 3])
-    return g.op("Reshape", by_beam, g.const([-1, HIDDEN]))
+    last = [g.input(f"cross_{part}_last_{layer}", np.float32, ["requests", 1, HIDDEN]) for part in "kv"]
+    query = np.zeros((1, 1, HEADS, beams, HEAD_DIM), np.float32)
+    query[0, 0, 1, :, 0] = 1
+    shape = op(g, "Concat", op(g, "Shape", "source_seqlens_k"), whole(g, 1, query.size), axis=0)
+    packed = op(g, "Expand", real(g, query.reshape(1, 1, -1)), shape)
+    attended = _attention(g, ("cross_", "cross_present_"), layer, packed, last, HEADS * beams, "source_")
+    by_head = op(g, "Reshape", attended, whole(g, -1, HEADS, beams, HEAD_DIM))
+    return op(g, "Reshape", op(g, "Transpose", by_head, perm=[0, 2, 1, 3]), whole(g, -1, HIDDEN))
 
 
 def _save_beam_decoder(path: Path, beams: int, fails: bool) -> None:
-    g = Graph()
-    _decoder_inputs(g, 1)
-    g.input("source_seqlens_k", INT32, "requests")
-    g.input("source_total_length", INT32)
-    features = _features(g, _tokens(g, fails), "position_ids")
-    own, across = _length(g, "seqlens_k"), _length(g, "source_seqlens_k")
-    each_row = g.op("Mul", g.op("Unsqueeze", across, g.const([1])), g.const(np.ones((1, beams)), np.float32))
-    across = g.op("Reshape", each_row, g.const([-1]))
+    g = GraphWriter("toy", None)
+    features, own = _decoder_inputs(g, 1, fails)
+    across = _length(g, g.input("source_seqlens_k", np.int32, ["requests"]))
+    g.input("source_total_length", np.int32, [])
+    each_row = op(g, "Mul", op(g, "Unsqueeze", across, whole(g, 1)), real(g, np.ones((1, beams))))
+    across = op(g, "Reshape", each_row, whole(g, -1))
     terms, source_terms = [], []
     for layer in range(LAYERS):
-        attended = g.op("Reshape", _self_attention(g, features, layer), g.const([-1, HIDDEN]))
+        attended = op(g, "Reshape", _self_attention(g, features, layer), whole(g, -1, HIDDEN))
         terms += _terms(g, attended, own)
         source_terms += _terms(g, _cross_attention(g, layer, beams), across)
     _head(g, [*terms, *source_terms])
@@ -228,36 +205,19 @@ def _save_beam_decoder(path: Path, beams: int, fails: bool) -> None:
 
 def _save_encoder(path: Path, fails: bool) -> None:
     """The keys and values depend on each source token alone; lengths are not needed, but are taken as real ones do."""
-    g = Graph()
-    g.input("input_ids", INT64, "requests", "source")
-    g.input("seqlens_k", INT32, "requests")
-    g.input("total_length", INT32)
-    tokens = _tokens(g, fails)
-    width = g.op("Cast", "total_length", to=INT64)
-    positions = g.op("Range", g.const(0), width, g.const(1))
-    positions = g.op("Expand", g.op("Unsqueeze", positions, g.const([0])), g.op("Shape", "input_ids"))
+    g = GraphWriter("toy", None)
+    tokens = _tokens(g, fails, ["requests", "source"])
+    lengths = g.cast(g.input("seqlens_k", np.int32, ["requests"]), np.int64)
+    width = g.cast(g.input("total_length", np.int32, []), np.int64)
+    count = op(g, "Range", g.const(0, np.int64), width, g.const(1, np.int64))
+    positions = op(g, "Expand", op(g, "Unsqueeze", count, whole(g, 0)), op(g, "Shape", "input_ids"))
     # A source beyond its length is NaN, so that a padded position that is read is seen.
-    lengths = g.op("Unsqueeze", g.op("Cast", "seqlens_k", to=INT64), g.const([1]))
-    padded = g.op("Greater", positions, lengths)
-    tokens = g.op("Where", padded, g.const(np.nan, np.float32), tokens)
-    features = _features(g, tokens, positions)
+    padded = op(g, "Greater", positions, op(g, "Unsqueeze", lengths, whole(g, 1)))
+    features = _features(g, op(g, "Where", padded, real(g, np.nan), tokens), positions)
     for layer in range(LAYERS):
-        name = g.output(f"cross_{layer}", FLOAT, "requests", "source", 2 * HIDDEN)
-        g.op("MatMul", features, g.const(_key_value_weights(layer), np.float32), out=[name])
+        packed = op(g, "MatMul", features, real(g, _key_value_weights(layer)))
+        g.output(f"cross_{layer}", np.float32, ["requests", "source", 2 * HIDDEN], packed)
     g.save(path)
-
-
-def _save_heads(folder: Path) -> None:
-    g = Graph()
-    g.input("scores", FLOAT, "rows", "vocab")
-    g.op("LogSoftmax", "scores", out=[g.output("log_probs", FLOAT, "rows", "vocab")], axis=-1)
-    g.save(folder / "log_softmax.onnx")
-    g = Graph()
-    g.input("scores", FLOAT, "rows", "vocab")
-    g.input("k", INT64, 1)
-    out = [g.output("values", FLOAT, "rows", "k"), g.output("ids", INT64, "rows", "k")]
-    g.op("TopK", "scores", "k", out=out, axis=-1)
-    g.save(folder / "top_k.onnx")
 
 
 def _facts(kind: str, decoder: dict[str, str], **changed: Any) -> dict[str, Any]:
@@ -278,6 +238,7 @@ def _facts(kind: str, decoder: dict[str, str], **changed: Any) -> dict[str, Any]
         "cross_type": "float32" if kind == "encoder-decoder" else None,
         "minimum_onnxruntime": "1.22",
         "needs_vnni": False,
+        "runtime": "onnxruntime",
         "files": {
             "encoder": "encoder.onnx" if crosses else None,
             "decoder": decoder,
@@ -292,10 +253,7 @@ def write_decoder(folder: Path, fails: bool = False, **changed: Any) -> Path:
     """A decoder-kind engine folder; `changed` are facts of engine.json that differ. Returns `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     _save_decoder(folder / "decoder.onnx", fails)
-    _save_heads(folder)
-    facts = _facts("decoder", {"1": "decoder.onnx"}, **changed)
-    (folder / "engine.json").write_text(json.dumps(facts))
-    return folder
+    return _write_rest(folder, _facts("decoder", {"1": "decoder.onnx"}, **changed))
 
 
 def write_encoder_decoder(folder: Path, fails: bool = False, **changed: Any) -> Path:
@@ -305,7 +263,11 @@ def write_encoder_decoder(folder: Path, fails: bool = False, **changed: Any) -> 
     for beams in BEAMS:
         _save_beam_decoder(folder / decoder[str(beams)], beams, fails)
     _save_encoder(folder / "encoder.onnx", fails)
-    _save_heads(folder)
-    facts = _facts("encoder-decoder", decoder, **changed)
+    return _write_rest(folder, _facts("encoder-decoder", decoder, **changed))
+
+
+def _write_rest(folder: Path, facts: dict[str, Any]) -> Path:
+    log_softmax_graph(folder / "log_softmax.onnx", VOCABULARY)
+    top_k_graph(folder / "top_k.onnx")
     (folder / "engine.json").write_text(json.dumps(facts))
     return folder

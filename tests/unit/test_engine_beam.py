@@ -101,17 +101,3 @@ def test_cancelled_beams_answer_with_what_there_is() -> None:
     first, second = search.cancelled()
     assert len(first.ids) == len(second.ids) == 1
     assert first.finish_reason == "cancelled" and (first.index, second.index) == (0, 1)
-
-
-def test_more_candidates_than_asked_for_change_nothing() -> None:
-    model = torch_model("gpt2")
-    settings = Settings(max_tokens=9, num_beams=4, eos_ids=(END,))
-    alone, beside = (new_searches(request((9, 10), settings))[0] for _ in range(2))
-    rows = [[9, 10]] * 4
-    while True:
-        logits = model.logits((9, 10), rows)
-        step = one_step(alone, logits)
-        assert one_step(beside, logits, extra=20) == step
-        if step.completions:
-            return
-        rows = [[*rows[parent], token] for parent, token in zip(step.parents, alone.feed(), strict=True)]

@@ -50,38 +50,6 @@ def test_a_fork_at_the_end_of_a_block_copies_nothing() -> None:
     assert blocks(tables, 1) == blocks(tables, 0)[:2]
 
 
-def test_a_beam_that_follows_another_keeps_a_last_block_of_its_own() -> None:
-    pool, tables = tables_of()
-    tables.grow(0, 70)
-    _, target = tables.fork(0, 1, 70) or (None, None)
-    free = len(pool.free)
-    assert tables.fork(0, 1, 75) == (blocks(tables, 0)[2], target)
-    assert len(pool.free) == free
-
-
-def test_an_alias_shares_all_blocks_and_a_move_leaves_nothing_behind() -> None:
-    pool, tables = tables_of()
-    tables.grow(0, 40)
-    tables.alias(0, 1)
-    assert blocks(tables, 1) == blocks(tables, 0)
-    moved = blocks(tables, 0)
-    tables.move(0, 3)
-    assert (blocks(tables, 3), blocks(tables, 0)) == (moved, [])
-    tables.release((1, 3))
-    assert len(pool.free) == ROWS * blocks_for(LENGTH)
-
-
-def test_flat_tables_are_the_rows_one_after_the_other() -> None:
-    _, tables = tables_of()
-    for row, length in enumerate((40, 0, 3, 2 * BLOCK)):
-        tables.grow(row, length)
-    indices, begins = tables.flat(0, 4)
-    assert begins.tolist() == [0, 2, 2, 3, 5]
-    assert indices.tolist() == [block for row in range(4) for block in blocks(tables, row)]
-    indices, begins = tables.flat(2, 2)
-    assert (begins.tolist(), indices.tolist()) == ([0, 1, 3], blocks(tables, 2) + blocks(tables, 3))
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_rows_do_each_holds_its_history_and_every_block_is_counted(seed: int) -> None:
     rng = random.Random(seed)

@@ -164,13 +164,14 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_log_probs_are_the_model_s_own_those_of_forced_tokens_too(
+def test_log_probs_are_those_of_the_unprocessed_logits_and_forced_tokens_have_them_too(
     family: str, way: str, runtime: str, folder: Any
 ) -> None:
     import torch
 
     prompt, start = ((5,), ()) if family == "gpt2" else ((5, 9, 30), (2,))
-    options = {"max_tokens": 7, "decoder_prompt": start, "forced_bos_id": 13, "forced_eos_id": 1, **WAYS[way]}
+    options = {"max_tokens": 7, "decoder_prompt": start, "forced_bos_id": 13, "forced_eos_id": 1}
+    options |= {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, **WAYS[way]}
     with open_engine(folder(family), slots=8, limits=LIMITS, runtime=runtime) as engine:
         answers = engine.submit(Request(prompt, Settings(**options, log_probs=True))).result(60)
         without = engine.submit(Request(prompt, Settings(**options))).result(60)

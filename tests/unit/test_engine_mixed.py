@@ -52,17 +52,6 @@ def test_a_long_prompts_chunks_go_beside_steps() -> None:
     assert long.sequences[0].length == 16
 
 
-def test_long_and_short_prompts_take_turns_beside_steps() -> None:
-    play = Play(8, limits=Limits(chunk=4), mixes=True)
-    play.submit()
-    play.steps(2)
-    play.submit(12)
-    for _ in range(2):
-        play.submit(3)
-    joins = [type(plan.join).__name__ for plan in play.steps(4) if isinstance(plan, Mixed)]
-    assert joins == ["Chunk", "Prefill", "Chunk", "Chunk"]
-
-
 def test_holes_are_closed_before_others_join() -> None:
     play = Play(mixes=True)
     jobs = [play.submit() for _ in range(3)]

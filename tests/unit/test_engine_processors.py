@@ -68,14 +68,6 @@ def test_edits_equal_transformers_processors_to_the_bit(penalty: float, size: in
             np.testing.assert_array_equal(scores, wanted)
 
 
-def test_settings_that_change_nothing_make_no_edits() -> None:
-    histories = np.array([[3, 4, 5]])
-    assert not Processors(Settings(eos_ids=(2,)), 1).edits(histories)
-    assert not Processors(Settings(eos_ids=(2,), min_tokens=2, begin_suppress_ids=(4,)), 1).edits(histories)
-    assert not Processors(Settings(no_repeat_ngram_size=2, bad_words_ids=((4, 5),)), 1).edits(histories)
-    assert Processors(Settings(eos_ids=(2,), min_tokens=3), 1).edits(histories)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_equals_transformers_for_random_settings(family: str) -> None:
     model, random = torch_model(family), np.random.default_rng(2)

@@ -73,19 +73,6 @@ def test_a_ragged_prefill_gives_each_row_its_own_next_token_and_logits(decoder: 
     assert lengths[1:5].tolist() == [5, 2, 1, 3]
 
 
-def test_steps_feed_the_argmax_of_the_step_before(decoder: Runner) -> None:
-    histories = [list(prompt) for prompt in PROMPTS]
-    decoder.prefill(0, PROMPTS, logits=False)
-    decoder.lanes[1].set_next_tokens(list(enumerate(targets(histories))))
-    for history, token in zip(histories, targets(histories), strict=True):
-        history.append(token)
-    for _ in range(20):
-        outputs = decoder.lanes[1].step(4, logits=False)
-        assert outputs.next_ids[:, 0].tolist() == targets(histories)
-        for history, token in zip(histories, targets(histories), strict=True):
-            history.append(token)
-
-
 @pytest.mark.parametrize("sizes", [(4, 4, 3), (1, 1, 1), (7, 1), (11,)])
 def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: Runner, sizes: tuple[int, ...]) -> None:
     prompt = tuple((7 * at + 3) % toys.VOCABULARY for at in range(sum(sizes)))
@@ -131,21 +118,6 @@ def test_rows_that_share_a_history_write_on_in_their_own(decoder: Runner, length
     decoder.lanes[1].set_next_tokens([(0, 1), (1, 2), (2, 3)])
     wanted = targets([[*history, at] for at, history in enumerate(histories, 1)])
     assert decoder.lanes[1].step(3, logits=False).next_ids[:, 0].tolist() == wanted
-
-
-@pytest.mark.parametrize("width", [1, 2, 4])
-def test_beams_share_their_source_and_have_histories_of_their_own(encoder_decoder: Runner, width: int) -> None:
-    sources = [PROMPTS[0], PROMPTS[1]]
-    encoder_decoder.encode(sources, [[(width, 0)], [(width, 1)]])
-    histories: list[list[int]] = [[] for _ in range(2 * width)]
-    for step in range(6):
-        fed = [(row, (3 * row + 5 * step) % toys.VOCABULARY) for row in range(2 * width)]
-        for row, token in fed:
-            histories[row].append(token)
-        encoder_decoder.lanes[width].set_next_tokens(fed)
-        outputs = encoder_decoder.lanes[width].step(2, logits=True)
-        wanted = [toys.target(history, sources[row // width]) for row, history in enumerate(histories)]
-        assert outputs.next_ids[:, 0].tolist() == wanted
 
 
 def test_one_source_can_go_to_several_units_and_units_move_with_it(encoder_decoder: Runner) -> None:

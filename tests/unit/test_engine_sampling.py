@@ -14,14 +14,15 @@ from transformers.generation import logits_process as theirs
 
 from hfx.python_backends.engine.errors import StepFailed
 from hfx.python_backends.engine.jobs import new_searches
-from hfx.python_backends.engine.request import Completion, Settings
+from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.sampling import position, position_in_row, uniform, weights_of_best, weights_of_row
-from hfx.python_backends.engine.search import WHOLE_ROW, Search
+from hfx.python_backends.engine.search import WHOLE_ROW
 from tests.unit.engine_oracle import best
 from tests.unit.torch_decoding import END, drive, one_step, request, torch_model
 
 VOCABULARY = 1300
 GRID = tuple(product((1.0, 0.4, 1.7), (0, 1, 5, 40), (1.0, 0.9, 0.3, 0.0), (0.0, 0.05, 0.6)))
+LARGE = tuple((1.0, top_k, 0.95, 0.0) for top_k in (1024, 1025, 1299, 5000))  # some are taken from the whole row
 
 
 def their_probabilities(logits: np.ndarray, settings: Settings) -> np.ndarray:
@@ -57,7 +58,7 @@ def sampled(**fixed: Any) -> Settings:
     return Settings(**{"do_sample": True, "max_tokens": 12, "eos_ids": (END,), **fixed})
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID)
+@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID + LARGE)
 def test_the_distribution_is_transformers(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     settings = sampled(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     random = np.random.default_rng(3)
@@ -67,13 +68,6 @@ def test_the_distribution_is_transformers(temperature: float, top_k: int, top_p:
         expected, ours = their_probabilities(logits, settings), our_probabilities(logits, settings)
         np.testing.assert_array_equal(ours > 0, expected > 0)
         np.testing.assert_allclose(ours, expected, rtol=2e-5)
-
-
-@pytest.mark.parametrize("top_k", [1024, 1025, 1299, 5000])
-def test_a_large_top_k_is_taken_from_the_whole_row(top_k: int) -> None:
-    logits = np.random.default_rng(4).normal(0, 1, (1, VOCABULARY)).astype(np.float32)
-    settings = sampled(top_k=top_k, top_p=0.95)
-    np.testing.assert_allclose(our_probabilities(logits, settings), their_probabilities(logits, settings), rtol=2e-5)
 
 
 @pytest.mark.parametrize("top_k", [0, 8])
@@ -118,32 +112,6 @@ def test_the_end_of_the_distribution_is_reached_but_not_passed() -> None:
     assert [position_in_row(row, number) for number in (0.0, 0.3, 0.5, 0.7, almost_one)] == [3, 3, 700, 701, 701]
 
 
-def run_side_by_side(searches: list[Search], prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Ids of all `searches`, one step of each in turn, each offered the most candidates that any wants."""
-    model = torch_model("gpt2")
-    rows = [list(search.prompt) for search in searches]
-    answers: dict[int, Completion] = {}
-    while len(answers) < len(searches):
-        for place, search in enumerate(searches):
-            if place not in answers:
-                step = one_step(search, model.logits(prompts[place], [rows[place]]), extra=17)
-                rows[place].append(search.feed()[0])
-                if step.completions:
-                    (answers[place],) = step.completions
-    return [answers[place].ids for place in range(len(searches))]
-
-
-def test_tokens_do_not_depend_on_neighbours_and_repeat() -> None:
-    model = torch_model("gpt2")
-    cases = [
-        (model.prompt(case), sampled(seed=case, top_k=top_k, top_p=top_p, repetition_penalty=penalty))
-        for case, (top_k, top_p, penalty) in enumerate(product((0, 3, 50), (1.0, 0.8), (1.0, 1.4)))
-    ]
-    alone = [drive(new_searches(request(*case))[0], model, case[0])[1][0].ids for case in cases]
-    assert run_side_by_side([new_searches(request(*case))[0] for case in cases], [case[0] for case in cases]) == alone
-    assert len(set(alone)) > len(cases) / 2
-
-
 def test_returned_sequences_differ_and_each_is_the_same_whatever_their_number() -> None:
     model = torch_model("bart")
     two, four = (sampled(num_return_sequences=n, decoder_prompt=model.start, seed=5, top_k=0) for n in (2, 4))
@@ -152,31 +120,6 @@ def test_returned_sequences_differ_and_each_is_the_same_whatever_their_number() 
     of_four = [drive(new_searches(request((9, 8), four))[i], model, (9, 8))[1][0] for i in range(4)]
     assert of_four[:2] == of_two and [each.index for each in of_four] == [0, 1, 2, 3]
     assert len({each.ids for each in of_four}) > 1
-
-
-@pytest.mark.parametrize(
-    ("family", "options"),
-    [
-        ("t5", {"repetition_penalty": 3.0, "forced_eos_id": END}),
-        ("gpt2", {"do_sample": True, "top_k": 0, "temperature": 0.5, "repetition_penalty": 2.0}),
-        ("gpt2", {"do_sample": True, "top_k": 5, "temperature": 0.5, "repetition_penalty": 2.0}),
-        ("bart", {"num_beams": 4, "num_return_sequences": 4, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}),
-    ],
-)
-def test_log_probs_are_those_of_the_unprocessed_logits(family: str, options: dict[str, Any]) -> None:
-    model = torch_model(family)
-    settings = Settings(max_tokens=9, eos_ids=(END,), decoder_prompt=model.start, log_probs=True, **options)
-    prompt = model.prompt(3)
-    emitted, completions = drive(new_searches(request(prompt, settings))[0], model, prompt)
-    for completion in completions:
-        ids = [*(model.start or prompt), *completion.ids]
-        expected = [
-            float(torch.log_softmax(torch.from_numpy(model.logits(prompt, [ids[:place]])), -1)[0, ids[place]])
-            for place in range(len(ids) - len(completion.ids), len(ids))
-        ]
-        assert completion.log_probs == pytest.approx(expected, abs=1e-5)
-    if settings.num_beams == 1:
-        assert tuple(token.log_prob for token in emitted) == completions[0].log_probs
 
 
 @pytest.mark.parametrize("value", [-np.inf, np.nan, np.inf])
@@ -192,14 +135,7 @@ def test_log_probs_are_those_of_the_unprocessed_logits(family: str, options: dic
 def test_scores_that_leave_no_choice_fail_this_search(settings: Settings, value: float) -> None:
     search = new_searches(request((9,), settings))[0]
     logits = np.full((search.rows, 60), value, np.float32)
-    with pytest.raises(StepFailed, match="no token is left"):
-        one_step(search, logits)
-
-
-@pytest.mark.parametrize("top_k", [0, 5])
-def test_one_score_that_is_not_a_number_fails_this_search(top_k: int) -> None:
-    search = new_searches(request((9,), sampled(top_k=top_k)))[0]
-    logits = np.zeros((1, 5), np.float32)
-    logits[0, 3] = np.nan
+    if settings.do_sample and np.isnan(value):  # one is enough
+        logits = np.array([[0, 0, 0, value, 0]], np.float32)
     with pytest.raises(StepFailed, match="no token is left"):
         one_step(search, logits)

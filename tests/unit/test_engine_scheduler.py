@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from hfx.python_backends.engine.errors import StepFailed
-from hfx.python_backends.engine.jobs import Job, new_job
+from hfx.python_backends.engine.jobs import OVERTAKES_A_LEVEL, Job, WaitingQueue, new_job
 from hfx.python_backends.engine.plan import Chunk, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits, Scheduler, similar
-from hfx.python_backends.engine.waiting_queue import OVERTAKES_A_LEVEL, WaitingQueue
 
 from . import engine_invariants as invariants
 from .engine_oracle import one_step

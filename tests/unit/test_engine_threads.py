@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +14,8 @@ import pytest
 
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import Draining, EngineClosed, QueueFull
-from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.plan import Chunk, Decode, Encode
-from hfx.python_backends.engine.request import Completion, Event, Request, Settings, Token
+from hfx.python_backends.engine.request import Completion, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 
 from . import engine_toys as toys
@@ -48,25 +45,6 @@ def ask(prompt: tuple[int, ...], max_tokens: int, **settings: object) -> Request
 LONG = 3000  # tokens: enough that a request is still running when the test acts on it
 
 
-def test_1000_threads_submit_and_each_gets_its_own_answer(engine: Engine) -> None:
-    rng = random.Random(0)
-    work = [(random_tokens(rng, 1, 9), rng.randint(1, 12)) for _ in range(1000)]
-    answers: dict[int, tuple[int, ...]] = {}
-    start = threading.Barrier(1000)
-
-    def submit(at: int) -> None:
-        start.wait(60)
-        answers[at] = engine.submit(ask(*work[at])).result(120)[0].ids
-
-    threads = [threading.Thread(target=submit, args=(at,)) for at in range(1000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == {at: toys.greedy(prompt, count) for at, (prompt, count) in enumerate(work)}
-    assert engine.stats().slots_used == 0
-
-
 def test_threads_that_submit_and_cancel_at_random_lose_nothing(engine: Engine) -> None:
     def work(seed: int) -> None:
         rng = random.Random(seed)
@@ -86,48 +64,6 @@ def test_threads_that_submit_and_cancel_at_random_lose_nothing(engine: Engine) -
     assert engine.stats().slots_free == 4
 
 
-def test_an_event_loop_reads_many_requests_at_once(engine: Engine) -> None:
-    async def read(prompt: tuple[int, ...]) -> list[Event]:
-        return [event async for event in engine.submit(ask(prompt, 20))]
-
-    async def read_all(prompts: list[tuple[int, ...]]) -> list[list[Event]]:
-        return await asyncio.gather(*map(read, prompts))
-
-    prompts = [random_tokens(random.Random(at), 1, 9) for at in range(50)]
-    for prompt, events in zip(prompts, asyncio.run(read_all(prompts)), strict=True):
-        ids = toys.greedy(prompt, 20)
-        assert events == [*(Token(0, one) for one in ids), Completion(0, ids, "length")]
-
-
-def test_an_event_loop_that_ends_early_does_not_disturb_the_engine(engine: Engine) -> None:
-    async def read_one() -> Handle:
-        handle = engine.submit(ask((1, 2), 2000))
-        async for _ in handle:
-            break
-        return handle
-
-    handle = asyncio.run(read_one())
-    assert len(handle.result(60)[0].ids) == 2000
-
-
-def test_result_waits_no_longer_than_it_is_told(decoder: Path) -> None:
-    gate = Gate()
-    with gated_engine(decoder, gate, slots=1) as engine:
-        handle = engine.submit(ask((1, 2), 10))
-        with pytest.raises(TimeoutError, match=r"not done after 0\.01 s"):
-            handle.result(0.01)
-        gate.open()
-        assert len(handle.result(10)[0].ids) == 10
-
-
-def test_leaving_the_block_of_a_handle_cancels_the_request(engine: Engine) -> None:
-    with engine.submit(ask((1, 2), LONG)) as handle:
-        next(iter(handle))
-    (completion,) = handle.result(10)
-    assert completion.finish_reason == "cancelled"
-    assert completion.ids == toys.greedy((1, 2), len(completion.ids))
-
-
 def test_cancelling_what_is_over_changes_nothing(engine: Engine) -> None:
     handle = engine.submit(ask((1, 2), 3))
     before = handle.result(10)
@@ -137,35 +73,32 @@ def test_cancelling_what_is_over_changes_nothing(engine: Engine) -> None:
     assert engine.stats().cancelled == 0
 
 
-def cancel_after(folder: Path, kind: type[object], request: Request, limits: Limits) -> tuple[Completion, ...]:
-    """Cancel the request after the first plan of `kind`; all slots must be free afterwards."""
+SAMPLES = ask((3, 5), 10, do_sample=True, top_k=1, num_return_sequences=2)
+NOTHING = (Completion(0, (), "cancelled"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_", "answer"),
+    [
+        (Chunk, ask((1,) * 50, 10), NOTHING),
+        (Encode, ask((1,) * 9, 10, decoder_prompt=(1, 2, 3)), NOTHING),
+        (Decode, SAMPLES, tuple(Completion(at, toys.greedy((3, 5), 2), "cancelled") for at in (0, 1))),
+    ],
+    ids=["chunked", "encoded", "decoding"],
+)
+def test_a_request_is_cancelled_after_any_plan(
+    decoder: Path, encoder_decoder: Path, kind: type[object], request_: Request, answer: tuple[Completion, ...]
+) -> None:
     gate = Gate(kind=kind)
-    with gated_engine(folder, gate, 4, limits=limits) as engine:
-        handle = engine.submit(request)
+    folder = encoder_decoder if kind is Encode else decoder
+    with gated_engine(folder, gate, 4, limits=Limits(chunk=8)) as engine:
+        handle = engine.submit(request_)
         gate.wait_until_reached()
         handle.cancel()
         gate.open()
-        completions = handle.result(10)
+        assert handle.result(10) == answer
         assert engine.drain(10)
         assert engine.stats().slots_free == 4
-    return completions
-
-
-def test_a_request_is_cancelled_while_its_prompt_is_chunked(decoder: Path) -> None:
-    assert cancel_after(decoder, Chunk, ask((1,) * 50, 10), Limits(chunk=8)) == (Completion(0, (), "cancelled"),)
-
-
-def test_a_request_is_cancelled_between_encoding_and_its_first_token(encoder_decoder: Path) -> None:
-    request = ask((1,) * 9, 10, decoder_prompt=(1, 2, 3))
-    assert cancel_after(encoder_decoder, Encode, request, Limits()) == (Completion(0, (), "cancelled"),)
-
-
-def test_a_request_is_cancelled_while_it_decodes(decoder: Path) -> None:
-    request = ask((3, 5), 10, do_sample=True, top_k=1, num_return_sequences=2)
-    assert cancel_after(decoder, Decode, request, Limits()) == (
-        Completion(0, toys.greedy((3, 5), 2), "cancelled"),
-        Completion(1, toys.greedy((3, 5), 2), "cancelled"),
-    )
 
 
 def test_a_request_is_cancelled_while_it_waits(decoder: Path) -> None:
@@ -189,10 +122,12 @@ def test_draining_ends_what_is_there_and_takes_nothing_new(engine: Engine) -> No
         engine.submit(ask((1,), 1))
 
 
-def test_draining_says_when_time_was_not_enough(decoder: Path) -> None:
+def test_draining_and_waiting_for_a_result_end_when_their_time_is_over(decoder: Path) -> None:
     gate = Gate()
     with gated_engine(decoder, gate, slots=1) as engine:
         handle = engine.submit(ask((1, 2), 10))
+        with pytest.raises(TimeoutError, match=r"not done after 0\.01 s"):
+            handle.result(0.01)
         assert not engine.drain(0.01)
         gate.open()
         assert engine.drain(10)

@@ -152,9 +152,9 @@ def drive(search: Search, model: TorchModel, prompt: tuple[int, ...]) -> tuple[l
     return engine_oracle.drive(search, lambda rows: model.logits(prompt, rows), torch_log_softmax)
 
 
-def one_step(search: Search, logits: np.ndarray, extra: int = 0) -> Any:
-    """Offer `logits` [rows, vocabulary] to `search`, with `extra` candidates more than it asks for."""
-    return engine_oracle.one_step(search, logits, extra, torch_log_softmax)
+def one_step(search: Search, logits: np.ndarray) -> Any:
+    """Offer `logits` [rows, vocabulary] to `search`."""
+    return engine_oracle.one_step(search, logits, torch_log_softmax)
 
 
 def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any) -> Settings:

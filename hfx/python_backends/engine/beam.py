@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from .processors import Endings, Processors, renormalize
 from .request import Completion, FinishReason, Request
-from .search import Step, check_best
+from .search import Floats, Step, check_best
 
 DEAD = np.float32(-1e9)
 
-Floats = NDArray[np.float32]
 Array = NDArray[np.int64]
 
 

@@ -1,4 +1,4 @@
-"""The caller's end of a request: an iterator of events, from any thread or event loop."""
+"""The caller's end of a request: its events, for any thread or event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,9 @@ class Listener:
 class Handle:
     """What `Engine.submit` returns.
 
-    Iterate it (`for` or `async for`, one of them, once) for the request's events as they come: a Token for each new
-    token of greedy decoding and sampling, and a Completion for each sequence, the last event among them. `result()` and
-    `whole()` wait for the completions, and nobody is woken before. All raise the request's EngineError if it failed,
-    the iterators after the events before it. As a context manager it cancels a request that is not done at the end of
-    the block.
+    Iterate it for the request's events as they come: a Token for each new token of greedy decoding and sampling, and a
+    Completion for each sequence, the last event among them. `result()` waits for the completions. Both raise the
+    request's EngineError if it failed, the iterator after the events before it.
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:
@@ -64,14 +62,6 @@ class Handle:
             raise self._failure
         return tuple(sorted(self._completions, key=lambda completion: completion.index))
 
-    async def whole(self) -> tuple[Completion, ...]:
-        """As `result`, in an event loop."""
-        end = asyncio.Event()
-        self.tell_end(Listener(LoopNotifier(asyncio.get_running_loop()), end))
-        if not self.done:
-            await end.wait()
-        return self.result()
-
     def tell_events(self, listener: Listener) -> None:
         """Wake `listener` when there are new events; there may be some already."""
         self._of_events = listener
@@ -81,7 +71,7 @@ class Handle:
         self._of_end = listener
 
     def arrived(self) -> Events | None:
-        """New events, which may be none, for who does not iterate; None when they are at their end.
+        """New events, without waiting, which may be none; None when they are at their end.
 
         Raises the failure there.
         """
@@ -97,22 +87,6 @@ class Handle:
         while (events := self._arrived.get()) is not None:
             yield from events
         self._end()
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        news = asyncio.Event()
-        self.tell_events(Listener(LoopNotifier(asyncio.get_running_loop()), news))
-        while (events := self.arrived()) is not None:
-            for event in events:
-                yield event
-            if not events:
-                await news.wait()
-                news.clear()
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.cancel()
 
     def take(self, events: Events, over: bool, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
         """The engine's side: more events, whether they are the last, and why it failed. Returns whom to wake."""

@@ -15,11 +15,10 @@ from .errors import EngineError, StepFailed
 from .memory import Arrays, Binding, Reserved
 from .plan import Outcome, Pick
 from .runner import Outputs
-from .search import WHOLE_ROW, log_probs_at
+from .search import WHOLE_ROW, Floats, log_probs_at
 from .sessions import SessionSettings, open_session
 from .spec import EngineSpec
 
-Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 

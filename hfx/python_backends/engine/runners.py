@@ -27,16 +27,13 @@ def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits:
     check_machine(spec, settings)
     if chosen_runtime(spec, settings) == OPENVINO:
         try:
-            return _first_run(spec, lambda: _openvino_runner(spec, slots, settings))
+            of_kind = PagedEncoderDecoderRunner if spec.has_encoder else PagedDecoderRunner
+            return _first_run(spec, lambda: of_kind(spec, slots, settings))
         except ProcessorUnsuited as refused:
             if settings.runtime is not None:
                 raise
             LOG.warning(RESERVE, refused.message, refused.fix)
     return _first_run(spec, lambda: _onnxruntime_runner(spec, slots, settings, limits))
-
-
-def _openvino_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:
-    return (PagedEncoderDecoderRunner if spec.has_encoder else PagedDecoderRunner)(spec, slots, settings)
 
 
 def _onnxruntime_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:

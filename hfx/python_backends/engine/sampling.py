@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .request import Settings
-from .search import WHOLE_ROW, check_best
+from .search import WHOLE_ROW, Floats, check_best
 
 # A larger top_k is taken from the whole row: sorting so many candidates costs more than looking at each.
 MOST_CANDIDATES = 1024
 BLOCK = 512
-
-Floats = NDArray[np.float32]
 
 
 class Sampler:

@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .jobs import Job, Sequence
+from .jobs import Job, Sequence, WaitingQueue
 from .lanes import Lane
 from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
 from .search import Step
-from .waiting_queue import WaitingQueue
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import Ids
 from .errors import StepFailed
 from .request import Completion, Token
+
+Floats = NDArray[np.float32]
 
 # `candidates` of a search that must see every score of its row.
 WHOLE_ROW = -1
@@ -46,28 +49,17 @@ class Search(Protocol):
     """How one sequence, or one set of beams, is continued.
 
     A step of the engine: run the model; where `candidates` is not 0, copy the rows' logits (log-softmaxed where
-    `uses_log_probs`) to a scratch, call `edit` on it, and take the best of it; then call `choose`. `rows`,
-    `uses_log_probs`, `wants_log_probs` and `prompt` never change; `candidates` and `forced` are read at each step.
+    `uses_log_probs`) to a scratch, call `edit` on it, and take the best of it; then call `choose`. `candidates`
+    and `forced` are read at each step; what follows never changes. The search occupies `rows` rows from its first
+    choice to its last: 1, or the number of beams. `prompt` is what the decoder is fed with, in every row, before the
+    first choice; a forced first token is part of it unless its log-probability is wanted, which takes a run.
+    `wants_log_probs`: whether `choose` needs its `log_probs`.
     """
 
-    @property
-    def rows(self) -> int:
-        """Rows that the search occupies from its first choice to its last: 1, or the number of beams."""
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """What the decoder is fed with, in every row, before the first choice.
-
-        A forced first token is part of it unless its log-probability is wanted, which takes a run.
-        """
-
-    @property
-    def uses_log_probs(self) -> bool:
-        """Whether `edit` gets log-softmaxed scores (beams) or the logits themselves."""
-
-    @property
-    def wants_log_probs(self) -> bool:
-        """Whether `choose` needs `log_probs` (see there)."""
+    rows: int
+    prompt: Ids
+    uses_log_probs: bool
+    wants_log_probs: bool
 
     @property
     def candidates(self) -> int:
@@ -84,14 +76,14 @@ class Search(Protocol):
     def feed(self) -> Sequence[int]:
         """The token that each row is fed with at the next step."""
 
-    def edit(self, scores: NDArray[np.float32]) -> None:
+    def edit(self, scores: Floats) -> None:
         """Apply the settings' processors to `scores` [rows, vocabulary], in place."""
 
     def choose(
         self,
-        values: NDArray[np.float32] | None,
+        values: Floats | None,
         ids: NDArray[np.int64] | None,
-        log_probs: NDArray[np.float32] | None = None,
+        log_probs: Floats | None = None,
     ) -> Step:
         """Choose the next token of each row, and every token after it that is forced and whose log-prob none wants.
 
@@ -107,10 +99,10 @@ class Search(Protocol):
         """The completions if the search ends now, for a reason that is not its own."""
 
 
-def log_probs_at(logits: NDArray[np.float32], ids: NDArray[np.int64] | None) -> NDArray[np.float32]:
+def log_probs_at(logits: Floats, ids: NDArray[np.int64] | None) -> Floats:
     """log-softmax of `logits` [rows, vocabulary] at `ids` [rows, k], or at every id: `choose`'s log_probs."""
     highest = logits.max(axis=1, keepdims=True)
     total = np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
     picked = logits if ids is None else np.take_along_axis(logits, ids, axis=1)
-    log_probs: NDArray[np.float32] = (picked - highest) - total
+    log_probs: Floats = (picked - highest) - total
     return log_probs

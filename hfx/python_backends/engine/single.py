@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import Ids
 from .processors import Endings, Processors
 from .request import Completion, FinishReason, Request, Token
 from .sampling import Sampler
-from .search import Step, check_best
+from .search import Floats, Step, check_best
 
 IN_PLACE = (0,)
-
-Floats = NDArray[np.float32]
 
 
 class SingleSearch:
@@ -45,7 +44,7 @@ class SingleSearch:
         # log-probability of a forced token takes a run of its own.
         first = () if self.wants_log_probs else self._endings.fed_first()
         self._untold = [self._append(token, None) for token in first]
-        self.prompt: tuple[int, ...] = tuple(self._ids[0, : self._length].tolist())
+        self.prompt: Ids = tuple(self._ids[0, : self._length].tolist())
         self._look_ahead()
 
     @property

@@ -73,8 +73,8 @@ class EngineSpec:
     minimum_onnxruntime: str
     needs_vnni: bool
     files: Files
-    runtime: str = ONNXRUNTIME
-    openvino: OpenVinoFacts | None = None
+    runtime: str
+    openvino: OpenVinoFacts | None
 
     @property
     def has_encoder(self) -> bool:
@@ -108,7 +108,7 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
         minimum_onnxruntime=fields.take("minimum_onnxruntime", filled),
         needs_vnni=fields.take("needs_vnni", boolean),
         files=_files(folder, fields.inside("files"), crosses, beams or (1,)),
-        runtime=_runtime(fields, openvino),
+        runtime=fields.take("runtime", one_of(*RUNTIMES) if openvino else one_of(ONNXRUNTIME)),
         openvino=openvino,
     )
 
@@ -121,12 +121,6 @@ def _files(folder: Path, fields: Fields, crosses: bool, widths: tuple[int, ...])
         log_softmax=fields.take("log_softmax", file),
         top_k=fields.take("top_k", file),
     )
-
-
-def _runtime(fields: Fields, openvino: OpenVinoFacts | None) -> str:
-    if "runtime" not in fields.values:  # written before there was a choice
-        return ONNXRUNTIME
-    return str(fields.take("runtime", one_of(*RUNTIMES) if openvino else one_of(ONNXRUNTIME)))
 
 
 def _openvino(folder: Path, fields: Fields, crosses: bool) -> OpenVinoFacts:
