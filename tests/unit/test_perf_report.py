@@ -19,7 +19,6 @@ from hfx.perf.report.tables import (
     Table,
     best_table,
     comparison_tables,
-    machine_table,
     ratio_of,
     run_table,
     server_table,
@@ -30,8 +29,9 @@ from hfx.perf.report.tables import (
     warnings,
 )
 from hfx.perf.report.trials import beaten, trials
-from hfx.perf.results import Load, Result, Spread, groups
+from hfx.perf.results import Result, Run, Spread, groups
 from tests.unit import perf_samples
+from tests.unit.perf_samples import concurrencies, devices, generator, one_device, tuning
 
 MAX_WIDTH = 120  # columns of a terminal that a comparison fits
 
@@ -40,14 +40,20 @@ def column(table: Table, name: str) -> list[str]:
     return [row[table.columns.index(name)] for row in table.rows]
 
 
+def labelled(result: Result, change: str, **more: Any) -> Result:
+    """`result` with labels made of its own by the template `change`."""
+    runs = (replace(run, subject=replace(run.subject, label=change.format(run.subject.label))) for run in result.runs)
+    return replace(result, runs=tuple(runs), **more)
+
+
 # Numbers
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (None, "–"), (0, "0"), (0.012345, "0.0123"), (0.9996, "1.00"), (1.2345, "1.23"), (9.996, "10.0"),
-        (99.95, "100"), (12345.6, "12,300"), (-4.321, "-4.32"), (float("inf"), "–"),
+        (None, "–"), (0, "0"), (0.012345, "0.0123"), (0.9996, "1.00"), (9.996, "10.0"), (12345.6, "12,300"),
+        (-4.321, "-4.32"), (float("inf"), "–"),
     ],
 )  # fmt: skip
 def test_a_number_has_three_significant_digits(value: float | None, shown: str) -> None:
@@ -79,38 +85,37 @@ def test_a_sparkline_is_as_long_as_its_last_values() -> None:
 # Tables
 
 
-def test_every_figure_has_a_name_of_its_own_and_takes_any_run() -> None:
+def test_every_figure_takes_any_run() -> None:
     runs = [run for make in perf_samples.ALL for run in make().runs]
     bare = replace(runs[0], latency=None, server=None, client=None, cost=None, goodput=None)
-    for name, figure in FIGURES.items():
-        assert figure.name == name
+    for figure in FIGURES.values():
         assert all(value is None or value >= 0 for value in map(figure.of, [*runs, bare]))
 
 
 def test_variants_are_compared_by_tokens_only_where_all_write_them() -> None:
-    writers = perf_samples.generator().runs
+    writers = generator().runs
     assert main(writers).name == "tokens"
-    assert main((*writers, perf_samples.run("other", 1, 50.0, 1))).name == "throughput"
+    assert main((*writers, concurrencies().runs[0])).name == "throughput"
 
 
 def test_the_run_table_has_a_row_for_each_load_and_leaves_out_what_was_not_measured() -> None:
-    table = run_table(perf_samples.concurrencies())
+    table = run_table(concurrencies())
     assert column(table, "load") == ["1 caller", *(f"{each} callers" for each in (2, 4, 8, 16, 32))]
     assert column(table, "answered")[-1] == "391 of 400"
     assert "tokens/s" not in table.columns
 
 
 def test_the_servers_steps_are_averages_over_the_requests_of_all_rounds() -> None:
-    runs = [perf_samples.run("a", callers, 50.0, 1) for callers in (1, 4)]
+    runs = concurrencies((1, 4)).runs
     joined = next(step for step in steps(runs) if step.model == "sentiment_net")
     parts = [step for run in runs if run.server for step in run.server.steps if step.model == "sentiment_net"]
     assert joined.requests == 800
     assert joined.queue == pytest.approx((parts[0].queue + parts[1].queue) / 2)
-    assert len(steps_table(perf_samples.concurrencies()).rows) == 18
+    assert len(steps_table(concurrencies()).rows) == 18
 
 
 def test_ratios_are_of_the_same_round_and_load() -> None:
-    found = groups(perf_samples.devices().runs)
+    found = groups(devices().runs)
     value = ratio_of(found[1], found, "cpu", FIGURES["throughput"])
     by_hand = [gpu.throughput / cpu.throughput for cpu, gpu in zip(found[0].runs, found[1].runs, strict=True)]
     assert value is not None
@@ -119,20 +124,19 @@ def test_ratios_are_of_the_same_round_and_load() -> None:
 
 
 def test_what_was_not_run_is_said_and_has_no_number() -> None:
-    tables = comparison_tables(perf_samples.one_device())
+    tables = comparison_tables(one_device())
     assert "gpu was not run: this machine has no GPU." in tables[-1].notes
     assert {variant for table in tables for variant in column(table, "variant")} == {"cpu"}
     assert not [name for table in tables for name in table.columns if "/ cpu" in name]
 
 
 def test_a_long_base_is_not_repeated_in_every_head() -> None:
-    made = perf_samples.devices()
-    runs = tuple(replace(run, subject=replace(run.subject, label=f"{run.subject.label}, slots=8")) for run in made.runs)
-    assert "tokens/s ratio" in comparison_tables(replace(made, runs=runs, base="cpu, slots=8"))[0].columns
+    result = labelled(devices(), "{}, slots=8", base="cpu, slots=8")
+    assert "tokens/s ratio" in comparison_tables(result)[0].columns
 
 
 def test_failures_stand_before_everything_else() -> None:
-    made = perf_samples.concurrencies()
+    made = concurrencies()
     found = warnings(replace(made, machine=replace(made.machine, load=7.5), notes=("a note",)))
     assert found[0] == (
         "sentiment, 32 callers: 9 of 400 requests failed: 7 ServerBusy (its queue is full), "
@@ -142,35 +146,29 @@ def test_failures_stand_before_everything_else() -> None:
 
 
 def test_cautions_that_differ_only_in_numbers_stand_once() -> None:
-    made = perf_samples.concurrencies((1, 2))
-    runs = (
-        replace(made.runs[0], notes=("it was late by 1 ms.",)),
-        replace(made.runs[0], notes=("it was late by 9 ms.",)),
-    )
-    runs = (runs[0], replace(runs[1], load=Load("closed", concurrency=2)))
-    assert warnings(replace(made, runs=runs)) == ("sentiment, 1 caller: it was late by 1 ms. Alike: 2 callers.",)
+    made = concurrencies((1, 2, 32))
+    runs = tuple(replace(run, notes=(f"it was late by {n} ms.",)) for n, run in enumerate(made.runs[:2]))
+    said = ("sentiment, 1 caller: it was late by 0 ms. Alike: 2 callers.",)
+    assert warnings(replace(made, runs=runs)) == said
 
 
 def test_the_best_load_of_each_variant_has_its_cost() -> None:
-    table = best_table(perf_samples.devices())
-    assert column(table, "an hour") == ["0.340 $", "4.10 $"]
-    assert not best_table(replace(perf_samples.concurrencies((1,))))
-    assert ("GPU", "Example GPU 80 GiB") in machine_table(perf_samples.GPU_MACHINE).rows
+    assert column(best_table(devices()), "an hour") == ["0.340 $", "4.10 $"]
+    assert not best_table(concurrencies((1,))), "one load without a price says nothing new"
 
 
 def test_the_front_of_a_tuning_is_what_nothing_beats() -> None:
     points = [(10.0, 5.0), (20.0, 9.0), (15.0, 9.0), (20.0, 10.0)]
     assert [beaten(point, points) for point in points] == [False, False, True, True]
-    found = trials(perf_samples.tuning())
+    found = trials(tuning())
     best = [(trial.rate, trial.p99) for trial in found if trial.best]
     assert best and all(beaten((trial.rate, trial.p99), best) for trial in found if not trial.best)
-    assert "chosen" in column(trials_table(perf_samples.tuning()), "verdict")
+    assert "chosen" in column(trials_table(tuning()), "verdict")
 
 
 def test_a_trial_that_was_stopped_early_beats_none() -> None:
-    made = perf_samples.tuning()
-    fastest = max(trials(made), key=lambda trial: trial.rate).label
-    stopped = trials(replace(made, details={"stopped early": [fastest]}))
+    fastest = max(trials(tuning()), key=lambda trial: trial.rate).label
+    stopped = trials(replace(tuning(), details={"stopped early": [fastest]}))
     verdicts = {trial.label: trial.verdict for trial in stopped}
     assert verdicts[fastest] == "stopped early"
     assert "best" in verdicts.values()
@@ -198,8 +196,7 @@ def cards(result: Result) -> dict[str, str]:
 
 
 def test_the_most_load_within_the_slo_is_answered_first() -> None:
-    made = perf_samples.concurrencies()
-    result = replace(made, runs=made.runs[:-1])  # without the load that had errors
+    result = replace(concurrencies(), runs=concurrencies().runs[:-1])  # without the load that had errors
     assert answer(result).sentence == "sentiment holds 310 requests/s within latency<100ms with 16 callers."
     found = cards(result)
     assert found["Most load within the SLO"] == "310 requests/s"
@@ -208,34 +205,28 @@ def test_the_most_load_within_the_slo_is_answered_first() -> None:
 
 
 def test_failed_requests_come_before_any_other_advice() -> None:
-    assert "failed requests" in cards(perf_samples.concurrencies())["Next"]
+    assert "failed requests" in cards(concurrencies())["Next"]
 
 
 def test_where_no_load_keeps_the_slo_the_nearest_is_said() -> None:
-    made = perf_samples.concurrencies((1, 2))
-    runs = tuple(replace(run, goodput=0.5 / (index + 1)) for index, run in enumerate(made.runs))
-    found = answer(replace(made, runs=runs))
+    runs = (replace(run, goodput=0.5 / (index + 1)) for index, run in enumerate(concurrencies((1, 2)).runs))
+    found = answer(replace(concurrencies(), runs=tuple(runs)))
     assert found.sentence == "No load kept latency<100ms: at best 50.0 % of the requests did, with 1 caller."
     assert "hfx tune sentiment" in found.cards[0].value
+    assert not answer(replace(concurrencies(), runs=())).cards
 
 
 def test_a_comparison_says_how_much_more_the_best_holds_and_what_it_costs() -> None:
-    result = perf_samples.devices()
-    assert "9.40× that of cpu under the same load" in answer(result).sentence
-    assert cards(result)["Cost per 1,000 requests"] == "$0.00386"
+    assert "9.40× that of cpu under the same load" in answer(devices()).sentence
+    assert cards(devices())["Cost per 1,000 requests"] == "$0.00386"
 
 
 def test_a_tuning_says_its_verdict_and_what_to_write() -> None:
-    made = perf_samples.tuning()
     details: Any = {"verdict": "Proven: x1.6.", "proven": True, "settings": {"instances": 2}, "chosen": "trial 5"}
-    result = replace(made, details=details)
+    result = replace(tuning(), details=details)
     assert answer(result).sentence == "Proven: x1.6."
     assert "--apply" in cards(result)["Next"]
     assert "sentiment" in cards(replace(result, details={**details, "applied": "sentiment"}))["Next"]
-
-
-def test_nothing_measured_is_said() -> None:
-    assert not answer(replace(perf_samples.concurrencies(), runs=())).cards
 
 
 # Charts
@@ -270,58 +261,42 @@ def test_only_charts_with_data_are_drawn(make: perf_samples.Make) -> None:
 
 
 def test_nothing_is_drawn_of_a_result_without_runs_or_of_one_trial() -> None:
-    tuned = perf_samples.tuning()
-    assert charts(replace(perf_samples.concurrencies(), runs=())) == []
-    assert charts(replace(tuned, runs=tuned.runs[:1])) == []
-    assert [chart.name for chart in charts(perf_samples.concurrencies((4,)))] == ["latency-cdf", "steps"]
+    assert charts(replace(concurrencies(), runs=())) == []
+    assert charts(replace(tuning(), runs=tuning().runs[:1])) == []
+    assert [chart.name for chart in charts(concurrencies((4,)))] == ["latency-cdf", "steps"]
 
 
 def test_a_variant_that_answered_nothing_has_no_line_and_takes_no_other_away() -> None:
-    made = perf_samples.devices()
-    dead: Any = {
-        "latency": None,
-        "server": None,
-        "ttft": None,
-        "tpot": None,
-        "throughput": 0.0,
-        "tokens_per_second": 0.0,
-    }
-    runs = tuple(replace(run, **dead) if run.subject.label == "gpu" else run for run in made.runs)
-    found = named(replace(made, runs=runs), "latency-throughput")
+    def dead(run: Run) -> Run:
+        nothing: Any = dict.fromkeys(("latency", "server", "ttft", "tpot")) | {"throughput": 0.0}
+        return replace(run, tokens_per_second=0.0, **nothing) if run.subject.label == "gpu" else run
+
+    runs = tuple(map(dead, devices().runs))
+    found = named(replace(devices(), runs=runs), "latency-throughput")
     assert {row["variant"] for row in rows(found)} == {"cpu"}
-    assert charts(replace(made, runs=tuple(run for run in runs if run.subject.label == "gpu"))) == []
+    assert charts(replace(devices(), runs=tuple(run for run in runs if run.subject.label == "gpu"))) == []
 
 
 def test_the_points_are_the_medians_of_the_table() -> None:
-    drawn = {
-        row["value"] for row in rows(named(perf_samples.devices(), "throughput")) if row["bar"] == "16 callers: gpu"
-    }
-    assert drawn == {statistics.median(run.tokens_per_second or 0.0 for run in perf_samples.devices().runs[5::6])}
+    drawn = {row["value"] for row in rows(named(devices(), "throughput")) if row["bar"] == "16 callers: gpu"}
+    assert drawn == {statistics.median(run.tokens_per_second or 0.0 for run in devices().runs[5::6])}
 
 
 def test_the_cdf_rises_from_nothing_to_all() -> None:
     lines: dict[str, list[tuple[float, float]]] = {}
-    for row in rows(named(perf_samples.concurrencies(), "latency-cdf")):
+    for row in rows(named(concurrencies(), "latency-cdf")):
         lines.setdefault(row["line"], []).append((row["ms"], row["share"]))
     assert len(lines) == 6
-    for points in lines.values():
-        assert points == sorted(points) and points[-1][1] == 1.0
+    assert all(points == sorted(points) and points[-1][1] == 1.0 for points in lines.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("colours", [LIGHT, DARK])
-def test_a_picture_is_the_same_every_time_and_loads_nothing(colours: dict[str, str]) -> None:
-    text = svg(named(perf_samples.concurrencies(), "latency-throughput"), colours)
-    svg(named(perf_samples.devices(), "throughput"), colours)  # Vega counts its clip paths on
-    assert svg(named(perf_samples.concurrencies(), "latency-throughput"), colours) == text
-    assert ElementTree.fromstring(text).tag.endswith("svg")
-    assert not [part for part in ("<script", "<image", "@import", "url(http", "var(--") if part in text]
-
-
-def test_hostile_names_are_escaped_in_pictures() -> None:
-    made = perf_samples.devices()
-    label = "</text><script>alert(1)</script>"
-    runs = tuple(replace(run, subject=replace(run.subject, label=label + run.subject.label)) for run in made.runs)
-    text = svg(named(replace(made, runs=runs), "throughput"), LIGHT)
-    ElementTree.fromstring(text)
-    assert "<script" not in text
+def test_a_picture_is_the_same_every_time_loads_nothing_and_takes_any_name(colours: dict[str, str]) -> None:
+    hostile = labelled(devices(), "</text><script>alert(1)</script>{}")
+    pictures = [named(concurrencies(), "latency-throughput"), named(hostile, "throughput")]
+    texts = [svg(chart, colours) for chart in pictures]
+    assert [svg(chart, colours) for chart in pictures] == texts  # although Vega counts its clip paths on
+    for text in texts:
+        assert ElementTree.fromstring(text).tag.endswith("svg")
+        assert not [part for part in ("<script", "<image", "@import", "url(http", "var(--") if part in text]

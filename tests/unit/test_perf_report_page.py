@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import subprocess
@@ -16,11 +15,10 @@ import pytest
 
 from hfx.cli import main
 from hfx.perf.report.charts import charts
-from hfx.perf.report.page import html, runtime
+from hfx.perf.report.page import html
 from hfx.perf.results import write_result
 from tests.unit import perf_samples
 
-MAX_BYTES = 2_000_000  # of a page of six results; the runtime is 900,000 of them
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>alert(2)</script>\"'"
 
@@ -77,10 +75,6 @@ def test_only_its_own_scripts_may_run(elements: Elements) -> None:
         assert f"'sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
 
 
-def test_the_page_has_a_sensible_size(page: str) -> None:
-    assert len(runtime()) < len(page.encode()) < MAX_BYTES
-
-
 def test_hostile_text_is_no_markup() -> None:
     made = perf_samples.concurrencies()
     runs = tuple(
@@ -100,26 +94,18 @@ def test_hostile_text_is_no_markup() -> None:
 
 
 def test_the_answer_stands_before_warnings_charts_and_tables(page: str) -> None:
-    parts = (
-        "sentiment holds 310 requests/s",
-        "Bottleneck step",
-        "9 of 400 requests failed",
-        "Latency against",
-        "<table",
-    )
+    parts = ("sentiment holds 310", "Bottleneck step", "9 of 400 requests failed", "Latency against", "<table")
     places = [page.index(part) for part in parts]
     assert places == sorted(places)
-
-
-def test_machine_facts_stand_once_for_each_machine(page: str) -> None:
-    assert page.count("onnxruntime") - page.count("onnxruntime_") == 2  # one machine with a GPU, one without
+    assert page.count("Example Processor") == 2, "a machine stands once: the one with a GPU, and the one without"
 
 
 def test_every_chart_has_a_description(elements: Elements) -> None:
     plots = [attributes for tag, attributes in elements.found if attributes.get("role") == "img"]
-    ids = {attributes.get("id") for _, attributes in elements.found}
+    ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
     assert plots
-    assert all({plot["aria-labelledby"], plot["aria-describedby"]} <= ids for plot in plots)
+    assert all({plot["aria-labelledby"], plot["aria-describedby"]} <= set(ids) for plot in plots)
+    assert len(ids) == len(set(ids))
 
 
 @pytest.mark.slow
@@ -127,14 +113,8 @@ def test_every_chart_has_a_description(elements: Elements) -> None:
 def test_a_browser_draws_every_chart(tmp_path: Path) -> None:
     made = [perf_samples.tuning(), perf_samples.generator()]
     (tmp_path / "page.html").write_text(html(made))
-    command = [
-        CHROMIUM or "",
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=10000",
-        "--dump-dom",
-    ]
+    flags = "--headless --no-sandbox --disable-gpu --virtual-time-budget=10000 --dump-dom"
+    command = [CHROMIUM or "", *flags.split()]
     command += [f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     expected = sum(len(charts(result)) for result in made)
@@ -142,71 +122,48 @@ def test_a_browser_draws_every_chart(tmp_path: Path) -> None:
     assert "can't be drawn" not in re.sub(r"<script.*?</script>", "", drawn, flags=re.DOTALL)
 
 
-def test_ids_are_unique(elements: Elements) -> None:
-    ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
-    assert len(ids) == len(set(ids))
-
-
 def test_a_machine_without_a_gpu_is_not_given_one() -> None:
     text = html([perf_samples.one_device()])
-    visible = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
-    assert "gpu was not run: this machine has no GPU." in visible
-    assert "Example GPU" not in visible
+    assert "gpu was not run: this machine has no GPU." in text
+    assert "Example GPU" not in text
 
 
 def written(folder: Path) -> list[str]:
+    """Two result files."""
     paths = [folder / f"{make.__name__}.json" for make in (perf_samples.concurrencies, perf_samples.cases)]
     write_result(perf_samples.concurrencies(), paths[0])
     write_result(perf_samples.cases(), paths[1])
     return [str(path) for path in paths]
 
 
-def test_the_command_writes_the_page_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "out.html"
-    assert main(["perf", "report", *written(tmp_path), "-o", str(page)]) == 0
+def test_the_command_writes_the_page_and_pictures_in_both_themes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, folder = tmp_path / "out.html", tmp_path / "made" / "svg"
+    assert main(["perf", "report", *written(tmp_path), "-o", str(page), "--svg", str(folder)]) == 0
     assert capsys.readouterr().out.startswith(f"Wrote {page} (")
     assert page.read_text().count("<section id=") == 2
-
-
-def test_the_command_writes_pictures_in_both_themes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "made" / "svg"
-    asked = ["perf", "report", written(tmp_path)[0], "-o", str(tmp_path / "r.html"), "--svg", str(folder), "--json"]
-    assert main(asked) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert sorted(said["pictures"]) == sorted(map(str, folder.iterdir()))
     names = {path.name for path in folder.iterdir()}
-    assert {"latency-cdf-light.svg", "latency-cdf-dark.svg", "steps-light.svg"} <= names
+    assert {"1-latency-cdf-light.svg", "1-latency-cdf-dark.svg", "2-throughput-light.svg"} <= names
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("result", "output", "reason"),
     [
-        (None, "can't be read"),
-        ("{", "is no result"),
-        ('{"runs": []}', "is no result"),
-        ("\x00", "is no result"),
+        (None, "r.html", "can't be read"),
+        ("{", "r.html", "is no result"),
+        ("{}", "other.json", "is one of the results"),
+        ("{}", "nowhere/r.html", "can't be written"),
+        ("{}", ".", "can't be written"),
     ],
 )
-def test_what_is_no_result_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, reason: str
+def test_wrong_files_are_one_clear_line_and_stay_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], result: str | None, output: str, reason: str
 ) -> None:
     path = tmp_path / "other.json"
-    if content is not None:
-        path.write_text(content)
-    assert main(["perf", "report", str(path), "-o", str(tmp_path / "r.html")]) == 2
+    if result is not None:
+        path.write_text(result)
+    assert main(["perf", "report", str(path), "-o", str(tmp_path / output)]) == 2
     assert reason in capsys.readouterr().err.splitlines()[0]
     assert not (tmp_path / "r.html").exists()
-
-
-def test_the_page_never_overwrites_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = written(tmp_path)
-    assert main(["perf", "report", *paths, "-o", paths[0]]) == 2
-    assert "is one of the results" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("output", ["nowhere/r.html", "."])
-def test_an_unwritable_place_is_found_before_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
-) -> None:
-    assert main(["perf", "report", *written(tmp_path), "-o", str(tmp_path / output)]) == 2
-    assert "can't be written" in capsys.readouterr().err
+    assert result is None or path.read_text() == result
