@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 
-from hfx.errors import ModelCorrupt, RepositoryError, UsageError
+from hfx.errors import ModelCorrupt, RepositoryError
 from hfx.names import MANIFEST_FILE, MEMBER_SUFFIXES, Task, check_name
 from hfx.strict_json import Json, Node, parse_json, read_json
 
@@ -210,12 +210,12 @@ def _manifest(node: Node) -> Manifest:
             "Use the version of hfx that published the model, or export it again.",
         )
     at = node.members(Manifest)
-    folders = _folders(at["folders"], name := _name(at["name"]))
+    folders = _folders(at["folders"], name := at["name"].parsed(check_name))
     source, triton, precision = at["source"].members(Source), at["triton"].members(TritonTarget), at["precision"]
     return Manifest(
         format=at["format"].integer(FORMAT),
         name=name,
-        task=_task(at["task"]),
+        task=at["task"].parsed(Task),
         source=Source(source["id"].text(), source["revision"].optional_text(), _sha256(source["sha256"])),
         precision=Precision(**{k: v.optional_text() for k, v in precision.members(Precision).items()}),
         opset=at["opset"].integer(1),
@@ -228,20 +228,6 @@ def _manifest(node: Node) -> Manifest:
         parity={figure: value.json() for figure, value in at["parity"].items()},
         choices={choice: value.json() for choice, value in at["choices"].items()},
     )
-
-
-def _name(node: Node) -> str:
-    try:
-        return check_name(node.text())
-    except UsageError as error:
-        node.refuse(f"can't be a model's name: {error.message}")
-
-
-def _task(node: Node) -> Task:
-    try:
-        return Task(node.text())
-    except ValueError:
-        node.refuse(f"is none of {', '.join(Task)}")
 
 
 def _folders(node: Node, name: str) -> tuple[str, ...]:
@@ -276,10 +262,6 @@ def _sha256(node: Node) -> str:
 
 
 def _created(node: Node) -> str:
-    try:
-        offset = datetime.fromisoformat(node.text()).utcoffset()
-    except ValueError:
-        offset = None
-    if offset != timedelta(0):
+    if node.parsed(datetime.fromisoformat).utcoffset() != timedelta(0):
         node.refuse("must be a time in ISO 8601 and UTC, like 2025-01-31T12:00:00Z")
     return node.text()

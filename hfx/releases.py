@@ -11,8 +11,6 @@ Sources, by column
                     this version from PyPI loads; it refuses the next one (ValidateOpsetForDomain in
                     core/graph/model_load_utils.h, and core/graph/model.cc). 25.08 has a development version of ONNX
                     Runtime (1.23.0+1d1712fdaf) that can't be measured: None.
-    triton          24.10: the binary of nvidia-pytriton 0.7.0 says so. 25.03: build.py of the server. 25.06: the name
-                    of the GitHub release. No source was found for the others: None.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ class Release:
     """One Triton release. `opset` and `ir` are the highest that its ONNX Runtime loads; None is "not known"."""
 
     tag: str
-    triton: str | None
     ort: str
     opset: int | None
     ir: int | None
@@ -45,29 +42,29 @@ class Release:
 
 
 RELEASES = (
-    Release("24.09", triton=None, ort="1.19.2", opset=21, ir=10, python="3.10"),
-    Release("24.10", triton="2.51.0", ort="1.19.2", opset=21, ir=10, python="3.10"),
-    Release("24.11", triton=None, ort="1.19.2", opset=21, ir=10, python=None),
-    Release("24.12", triton=None, ort="1.20.1", opset=21, ir=10, python="3.12"),
-    Release("25.01", triton=None, ort="1.20.1", opset=21, ir=10, python="3.12"),
-    Release("25.02", triton=None, ort="1.20.1", opset=21, ir=10, python="3.12"),
-    Release("25.03", triton="2.56.0", ort="1.21.0", opset=22, ir=10, python="3.12"),
-    Release("25.04", triton=None, ort="1.21.0", opset=22, ir=10, python="3.12"),
-    Release("25.05", triton=None, ort="1.22.0", opset=22, ir=10, python="3.12"),
-    Release("25.06", triton="2.59.0", ort="1.22.0", opset=22, ir=10, python="3.12"),
-    Release("25.07", triton=None, ort="1.22.0", opset=22, ir=10, python="3.12"),
-    Release("25.08", triton=None, ort="1.23.0+1d1712fdaf", opset=None, ir=None, python="3.12"),
-    Release("25.09", triton=None, ort="1.23.0", opset=23, ir=11, python="3.12"),
-    Release("25.10", triton=None, ort="1.23.1", opset=23, ir=11, python="3.12"),
-    Release("25.11", triton=None, ort="1.23.2", opset=23, ir=11, python="3.12"),
-    Release("25.12", triton=None, ort="1.23.2", opset=23, ir=11, python="3.12"),
-    Release("26.01", triton=None, ort="1.23.2", opset=23, ir=11, python="3.12"),
-    Release("26.02", triton=None, ort="1.24.1", opset=25, ir=13, python="3.12"),
-    Release("26.03", triton=None, ort="1.24.2", opset=25, ir=13, python="3.12"),
-    Release("26.04", triton=None, ort="1.24.4", opset=25, ir=13, python="3.12"),
-    Release("26.05", triton=None, ort="1.24.4", opset=25, ir=13, python="3.12"),
-    Release("26.06", triton=None, ort="1.24.4", opset=25, ir=13, python="3.12"),
-    Release("26.07", triton=None, ort="1.27.0", opset=26, ir=13, python="3.12"),
+    Release("24.09", ort="1.19.2", opset=21, ir=10, python="3.10"),
+    Release("24.10", ort="1.19.2", opset=21, ir=10, python="3.10"),
+    Release("24.11", ort="1.19.2", opset=21, ir=10, python=None),
+    Release("24.12", ort="1.20.1", opset=21, ir=10, python="3.12"),
+    Release("25.01", ort="1.20.1", opset=21, ir=10, python="3.12"),
+    Release("25.02", ort="1.20.1", opset=21, ir=10, python="3.12"),
+    Release("25.03", ort="1.21.0", opset=22, ir=10, python="3.12"),
+    Release("25.04", ort="1.21.0", opset=22, ir=10, python="3.12"),
+    Release("25.05", ort="1.22.0", opset=22, ir=10, python="3.12"),
+    Release("25.06", ort="1.22.0", opset=22, ir=10, python="3.12"),
+    Release("25.07", ort="1.22.0", opset=22, ir=10, python="3.12"),
+    Release("25.08", ort="1.23.0+1d1712fdaf", opset=None, ir=None, python="3.12"),
+    Release("25.09", ort="1.23.0", opset=23, ir=11, python="3.12"),
+    Release("25.10", ort="1.23.1", opset=23, ir=11, python="3.12"),
+    Release("25.11", ort="1.23.2", opset=23, ir=11, python="3.12"),
+    Release("25.12", ort="1.23.2", opset=23, ir=11, python="3.12"),
+    Release("26.01", ort="1.23.2", opset=23, ir=11, python="3.12"),
+    Release("26.02", ort="1.24.1", opset=25, ir=13, python="3.12"),
+    Release("26.03", ort="1.24.2", opset=25, ir=13, python="3.12"),
+    Release("26.04", ort="1.24.4", opset=25, ir=13, python="3.12"),
+    Release("26.05", ort="1.24.4", opset=25, ir=13, python="3.12"),
+    Release("26.06", ort="1.24.4", opset=25, ir=13, python="3.12"),
+    Release("26.07", ort="1.27.0", opset=26, ir=13, python="3.12"),
 )
 
 _BY_TAG = {entry.tag: entry for entry in RELEASES}

@@ -10,15 +10,17 @@ import math
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from hfx.errors import ModelCorrupt
+from hfx.errors import ModelCorrupt, UsageError
 
 MAX_TEXT = 4096  # characters of one string
 MAX_DEPTH = 16  # of nested figures
 
+T = TypeVar("T")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -132,6 +134,13 @@ class Node:
     def optional_text(self) -> str | None:
         """The same, or None for null."""
         return None if self.value is None else self.text()
+
+    def parsed(self, parse: Callable[[str], T]) -> T:
+        """What `parse` makes of the string; it raises ValueError or UsageError for one that it can't take."""
+        try:
+            return parse(self.text())
+        except (ValueError, UsageError) as error:
+            self.refuse(f"can't be taken: {str(error.args[0]).rstrip('.')}")
 
     def matching(self, pattern: str, meaning: str) -> str:
         """A string that matches an ASCII pattern as a whole."""

@@ -12,7 +12,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hfx.errors import RepositoryError, UsageError
+from hfx.errors import RepositoryError
 from hfx.manifest import Manifest, member_folders, read_manifest
 from hfx.names import MANIFEST_FILE, check_name
 from hfx.repository.staging import (
@@ -191,8 +191,8 @@ def _read_journal(path: Path) -> _Journal:
     try:
         at = read_json(path, JOURNAL_BYTES).members(_Journal)
         old, new = (tuple(folder.text() for folder in at[field].elements()) for field in ("old", "new"))
-        journal = _Journal(check_name(at["name"].text()), old, new)
-    except (RepositoryError, UsageError) as error:
+        journal = _Journal(at["name"].parsed(check_name), old, new)
+    except RepositoryError as error:
         raise RepositoryError(
             error.message, f"Move the models in {path.parent} back by hand, then delete it."
         ) from error

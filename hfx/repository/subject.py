@@ -74,10 +74,6 @@ class Model:
     configs: Mapping[str, ConfigFile]
     versions: tuple[Path, ...]
 
-    def config(self, variant: str) -> ConfigFile | None:
-        """What Triton reads with --model-config-name VARIANT: that file, or config.pbtxt where there is none."""
-        return self.configs.get(variant) or self.configs.get(DEFAULT)
-
 
 View = Mapping[str, ConfigFile]
 
@@ -102,11 +98,10 @@ class Subject:
     @cached_property
     def views(self) -> tuple[View, ...]:
         """For each variant the configuration that every model would be served with, where it can be parsed."""
-        return tuple(self._view(variant) for variant in self.variants)
-
-    def _view(self, variant: str) -> View:
-        found = {name: model.config(variant) for name, model in self.models.items()}
-        return {name: config for name, config in found.items() if config is not None and config.message is not None}
+        return tuple(
+            {name: config for name, model in self.models.items() if (config := _served(model, variant))}
+            for variant in self.variants
+        )
 
     def parsed(self) -> Iterator[tuple[Model, str, ConfigFile]]:
         """Every configuration that can be parsed, with its model and variant."""
@@ -135,6 +130,12 @@ class Subject:
         """The manifest of the model of hfx that a folder belongs to."""
         manifests = (entry.manifest for entry in self.entries if entry.manifest)
         return next((manifest for manifest in manifests if model.name in manifest.folders), None)
+
+
+def _served(model: Model, variant: str) -> ConfigFile | None:
+    """What Triton reads with --model-config-name `variant`; None where that can't be parsed."""
+    config = model.configs.get(variant) or model.configs.get(DEFAULT)
+    return config if config and config.message is not None else None
 
 
 def read_subject(repository: Path, release: Release, cores: int) -> Subject:
