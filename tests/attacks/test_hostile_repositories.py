@@ -145,7 +145,7 @@ def test_a_forged_journal_moves_nothing(tmp_path: Path, journal: str, place: str
     assert sorted(str(path) for path in tmp_path.rglob("*") if path.name not in (".hfx-lock", "owner.json")) == before
 
 
-def test_a_staging_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_links_of_or_in_a_stale_staging_are_not_followed(tmp_path: Path) -> None:
     victim, repository = tmp_path / "victim", tmp_path / "repository"
     victim.mkdir()
     (victim / "file").touch()
@@ -153,6 +153,9 @@ def test_a_staging_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None
     (repository / ".hfx-staging-m-link").symlink_to(victim)
     (tmp_path / ".repository.hfx-staging-m-link").symlink_to(victim)
     assert recover(repository) == []
+    (repository / ".hfx-staging-m-stale").mkdir()
+    (repository / ".hfx-staging-m-stale" / "link").symlink_to(victim)
+    assert len(recover(repository)) == 1
     assert (victim / "file").exists()
 
 
@@ -166,17 +169,6 @@ def test_the_staging_of_another_user_beside_the_repository_brings_no_model(tmp_p
     assert recover(repository) == []
     assert not (repository / "m").exists()
     assert (staging / "old" / "m").exists()
-
-
-def test_a_stale_staging_with_links_is_deleted_without_following_them(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "file").touch()
-    stale = tmp_path / "repository/.hfx-staging-m-stale/new/m"
-    stale.mkdir(parents=True)
-    (stale / "link").symlink_to(victim)
-    assert len(recover(tmp_path / "repository")) == 1
-    assert (victim / "file").exists()
 
 
 @pytest.mark.parametrize("name", ["../m", "", ".", "a/b", "m_net", "M", "m" * 500, "\0"])

@@ -32,40 +32,51 @@ BEHAVIOURS = {
 
 
 @contextmanager
-def listener(sent: bytes, hangs_up: bool) -> Iterator[str]:
+def listener(sent: bytes, hangs_up: bool, trickles: bool = False) -> Iterator[str]:
+    """Sends each connection `sent`, then hangs up, or a byte each tenth of a second, or nothing more."""
     connections: list[socket.socket] = []
+    closing = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        with suppress(OSError):
+            connection.sendall(sent)
+            while trickles and not closing.wait(0.1):
+                connection.sendall(b" ")
+        if hangs_up:
+            connection.close()
 
     def accept() -> None:
-        while True:
-            try:
+        with suppress(OSError):
+            while True:
                 connection, _ = server.accept()
-            except OSError:
-                return
-            connections.append(connection)
-            with suppress(OSError):
-                connection.sendall(sent)
-            if hangs_up:
-                connection.close()
+                connections.append(connection)
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         threading.Thread(target=accept, daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
+        closing.set()
         server.shutdown(socket.SHUT_RDWR)
     for connection in connections:
         connection.close()
 
 
+@contextmanager
+def error_in_time() -> Iterator[None]:
+    began = time.monotonic()
+    with pytest.raises(ServerError) as caught:
+        yield
+    assert time.monotonic() - began < 6
+    assert caught.value.fix
+
+
 @pytest.mark.parametrize("scheme", ["", "http://"])
 @pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
 def test_what_is_no_triton_server_is_an_error_in_time(behaviour: tuple[bytes, bool], scheme: str) -> None:
-    with listener(*behaviour) as address, Client(scheme + address, timeout=0.5) as client:
-        began = time.monotonic()
-        with pytest.raises(ServerError) as caught:
-            client.classify("name", "text")
-        assert time.monotonic() - began < 6
-        assert caught.value.fix
+    with listener(*behaviour) as address, Client(scheme + address, timeout=0.5) as client, error_in_time():
+        client.classify("name", "text")
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
@@ -83,12 +94,8 @@ def test_what_is_no_triton_server_is_an_error_in_time_for_a_task(name: str, sche
         async with AsyncClient(address, timeout=0.5, retries=0) as client:
             await client.classify("name", "text")
 
-    with listener(*BEHAVIOURS[name]) as address:
-        began = time.monotonic()
-        with pytest.raises(ServerError) as caught:
-            asyncio.run(ask(scheme + address))
-        assert time.monotonic() - began < 6
-        assert caught.value.fix
+    with listener(*BEHAVIOURS[name]) as address, error_in_time():
+        asyncio.run(ask(scheme + address))
 
 
 # Answers of a server that speaks HTTP, and what it says about a model is not what Triton would say.
@@ -114,35 +121,13 @@ def test_a_body_that_is_not_tritons_is_an_error(body: bytes) -> None:
 
 
 def test_an_answer_that_trickles_ends_with_the_timeout() -> None:
-    with trickler() as address, Client(f"http://{address}", timeout=1, retries=0) as client:
-        began = time.monotonic()
-        with pytest.raises(ServerError):
-            client.models()
-        assert time.monotonic() - began < 6
-
-
-@contextmanager
-def trickler() -> Iterator[str]:
-    """A server that sends a byte of its answer each tenth of a second."""
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = server.accept()
-                with connection, suppress(OSError):
-                    connection.recv(1 << 16)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-                    while not stopped.wait(0.1):
-                        connection.sendall(b" ")
-
-    stopped = threading.Event()
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        stopped.set()
-        server.shutdown(socket.SHUT_RDWR)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+    with (
+        listener(answer, False, trickles=True) as address,
+        Client(f"http://{address}", timeout=1, retries=0) as client,
+        error_in_time(),
+    ):
+        client.models()
 
 
 def test_a_host_without_an_address_is_unreachable() -> None:

@@ -40,34 +40,23 @@ def copied_to(file: str) -> str:
     return f"{folder}{file}"
 
 
-def test_ports_are_published_on_this_machine_only(repository: Path) -> None:
-    line = DockerServer(repository, http_port=0).command()
-    published = values(line, "--publish")
-    assert len(published) == 3
+def test_ports_are_published_on_this_machine_only_and_are_those_of_the_urls(repository: Path) -> None:
+    server = DockerServer(repository, http_port=0)
+    published = values(server.command(), "--publish")
     assert all(address.startswith("127.0.0.1:") for address in published)
     assert [address.rsplit(":", 1)[1] for address in published] == ["8000", "8001", "8002"]
-
-
-def test_the_urls_are_those_of_the_line(repository: Path) -> None:
-    server = DockerServer(repository)
-    published = values(server.command(), "--publish")
     assert server.http_url == "http://" + published[0].rpartition(":")[0]
     assert server.grpc_url == published[1].rpartition(":")[0]
     assert values(server.command(), "--publish") == published
 
 
-def test_each_model_is_mounted_by_itself_and_read_only(repository: Path) -> None:
+def test_chosen_models_are_mounted_with_their_members_each_by_itself_and_read_only(repository: Path) -> None:
+    write_toy(repository, "other")
     (repository / ".staging-x").mkdir()
-    mounts = values(DockerServer(repository).command(), "--mount")
+    mounts = values(DockerServer(repository, models=["toy"]).command(), "--mount")
     assert mounts == [
         f"type=bind,source={repository / name},target=/models/{name},readonly" for name in ("toy", "toy_tokenize")
     ]
-
-
-def test_chosen_models_bring_their_members(repository: Path) -> None:
-    write_toy(repository, "other")
-    mounts = values(DockerServer(repository, models=["toy"]).command(), "--mount")
-    assert [mount.split("target=/models/")[1] for mount in mounts] == ["toy,readonly", "toy_tokenize,readonly"]
 
 
 def test_a_path_with_a_comma_stays_one_field(tmp_path: Path) -> None:
@@ -84,13 +73,6 @@ def test_the_container_has_no_rights(repository: Path) -> None:
     assert "--privileged" not in line
     assert values(line, "--shm-size")
     assert values(line, "--ulimit") == ["stack=536870912"]
-
-
-@pytest.mark.parametrize(("device", "gpus"), [("cpu", []), ("gpu", ["all"])])
-def test_the_device_picks_the_configuration_and_the_gpus(repository: Path, device: str, gpus: list[str]) -> None:
-    line = DockerServer(repository, device=device).command()
-    assert f"--model-config-name={device}" in line
-    assert values(line, "--gpus") == gpus
 
 
 def test_triton_serves_what_is_written_and_hands_out_no_key(repository: Path) -> None:
@@ -146,14 +128,12 @@ def test_an_image_with_a_digest_is_used_as_it_is(repository: Path) -> None:
     assert server.image_command() == ["docker", "pull", image]
 
 
-def test_an_unknown_release_is_refused(repository: Path) -> None:
+def test_an_unknown_release_and_an_empty_repository_are_refused(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"99\.01"):
         DockerServer(repository, triton="99.01")
-
-
-def test_an_empty_repository_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
     with pytest.raises(RepositoryError, match="holds no model"):
-        DockerServer(tmp_path).command()
+        DockerServer(tmp_path / "empty").command()
 
 
 def test_without_an_engine_the_error_holds_the_line(repository: Path) -> None:
@@ -181,7 +161,8 @@ def test_a_dry_run_prints_two_lines_to_paste(repository: Path, capsys: pytest.Ca
     assert f"DEVICE={device}" in values(build, "--build-arg")
     assert run[:2] == ["docker", "run"]
     assert values(build, "--tag")[0] == run[run.index("tritonserver") - 1] == f"hfx-triton:26.07-{device}"
-    assert ("--gpus" in run) is (device == "gpu")
+    assert f"--model-config-name={device}" in run
+    assert values(run, "--gpus") == (["all"] if device == "gpu" else [])
 
 
 def test_a_model_that_needs_a_later_release_is_refused_by_name(

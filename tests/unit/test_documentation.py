@@ -52,8 +52,3 @@ def test_paths_in_a_page_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for path in re.findall(r"`((?:hfx|bench|tests|docker)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
-
-
-def test_a_bad_option_does_not_parse() -> None:
-    with pytest.raises(Exception, match="no-such-option"):
-        load("export").make_context("export", ["MODEL", "--no-such-option"])

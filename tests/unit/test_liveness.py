@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hfx.triton import liveness
+from hfx.triton import liveness, supervisor
 from hfx.triton.liveness import Target
 
 TEXT = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}
@@ -41,7 +41,7 @@ def error(text: str, status: str = "500 Internal Server Error") -> bytes:
 
 
 def config(name: str, *inputs: dict[str, Any], **others: Any) -> dict[str, Any]:
-    return {"name": name, "max_batch_size": 8, "input": list(inputs), **others}
+    return {"name": name, "max_batch_size": 8, "input": list(inputs)} | others
 
 
 class Peer:
@@ -130,42 +130,30 @@ def silent() -> None:
 
 
 @pytest.mark.parametrize("statistics", [http({"model_stats": [{"inference_count": 7}]}), error("what?")])
-def test_silence_without_progress_is_a_death(statistics: bytes) -> None:
-    assert "x gave no answer for 0.6 s" in verdict({INFER: silent, STATISTICS: statistics})
+def test_silence_without_progress_is_a_death_after_one_probe(statistics: bytes) -> None:
+    with peer({INFER: silent, STATISTICS: statistics}, config("x", TEXT)) as found:
+        [[probe]] = liveness.probe_groups(found.target)
+        assert "x gave no answer for 0.6 s" in liveness.send(found.target, probe, PATIENCE)
+        assert [path for path, _ in found.asked].count(INFER) == 1
 
 
-def test_silence_with_progress_is_work() -> None:
+@pytest.mark.parametrize("source", ["statistics of the model", "steps of the engine"])
+def test_silence_with_progress_is_work(source: str) -> None:
     numbers = itertools.count()
+    counting = STATISTICS if source.startswith("statistics") else "/metrics"
 
     def late() -> bytes:
         time.sleep(5 * PATIENCE)
         return http({})
 
-    assert verdict({INFER: late, STATISTICS: lambda: http({"inference_count": next(numbers)})}) == ""
-    assert next(numbers) >= 2  # it was looked at
-
-
-def test_steps_of_the_engine_are_progress() -> None:
-    numbers = itertools.count()
-
-    def late() -> bytes:
-        time.sleep(5 * PATIENCE)
-        return http({})
-
-    def metrics() -> bytes:
+    def count() -> bytes:
         return http(f'hfx_steps_total{{model="x"}} {next(numbers)}\n'.encode())
 
-    with peer({INFER: late, STATISTICS: http({}), "/metrics": metrics}, config("x", TEXT)) as found:
+    with peer({INFER: late, STATISTICS: http({}), "/metrics": http(b""), counting: count}, config("x", TEXT)) as found:
         target = Target(found.target.http_url, f"{found.target.http_url}/metrics")
         [[probe]] = liveness.probe_groups(target)
         assert liveness.send(target, probe, PATIENCE) == ""
-
-
-def test_no_probe_is_sent_again_while_one_waits() -> None:
-    with peer({INFER: silent, STATISTICS: http({})}, config("x", TEXT)) as found:
-        [[probe]] = liveness.probe_groups(found.target)
-        assert liveness.send(found.target, probe, PATIENCE)
-        assert [path for path, _ in found.asked].count(INFER) == 1
+    assert next(numbers) >= 2  # it was looked at
 
 
 # Questions
@@ -175,22 +163,17 @@ def body(found: Peer, path: str) -> Any:
     return json.loads(next(sent for asked, sent in found.asked if asked == path))
 
 
-def test_every_required_text_is_given_in_its_shape() -> None:
+@pytest.mark.parametrize(("rows", "batch"), [(8, [1]), (0, [])], ids=["batching", "without batches"])
+def test_every_required_text_is_given_in_its_shape(rows: int, batch: list[int]) -> None:
     labels = {"name": "candidate_labels", "data_type": "TYPE_STRING", "dims": [-1, 2]}
     optional = {"name": "top_k", "data_type": "TYPE_INT32", "dims": [1], "optional": True}
-    with peer({INFER: http({})}, config("x", TEXT, labels, optional)) as found:
+    with peer({INFER: http({})}, config("x", TEXT, labels, optional, max_batch_size=rows)) as found:
         assert liveness.main([found.target.http_url]) == 0
         inputs = body(found, INFER)["inputs"]
     assert [(tensor["name"], tensor["shape"], tensor["data"]) for tensor in inputs] == [
-        ("text_input", [1, 1], ["hi"]),
-        ("candidate_labels", [1, 1, 2], ["hi", "hi"]),
+        ("text_input", [*batch, 1], ["hi"]),
+        ("candidate_labels", [*batch, 1, 2], ["hi", "hi"]),
     ]
-
-
-def test_a_model_without_batches_is_asked_without_them() -> None:
-    with peer({INFER: http({})}, config("x", TEXT) | {"max_batch_size": 0}) as found:
-        assert liveness.main([found.target.http_url]) == 0
-        assert body(found, INFER)["inputs"][0]["shape"] == [1]
 
 
 def test_a_generator_is_asked_for_one_token_within_a_deadline_by_itself_and_through_its_relay() -> None:
@@ -231,17 +214,20 @@ def test_an_ensemble_covers_its_members_and_numbers_can_not_be_asked() -> None:
 # The health check
 
 
-def test_a_healthy_server_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
-    with peer({INFER: http({})}, config("x", TEXT), config("y", NUMBER)) as found:
-        assert liveness.main([found.target.http_url]) == 0
-    assert capsys.readouterr().out == "healthy: x\n"
-
-
-def test_the_dead_are_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    answers: dict[str, Answer] = {INFER: error(LOST), "/v2/models/y/infer": http({})}
-    with peer(answers, config("x", TEXT), config("y", TEXT)) as found:
-        assert liveness.main([found.target.http_url]) == 1
-    assert capsys.readouterr().out == "unhealthy: x can't answer (Stub process 'x_0_0' is not healthy.)\n"
+@pytest.mark.parametrize(
+    ("answer", "code", "line"),
+    [
+        (http({}), 0, "healthy: x, y\n"),
+        (error(LOST), 1, "unhealthy: x can't answer (Stub process 'x_0_0' is not healthy.)\n"),
+    ],
+)
+def test_the_health_of_a_server_is_one_line(
+    answer: bytes, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: dict[str, Answer] = {INFER: answer, "/v2/models/y/infer": http({})}
+    with peer(answers, config("x", TEXT), config("y", TEXT), config("numbers", NUMBER)) as found:
+        assert liveness.main([found.target.http_url]) == code
+    assert capsys.readouterr().out == line
 
 
 @pytest.mark.parametrize(
@@ -251,11 +237,22 @@ def test_the_dead_are_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> N
 def test_what_is_no_triton_is_unhealthy(index: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with peer({"/v2/repository/index": index}) as found:
         assert liveness.main([found.target.http_url]) == 1
-    assert capsys.readouterr().out.count("\n") == 1
+    assert capsys.readouterr().out.startswith("unhealthy: no Triton server answers at")
 
 
-def test_where_nobody_listens_it_is_unhealthy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nothing_listens_it_is_unhealthy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert liveness.main([f"http://127.0.0.1:{port}"]) == 1
-    assert "unhealthy: no Triton server answers" in capsys.readouterr().out
+
+
+# Restarts
+
+
+def test_the_first_restart_comes_at_once_and_each_further_one_later_up_to_a_bound() -> None:
+    assert supervisor._pause(0) == 0
+    for restarts in range(1, 60):
+        longest = min(2.0 ** (restarts - 1), supervisor.MAX_PAUSE_SECONDS)
+        pauses = {supervisor._pause(restarts) for _ in range(20)}
+        assert longest / 2 <= min(pauses) <= max(pauses) <= longest
+        assert len(pauses) > 10  # servers that died together do not restart together

@@ -38,17 +38,14 @@ def snapshot(repository: Path) -> dict[str, bytes | None]:
 
 def test_a_model_is_published_as_staged_and_nothing_else_is_left(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    export(repository)
-    assert {path.name for path in repository.iterdir()} - {".hfx-lock"} == {"m", "m_net"}
-    assert verify_files(read_manifest(repository / "m" / "hfx.json"), repository) == []
-
-
-def test_a_model_is_built_beside_the_repository(tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
     with Staging(repository, "m") as staging:
         assert staging.path.parent == tmp_path
         assert [path.name for path in repository.iterdir()] == [".hfx-lock"]
+        fill(staging.root)
+        publish(staging, replace=False)
     assert [path.name for path in tmp_path.iterdir()] == ["repository"]
+    assert {path.name for path in repository.iterdir()} - {".hfx-lock"} == {"m", "m_net"}
+    assert verify_files(read_manifest(repository / "m" / "hfx.json"), repository) == []
 
 
 def test_beside_a_linked_repository_is_beside_its_target(tmp_path: Path) -> None:
@@ -84,22 +81,18 @@ def test_the_staging_of_a_repository_with_a_longer_name_is_not_mine(tmp_path: Pa
         assert stagings(tmp_path / "r.hfx-staging-m") == [staging.path]
 
 
-def test_leaving_without_publishing_leaves_nothing(tmp_path: Path) -> None:
-    with Staging(tmp_path, "m") as staging:
-        fill(staging.root)
+@pytest.mark.parametrize(
+    ("error", "expected"), [(KeyError(), KeyError), (OSError(errno.ENOSPC, "No space left on device"), StorageFull)]
+)
+def test_an_error_inside_the_block_leaves_nothing(tmp_path: Path, error: Exception, expected: type[Exception]) -> None:
+    def fail() -> None:
+        with Staging(tmp_path, "m") as staging:
+            fill(staging.root)
+            raise error
+
+    with pytest.raises(expected):
+        fail()
     assert snapshot(tmp_path) == {}
-
-
-def test_an_error_inside_the_block_leaves_nothing_and_passes_through(tmp_path: Path) -> None:
-    with pytest.raises(KeyError):
-        build_and_fail(tmp_path, KeyError())
-    assert snapshot(tmp_path) == {}
-
-
-def build_and_fail(repository: Path, error: Exception) -> None:
-    with Staging(repository, "m") as staging:
-        fill(staging.root)
-        raise error
 
 
 def test_staged_folders_are_made_by_name(tmp_path: Path) -> None:
@@ -149,39 +142,34 @@ def test_a_name_that_hfx_did_not_make_is_refused_even_with_force(tmp_path: Path,
         check_target(tmp_path, "m", replace=True)
 
 
-def test_a_manifest_under_a_wrong_name_gives_no_right_to_other_folders(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["is not JSON", "manifest of 'victim'"])
+def test_a_damaged_manifest_gives_no_right_to_any_folder(tmp_path: Path, damage: str) -> None:
     for name in ("victim", "m"):
         fill(tmp_path, name)
-    write_manifest(manifest("victim", folders=("victim", "victim_net")), tmp_path / "m" / "hfx.json")
+    if damage == "is not JSON":
+        (tmp_path / "m" / "hfx.json").write_text("{")
+    else:
+        write_manifest(manifest("victim", folders=("victim", "victim_net")), tmp_path / "m" / "hfx.json")
     before = snapshot(tmp_path)
-    with pytest.raises(RepositoryError, match="manifest of 'victim'"):
+    with pytest.raises(RepositoryError, match=damage):
         export(tmp_path, replace=True)
     assert snapshot(tmp_path) == before
 
 
-def test_a_damaged_manifest_is_not_replaced(tmp_path: Path) -> None:
-    export(tmp_path)
-    (tmp_path / "m" / "hfx.json").write_text("{")
-    before = snapshot(tmp_path)
-    with pytest.raises(RepositoryError, match="is not JSON"):
-        export(tmp_path, replace=True)
-    assert snapshot(tmp_path) == before
-
-
-def test_staged_folders_must_be_those_of_the_manifest(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda staging: staging.folder("m_tokenize"), "not those of the manifest"),
+        (lambda staging: (staging.root / "m_net" / "link").symlink_to("/"), "is a link"),
+    ],
+)
+def test_what_was_staged_must_be_what_the_manifest_says(
+    tmp_path: Path, spoil: Callable[[Staging], object], reason: str
+) -> None:
     with Staging(tmp_path, "m") as staging:
         fill(staging.root)
-        staging.folder("m_tokenize")
-        with pytest.raises(RepositoryError, match="not those of the manifest"):
-            publish(staging, replace=False)
-    assert snapshot(tmp_path) == {}
-
-
-def test_a_staged_link_is_refused(tmp_path: Path) -> None:
-    with Staging(tmp_path, "m") as staging:
-        fill(staging.root)
-        (staging.root / "m_net" / "link").symlink_to("/")
-        with pytest.raises(RepositoryError, match="is a link"):
+        spoil(staging)
+        with pytest.raises(RepositoryError, match=reason):
             publish(staging, replace=False)
     assert snapshot(tmp_path) == {}
 
@@ -226,12 +214,6 @@ def test_a_step_that_fails_leaves_the_version_before(
     monkeypatch.undo()
     assert snapshot(tmp_path) == before
     assert recover(tmp_path) == []
-
-
-def test_a_disk_that_fills_up_while_building_is_storage_full(tmp_path: Path) -> None:
-    with pytest.raises(StorageFull):
-        build_and_fail(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
-    assert snapshot(tmp_path) == {}
 
 
 # Crashes: the work is killed before its n-th change of the file system.
@@ -337,10 +319,3 @@ def test_the_staging_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
         child.wait()
     assert len(recover(tmp_path)) == 1
     assert not stagings(tmp_path)
-
-
-def test_our_own_staging_is_left_alone(tmp_path: Path) -> None:
-    with Staging(tmp_path, "m") as staging:
-        fill(staging.root)
-        assert recover(tmp_path) == []
-        assert (staging.root / "m").is_dir()
