@@ -28,26 +28,15 @@ def mixed_texts() -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["sentiment-fp32", "sentiment-fp32-openvino", "sentiment-int8", "sentiment-int8-rows"])
-def test_answers_in_company_equal_those_alone_to_the_bit(name: str, server: EmbeddedServer, repository: Path) -> None:
+def test_answers_in_a_batch_equal_those_alone_to_the_bit(name: str, server: EmbeddedServer, repository: Path) -> None:
     texts = mixed_texts()
+    counts = [(None, 1, 2)[index % 3] for index in range(REQUESTS)]  # requests without the optional input, too
     alone = LocalModel.open(repository, name)
-    expected = [alone.infer({"text_input": text, "top_k": 3}) for text in texts]
+    expected = [alone.infer({"text_input": text, "top_k": k or 1}) for text, k in zip(texts, counts, strict=True)]
     with Client(server.grpc_url) as client, ThreadPoolExecutor(THREADS) as pool:
-        answers = list(pool.map(lambda text: client.classify(name, text, top_k=3), texts))
+        answers = list(pool.map(lambda text, k: client.classify(name, text, top_k=k), texts, counts))
     assert [[p.label for p in answer.predictions] for answer in answers] == [row["label"] for row in expected]
     assert [[p.score for p in answer.predictions] for answer in answers] == [row["score"] for row in expected]
-
-
-def test_requests_with_and_without_optional_inputs_share_batches(client: Client) -> None:
-    texts = [example.text for example in zoo.heldout("sentiment", 64)]
-    with ThreadPoolExecutor(THREADS) as pool:
-        counts = list(
-            pool.map(
-                lambda pair: len(client.classify("sentiment-fp32", pair[1], top_k=pair[0] % 3 or None).predictions),
-                enumerate(texts),
-            )
-        )
-    assert counts == [index % 3 or 1 for index in range(len(texts))]
 
 
 def test_mixed_lengths_share_batches(server: EmbeddedServer) -> None:

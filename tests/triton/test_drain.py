@@ -45,8 +45,9 @@ def ask(threads: ThreadPoolExecutor, served: ServeProcess, texts: list[str]) -> 
 def test_accepted_requests_are_answered_also_those_that_wait_and_new_ones_refused(
     repository: Path, threads: ThreadPoolExecutor
 ) -> None:
-    with serving(repository) as served:
+    with serving(repository) as served, grpc.InferenceServerClient(served.ready["grpc_url"]) as idle:
         group = served.server
+        idle.start_stream(lambda result, error: None)  # without requests it holds nothing
         asked = ask(threads, served, [f"sleep 1.{index}" for index in range(4)])
         served.running.terminate()
         assert "up to 30 s to finish" in served.wait_for_words("Stopping")
@@ -62,10 +63,10 @@ def test_accepted_requests_are_answered_also_those_that_wait_and_new_ones_refuse
 
 def test_streams_are_finished_and_an_idle_http_connection_holds_it_for_the_drain_at_most(repository: Path) -> None:
     text = grpc.InferInput("text_input", [1, 1], "BYTES")
-    text.set_data_from_numpy(np.array([["15"]], np.object_))
+    text.set_data_from_numpy(np.array([["10"]], np.object_))
     pieces: list[object] = []
     with (
-        serving(repository, "--drain", "8") as served,
+        serving(repository, "--drain", "4") as served,
         grpc.InferenceServerClient(served.ready["grpc_url"]) as client,
     ):
         kept = http.client.HTTPConnection(served.http_url.removeprefix("http://"))
@@ -73,22 +74,14 @@ def test_streams_are_finished_and_an_idle_http_connection_holds_it_for_the_drain
         assert kept.getresponse().read() == b""
         client.start_stream(lambda result, error: pieces.append(result))
         client.async_stream_infer("ticks", [text])
-        ticking = urllib.request.Request(f"{served.http_url}/v2/models/ticks/generate_stream", b'{"text_input": "40"}')
+        ticking = urllib.request.Request(f"{served.http_url}/v2/models/ticks/generate_stream", b'{"text_input": "20"}')
         with urllib.request.urlopen(ticking, timeout=60) as stream:
             served.running.terminate()
-            assert sum(line.startswith(b"data: ") for line in stream) == 40
+            assert sum(line.startswith(b"data: ") for line in stream) == 20
         assert served.end() == 0
         kept.close()
-        assert len([piece for piece in pieces if piece]) == 15
+        assert len([piece for piece in pieces if piece]) == 10
         assert "connections still open" in served.words
-
-
-def test_an_open_grpc_stream_without_requests_does_not_hold_it(repository: Path) -> None:
-    with serving(repository) as served, grpc.InferenceServerClient(served.ready["grpc_url"]) as client:
-        client.start_stream(lambda result, error: None)
-        served.running.terminate()
-        assert served.end() == 0
-        assert "no accepted request was lost" in served.words
 
 
 def test_a_request_that_takes_longer_than_the_drain_is_lost_and_said_to_be(
@@ -120,8 +113,6 @@ def test_a_second_signal_ends_it_at_once(repository: Path, threads: ThreadPoolEx
 
 def test_a_server_with_a_dead_part_does_not_say_that_nothing_was_lost(repository: Path) -> None:
     with EmbeddedServer(repository) as server:
-        assert server.stop()
-    server.start()
-    os.kill(next(iter(server.stubs().values()))[0], signal.SIGKILL)
-    wait_for(server.fault)
-    assert not server.stop()
+        os.kill(next(iter(server.stubs().values()))[0], signal.SIGKILL)
+        wait_for(server.fault)
+        assert not server.stop()

@@ -100,14 +100,13 @@ def listening_at(port: int) -> set[str]:
     return {socket.inet_ntoa(bytes.fromhex(host[-8:])[::-1]) for host, number in local if int(number, 16) == port}
 
 
-def test_listening_for_everyone_is_warned_about(repository: Path) -> None:
-    assert "security fixes" in EmbeddedServer(repository, host="0.0.0.0").exposure
-
-
 @pytest.mark.parametrize("host", ["example.com", "::1", "", "256.0.0.1"])
-def test_an_address_that_can_not_be_listened_at_is_refused(repository: Path, host: str) -> None:
+def test_an_address_that_can_not_be_listened_at_is_refused_and_that_of_everyone_warned_about(
+    repository: Path, host: str
+) -> None:
     with pytest.raises(UsageError):
         EmbeddedServer(repository, host=host)
+    assert "security fixes" in EmbeddedServer(repository, host="0.0.0.0").exposure
 
 
 def test_a_thread_that_may_end_early_can_not_own_a_server(repository: Path) -> None:
@@ -231,26 +230,15 @@ def failure(repository: Path) -> ServerError:
     return caught.value
 
 
-def test_a_python_error_is_shown_with_its_model_and_line_and_the_log_is_kept(repository: Path, temporary: Path) -> None:
-    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
-    error = failure(repository)
-    assert "can't load broken" in error.message
-    assert "ValueError: no tokenizer" in error.message
-    assert f"{repository}/broken/1/model.py(8): initialize" in error.message
-    log = Path(error.fix.split("Its log: ")[1])
-    assert "no tokenizer" in log.read_text()
-    assert list(temporary.iterdir()) == [log.parent]
-    assert list(log.parent.iterdir()) == [log]
-    assert regions(log.parent) == []
-
-
 def test_every_model_that_does_not_load_is_named_with_its_reason(repository: Path) -> None:
     write_model(repository, "backless", PYTHON.replace('"python"', '"nonesuch"'), MODEL)
     write_model(repository, "gpu", PYTHON.replace("KIND_CPU", "KIND_GPU"), MODEL)
     (write_model(repository, "versionless", PYTHON, MODEL) / "1").rename(repository / "versionless" / "one")
+    write_model(repository, "typo", "max_batch_sise: 3", MODEL)
     message = failure(repository).message
     assert "backless: Invalid argument: unable to find backend library" in message
     assert "versionless: at least one version must be available" in message
+    assert "typo: " in message and "max_batch_sise" in message
     if "gpu:" in message:  # a machine without one
         assert "kind KIND_GPU but no GPUs are available" in message
 
@@ -258,12 +246,6 @@ def test_every_model_that_does_not_load_is_named_with_its_reason(repository: Pat
 def test_a_missing_member_is_named(repository: Path) -> None:
     shutil.rmtree(repository / "toy_tokenize")
     assert "toy_tokenize" in failure(repository).message
-
-
-def test_a_configuration_with_a_typing_error_is_named_with_its_line(repository: Path) -> None:
-    write_model(repository, "typo", "max_batch_sise: 3", MODEL)
-    assert "typo: " in (message := failure(repository).message)
-    assert "max_batch_sise" in message
 
 
 def test_models_that_take_too_long_are_given_up(repository: Path) -> None:
@@ -325,14 +307,21 @@ def serve(repository: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_serve_tells_why_a_model_does_not_load(repository: Path) -> None:
+def test_serve_tells_why_a_model_does_not_load_and_keeps_the_log(repository: Path, temporary: Path) -> None:
     write_model(repository, "broken", PYTHON, NO_TOKENIZER)
     running = serve(repository)
     out, messages = running.communicate(timeout=60)
     error = json.loads(out)["error"]
     assert (running.returncode, error["type"]) == (5, "ServerError")
+    assert "can't load broken" in error["message"]
     assert "ValueError: no tokenizer" in error["message"]
+    assert f"{repository}/broken/1/model.py(8): initialize" in error["message"]
     assert "ValueError: no tokenizer" in messages
+    log = Path(error["fix"].split("Its log: ")[1])
+    assert "no tokenizer" in log.read_text()
+    assert list(temporary.iterdir()) == [log.parent]
+    assert list(log.parent.iterdir()) == [log]
+    assert regions(log.parent) == []
 
 
 def test_a_signal_while_the_models_load_leaves_nothing(repository: Path, temporary: Path) -> None:
