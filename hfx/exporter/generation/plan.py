@@ -16,7 +16,7 @@ from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.source import Checkpoint
-from hfx.python_backends.engine.generation_settings import DEFAULT_SLOTS
+from hfx.python_backends.engine.engine import DEFAULT_SLOTS
 
 ENCODER_OPTIONS = {
     "max_batch_size": "--max-batch-size",

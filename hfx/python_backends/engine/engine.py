@@ -16,7 +16,6 @@ from pathlib import Path
 
 from .core import Core, Observer
 from .errors import Draining, EngineClosed, EngineError
-from .generation_settings import DEFAULT_SLOTS
 from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
@@ -28,6 +27,7 @@ from .sessions import SPIN_MICROSECONDS, SessionSettings
 from .spec import EngineSpec, read_spec
 from .stats import Stats
 
+DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
 

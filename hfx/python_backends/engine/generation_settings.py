@@ -14,7 +14,6 @@ from typing import Any
 from .checks import Check, boolean, integer, number, one_of, strings
 from .errors import InvalidRequest
 
-DEFAULT_SLOTS = 32  # rows that a generator decodes at a time: a beam or a sampled sequence takes one
 LONGEST_LANGUAGE = 64  # characters of a code
 
 

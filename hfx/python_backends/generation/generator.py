@@ -10,9 +10,8 @@ from typing import Any, Union
 
 from tokenizers import Tokenizer
 
-from ..engine.engine import Engine
+from ..engine.engine import DEFAULT_SLOTS, Engine
 from ..engine.errors import InvalidRequest, ModelDamaged
-from ..engine.generation_settings import DEFAULT_SLOTS
 from .configuration import Configuration
 from .detokenizer import Detokenizer
 from .documents import parts
