@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from .prompts import PromptEncoder
 
 Span = tuple[int, int]
 
@@ -101,23 +102,6 @@ _MOST_CHARACTERS_A_TOKEN = 16
 _WORD = re.compile(r"\S+")
 
 
-class Measure(Protocol):
-    """What the tokenizer knows of a text: PromptEncoder."""
-
-    @property
-    def room(self) -> int:
-        """Tokens that the model holds beside special ones and those of the prefix."""
-
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """The number of tokens of each text."""
-
-    def ends(self, text: str) -> list[int]:
-        """Where each token ends, in characters."""
-
-    def fits(self, text: str) -> bool:
-        """Whether the model can read all of a text, its prefix and the special tokens."""
-
-
 @dataclass(frozen=True)
 class _Unit:
     """A sentence, or as much of one as fits, and about how many tokens it has."""
@@ -127,7 +111,7 @@ class _Unit:
     tokens: int
 
 
-def parts(text: str, measure: Measure, overlap: int) -> list[str]:
+def parts(text: str, measure: PromptEncoder, overlap: int) -> list[str]:
     """The parts of a text, `overlap` sentences shared where they are short; a text that fits is its only part."""
     if len(text) <= measure.room * _MOST_CHARACTERS_A_TOKEN and measure.fits(text):
         return [text]
@@ -135,7 +119,7 @@ def parts(text: str, measure: Measure, overlap: int) -> list[str]:
 
 
 class _Division:
-    def __init__(self, text: str, measure: Measure, overlap: int) -> None:
+    def __init__(self, text: str, measure: PromptEncoder, overlap: int) -> None:
         self._text = text
         self._measure = measure
         self._overlap = overlap

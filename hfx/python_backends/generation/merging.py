@@ -11,7 +11,7 @@ from functools import partial
 
 from .results import Piece, merged
 from .runs import Read, Run, Submit, in_order
-from .streams import Script, Work
+from .streams import Script, work
 
 # Between the texts of two parts.
 SEPARATOR = " "
@@ -35,7 +35,7 @@ class Document:
 
 def concatenated(document: Document, read: Read) -> Script:
     """The texts of all parts, joined; those that are empty leave no space."""
-    parts = yield Work(partial(document.split, document.text))
+    parts = yield work(partial(document.split, document.text))
     yield from _changed(document.runs(parts, read), _Joining(len(parts), Piece("")))
 
 
@@ -45,13 +45,13 @@ def summarized(document: Document, read: Read) -> Script:
     Should they not get shorter (fewer parts than before), or be empty, they are left at that. Counts are those of all
     rounds, pieces those of the last.
     """
-    parts: Sequence[str] = yield Work(partial(document.split, document.text))
+    parts: Sequence[str] = yield work(partial(document.split, document.text))
     counts = Piece("")
     while len(parts) > 1:
         collected = _Collection(counts)
         yield from _changed(document.runs(parts, Run.whole), collected)
         counts = collected.counts
-        before, parts = len(parts), (yield Work(partial(document.split, collected.text)))
+        before, parts = len(parts), (yield work(partial(document.split, collected.text)))
         if not collected.text or len(parts) >= before:
             yield replace(counts, text=collected.text)
             return

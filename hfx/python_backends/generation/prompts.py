@@ -70,7 +70,7 @@ class PromptEncoder:
         except InvalidInput as refusal:
             raise _not_utf8(raw, refusal) from None
 
-    # What documents are divided by (documents.Measure); `room` is without special tokens and the prefix.
+    # What documents are divided by; `room` is without special tokens and the prefix.
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """The number of tokens of each text, without special tokens and the prefix."""

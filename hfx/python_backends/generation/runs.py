@@ -10,11 +10,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..engine.engine import Engine
-from ..engine.errors import InvalidRequest, QueueFull
+from ..engine.errors import EngineClosed, InvalidRequest, QueueFull
 from ..engine.handle import Handle
 from ..engine.request import Completion, Event, Request, Token
 from .detokenizer import Decoding, Detokenizer
@@ -22,7 +23,7 @@ from .prompts import Prompt, PromptEncoder, Text
 from .results import Piece
 from .settings import Choices
 from .stopping import StopStrings
-from .streams import Completions, NextEvent, Script
+from .streams import PENDING, Script, Waker
 
 
 class Transcript:
@@ -76,6 +77,7 @@ class Run:
         self._handle = handle
         self._prompt = prompt
         self._transcripts = transcripts
+        self._unread: Iterator[Event] = iter(())
 
     def cancel(self) -> None:
         """End the request, if it is not over."""
@@ -84,10 +86,9 @@ class Run:
     def live(self) -> Script:
         """Pieces as tokens come. Once every text has met a stop string, the engine is told to stop."""
         unfinished = {*range(len(self._transcripts))}
-        event = NextEvent(self._handle)
         try:
             while unfinished:
-                piece = self._piece((yield event), unfinished)
+                piece = self._piece((yield self._next_event), unfinished)
                 if piece is not None:
                     yield piece
         finally:
@@ -96,10 +97,24 @@ class Run:
     def whole(self) -> Script:
         """A single piece for each text, when all are complete: the engine wakes nobody before."""
         try:
-            for completion in (yield Completions(self._handle)):
+            for completion in (yield self._completions):
                 yield self._last(completion)
         finally:
             self.cancel()
+
+    def _next_event(self, waker: Waker) -> Any:
+        self._handle.tell_events(waker.listener)
+        for event in self._unread:
+            return event
+        arrived = self._handle.arrived()
+        if arrived is None:
+            raise EngineClosed("the engine ended the request before its texts were complete")
+        self._unread = iter(arrived)
+        return next(self._unread, PENDING)
+
+    def _completions(self, waker: Waker) -> Any:
+        self._handle.tell_end(waker.listener)
+        return self._handle.result() if self._handle.done else PENDING
 
     def _piece(self, event: Event, unfinished: set[int]) -> Piece | None:
         if event.index not in unfinished:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Union
+from typing import Any, Union
 
-from ..engine.errors import EngineClosed
-from ..engine.handle import Handle, Listener, LoopNotifier
-from ..engine.request import Event
+from ..engine.handle import Listener, LoopNotifier
 from .results import Piece
 
 PENDING = object()  # the answer that is not there yet
@@ -36,62 +34,25 @@ class Waker:
     run: Callable[[Callable[[], Any]], AnyFuture] | None = None
 
 
-class Wait(Protocol):
-    """Something that a script waits for."""
-
-    def poll(self, waker: Waker) -> Any:
-        """What the script is sent, or PENDING: `waker` is notified when to poll again. Raises what went wrong."""
-
-
+# Returns what the script is sent, or PENDING: the waker is notified when to call it again. Raises what went wrong.
+Wait = Callable[[Waker], Any]
 Script = Generator[Union[Wait, Piece], Any, None]
 
 
-class NextEvent:
-    """The next event of a request, each time that it is waited for."""
+def work(compute: Callable[[], Any]) -> Wait:
+    """A wait for the result of a computation that an event loop must not wait for."""
+    future: AnyFuture | None = None
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._unread: Iterator[Event] = iter(())
-
-    def poll(self, waker: Waker) -> Any:
-        """An Event, or PENDING. Raises the request's EngineError."""
-        self._handle.tell_events(waker.listener)
-        for event in self._unread:
-            return event
-        arrived = self._handle.arrived()
-        if arrived is None:
-            raise EngineClosed("the engine ended the request before its texts were complete")
-        self._unread = iter(arrived)
-        return next(self._unread, PENDING)
-
-
-class Completions:
-    """The ends of all sequences of a request."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-
-    def poll(self, waker: Waker) -> Any:
-        """A tuple of Completions, or PENDING. Raises the request's EngineError."""
-        self._handle.tell_end(waker.listener)
-        return self._handle.result() if self._handle.done else PENDING
-
-
-class Work:
-    """A computation that an event loop must not wait for."""
-
-    def __init__(self, compute: Callable[[], Any]) -> None:
-        self._compute = compute
-        self._future: AnyFuture | None = None
-
-    def poll(self, waker: Waker) -> Any:
-        """The result, or PENDING."""
+    def poll(waker: Waker) -> Any:
+        nonlocal future
         if waker.run is None:
-            return self._compute()
-        if self._future is None:
-            self._future = waker.run(self._compute)
-            self._future.add_done_callback(lambda _: waker.listener.tell([waker.listener.key]))
-        return self._future.result() if self._future.done() else PENDING
+            return compute()
+        if future is None:
+            future = waker.run(compute)
+            future.add_done_callback(lambda _: waker.listener.tell([waker.listener.key]))
+        return future.result() if future.done() else PENDING
+
+    return poll
 
 
 class TextStream:
@@ -126,7 +87,7 @@ class TextStream:
         try:
             step, self._wait = self._wait or next(self._script), None
             while not isinstance(step, Piece):
-                answer = step.poll(waker)
+                answer = step(waker)
                 if answer is PENDING:
                     self._wait = step
                     return None
