@@ -50,12 +50,10 @@ def text(result: Any) -> str:
     return str(result.as_numpy("text_output")[0, 0].decode())
 
 
-def host(url: str) -> str:
-    return url.removeprefix("http://")
-
-
 def test_tritonclient_http(writing_server: EmbeddedServer, whole: str) -> None:
-    with tritonclient.http.InferenceServerClient(host(writing_server.http_url), concurrency=4) as client:
+    with tritonclient.http.InferenceServerClient(
+        writing_server.http_url.removeprefix("http://"), concurrency=4
+    ) as client:
         assert text(client.infer(RECITAL, inputs(tritonclient.http))) == whole
         waiting = [client.async_infer(RECITAL, inputs(tritonclient.http)) for _ in range(4)]
         assert [text(each.get_result()) for each in waiting] == [whole] * 4
@@ -72,17 +70,17 @@ def test_tritonclient_grpc(writing_server: EmbeddedServer, whole: str) -> None:
             assert error is None and text(result) == whole
 
 
-def test_tritonclient_grpc_asks_only_for_the_text(writing_server: EmbeddedServer, whole: str) -> None:
+def test_tritonclient_grpc_requests_the_text_alone(writing_server: EmbeddedServer, whole: str) -> None:
     with tritonclient.grpc.InferenceServerClient(writing_server.grpc_url) as client:
-        wanted = [tritonclient.grpc.InferRequestedOutput("text_output")]
-        result = client.infer(RECITAL, inputs(tritonclient.grpc), outputs=wanted, request_id="mine")
+        outputs = [tritonclient.grpc.InferRequestedOutput("text_output")]
+        result = client.infer(RECITAL, inputs(tritonclient.grpc), outputs=outputs, request_id="mine")
         answer = result.get_response()
     assert text(result) == whole
     assert [output.name for output in answer.outputs] == ["text_output"] and answer.id == "mine"
 
 
 def test_tritonclient_grpc_stream_of_several_requests(writing_server: EmbeddedServer, whole: str) -> None:
-    """Their responses come mixed and are told apart by id; the final flag is on the last of each, once."""
+    """Their responses come mixed and are told apart by id; the final flag is on the last piece of each, once."""
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     texts, finals = {str(number): "" for number in range(4)}, dict.fromkeys(map(str, range(4)), 0)
     stream = {"stream": ("BOOL", np.bool_, True)}
@@ -97,6 +95,7 @@ def test_tritonclient_grpc_stream_of_several_requests(writing_server: EmbeddedSe
             assert not finals[answer.id]
             texts[answer.id] += text(result)
             finals[answer.id] += answer.parameters["triton_final_response"].bool_param
+            assert bool(finals[answer.id]) == bool(result.as_numpy("finish_reason")[0, 0])
         client.stop_stream()
     assert answers.empty()
     assert set(texts.values()) == {whole}

@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from pathlib import Path
 
-import grpc
 import pytest
 
 from hfx.triton import EmbeddedServer
@@ -25,10 +24,10 @@ from tests.triton.reciting import ENDLESS, Recital
 
 pytestmark = pytest.mark.triton
 
-STREAMING = ("sse", "grpc stream")
+MIXED = ("sse", "grpc stream", "gRPC infer", "HTTP infer")
 CALLERS = 16
 IN_FLIGHT = 64
-STORM = 6000
+STORM = 3000
 HANGS = 20.0  # seconds; a caller who still waits then would wait for ever
 
 Outcome = Answer | Exception
@@ -45,9 +44,7 @@ def server(writers: Path) -> Iterator[EmbeddedServer]:
 def outcome(server: EmbeddedServer, door: str, ask: Ask) -> Outcome:
     try:
         return DOORS[door](server, ask)
-    except (AskFailed, OSError, EOFError, grpc.RpcError) as error:
-        return error
-    except Exception as error:  # http.client's own kinds
+    except Exception as error:  # AskFailed, or what the libraries raise of broken connections
         return error
 
 
@@ -75,30 +72,14 @@ def answers_again(server: EmbeddedServer, recital: Recital) -> None:
         assert DOORS[door](server, Ask(RECITAL, "a", {"max_tokens": 30})).text == recital.text("a", 30)
 
 
-def kill_stub(server: EmbeddedServer, model: str) -> None:
-    (pids,) = [pids for instance, pids in server.stubs().items() if instance.startswith(f"{model}_0")]
-    os.kill(pids[-1], signal.SIGKILL)
-
-
-def test_when_the_engine_is_killed_nobody_hangs_once_the_server_is_restarted(
-    server: EmbeddedServer, recital: Recital
-) -> None:
-    with ThreadPoolExecutor(CALLERS) as pool:
-        calls = begun(server, pool, STREAMING)
-        kill_stub(server, f"{RECITAL}_stream")
-        wait_until(lambda: bool(server.fault()), "the server knows that its engine died")
-        server.restart()
-        all_failed(calls)
-    answers_again(server, recital)
-
-
 @pytest.mark.parametrize("killed", [f"{RECITAL}_stream", RECITAL])
-def test_when_engine_or_relay_is_killed_no_plain_call_hangs(
+def test_when_engine_or_relay_is_killed_no_call_hangs_once_the_server_is_restarted(
     killed: str, server: EmbeddedServer, recital: Recital
 ) -> None:
     with ThreadPoolExecutor(CALLERS) as pool:
-        calls = begun(server, pool, ("gRPC infer", "HTTP infer"))
-        kill_stub(server, killed)
+        calls = begun(server, pool, MIXED)
+        (pids,) = [pids for instance, pids in server.stubs().items() if instance.startswith(f"{killed}_0")]
+        os.kill(pids[-1], signal.SIGKILL)
         wait_until(lambda: bool(server.fault()), "the server knows that its stub died")
         server.restart()
         all_failed(calls)
@@ -107,7 +88,7 @@ def test_when_engine_or_relay_is_killed_no_plain_call_hangs(
 
 def test_when_the_server_is_killed_all_callers_know_at_once(server: EmbeddedServer, recital: Recital) -> None:
     with ThreadPoolExecutor(CALLERS) as pool:
-        calls = begun(server, pool, (*STREAMING, "gRPC infer", "HTTP infer"))
+        calls = begun(server, pool, MIXED)
         os.kill(server.pid, signal.SIGKILL)
         all_failed(calls)
     server.restart()
@@ -144,14 +125,16 @@ def test_nobody_hangs_who_comes_after_sigterm_or_is_not_done_in_time(writers: Pa
         all_failed(calls)
 
 
-def test_a_storm_of_refused_requests_ends_neither_relay_nor_server(server: EmbeddedServer, recital: Recital) -> None:
+def test_a_storm_of_refused_requests_ends_neither_relay_nor_server(
+    writing_server: EmbeddedServer, recital: Recital
+) -> None:
     ended = threading.Event()
 
     def refused(_: int) -> None:
         if ended.is_set():
             return
         try:
-            post(server, f"{RECITAL}/generate", b'{"text_input": "a", "num_beams": 0}', timeout=8)
+            post(writing_server, f"{RECITAL}/generate", b'{"text_input": "a", "num_beams": 0}', timeout=8)
         except AskFailed as refusal:
             if "num_beams" in refusal.message:
                 return
@@ -161,5 +144,5 @@ def test_a_storm_of_refused_requests_ends_neither_relay_nor_server(server: Embed
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(refused, range(STORM)))
-    assert not ended.is_set() and not server.fault()
-    answers_again(server, recital)
+    assert not ended.is_set() and not writing_server.fault()
+    answers_again(writing_server, recital)

@@ -6,17 +6,16 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_asks import Answer, Ask
-from tests.triton.generation_grpc import grpc_request
+from tests.triton.generation_asks import TIMEOUT, Answer, Ask
+from tests.triton.generation_grpc import grpc_events, grpc_request, grpc_stub
 from tests.triton.generation_rig import RECITAL, SLOTS, STREAMS, all_free, metrics, streamed, wait_until
 from tests.triton.reciting import ENDLESS, Recital
 
@@ -97,45 +96,48 @@ def test_half_of_200_streams_leave_and_no_slot_is_lost(writing_server: EmbeddedS
     wait_until(lambda: all_free(writing_server, RECITAL), "all slots of the engine are free", SOON)
     after = metrics(writing_server, RECITAL)
     seen_leaving = sum(bool(caller.leaves_after) for caller in everybody)
-    assert (
-        seen_leaving <= after["hfx_requests_cancelled_total"] - before["hfx_requests_cancelled_total"] <= STREAMED / 2
-    )
+    cancelled = after["hfx_requests_cancelled_total"] - before["hfx_requests_cancelled_total"]
+    assert seen_leaving <= cancelled <= STREAMED / 2
 
 
-@contextmanager
-def leaver(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A client in a process of its own, killed at the end at the latest."""
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def test_requests_are_cancelled_by_their_ids(writing_server: EmbeddedServer) -> None:
+    """The running ones and those that wait in the queue; the request that cancels has an answer of its own."""
+    ids, model = [f"mine-{number}" for number in range(3 * SLOTS[RECITAL])], f"{RECITAL}_stream"
+    running = [grpc_request(model, {"text_input": "a", **ENDLESS}, request_id) for request_id in ids]
+    cancelling = [grpc_request(model, {"text_input": "", "cancel_request": request_id}) for request_id in reversed(ids)]
+    with grpc_stub(writing_server) as stub, ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(lambda: [*grpc_events(stub.ModelStreamInfer(iter(running), timeout=TIMEOUT))])
+        waiting = len(ids) - SLOTS[RECITAL]
+        wait_until(lambda: metrics(writing_server, RECITAL)["hfx_queue_length"] == waiting, "the engine has them")
+        controls = [*grpc_events(stub.ModelStreamInfer(iter(cancelling), timeout=TIMEOUT))]
+        assert [answer["finish_reason"] for answer in answers.result()] == ["cancelled"] * len(ids)
+    assert [(answer["finish_reason"], answer["text_output"]) for answer in controls] == [("cancelled", "")] * len(ids)
 
 
 def killed_midway(server: EmbeddedServer, requests: int, *command: str) -> None:
     """Kill -9 the client `command` while the engine works for its `requests`; all must be cancelled soon."""
     cancelled = metrics(server, RECITAL)["hfx_requests_cancelled_total"]
-    with leaver(*command) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process, ExitStack() as stack:
+        stack.callback(process.kill)
         assert process.stdout is not None and process.stdout.readline()
         wait_until(
             lambda: metrics(server, RECITAL)["hfx_slots_used"] == min(requests, SLOTS[RECITAL]), "slots are taken"
         )
         process.kill()
-        seconds = wait_until(lambda: all_free(server, RECITAL), "the slots of the killed client are free", SOON)
-        print(f"free after {seconds * 1000:.0f} ms")
+        wait_until(lambda: all_free(server, RECITAL), "the slots of the killed client are free", SOON)
     assert metrics(server, RECITAL)["hfx_requests_cancelled_total"] == cancelled + requests
 
 
-@pytest.mark.parametrize(("kind", "model"), [("stream", f"{RECITAL}_stream"), ("unary", RECITAL)])
-@pytest.mark.parametrize("requests", [1, 10])
+# Streams that wait in the queue have no first piece, which is waited for: one for each slot.
+@pytest.mark.parametrize(
+    ("kind", "model", "requests"), [("stream", f"{RECITAL}_stream", SLOTS[RECITAL]), ("unary", RECITAL, 10)]
+)
 def test_a_grpc_client_that_is_killed_gives_its_slots_back(
     kind: str, model: str, requests: int, writing_server: EmbeddedServer
 ) -> None:
     fields = {"text_input": "a", **ENDLESS, **({"stream": True} if kind == "stream" else {})}
-    # Those that wait in the queue have no first piece: one request for each slot at most where it is waited for.
-    count = requests if kind == "unary" else min(requests, SLOTS[RECITAL])
-    sent = [grpc_request(model, fields).SerializeToString().hex()] * count
-    killed_midway(writing_server, count, sys.executable, "-c", LEAVER, writing_server.grpc_url, kind, *sent)
+    sent = [grpc_request(model, fields).SerializeToString().hex()] * requests
+    killed_midway(writing_server, requests, sys.executable, "-c", LEAVER, writing_server.grpc_url, kind, *sent)
 
 
 def test_curl_that_is_killed_gives_its_slot_back(writing_server: EmbeddedServer) -> None:

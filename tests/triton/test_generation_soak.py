@@ -46,14 +46,6 @@ def in_the_background(calls: list[Callable[[], None]]) -> Iterator[None]:
         each.result()
 
 
-def watched(server: EmbeddedServer, seconds: float, every: float) -> list[Usage]:
-    found, end = [], time.monotonic() + seconds
-    while time.monotonic() < end:
-        found.append(usage(server))
-        time.sleep(every)
-    return found
-
-
 def faithful(server: EmbeddedServer, pairs: list[tuple[str, Ask, Answer]]) -> Callable[[], None]:
     """A caller who checks each answer."""
     turns = itertools.cycle(pairs)
@@ -99,7 +91,10 @@ def test_nothing_grows_and_no_text_changes(writers: Path) -> None:
         calls += [leaving(server, door) for door in STREAMS]
         calls += [refused(server, door) for door in ("/generate", "/generate of the engine")]
         with in_the_background(calls):
-            usages = watched(server, SECONDS, every=max(0.5, SECONDS / 600))
+            usages, end = [], time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                usages.append(usage(server))
+                time.sleep(max(0.5, SECONDS / 600))
         for name in (*WRITERS, RECITAL):
             wait_until(lambda name=name: all_free(server, name), f"the slots of {name} are free", 10)
         report(usages)
@@ -107,8 +102,8 @@ def test_nothing_grows_and_no_text_changes(writers: Path) -> None:
 
 
 def report(usages: list[Usage]) -> None:
-    for key in sorted(usages[-1].figures):
-        figures = [each.figures.get(key, 0) for each in usages]
+    for key in sorted(usages[-1]):
+        figures = [moment.get(key, 0) for moment in usages]
         print(key, [figures[len(figures) * tenth // 10] for tenth in range(10)], figures[-1])
 
 
@@ -116,5 +111,5 @@ def report(usages: list[Usage]) -> None:
 def test_what_grows_is_named_and_nothing_else(resource: str) -> None:
     step = ALLOWED[resource] + 1
     amounts = [{each: 100 + (at * step if each == resource else at % 2) for each in ALLOWED} for at in range(12)]
-    usages = [Usage({("x", each): amount for each, amount in moment.items()}) for moment in amounts]
+    usages = [{("x", each): amount for each, amount in moment.items()} for moment in amounts]
     assert grown(usages).keys() == {("x", resource)}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.triton import EmbeddedServer
@@ -21,11 +20,8 @@ ALLOWED_SHARE = {(SERVER, "rss"): 0.12, (SERVER, "threads"): 0.03}
 ALLOWED = {"rss": 4 * MEGABYTE, "fds": 2, "threads": 1, "shared memory": 2 * MEGABYTE, "regions": 0}
 
 
-@dataclass(frozen=True)
-class Usage:
-    """One moment: (process, resource) -> how much; `shared memory` (bytes) and `regions` are those of all processes."""
-
-    figures: Mapping[tuple[str, str], int]
+# One moment: (process, resource) -> how much; `shared memory` (bytes) and `regions` are those of all processes.
+Usage = Mapping[tuple[str, str], int]
 
 
 def usage(server: EmbeddedServer) -> Usage:
@@ -40,7 +36,7 @@ def usage(server: EmbeddedServer) -> Usage:
     sizes = _sizes(SHARED_MEMORY.glob(region_prefix(server.log.parent) + "*"))
     figures["all", "shared memory"] = sum(sizes)
     figures["all", "regions"] = len(sizes)
-    return Usage(figures)
+    return figures
 
 
 def grown(usages: Sequence[Usage]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -59,13 +55,13 @@ def _allowance(key: tuple[str, str], amount: int) -> float:
 
 
 def _medians(usages: Sequence[Usage]) -> dict[tuple[str, str], int]:
-    keys = {key for each in usages for key in each.figures}
-    return {key: int(statistics.median(each.figures.get(key, 0) for each in usages)) for key in sorted(keys)}
+    keys = sorted({key for usage in usages for key in usage})
+    return {key: int(statistics.median(usage.get(key, 0) for usage in usages)) for key in keys}
 
 
-def _sizes(files: object) -> list[int]:
+def _sizes(files: Iterable[Path]) -> list[int]:
     sizes = []
-    for file in files:  # type: ignore[attr-defined]
+    for file in files:
         with suppress(FileNotFoundError):
             sizes.append(file.stat().st_blocks * 512)
     return sizes
