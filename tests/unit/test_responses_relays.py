@@ -47,62 +47,54 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     opened.relays.close()
 
 
-def connection_to(request: pytest.FixtureRequest) -> FramedSocket:
-    return connect(request.node.name)
+@pytest.fixture
+def connection(engine: Engine, request: pytest.FixtureRequest) -> Iterator[FramedSocket]:
+    """A relay's connection to `engine`."""
+    opened = connect(request.node.name)
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"plain", "Grüße 👩‍👩‍👧".encode(), b"\xff\x00\xed\xa0\x80half", bytes(range(256))]
 )
-def test_bytes_of_any_kind_travel(raw: bytes, engine: Engine, request: pytest.FixtureRequest) -> None:
-    connection = connection_to(request)
-    connection.send(
-        {"id": 1, "inputs": {"text_input": [text_of(raw)], "seed": [2**64 - 1], "top_p": [0.25], "stream": [False]}}
-    )
+def test_bytes_of_any_kind_travel(raw: bytes, engine: Engine, connection: FramedSocket) -> None:
+    others: dict[str, list[Any]] = {"seed": [2**64 - 1], "top_p": [0.25], "stream": [False]}
+    connection.send({"id": 1, "inputs": {"text_input": [text_of(raw)], **others}})
     engine.wait()
-    values = engine.asked[0][0]
-    assert values == {"text_input": [raw], "seed": [2**64 - 1], "top_p": [0.25], "stream": [False]}
+    assert engine.asked[0][0] == {"text_input": [raw], **others}
     assert bytes_of(text_of(raw)) == raw
-    connection.close()
 
 
-def test_answers_and_errors_come_back_with_their_numbers(engine: Engine, request: pytest.FixtureRequest) -> None:
-    connection = connection_to(request)
+def test_answers_and_errors_come_back_with_their_numbers(engine: Engine, connection: FramedSocket) -> None:
     for number in (7, 8):
         connection.send({"id": number, "inputs": {"text_input": [str(number)]}})
         engine.wait()
     engine.asked[1][1].refuse(QueueFull("9 requests wait"))
     engine.asked[0][1].send(Piece("a 🦊", finish_reason="stop", input_tokens=3, output_tokens=2, log_probs=(-0.5,)))
     assert connection.receive() == {"id": 8, "error": "[hfx:QUEUE_FULL] 9 requests wait", "code": "UNAVAILABLE"}
-    assert connection.receive() == {
-        "id": 7,
-        "outputs": {
-            "text_output": "a 🦊",
-            "finish_reason": "stop",
-            "input_tokens": 3,
-            "output_tokens": 2,
-            "truncated_tokens": 0,
-            "output_log_probs": [-0.5],
-        },
-    }
-    connection.close()
+    outputs = {
+        "text_output": "a 🦊", "finish_reason": "stop", "input_tokens": 3, "output_tokens": 2, "truncated_tokens": 0,
+        "output_log_probs": [-0.5],
+    }  # fmt: skip
+    assert connection.receive() == {"id": 7, "outputs": outputs}
 
 
-def test_a_relay_cancels_its_own_requests_only(engine: Engine, request: pytest.FixtureRequest) -> None:
-    first, second = connection_to(request), connection_to(request)
-    for connection in (first, second):
-        connection.send({"id": 1, "inputs": {"text_input": ["a"]}})
+def test_a_relay_cancels_its_own_requests_only(
+    engine: Engine, connection: FramedSocket, request: pytest.FixtureRequest
+) -> None:
+    other = connect(request.node.name)
+    for relay in (connection, other):
+        relay.send({"id": 1, "inputs": {"text_input": ["a"]}})
         engine.wait()
-    second.send({"cancel": 1})
+    other.send({"cancel": 1})
     engine.wait()
+    other.close()
     assert engine.cancelled == [engine.asked[1][2]]
     assert engine.asked[0][2] != engine.asked[1][2]
-    for connection in (first, second):
-        connection.close()
 
 
-def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, request: pytest.FixtureRequest) -> None:
-    connection = connection_to(request)
+def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, connection: FramedSocket) -> None:
     connection.send({"id": 1, "inputs": {"text_input": ["a"]}})
     engine.wait()
     channel = engine.asked[0][1]
@@ -112,21 +104,20 @@ def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, request: pyte
     assert channel.left()
 
 
-def test_a_request_that_meets_a_bug_is_refused_and_others_go_on(engine: Engine, request: pytest.FixtureRequest) -> None:
-    connection = connection_to(request)
+def test_a_request_that_meets_a_bug_is_refused_and_others_go_on(engine: Engine, connection: FramedSocket) -> None:
     connection.send({"id": 1, "inputs": {"text_input": 5}})  # no relay sends such a thing
     assert connection.receive() == {"id": 1, "error": "[hfx:FAILED] 'int' object is not iterable", "code": "INTERNAL"}
     connection.send({"id": 2, "inputs": {"text_input": ["a"]}})
     engine.wait()
-    connection.close()
 
 
-def test_an_engine_that_closes_ends_the_line(engine: Engine, request: pytest.FixtureRequest) -> None:
-    connection = connection_to(request)
+def test_an_engine_that_closes_ends_the_connection(
+    engine: Engine, connection: FramedSocket, request: pytest.FixtureRequest
+) -> None:
     engine.relays.close()
     assert connection.receive() is None and connection.closed
     with pytest.raises(OSError, match="refused"):
-        connection_to(request)
+        connect(request.node.name)
 
 
 def test_a_frame_that_is_cut_off_ends_the_line() -> None:
@@ -139,14 +130,14 @@ def test_a_frame_that_is_cut_off_ends_the_line() -> None:
 def test_an_engine_that_is_loaded_again_listens_once_the_one_before_has_gone(request: pytest.FixtureRequest) -> None:
     before = Engine(request.node.name)
     after = Engine(request.node.name)
-    connection = connection_to(request)
+    connection = connect(request.node.name)
     connection.send({"id": 1, "inputs": {}})
     before.wait()
     before.relays.close()
     assert connection.receive() is None
     for _ in range(100):
         try:
-            connection = connection_to(request)
+            connection = connect(request.node.name)
             break
         except ConnectionRefusedError:
             threading.Event().wait(0.05)
@@ -156,7 +147,7 @@ def test_an_engine_that_is_loaded_again_listens_once_the_one_before_has_gone(req
     after.relays.close()
 
 
-def test_a_process_of_another_user_is_not_let_in(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ipc.check_peer(ours)
