@@ -35,18 +35,9 @@ def http_infer(server: EmbeddedServer, ask: Ask) -> Answer:
     return answer_of([{output["name"]: output["data"][0] for output in answer["outputs"] if output["data"]}])
 
 
-def http_generate(server: EmbeddedServer, ask: Ask) -> Answer:
-    """/generate of NAME."""
-    return _generate(server, ask.model, ask)
-
-
-def engine_generate(server: EmbeddedServer, ask: Ask) -> Answer:
-    """/generate of NAME_stream."""
-    return _generate(server, f"{ask.model}_stream", ask)
-
-
-def _generate(server: EmbeddedServer, model: str, ask: Ask) -> Answer:
-    answer = json.loads(post(server, f"{model}/generate", json.dumps(ask.fields).encode()))
+def http_generate(server: EmbeddedServer, ask: Ask, member: str = "") -> Answer:
+    """/generate of NAME, or of its member with this ending."""
+    answer = json.loads(post(server, f"{ask.model}{member}/generate", json.dumps(ask.fields).encode()))
     if "error" in answer:
         raise AskFailed(200, answer["error"])
     return answer_of([answer])

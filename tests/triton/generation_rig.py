@@ -9,13 +9,14 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import TIMEOUT, Answer, Ask, Events, answer_of
 from tests.triton.generation_grpc import grpc_infer, grpc_pieces, grpc_whole
-from tests.triton.generation_http import engine_generate, http_generate, http_infer, sse
+from tests.triton.generation_http import http_generate, http_infer, sse
 
 WRITERS = {"stories": "stories-gpt2", "summaries": "summaries-bart", "notes": "summaries-t5"}
 RUNTIMES = {"stories": "openvino", "summaries": "openvino", "notes": "onnxruntime"}
@@ -42,7 +43,7 @@ DOORS: dict[str, Callable[[EmbeddedServer, Ask], Answer]] = {
     "HTTP infer": http_infer,
     "gRPC infer": grpc_infer,
     "/generate": http_generate,
-    "/generate of the engine": engine_generate,
+    "/generate of the engine": partial(http_generate, member="_stream"),
     "gRPC stream, whole": grpc_whole,
     **{name: streamed(events) for name, events in STREAMS.items()},
 }
