@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hfx.exporter.generation.folders import INPUTS
+from hfx.exporter.generation.folders import STREAM_INPUTS
 
-DATATYPES = {spec.name: spec.data_type.removeprefix("TYPE_").replace("STRING", "BYTES") for spec in INPUTS}
+DATATYPES = {spec.name: spec.data_type.removeprefix("TYPE_").replace("STRING", "BYTES") for spec in STREAM_INPUTS}
 FIGURES = ("text_output", "finish_reason", "input_tokens", "output_tokens", "truncated_tokens")
 TIMEOUT = 120.0  # seconds after which a caller that still waits is one that hangs
 Event = dict[str, Any]

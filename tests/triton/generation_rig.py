@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -49,14 +49,12 @@ DOORS: dict[str, Callable[[EmbeddedServer, Ask], Answer]] = {
 }
 
 
-def in_process(repository: Path, asks: Iterable[Ask]) -> dict[int, Answer]:
-    """What the engine in this process answers each of `asks`, by its place; one after the other."""
-    answers: dict[int, Answer] = {}
-    numbered = list(enumerate(asks))
-    for model in {ask.model for _, ask in numbered}:
-        with LocalGenerator.open(repository, model) as local:
-            answers |= {i: answer_of([local.infer(ask.fields)]) for i, ask in numbered if ask.model == model}
-    return answers
+def in_process(repository: Path, asks: Sequence[Ask]) -> list[Answer]:
+    """What the engine in this process answers each of `asks`, one after the other."""
+    with ExitStack() as stack:
+        models = {ask.model for ask in asks}
+        local = {model: stack.enter_context(LocalGenerator.open(repository, model)) for model in models}
+        return [answer_of([local[ask.model].infer(ask.fields)]) for ask in asks]
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = TIMEOUT) -> float:

@@ -53,8 +53,7 @@ def asks() -> list[tuple[str, Ask]]:
 
 @pytest.fixture(scope="module")
 def expected(writers: Path, asks: list[tuple[str, Ask]]) -> list[Answer]:
-    answers = in_process(writers, [ask for _, ask in asks])
-    return [answers[number] for number in range(len(asks))]
+    return in_process(writers, [ask for _, ask in asks])
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +74,12 @@ def found(writing_server: EmbeddedServer, asks: list[tuple[str, Ask]]) -> list[A
 def test_each_door_gives_the_texts_of_the_engine_in_process(
     door: str, asks: list[tuple[str, Ask]], found: list[Answer], expected: list[Answer]
 ) -> None:
-    other = [
-        f"{ask}\n  in process {wanted}\n  on Triton  {answer}"
-        for (by, ask), answer, wanted in zip(asks, found, expected, strict=True)
-        if by == door and answer != wanted
+    different = [
+        f"{ask}\n  in process {right}\n  on Triton  {answer}"
+        for (by, ask), answer, right in zip(asks, found, expected, strict=True)
+        if by == door and answer != right
     ]
-    assert not other, f"{len(other)} answers differ:\n" + "\n".join(other)
+    assert not different, f"{len(different)} answers differ:\n" + "\n".join(different)
 
 
 def test_the_texts_tell_apart_who_asked_what(expected: list[Answer]) -> None:

@@ -128,7 +128,7 @@ def refused(server: EmbeddedServer, door: str) -> Callable[[], None]:
 def test_nothing_grows_and_no_text_changes(writers: Path) -> None:
     asks = mixed_asks()
     answers = in_process(writers, [ask for _, ask in asks])
-    pairs = [(door, ask, answers[number]) for number, (door, ask) in enumerate(asks)]
+    pairs = [(door, ask, answer) for (door, ask), answer in zip(asks, answers, strict=True)]
     with EmbeddedServer(writers) as server:
         calls = [checked(server, pairs[caller::CALLERS]) for caller in range(CALLERS)]
         calls += [leaving(server, door) for door in STREAMS]

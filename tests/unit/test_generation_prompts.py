@@ -113,11 +113,6 @@ def test_text_and_new_tokens_share_the_positions() -> None:
     with pytest.raises(DoesNotFit) as caught:
         encode(tokenizer, LINES[0], max_length=count)
     assert (caught.value.needed, caught.value.available) == (count + 1, count)
-
-
-def test_the_least_number_of_tokens_has_its_room() -> None:
-    tokenizer = byte_level()
-    count = len(tokenizer(LINES[0])["input_ids"])
     with pytest.raises(DoesNotFit, match="beside 5 new ones"):
         encode(tokenizer, LINES[0], {"min_tokens": 5}, max_length=count + 4)
 
@@ -160,14 +155,13 @@ def test_a_text_has_no_room_beside_too_many_new_tokens_and_special_ones() -> Non
     assert len(encode(tokenizer, "", {"long": "truncate", "max_tokens": 62}, max_length=64).ids) == 2
 
 
-def test_the_end_of_a_huge_text_is_found() -> None:
+def test_a_huge_text_to_continue_has_the_ids_of_its_end() -> None:
     tokenizer = byte_level()
-    expected = tuple(tokenizer(LONG * 2)["input_ids"])[-44:]
     huge = LONG * 4000
     prompt = encode(tokenizer, huge, {"long": "truncate", "max_tokens": 20}, max_length=64)
+    assert prompt.ids == tuple(tokenizer(LONG * 2)["input_ids"])[-44:]
     with pytest.raises(DoesNotFit):
         encode(tokenizer, huge, max_length=64)
-    assert prompt.ids == expected
 
 
 # Texts that can't be taken

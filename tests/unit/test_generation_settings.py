@@ -56,9 +56,8 @@ def test_the_default_of_max_tokens_is_what_the_model_holds_at_most() -> None:
     assert not chosen({}, max_length=20).asks_for_tokens
 
 
-def test_texts_for_an_encoder_are_cut_and_others_refused_where_nothing_is_said() -> None:
-    assert summarizer({}).long == "truncate"
-    assert chosen({}).long == "error"
+def test_long_texts_are_cut_for_an_encoder_and_refused_for_a_decoder_by_default() -> None:
+    assert (summarizer({}).long, chosen({}).long) == ("truncate", "error")
 
 
 # Names and aliases
@@ -88,7 +87,6 @@ def test_every_field_can_be_set() -> None:
 def test_beam_width_is_num_beams() -> None:
     assert chosen({"beam_width": 3}).settings.num_beams == 3
     assert chosen({"beam_width": 3, "num_beams": 3}).settings.num_beams == 3
-    assert refusal({"beam_width": 3, "num_beams": 2}).field == "num_beams"
 
 
 @pytest.mark.parametrize(
@@ -111,14 +109,16 @@ def test_none_is_not_set() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_tokens", 0), ("max_tokens", True), ("max_tokens", 4.0), ("max_tokens", "4"), ("min_tokens", -1),
-        ("num_beams", 0), ("num_beams", "2"), ("num_return_sequences", 0), ("do_sample", 1), ("temperature", -0.1),
-        ("temperature", "hot"), ("temperature", float("nan")), ("temperature", False), ("top_k", -1), ("top_k", 2.5),
-        ("top_p", 1.1), ("min_p", -0.5), ("seed", -1), ("seed", 2**64), ("repetition_penalty", 0),
-        ("no_repeat_ngram_size", -1), ("length_penalty", float("inf")), ("early_stopping", "yes"),
-        ("stop_words", "end"), ("stop_words", [""]), ("stop_words", ["a"] * 100), ("stop_words", ["a" * 600]),
-        ("stop_words", [3]), ("return_log_probs", "true"), ("long", "cut"), ("merge", "sum"), ("overlap", True),
-        ("overlap", 17),
+        ("max_tokens", 0), ("max_tokens", True), ("max_tokens", 4.0), ("max_tokens", "4"), ("max_tokens", 2**31 - 1),
+        ("min_tokens", -1), ("num_beams", 0), ("num_beams", 65), ("num_beams", "2"), ("num_return_sequences", 0),
+        ("do_sample", 1), ("temperature", -0.1), ("temperature", 1e-9), ("temperature", 100.5), ("temperature", "hot"),
+        ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", False), ("top_k", -1),
+        ("top_k", 2.5), ("top_p", -0.1), ("top_p", 1.1), ("min_p", -0.5), ("seed", -1), ("seed", 2**64),
+        ("repetition_penalty", 0), ("repetition_penalty", 101.0), ("no_repeat_ngram_size", -1),
+        ("length_penalty", 10.5), ("length_penalty", float("inf")), ("early_stopping", "yes"), ("early_stopping", ""),
+        ("stop_words", "end"), ("stop_words", ["fine", ""]), ("stop_words", ["a"] * 65), ("stop_words", ["a" * 513]),
+        ("stop_words", [3]), ("return_log_probs", "true"), ("long", "cut"), ("long", "TRUNCATE"), ("merge", "sum"),
+        ("overlap", True), ("overlap", -1), ("overlap", 17), ("source_lang", ""), ("target_lang", "fr_XX"),
     ],
 )  # fmt: skip
 def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(field: str, value: object) -> None:
@@ -136,6 +136,7 @@ def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(field: str, value:
         ({"do_sample": True, "temperature": 0}, "temperature"),
         ({"num_beams": 2, "do_sample": True}, "do_sample"),
         ({"num_beams": 2, "temperature": 0.7}, "temperature"),
+        ({"beam_width": 3, "num_beams": 2}, "num_beams"),
         ({"length_penalty": 2.0}, "length_penalty"),
         ({"early_stopping": True}, "early_stopping"),
         ({"num_return_sequences": 2}, "num_return_sequences"),
@@ -154,28 +155,27 @@ def test_a_text_to_continue_has_no_chunks() -> None:
     assert refusal({"long": "chunk"}).field == "long"
 
 
-def test_sampling_beside_default_beams_is_refused_with_the_way_out() -> None:
-    error = refusal({"temperature": 0.7}, max_source=32, defaults=BART_CNN)
-    assert error.field == "temperature"
-    assert "set num_beams to 1" in str(error)
-
-
-def test_beams_beside_default_sampling_are_refused_with_the_way_out() -> None:
-    error = refusal({"num_beams": 2}, defaults={"do_sample": True})
-    assert "set do_sample to false" in str(error)
+@pytest.mark.parametrize(
+    ("fields", "defaults", "fix"),
+    [
+        ({"temperature": 0.7}, BART_CNN, "set num_beams to 1"),
+        ({"num_beams": 2}, {"do_sample": True}, "set do_sample to false"),
+    ],
+)
+def test_beams_and_sampling_of_a_default_are_refused_with_the_fix(
+    fields: dict[str, Any], defaults: dict[str, Any], fix: str
+) -> None:
+    error = refusal(fields, max_source=32, defaults=defaults)
+    assert error.field in fields and fix in str(error)
 
 
 # Sampling
 
 
-@pytest.mark.parametrize("fields", [{"temperature": 1.0}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}])
-def test_a_field_of_sampling_samples(fields: dict[str, Any]) -> None:
-    assert chosen(fields).settings.do_sample
-
-
-def test_temperature_zero_is_greedy() -> None:
-    settings = chosen({"temperature": 0, "top_p": 0.9}).settings
-    assert not settings.do_sample
+def test_a_field_of_sampling_samples() -> None:
+    for fields in ({"temperature": 1.0}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}):
+        assert chosen(fields).settings.do_sample
+    assert not chosen({"temperature": 0, "top_p": 0.9}).settings.do_sample
 
 
 def test_a_seed_is_drawn_where_none_is_given() -> None:
