@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -38,130 +39,94 @@ OPTIONS = (
 DIRECT = ("grpc.enable_http_proxy", 0)  # a proxy of the environment can't reach this machine's own ports
 # Without it, Triton sends an error within a stream as words only, and leaves the stream open.
 WITH_STATUS = ("triton_grpc_error", "true")
+Read = Callable[[float], Awaitable[Any]]  # the next message within so many seconds, None after the last
 
 
 def open_transport(address: Address, headers: Mapping[str, str], tls: Tls | None, *, for_asyncio: bool) -> Transport:
     """A transport over a channel that blocks, or over one of asyncio."""
-    channel = _AsyncChannel if for_asyncio else _BlockingChannel
-    return _GrpcTransport(channel(address, headers, tls), address.url)
+    waits = _Waits(grpc.aio, _answer, _reader) if for_asyncio else _Waits(grpc, _blocking_answer, _blocking_reader)
+    return _GrpcTransport(address, headers, tls, waits)
 
 
-class _BlockingChannel:
-    """A channel whose waits block the thread."""
+@dataclass(frozen=True)
+class _Waits:
+    """What blocks the thread, or is asyncio's: the library of channels, one answer, and reading the answers of a call.
 
-    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
-        self._channel = open_channel(grpc, address, tls)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._headers = tuple(headers.items())
+    `answer` is called with a method of the stub, its message, timeout and metadata; `reader` with a call.
+    """
 
-    async def unary(self, method: str, message: Any, timeout: float) -> Any:
-        """The answer to `message`; the call is cancelled if the wait for it ends early."""
-        call = getattr(self._stub, method).future(message, timeout=timeout, metadata=self._headers)
-        with cancellable(call.cancel):
-            return call.result()
-
-    def stream(self, method: str, message: Any, timeout: float) -> _BlockingMessages:
-        headers = (*self._headers, WITH_STATUS)
-        call = getattr(self._stub, method)(iter((message,)), timeout=timeout, metadata=headers)
-        return _BlockingMessages(call)
-
-    async def close(self) -> None:
-        self._channel.close()
+    library: Any
+    answer: Callable[..., Awaitable[Any]]
+    reader: Callable[[Any], Read]
 
 
-class _BlockingMessages:
+async def _blocking_answer(method: Any, message: Any, **options: Any) -> Any:
+    call = method.future(message, **options)
+    with cancellable(call.cancel):
+        return call.result()
+
+
+def _blocking_reader(call: Any) -> Read:
     """A thread puts the messages into a queue: reading gRPC's iterator itself has no timeout."""
+    messages: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_enqueue, args=(call, messages), name="hfx-stream", daemon=True).start()
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
-        self._queue: SimpleQueue[Any] = SimpleQueue()
-        threading.Thread(target=_enqueue, args=(call, self._queue), name="hfx-stream", daemon=True).start()
-
-    async def read(self, timeout: float) -> Any:
-        with cancellable(self._call.cancel):
+    async def read(timeout: float) -> Any:
+        with cancellable(call.cancel):
             try:
-                message = self._queue.get(timeout=timeout)
+                message = messages.get(timeout=timeout)
             except Empty:
                 raise TimeoutError from None
         if isinstance(message, Exception):
             raise message
         return message
 
-    def cancel(self) -> None:
-        self._call.cancel()
+    return read
 
 
-def _enqueue(call: Any, queue: SimpleQueue[Any]) -> None:
+def _enqueue(call: Any, messages: SimpleQueue[Any]) -> None:
     try:
         for message in call:
-            queue.put(message)
-        queue.put(None)
+            messages.put(message)
+        messages.put(None)
     except Exception as error:  # raised where it is read
-        queue.put(error)
+        messages.put(error)
 
 
-class _AsyncChannel:
-    """A channel whose waits are asyncio's; of one event loop."""
-
-    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
-        self._channel = open_channel(grpc.aio, address, tls)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._headers = tuple(headers.items())
-        self._url = address.url
-
-    async def unary(self, method: str, message: Any, timeout: float) -> Any:
-        call = getattr(self._stub, method)(message, timeout=timeout, metadata=self._headers)
-        return await self.outcome(call, call)
-
-    def stream(self, method: str, message: Any, timeout: float) -> _AsyncMessages:
-        headers = (*self._headers, WITH_STATUS)
-        call = getattr(self._stub, method)(iter((message,)), timeout=timeout, metadata=headers)
-        return _AsyncMessages(self, call)
-
-    async def close(self) -> None:
-        await self._channel.close()
-
-    async def outcome(self, call: Any, answer: Any) -> Any:
-        """What is awaited of `call`. gRPC raises CancelledError too where it was the channel that was closed."""
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling() or not call.cancelled():
-                raise
-            raise errors.client_closed(self._url) from None
+async def _answer(method: Any, message: Any, **options: Any) -> Any:
+    return await method(message, **options)
 
 
-class _AsyncMessages:
-    def __init__(self, channel: _AsyncChannel, call: Any) -> None:
-        self._channel = channel
-        self._call = call
-
-    async def read(self, timeout: float) -> Any:
+def _reader(call: Any) -> Read:
+    async def read(timeout: float) -> Any:
         try:
             async with asyncio.timeout(timeout):
-                message = await self._channel.outcome(self._call, self._call.read())
+                message = await call.read()
         except TimeoutError:
-            self._call.cancel()
+            call.cancel()
             raise
         return None if message is grpc.aio.EOF else message
 
-    def cancel(self) -> None:
-        self._call.cancel()
+    return read
 
 
 class _GrpcTransport:
-    def __init__(self, channel: _BlockingChannel | _AsyncChannel, url: str) -> None:
-        self.url = url
-        self._channel = channel
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None, waits: _Waits) -> None:
+        self.url = address.url
+        self._waits = waits
+        self._channel = open_channel(waits.library, address, tls)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._headers = tuple(headers.items())
 
     async def infer(self, request: Request) -> dict[str, Array]:
         return decode_response(await self._call("ModelInfer", encode_request(request), request.timeout))
 
     def stream(self, request: Request) -> Stream:
         """The request is sent at once."""
-        messages = self._channel.stream("ModelStreamInfer", encode_request(request), request.timeout)
-        return _GrpcStream(messages, self.url, request.timeout)
+        headers = (*self._headers, WITH_STATUS)
+        messages = iter((encode_request(request),))
+        call = self._stub.ModelStreamInfer(messages, timeout=request.timeout, metadata=headers)
+        return _GrpcStream(call, self._waits.reader(call), self.url, request.timeout)
 
     async def is_live(self) -> bool:
         return await self._is("ServerLive", pb.ServerLiveRequest(), "live")
@@ -181,7 +146,9 @@ class _GrpcTransport:
         return ModelMetadata(model, _tensors(found.inputs), outputs, task)
 
     async def close(self) -> None:
-        await self._channel.close()
+        closing = self._channel.close()
+        if closing is not None:  # asyncio's
+            await closing
 
     async def _is(self, method: str, message: Any, field: str) -> bool:
         try:
@@ -196,18 +163,20 @@ class _GrpcTransport:
 
     async def _call(self, method: str, message: Any, timeout: float) -> Any:
         with _translated(self.url, timeout):
-            return await self._channel.unary(method, message, timeout)
+            options = {"timeout": timeout, "metadata": self._headers}
+            return await self._waits.answer(getattr(self._stub, method), message, **options)
 
 
 class _GrpcStream:
-    def __init__(self, messages: _BlockingMessages | _AsyncMessages, url: str, timeout: float) -> None:
-        self._messages = messages
+    def __init__(self, call: Any, read: Read, url: str, timeout: float) -> None:
+        self._call = call
+        self._read = read
         self._url = url
         self._timeout = timeout
 
     async def read(self, timeout: float) -> dict[str, Array] | None:
         with _translated(self._url, self._timeout, idle=timeout):
-            message = await self._messages.read(timeout)
+            message = await self._read(timeout)
         if message is None:
             return None
         if message.error_message:
@@ -215,10 +184,10 @@ class _GrpcStream:
         return decode_response(message.infer_response)
 
     async def close(self) -> None:
-        self._messages.cancel()
+        self._call.cancel()
 
     def cancel(self) -> None:
-        self._messages.cancel()
+        self._call.cancel()
 
 
 def encode_request(request: Request) -> Any:
@@ -249,6 +218,11 @@ def _translated(url: str, timeout: float, idle: float = 0) -> Iterator[None]:
         raise errors.idle(url, idle) from None
     except grpc.FutureCancelledError as error:
         raise errors.client_closed(url) from error
+    except asyncio.CancelledError:  # of the task, or of the call, by closing its channel
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise errors.client_closed(url) from None
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise errors.timed_out(url, timeout) from error
