@@ -7,16 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfx import names
-from hfx.errors import (
-    HfxError,
-    ModelCorrupt,
-    RequestRefused,
-    RequestTimeout,
-    ServerBusy,
-    ServerError,
-    UsageError,
-)
+from hfx import errors, names
 from hfx.local import Answer, Device, Kind, Request, device_config
 from hfx.python_backends.engine import errors as engine
 from hfx.python_backends.engine.errors import EngineError
@@ -30,15 +21,15 @@ OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}
 # How an engine is opened -> the parameter of its configuration.
 PARAMETERS = {"slots": "slots", "max_queue": "max_queue_size", "threads": "intra_op_thread_count"}
 CPU_RUNTIME = "cpu_runtime"
-ERRORS: tuple[tuple[type[EngineError], type[HfxError]], ...] = (
-    (engine.InvalidRequest, UsageError),
-    (engine.DoesNotFit, RequestRefused),
-    (engine.DeadlineExceeded, RequestTimeout),
-    (engine.QueueFull, ServerBusy),
-    (engine.Draining, ServerBusy),
-    (engine.ModelDamaged, ModelCorrupt),
-    (engine.ModelRefused, UsageError),
-    (EngineError, ServerError),
+ERRORS: tuple[tuple[type[EngineError], type[errors.HfxError]], ...] = (
+    (engine.InvalidRequest, errors.UsageError),
+    (engine.DoesNotFit, errors.RequestRefused),
+    (engine.DeadlineExceeded, errors.RequestTimeout),
+    (engine.QueueFull, errors.ServerBusy),
+    (engine.Draining, errors.ServerBusy),
+    (engine.ModelDamaged, errors.ModelCorrupt),
+    (engine.ModelRefused, errors.UsageError),
+    (EngineError, errors.ServerError),
 )
 LISTS = (names.STOP_WORDS,)  # inputs that hold several values
 
@@ -129,7 +120,7 @@ def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
     try:
         return {option: int(texts[key]) for option, key in PARAMETERS.items()}
     except (KeyError, ValueError) as error:
-        raise ModelCorrupt(
+        raise errors.ModelCorrupt(
             f"The configuration of {folder.name} lacks one of the numbers {', '.join(PARAMETERS.values())}.",
             "Export the model again with --force.",
         ) from error
@@ -149,7 +140,9 @@ def _fields(request: Request) -> tuple[str, dict[str, Any]]:
 
 def _seconds(milliseconds: Any) -> float:
     if type(milliseconds) is not int or milliseconds < 1:
-        raise UsageError(f"{names.TIMEOUT_MS} is {milliseconds!r}.", "Give a whole number of milliseconds above 0.")
+        raise errors.UsageError(
+            f"{names.TIMEOUT_MS} is {milliseconds!r}.", "Give a whole number of milliseconds above 0."
+        )
     return milliseconds / 1000
 
 
@@ -192,8 +185,8 @@ def _translated_errors() -> Iterator[None]:
         raise _translated(error) from error
 
 
-def _translated(error: EngineError) -> HfxError:
+def _translated(error: EngineError) -> errors.HfxError:
     kind = next(ours for theirs, ours in ERRORS if isinstance(error, theirs))
     if isinstance(error, engine.InvalidRequest) and error.field == names.TEXT_INPUT:
-        kind = RequestRefused
+        kind = errors.RequestRefused
     return kind(f"{error.message}.", f"{error.fix}." if error.fix else "")

@@ -11,15 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hfx import errors
 from hfx.client import Classification, Client
-from hfx.errors import (
-    HfxError,
-    ModelUnknown,
-    RequestRefused,
-    ServerBusy,
-    ServerError,
-    ServerUnreachable,
-)
 from hfx.triton import EmbeddedServer
 from tests.triton.toy_models import write_toy
 
@@ -50,15 +43,15 @@ def test_many_texts_are_batched_and_come_back_in_order(server: EmbeddedServer, c
 
 
 def test_a_refusal_carries_the_model_s_words(client: Client) -> None:
-    with pytest.raises(RequestRefused, match="the text is too blue"):
+    with pytest.raises(errors.RequestRefused, match="the text is too blue"):
         client.classify("toy", "refuse the text is too blue")
 
 
 def test_an_unknown_model_is_answered_with_those_that_exist(client: Client) -> None:
-    with pytest.raises(ModelUnknown, match="no model 'nope'") as caught:
+    with pytest.raises(errors.ModelUnknown, match="no model 'nope'") as caught:
         client.classify("nope", "x")
     assert caught.value.fix == "It serves: hasty, narrow, toy."
-    with pytest.raises(ModelUnknown, match="no model 'nope'"):
+    with pytest.raises(errors.ModelUnknown, match="no model 'nope'"):
         client.metadata("nope")
 
 
@@ -73,8 +66,8 @@ def behind(text: str, count: int) -> Iterator[str]:
 def test_a_queue_that_refuses_is_busy(model: str, client: Client) -> None:
     first, *others = client.each(partial(client.classify, model), behind("sleep 1.5", 20))
     assert isinstance(first, Classification)
-    refused = [outcome for outcome in others if isinstance(outcome, HfxError)]
-    assert {type(outcome) for outcome in refused} == {ServerBusy}
+    refused = [outcome for outcome in others if isinstance(outcome, errors.HfxError)]
+    assert {type(outcome) for outcome in refused} == {errors.ServerBusy}
     assert len(refused) >= 18  # one waits in the queue, one at its door
 
 
@@ -89,8 +82,8 @@ def test_a_server_that_goes_away_in_the_middle_is_unreachable(tmp_path: Path) ->
         next(outcomes)
         os.kill(server.pid, signal.SIGKILL)
         began = time.monotonic()
-        failures = [outcome for outcome in outcomes if isinstance(outcome, HfxError)]
-        assert {type(failure) for failure in failures} == {ServerUnreachable}
+        failures = [outcome for outcome in outcomes if isinstance(outcome, errors.HfxError)]
+        assert {type(failure) for failure in failures} == {errors.ServerUnreachable}
         assert time.monotonic() - began < 10
         assert not client.is_ready()
         server.restart()  # the same client finds it again
@@ -103,7 +96,7 @@ def test_a_server_that_goes_away_in_the_middle_is_unreachable(tmp_path: Path) ->
 def test_a_dead_process_of_a_model_is_no_fault_of_the_request(tmp_path: Path) -> None:
     with EmbeddedServer(write_toy(tmp_path)) as server, Client(server.grpc_url) as client:
         os.kill(server.stubs()["toy_tokenize_0_0"][0], signal.SIGKILL)
-        with pytest.raises(ServerError, match="not healthy") as caught:
+        with pytest.raises(errors.ServerError, match="not healthy") as caught:
             client.classify("toy", "x")
-        assert type(caught.value) is ServerError
+        assert type(caught.value) is errors.ServerError
         assert "restart" in caught.value.fix

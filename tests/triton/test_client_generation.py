@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -154,16 +155,19 @@ def test_the_examples_of_the_documentation_run(served: EmbeddedServer, capsys: p
     assert "['sentiment', 'stories', 'summaries']" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_dead_engine_does_not_hang_its_readers(protocol: str, generators: Path) -> None:
-    with EmbeddedServer(generators) as server:
-        url = server.grpc_url if protocol == "grpc" else server.http_url
-        with Client(url, idle_timeout=1.0, timeout=30, retries=0) as client:
-            pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end
-            stream = client.stream(MODEL, TEXT, LONG)
+def test_a_dead_engine_does_not_hang_its_readers(generators: Path) -> None:
+    with EmbeddedServer(generators) as server, ExitStack() as stack:
+        clients = [
+            stack.enter_context(Client(url, idle_timeout=1.0, timeout=30, retries=0))
+            for url in (server.grpc_url, server.http_url)
+        ]
+        pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end
+        streams = [client.stream(MODEL, TEXT, LONG) for client in clients]
+        for stream in streams:
             next(stream)
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for client, stream in zip(clients, streams, strict=True):
             began = time.monotonic()
             with pytest.raises(ServerError):
                 list(stream)

@@ -17,18 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from hfx import errors
 from hfx.cli import EXTRAS, commands, main
 from hfx.cli.output import Reporter, visible
-from hfx.errors import (
-    CheckpointCorrupt,
-    HfxError,
-    LintFailed,
-    RepositoryError,
-    ServerBusy,
-    SourceError,
-    UsageError,
-    VerificationFailed,
-)
 
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tritonclient", "grpc", "numpy")
 RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
@@ -111,14 +102,14 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Fail:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (HfxError("x"), 1),
-        (UsageError("x"), 2),
-        (RepositoryError("x"), 2),
-        (SourceError("x"), 3),
-        (CheckpointCorrupt("x"), 3),
-        (VerificationFailed("x"), 4),
-        (ServerBusy("x"), 5),
-        (LintFailed("x"), 7),
+        (errors.HfxError("x"), 1),
+        (errors.UsageError("x"), 2),
+        (errors.RepositoryError("x"), 2),
+        (errors.SourceError("x"), 3),
+        (errors.CheckpointCorrupt("x"), 3),
+        (errors.VerificationFailed("x"), 4),
+        (errors.ServerBusy("x"), 5),
+        (errors.LintFailed("x"), 7),
         (ValueError("x"), 1),
         (KeyboardInterrupt(), 130),
     ],

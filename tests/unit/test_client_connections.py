@@ -19,17 +19,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from hfx import errors
 from hfx.client import AsyncClient, Client, RetryPolicy, Tls
-from hfx.errors import (
-    ModelUnknown,
-    RequestCancelled,
-    RequestRefused,
-    RequestTimeout,
-    ServerBusy,
-    ServerError,
-    ServerUnreachable,
-    UsageError,
-)
 from tests.unit.client_servers import Script, asked, grpc_server, http_server
 
 
@@ -57,7 +48,7 @@ def test_metadata_is_asked_once_and_tells_the_task(client: Client, script: Scrip
 
 def test_a_model_that_does_not_summarize_is_not_asked_to(client: Client, script: Script) -> None:
     script.task = "text-generation"
-    with pytest.raises(UsageError, match="does not summarize: it is for text-generation"):
+    with pytest.raises(errors.UsageError, match="does not summarize: it is for text-generation"):
         client.summarize("writer", "write 2")
     assert script.texts == []
 
@@ -65,8 +56,8 @@ def test_a_model_that_does_not_summarize_is_not_asked_to(client: Client, script:
 def test_each_request_has_an_id_of_its_own_that_errors_tell(client: Client, script: Script) -> None:
     orders = ["write 1", "fail INTERNAL the step failed"]
     _, error = client.each(partial(client.generate, "writer"), orders)
-    assert isinstance(error, ServerError)
-    assert type(error) is ServerError and "the step failed" in error.message
+    assert isinstance(error, errors.ServerError)
+    assert type(error) is errors.ServerError and "the step failed" in error.message
     assert error.model == "writer" and error.request_id in script.ids and len(set(script.ids)) == 2
     assert f"request {error.request_id}" in str(error)
 
@@ -74,28 +65,31 @@ def test_each_request_has_an_id_of_its_own_that_errors_tell(client: Client, scri
 @pytest.mark.parametrize(
     ("order", "kind"),
     [
-        ("INVALID_ARGUMENT the text is too blue", RequestRefused),
-        ("UNAVAILABLE Exceeds maximum queue size", ServerBusy),
-        ("UNAVAILABLE [hfx:QUEUE_FULL] 5 requests wait, of 5 that may. Try again later", ServerBusy),
-        ("INVALID_ARGUMENT [hfx:DRAINING] the engine takes no new requests", ServerBusy),
-        ("NOT_FOUND Request for unknown model: 'x' is not found", ModelUnknown),
-        ("INTERNAL Stub process 'x_0_0' is not healthy.", ServerError),
-        ("INVALID_ARGUMENT [hfx:DEADLINE_EXCEEDED] the deadline passed before the request was done", RequestTimeout),
-        ("UNAUTHENTICATED who are you", RequestRefused),
+        ("INVALID_ARGUMENT the text is too blue", errors.RequestRefused),
+        ("UNAVAILABLE Exceeds maximum queue size", errors.ServerBusy),
+        ("UNAVAILABLE [hfx:QUEUE_FULL] 5 requests wait, of 5 that may. Try again later", errors.ServerBusy),
+        ("INVALID_ARGUMENT [hfx:DRAINING] the engine takes no new requests", errors.ServerBusy),
+        ("NOT_FOUND Request for unknown model: 'x' is not found", errors.ModelUnknown),
+        ("INTERNAL Stub process 'x_0_0' is not healthy.", errors.ServerError),
+        (
+            "INVALID_ARGUMENT [hfx:DEADLINE_EXCEEDED] the deadline has passed",
+            errors.RequestTimeout,
+        ),
+        ("UNAUTHENTICATED who are you", errors.RequestRefused),
     ],
 )
-def test_a_failure_is_of_its_kind(order: str, kind: type[ServerError], client: Client) -> None:
+def test_a_failure_is_of_its_kind(order: str, kind: type[errors.ServerError], client: Client) -> None:
     with pytest.raises(kind) as caught:
         client.generate("writer", f"fail {order}")
     assert type(caught.value) is kind
     assert caught.value.status and "[hfx:" not in caught.value.message
-    assert caught.value.fix or kind is RequestRefused
+    assert caught.value.fix or kind is errors.RequestRefused
 
 
 def test_the_timeout_is_the_callers_and_told_to_the_server(client: Client, script: Script) -> None:
     client.metadata("writer")
     began = time.monotonic()
-    with pytest.raises(RequestTimeout, match=r"within 0\.5 s"):
+    with pytest.raises(errors.RequestTimeout, match=r"within 0\.5 s"):
         client.generate("writer", "sleep 2", timeout=0.5)
     assert time.monotonic() - began < 1.9
     assert 0 < script.values[0]["timeout_ms"] <= 500
@@ -135,7 +129,7 @@ def test_ctrl_c_cancels_the_request_on_the_server(script: Script) -> None:
 def test_the_failure_of_one_cancels_the_others_on_the_server(script: Script) -> None:
     with grpc_server(script) as url, Client(url) as client:
         began = time.monotonic()
-        with pytest.raises(RequestRefused, match="At index 1: too blue"):
+        with pytest.raises(errors.RequestRefused, match="At index 1: too blue"):
             client.generate("writer", ["sleep 3", "sleep 0.3 fail INVALID_ARGUMENT too blue", "sleep 3"])
         assert time.monotonic() - began < 2.5
         assert script.wait_left()
@@ -145,7 +139,7 @@ def test_closing_ends_what_other_threads_wait_for(url: str, script: Script) -> N
     client = Client(url, retries=0)
     script.when_asked(1, client.close)
     began = time.monotonic()
-    with pytest.raises(RequestCancelled, match="closed before the answer"):
+    with pytest.raises(errors.RequestCancelled, match="closed before the answer"):
         client.generate("writer", "sleep 3")
     assert time.monotonic() - began < 2.5
 
@@ -157,7 +151,7 @@ def test_closing_ends_what_other_tasks_wait_for(url: str, script: Script) -> Non
         await client.close()
         await task
 
-    with pytest.raises(RequestCancelled, match="closed before the answer"):
+    with pytest.raises(errors.RequestCancelled, match="closed before the answer"):
         asked(url, ask, retries=0)
 
 
@@ -174,7 +168,7 @@ def test_a_closed_client_says_so(client: Client) -> None:
         client.is_ready,
     )
     for ask in asks:
-        with pytest.raises(UsageError, match="is closed"):
+        with pytest.raises(errors.UsageError, match="is closed"):
             ask()
 
 
@@ -233,11 +227,11 @@ def test_a_server_that_comes_up_late_is_found(script: Script) -> None:
 def test_nobody_there_is_told_at_once_and_by_wait_ready_in_time() -> None:
     for scheme in ("", "http://"):
         with Client(f"{scheme}127.0.0.1:{free_port()}", retries=0) as client:
-            with pytest.raises(ServerUnreachable, match="can't be reached") as caught:
+            with pytest.raises(errors.ServerUnreachable, match="can't be reached") as caught:
                 client.generate("writer", "write 1")
             assert "hfx serve" in caught.value.fix
             assert not client.is_ready()
-            with pytest.raises(ServerUnreachable, match="Nothing answers"):
+            with pytest.raises(errors.ServerUnreachable, match="Nothing answers"):
                 client.wait_ready(0.3)
 
 
@@ -245,7 +239,7 @@ def test_the_other_protocols_port_is_told(script: Script) -> None:
     with grpc_server(script) as grpc_url, http_server(script) as http_url:
         cases = {http_url.removeprefix("http://"): "does not speak gRPC", f"http://{grpc_url}": "does not speak HTTP/1"}
         for url, fix in cases.items():
-            with Client(url, retries=0) as client, pytest.raises(ServerUnreachable) as caught:
+            with Client(url, retries=0) as client, pytest.raises(errors.ServerUnreachable) as caught:
                 client.generate("writer", "write 1")
             assert fix in caught.value.fix
 
@@ -296,6 +290,6 @@ def check_encryption(url: str, tls: Tls) -> None:
         assert client.generate("writer", "write 2").text == "a0 a1 "
         assert len(list(client.stream("writer", "write 2"))) == 2
     assert asked(url, lambda client: client.generate("writer", "write 1"), tls=tls).text == "a0 "
-    with Client(url, retries=0) as client, pytest.raises(ServerUnreachable) as caught:
+    with Client(url, retries=0) as client, pytest.raises(errors.ServerUnreachable) as caught:
         client.models()
     assert "TLS" in caught.value.fix

@@ -13,16 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hfx import errors
 from hfx.client import AsyncClient, Client, Generation, Piece, TruncationWarning
-from hfx.errors import (
-    ModelUnknown,
-    RequestCancelled,
-    RequestRefused,
-    RequestTimeout,
-    ServerError,
-    ServerUnreachable,
-    UsageError,
-)
 from tests.unit.client_servers import Script, asked
 
 FILES = Path("/proc/self/fd")  # those that this process has open
@@ -31,7 +23,7 @@ FILES = Path("/proc/self/fd")  # those that this process has open
 def test_pieces_come_in_order_and_the_result_is_their_sum(client: Client) -> None:
     with client.stream("writer", "write 3") as stream:
         pieces = [next(stream)]
-        with pytest.raises(UsageError, match="not ended"):
+        with pytest.raises(errors.UsageError, match="not ended"):
             _ = stream.result
         pieces += stream
     assert [piece.text for piece in pieces] == ["a0 ", "a1 ", "a2 "]
@@ -122,7 +114,7 @@ def test_a_stream_on_which_nothing_comes_times_out(url: str, script: Script) -> 
     with Client(url, timeout=15, idle_timeout=0.3) as client, client.stream("writer", "stall 2") as stream:
         assert [next(stream).text, next(stream).text] == ["a0 ", "a1 "]
         began = time.monotonic()
-        with pytest.raises(RequestTimeout, match=r"Nothing new .* for 0\.3 s") as caught:
+        with pytest.raises(errors.RequestTimeout, match=r"Nothing new .* for 0\.3 s") as caught:
             next(stream)
     assert time.monotonic() - began < 5
     assert caught.value.model == "writer" and caught.value.request_id == script.ids[0]
@@ -136,21 +128,21 @@ def test_a_stream_on_which_nothing_comes_times_out_for_a_task(url: str, script: 
             assert (await anext(stream)).text == "a0 "
             await anext(stream)
 
-    with pytest.raises(RequestTimeout, match="Nothing new"):
+    with pytest.raises(errors.RequestTimeout, match="Nothing new"):
         asked(url, read, idle_timeout=0.3)
     assert script.wait_left()
 
 
 def test_a_stream_must_be_done_within_its_timeout(client: Client, script: Script) -> None:
     began = time.monotonic()
-    with pytest.raises(RequestTimeout, match="did not answer within"):
+    with pytest.raises(errors.RequestTimeout, match="did not answer within"):
         list(client.stream("writer", "stall 1", timeout=0.5))
     assert time.monotonic() - began < 5
     assert script.wait_left()
 
 
 def test_an_error_before_the_first_piece_is_typed(client: Client) -> None:
-    with pytest.raises(RequestRefused, match="max_tokens is 0") as caught:
+    with pytest.raises(errors.RequestRefused, match="max_tokens is 0") as caught:
         list(client.stream("writer", "fail INVALID_ARGUMENT max_tokens is 0; allowed: more"))
     assert caught.value.model == "writer"
 
@@ -164,14 +156,14 @@ def test_a_broken_stream_is_not_asked_again_after_a_piece(url: str, script: Scri
     with Client(url, timeout=15, retries=5) as client:
         stream = client.stream("writer", "cut 1")
         assert next(stream).text == "a0 "
-        with pytest.raises(ServerError) as caught:
+        with pytest.raises(errors.ServerError) as caught:
             next(stream)
-    assert not isinstance(caught.value, RequestRefused)
+    assert not isinstance(caught.value, errors.RequestRefused)
     assert len(script.texts) == 1
 
 
 def test_a_model_that_does_not_exist_is_named_as_it_was_asked(client: Client) -> None:
-    with pytest.raises(ModelUnknown, match="no model 'nobody'") as caught:
+    with pytest.raises(errors.ModelUnknown, match="no model 'nobody'") as caught:
         next(client.stream("nobody", "write 2"))
     assert caught.value.fix == "It serves: writer."
 
@@ -203,7 +195,7 @@ def test_closing_the_client_ends_its_streams(url: str, script: Script) -> None:
     next(stream)
     threading.Timer(0.2, client.close).start()
     began = time.monotonic()
-    with pytest.raises((RequestCancelled, ServerUnreachable)):
+    with pytest.raises((errors.RequestCancelled, errors.ServerUnreachable)):
         next(stream)
     assert time.monotonic() - began < 5
 

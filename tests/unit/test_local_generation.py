@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfx.errors import (
-    ModelCorrupt,
-    ModelMissing,
-    RequestRefused,
-    RequestTimeout,
-    ServerBusy,
-    ServerError,
-    UsageError,
-)
+from hfx import errors
 from hfx.local.generator import LocalGenerator, _fields, _translated
 from hfx.python_backends.engine import errors as engine
 from hfx.repository.config_pbtxt import ModelConfig, render
@@ -71,17 +63,17 @@ def test_a_request_may_have_a_deadline(generator: LocalGenerator) -> None:
     assert generator.infer({**plain, "timeout_ms": [60_000]}) == generator.infer(plain)
     assert _fields({"text_input": "cab", "timeout_ms": [1500]}) == ("cab", {"timeout": 1.5})
     for impossible in (0, -1, 1.5, True, "1"):
-        with pytest.raises(UsageError, match="timeout_ms"):
+        with pytest.raises(errors.UsageError, match="timeout_ms"):
             generator.infer({**plain, "timeout_ms": impossible})
 
 
 @pytest.mark.parametrize("missing", ["slots", "max_queue_size", "intra_op_thread_count"])
 def test_a_configuration_without_its_numbers_is_corrupt(tmp_path: Path, missing: str) -> None:
     repository = write(tmp_path, {key: value for key, value in PARAMETERS.items() if key != missing})
-    with pytest.raises(ModelCorrupt, match=missing):
+    with pytest.raises(errors.ModelCorrupt, match=missing):
         LocalGenerator.open(repository, "m")
     write(tmp_path, PARAMETERS | {missing: "many"})
-    with pytest.raises(ModelCorrupt, match=missing):
+    with pytest.raises(errors.ModelCorrupt, match=missing):
         LocalGenerator.open(repository, "m")
 
 
@@ -92,11 +84,11 @@ def test_the_device_s_own_configuration_counts(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="m_stream"):
+    with pytest.raises(errors.ModelMissing, match="m_stream"):
         LocalGenerator.open(tmp_path, "m")
-    with pytest.raises(UsageError):
+    with pytest.raises(errors.UsageError):
         LocalGenerator.open(tmp_path, "../m")
-    with pytest.raises(ModelCorrupt, match="gpu"):
+    with pytest.raises(errors.ModelCorrupt, match="gpu"):
         LocalGenerator.open(write(tmp_path), "m", "gpu")
 
 
@@ -110,11 +102,11 @@ def test_a_gpu_s_files_can_be_tried_on_the_cpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        ({"text_input": "a", "num_beams": 0}, UsageError),
-        ({"text_input": "a", "max_token": 1}, UsageError),
-        ({"text_input": ""}, RequestRefused),
-        ({"text_input": "a" * 10_000}, RequestRefused),
-        ({"text_input": "a", "num_beams": 5, "max_tokens": 1}, RequestRefused),  # more than the slots
+        ({"text_input": "a", "num_beams": 0}, errors.UsageError),
+        ({"text_input": "a", "max_token": 1}, errors.UsageError),
+        ({"text_input": ""}, errors.RequestRefused),
+        ({"text_input": "a" * 10_000}, errors.RequestRefused),
+        ({"text_input": "a", "num_beams": 5, "max_tokens": 1}, errors.RequestRefused),  # more than the slots
     ],
 )
 def test_a_refused_request_says_why(
@@ -130,16 +122,16 @@ def test_a_refused_request_says_why(
 @pytest.mark.parametrize(
     ("raised", "error"),
     [
-        (engine.InvalidRequest("top_p", 3, "less"), UsageError),
-        (engine.InvalidRequest("text_input", "", "more"), RequestRefused),
-        (engine.DoesNotFit("rows", 5, 4), RequestRefused),
-        (engine.QueueFull("full"), ServerBusy),
-        (engine.EngineClosed("closed"), ServerBusy),
-        (engine.ModelDamaged("bad"), ModelCorrupt),
-        (engine.ProcessorUnsuited("old"), UsageError),
-        (engine.RuntimeTooOld("old"), UsageError),
-        (engine.StepFailed("broke"), ServerError),
-        (engine.DeadlineExceeded("late"), RequestTimeout),
+        (engine.InvalidRequest("top_p", 3, "less"), errors.UsageError),
+        (engine.InvalidRequest("text_input", "", "more"), errors.RequestRefused),
+        (engine.DoesNotFit("rows", 5, 4), errors.RequestRefused),
+        (engine.QueueFull("full"), errors.ServerBusy),
+        (engine.EngineClosed("closed"), errors.ServerBusy),
+        (engine.ModelDamaged("bad"), errors.ModelCorrupt),
+        (engine.ProcessorUnsuited("old"), errors.UsageError),
+        (engine.RuntimeTooOld("old"), errors.UsageError),
+        (engine.StepFailed("broke"), errors.ServerError),
+        (engine.DeadlineExceeded("late"), errors.RequestTimeout),
     ],
 )
 def test_every_error_of_the_engine_has_one_here(raised: engine.EngineError, error: type[Exception]) -> None:
