@@ -10,6 +10,7 @@ import pytest
 
 from hfx.errors import RepositoryError, UsageError
 from hfx.repository import Staging, lint, models, recover
+from tests.unit.manifests import instead, link
 from tests.unit.repositories import CORES, build
 
 NET = "m_net/1/model.onnx"
@@ -17,77 +18,47 @@ PYTHON = "m_tokenize/1/model.py"
 CONFIG = "m_tokenize/config.pbtxt"
 
 
-def replaced(name: str, content: bytes) -> Callable[[Path], None]:
-    def attack(repository: Path) -> None:
-        (repository / name).write_bytes(content)
-
-    return attack
+def replaced(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
 
 
-def pipe(name: str) -> Callable[[Path], None]:
-    def attack(repository: Path) -> None:
-        (repository / name).unlink()
-        os.mkfifo(repository / name)
-
-    return attack
+def half(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
 
 
-def link(name: str, target: str) -> Callable[[Path], None]:
-    def attack(repository: Path) -> None:
-        (repository / name).unlink(missing_ok=True)
-        (repository / name).symlink_to(target)
-
-    return attack
-
-
-def folder(name: str) -> Callable[[Path], None]:
-    def attack(repository: Path) -> None:
-        (repository / name).unlink()
-        (repository / name).mkdir()
-
-    return attack
-
-
-def cut(name: str, part: float) -> Callable[[Path], None]:
-    def attack(repository: Path) -> None:
-        data = (repository / name).read_bytes()
-        (repository / name).write_bytes(data[: int(len(data) * part)])
-
-    return attack
-
-
-ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "config pipe": (pipe(CONFIG), "HFX102"),
-    "config folder": (folder(CONFIG), "HFX102"),
-    "config device": (link(CONFIG, "/dev/zero"), "HFX102"),
-    "config loop": (link(CONFIG, "config.pbtxt"), "HFX102"),
-    "config outside": (link(CONFIG, "/etc/hostname"), "HFX108"),
-    "config too large": (replaced(CONFIG, b"#" * (2 << 20)), "HFX102"),
-    "config not UTF-8": (replaced(CONFIG, b'name: "\xff"'), "HFX102"),
-    "config with nulls": (replaced(CONFIG, b"\0" * 100), "HFX102"),
-    "config nested": (replaced(CONFIG, b"input {" * 100_000), "HFX102"),
-    "config overflowing": (replaced(CONFIG, b"max_batch_size: 99999999999999999999"), "HFX102"),
-    "config repeating a scalar": (replaced(CONFIG, b'name: "a" name: "b"'), "HFX102"),
-    "config extreme": (
-        replaced(CONFIG, b"max_batch_size: -2147483648 input { dims: [-9223372036854775808] }"),
-        "HFX303",
-    ),
-    "onnx pipe": (pipe(NET), "HFX601"),
-    "onnx folder": (folder(NET), "HFX601"),
-    "onnx device": (link(NET, "/dev/zero"), "HFX601"),
-    "onnx half": (cut(NET, 0.5), "HFX601"),
-    "onnx random": (replaced(NET, bytes(range(256)) * 100), "HFX601"),
-    "onnx nested": (replaced(NET, b"\x3a\x7f" * 5000), "HFX601"),
-    "python pipe": (pipe(PYTHON), "HFX702"),
-    "python device": (link(PYTHON, "/dev/zero"), "HFX702"),
-    "python nested": (replaced(PYTHON, b"(" * 100_000), "HFX702"),
-    "python deep": (replaced(PYTHON, b"x=" + b"-" * 100_000 + b"1"), "HFX702"),
-    "python not UTF-8": (replaced(PYTHON, b"\xff\xfe"), "HFX702"),
-    "manifest pipe": (pipe("m/hfx.json"), "HFX201"),
-    "manifest link": (link("m/hfx.json", "/etc/hostname"), "HFX201"),
-    "link to everything": (link("m_net/1/root", "/"), "HFX108"),
-    "link to itself": (link("m_net/1/loop", "loop"), "HFX108"),
-    "link to its parent": (link("m_net/1/parent", ".."), "HFX204"),
+pipe, folder = instead(os.mkfifo), instead(Path.mkdir)
+EXTREME = b"max_batch_size: -2147483648 input { dims: [-9223372036854775808] }"
+# What is done to which file, and the rule that finds it.
+ATTACKS: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "config pipe": (CONFIG, pipe, "HFX102"),
+    "config folder": (CONFIG, folder, "HFX102"),
+    "config device": (CONFIG, link("/dev/zero"), "HFX102"),
+    "config loop": (CONFIG, link("config.pbtxt"), "HFX102"),
+    "config outside": (CONFIG, link("/etc/hostname"), "HFX108"),
+    "config too large": (CONFIG, replaced(b"#" * (2 << 20)), "HFX102"),
+    "config not UTF-8": (CONFIG, replaced(b'name: "\xff"'), "HFX102"),
+    "config with nulls": (CONFIG, replaced(b"\0" * 100), "HFX102"),
+    "config nested": (CONFIG, replaced(b"input {" * 100_000), "HFX102"),
+    "config overflowing": (CONFIG, replaced(b"max_batch_size: 99999999999999999999"), "HFX102"),
+    "config repeating a scalar": (CONFIG, replaced(b'name: "a" name: "b"'), "HFX102"),
+    "config extreme": (CONFIG, replaced(EXTREME), "HFX303"),
+    "onnx pipe": (NET, pipe, "HFX601"),
+    "onnx folder": (NET, folder, "HFX601"),
+    "onnx device": (NET, link("/dev/zero"), "HFX601"),
+    "onnx half": (NET, half, "HFX601"),
+    "onnx random": (NET, replaced(bytes(range(256)) * 100), "HFX601"),
+    "onnx nested": (NET, replaced(b"\x3a\x7f" * 5000), "HFX601"),
+    "python pipe": (PYTHON, pipe, "HFX702"),
+    "python device": (PYTHON, link("/dev/zero"), "HFX702"),
+    "python nested": (PYTHON, replaced(b"(" * 100_000), "HFX702"),
+    "python deep": (PYTHON, replaced(b"x=" + b"-" * 100_000 + b"1"), "HFX702"),
+    "python not UTF-8": (PYTHON, replaced(b"\xff\xfe"), "HFX702"),
+    "manifest pipe": ("m/hfx.json", pipe, "HFX201"),
+    "manifest link": ("m/hfx.json", link("/etc/hostname"), "HFX201"),
+    "link to everything": ("m_net/1/root", link("/"), "HFX108"),
+    "link to itself": ("m_net/1/loop", link("loop"), "HFX108"),
+    "link to its parent": ("m_net/1/parent", link(".."), "HFX204"),
 }
 
 
@@ -95,8 +66,8 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_a_finding(tmp_path: Path, name: str) -> None:
     repository = build(tmp_path / "repository")
-    attack, rule = ATTACKS[name]
-    attack(repository)
+    file, attack, rule = ATTACKS[name]
+    attack(repository / file)
     before = sorted(os.walk(repository))
     assert rule in {finding.rule for finding in lint(repository, cores=CORES)}
     assert sorted(os.walk(repository)) == before

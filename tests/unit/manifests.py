@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,3 +40,18 @@ def fill(root: Path, name: str = "m", members: tuple[str, ...] = ("_net",), cont
     complete = manifest(name, folders=folders, files=files)
     write_manifest(complete, root / name / "hfx.json")
     return complete
+
+
+def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Damage of a file: what `make` makes stands in its place."""
+
+    def damage(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        make(path)
+
+    return damage
+
+
+def link(target: str | Path) -> Callable[[Path], None]:
+    """Damage of a file: a link to `target` in its place."""
+    return instead(lambda path: path.symlink_to(target))

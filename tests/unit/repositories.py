@@ -32,14 +32,9 @@ IDS = TensorSpec("input_ids", "TYPE_INT32", (-1,))
 LOGITS = TensorSpec("logits", "TYPE_FP32", (3,))
 
 TOKENIZE = ModelConfig(
-    name="m_tokenize",
-    backend="python",
-    max_batch_size=64,
-    inputs=(TEXT,),
-    outputs=(IDS,),
-    instance_kind="KIND_CPU",
-    batching=True,
+    "m_tokenize", 64, inputs=(TEXT,), outputs=(IDS,), backend="python", instance_kind="KIND_CPU", batching=True
 )
+POSTPROCESS = replace(TOKENIZE, name="m_postprocess", inputs=(LOGITS, TOP_K), outputs=(SCORES,))
 NET = ModelConfig(
     name="m_net",
     backend="onnxruntime",
@@ -53,21 +48,7 @@ NET = ModelConfig(
     parameters={"intra_op_thread_count": "4"},
     warmups=(Warmup("one", {"input_ids": WarmupInput("TYPE_INT32", (16,))}),),
 )
-NET_GPU = replace(
-    NET,
-    default_model_filename="model.fp16.onnx",
-    instance_kind="KIND_GPU",
-    parameters={},
-)
-POSTPROCESS = ModelConfig(
-    name="m_postprocess",
-    backend="python",
-    max_batch_size=64,
-    inputs=(LOGITS, TOP_K),
-    outputs=(SCORES,),
-    instance_kind="KIND_CPU",
-    batching=True,
-)
+NET_GPU = replace(NET, default_model_filename="model.fp16.onnx", instance_kind="KIND_GPU", parameters={})
 ENSEMBLE = ModelConfig(
     name="m",
     max_batch_size=64,

@@ -25,7 +25,7 @@ from hfx.manifest import (
     write_manifest,
 )
 from hfx.names import Task
-from tests.unit.manifests import fill, manifest
+from tests.unit.manifests import fill, instead, link, manifest
 
 
 def test_what_is_written_is_read_back_exactly(tmp_path: Path) -> None:
@@ -82,51 +82,20 @@ def test_a_link_is_not_hashed(tmp_path: Path) -> None:
         hash_folder(tmp_path, tmp_path)
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def change_a_byte(path: Path) -> None:
-    path.write_bytes(b"O" + path.read_bytes()[1:])
-
-
-def link_outside(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/etc/hostname")
-
-
-def link_loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path)
-
-
-def folder_instead(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def file_beside(path: Path) -> None:
-    path.with_name("more").touch()
-
-
-def linked_folder_beside(path: Path) -> None:
-    path.with_name("more").symlink_to("/etc")
-
-
 @pytest.mark.parametrize(
     ("damage", "kind"),
     [
         (Path.unlink, "missing"),
-        (truncate, "changed"),
-        (change_a_byte, "changed"),
-        (link_outside, "outside"),
-        (link_loop, "unreadable"),
-        (folder_instead, "changed"),
-        (file_beside, "unlisted"),
-        (linked_folder_beside, "unlisted"),
+        (lambda path: path.write_bytes(b""), "changed"),
+        (lambda path: path.write_bytes(b"O" + path.read_bytes()[1:]), "changed"),
+        (instead(Path.mkdir), "changed"),
+        (link("/etc/hostname"), "outside"),
+        (link("data.bin"), "unreadable"),
+        (lambda path: path.with_name("more").touch(), "unlisted"),
+        (lambda path: path.with_name("more").symlink_to("/etc"), "unlisted"),
     ],
 )
-def test_damage_is_found_and_named(tmp_path: Path, damage: Callable[[Path], None], kind: str) -> None:
+def test_damage_is_found_and_named(tmp_path: Path, damage: Callable[[Path], object], kind: str) -> None:
     complete = fill(tmp_path)
     assert verify_files(complete, tmp_path) == []
     damage(tmp_path / "m_net/1/data.bin")

@@ -207,7 +207,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_settings_whole(published: 
     template = published.parent / "template"
     published.rename(template)
     with Killer(WORK) as killer:
-        for at in range(1, 1000, 6):
+        for at in range(1, 1000, 12):
             shutil.copytree(template, published)
             changes = killer.run(at, str(published))
             recover(published)
