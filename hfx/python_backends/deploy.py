@@ -24,7 +24,7 @@ _GENERATOR = ("engine", "generation", "responses")
 _GENERATOR_SHARED = ("inputs",)
 
 # What a relay needs of the package `responses`; the rest is the engine's.
-_RELAY = ("__init__", "cancellation_poller", "ipc", "outputs", "relay_client")
+_RELAY = ("__init__", "cancellation_poller", "ipc", "outputs")
 
 BACKEND_PACKAGE = "hfx_onnxruntime"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 from .results import Piece, merged
 from .runs import Read, Run, Submit, in_order
@@ -48,31 +48,15 @@ def summarized(document: Document, read: Read) -> Script:
     parts: Sequence[str] = yield work(partial(document.split, document.text))
     counts = Piece("")
     while len(parts) > 1:
-        collected = _Collection(counts)
-        yield from _changed(document.runs(parts, Run.whole), collected)
-        counts = collected.counts
-        before, parts = len(parts), (yield work(partial(document.split, collected.text)))
-        if not collected.text or len(parts) >= before:
-            yield replace(counts, text=collected.text)
+        pieces: list[Piece] = []
+        yield from _changed(document.runs(parts, Run.whole), pieces.append)
+        counts = reduce(_summed, pieces, replace(counts, finish_reason=None))
+        text = SEPARATOR.join(piece.text for piece in pieces if piece.text)
+        before, parts = len(parts), (yield work(partial(document.split, text)))
+        if not text or len(parts) >= before:
+            yield replace(counts, text=text)
             return
     yield from _changed(document.runs(parts, read), _Joining(1, replace(counts, finish_reason=None)))
-
-
-class _Collection:
-    """Takes the pieces of a round that nobody sees; `counts` come to the sums, with the reason of the worst end."""
-
-    def __init__(self, counts: Piece) -> None:
-        self.counts = replace(counts, finish_reason=None)
-        self._texts: list[str] = []
-
-    @property
-    def text(self) -> str:
-        return SEPARATOR.join(self._texts)
-
-    def __call__(self, piece: Piece) -> None:
-        self.counts = _summed(self.counts, piece)
-        if piece.text:
-            self._texts.append(piece.text)
 
 
 class _Joining:
