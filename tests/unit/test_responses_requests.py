@@ -125,25 +125,21 @@ def test_requests_are_cancelled_by_id() -> None:
 # Metrics
 
 
-def test_figures_are_as_prometheus_expects() -> None:
-    counters = Stats(tokens=5, cancelled=2, deadlines=1)
+def test_metrics_are_as_prometheus_expects() -> None:
+    stats = Stats(tokens=5, cancelled=2, deadlines=1, slots_used=5, slots_free=3, waiting=4)
     for seconds in (0.004, 0.004, 0.3, 100.0):
-        counters.first_token.observe(seconds)
-    stats = counters.snapshot(8, 3, 4, 9)
-    lines = {
-        (line.name, line.labels): line.value
-        for line in (*counts(stats, Counter({"queue_full": 3})), *histograms(stats))
-    }
-    assert lines["hfx_slots_used", ()] == 5 and lines["hfx_slots_free", ()] == 3 and lines["hfx_queue_length", ()] == 4
-    assert lines["hfx_generated_tokens_total", ()] == 5
-    assert lines["hfx_requests_cancelled_total", ()] == 2
-    assert lines["hfx_deadline_exceeded_total", ()] == 1
-    refused = "hfx_requests_refused_total"
-    assert [lines[refused, (("reason", reason),)] for reason in ("invalid", "too_long", "queue_full", "draining")] == [
-        0, 0, 3, 0,
-    ]  # fmt: skip
-    buckets = [value for (name, _), value in lines.items() if name == "hfx_time_to_first_token_seconds_bucket"]
-    assert buckets == sorted(buckets) and (buckets[0], buckets[-1]) == (2, 4)
-    assert lines["hfx_time_to_first_token_seconds_bucket", (("le", "+Inf"),)] == 4
-    assert lines["hfx_time_to_first_token_seconds_count", ()] == 4
-    assert lines["hfx_time_to_first_token_seconds_sum", ()] == pytest.approx(100.308)
+        stats.first_token.observe(seconds)
+    samples = [*counts(stats, Counter({"queue_full": 3})), *histograms(stats)]
+    values = {sample.name: sample.value for sample in samples if not sample.labels}
+    expected = {
+        "slots_used": 5, "slots_free": 3, "queue_length": 4, "generated_tokens_total": 5, "requests_cancelled_total": 2,
+        "deadline_exceeded_total": 1, "time_to_first_token_seconds_count": 4,
+        "time_to_first_token_seconds_sum": pytest.approx(100.308),
+    }  # fmt: skip
+    assert {name: values[f"hfx_{name}"] for name in expected} == expected
+    refused = {sample.labels: sample.value for sample in samples if sample.name == "hfx_requests_refused_total"}
+    reasons = {"invalid": 0, "too_long": 0, "queue_full": 3, "draining": 0}
+    assert refused == {(("reason", reason),): count for reason, count in reasons.items()}
+    buckets = [sample for sample in samples if sample.name == "hfx_time_to_first_token_seconds_bucket"]
+    assert [bucket.value for bucket in buckets] == sorted(bucket.value for bucket in buckets)
+    assert (buckets[0].value, buckets[-1].value, buckets[-1].labels) == (2, 4, (("le", "+Inf"),))
