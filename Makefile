@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SOURCES := hfx exporter client perf python_backends tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-fast test-full demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve zoo clean
+.PHONY: help install format check test test-fast test-full demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve zoo zoo-shared clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -15,7 +15,7 @@ install: $(STAMP) ## Create .venv with the pinned dependencies and hfx
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[embedded,perf,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[embedded,perf,dev]'
 	@touch $@
 
 format: install ## Format the code and sort the imports
@@ -32,9 +32,12 @@ check: install ## Lint, format, types and import rules
 # Two workers: one runs the tests of a real server, the other begins with the rest (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -n 2
 
-test: check ## Every check, and every test but those of test-full (15 minutes on two cores)
-	$(BIN)/python -m tests.zoo build --shared
+test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
+	$(MAKE) --jobs 2 --output-sync check zoo-shared
 	$(PYTEST) tests/triton tests/unit tests/attacks
+
+zoo-shared: install
+	$(BIN)/python -m tests.zoo build --shared
 
 test-fast: install ## The tests that start no server, export nothing and train nothing (3 minutes)
 	$(PYTEST) tests/unit tests/attacks -m 'not slow and not triton and not full'
@@ -43,7 +46,7 @@ test-fast: install ## The tests that start no server, export nothing and train n
 OPTIMUM := .venv-optimum
 $(OPTIMUM)/.installed: pyproject.toml constraints-optimum.txt
 	$(PYTHON) -m venv $(OPTIMUM)
-	$(OPTIMUM)/bin/python -m pip install --quiet --constraint constraints-optimum.txt --editable '.[optimum,dev]'
+	$(OPTIMUM)/bin/python -m pip install --quiet --no-compile --constraint constraints-optimum.txt --editable '.[optimum,dev]'
 	@touch $@
 
 test-full: check $(OPTIMUM)/.installed ## Every test, also those under transformers 4.57
