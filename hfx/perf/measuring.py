@@ -14,8 +14,8 @@ from hfx.client.tasks import task_of
 from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
 from hfx.perf.load import Limits, Plan, RequestSet, Slo
-from hfx.perf.loadgen.generate import Watch, check, generate
-from hfx.perf.loadgen.log import Progress
+from hfx.perf.loadgen.generate import check, generate
+from hfx.perf.loadgen.log import Progress, Watch
 from hfx.perf.loadgen.stats import run_of
 from hfx.perf.results.schema import Requests, Run, Scalar, Subject
 from hfx.perf.server import ServerWatch, Statistics, Target, located
@@ -91,9 +91,15 @@ def measure(
     target, spec = _known(target, spec, found)
     check(plan, spec.limits, spec.slo, bool(spec.stream))
     stop = stop or threading.Event()
-    with ServerWatch(target) as server:
+    with ServerWatch(target, bool(spec.limits.warmup_requests or spec.limits.warmup_seconds)) as server:
+
+        def follow(progress: Progress) -> None:
+            server.follow(progress)
+            if watch:
+                watch(progress)
+
         model = metadata(replace(target, model=target.model + STREAM_SUFFIX)) if spec.stream else found
-        log = TOOLS[spec.tool](target, plan, spec, model, _counting(server, spec.limits, watch), stop)
+        log = TOOLS[spec.tool](target, plan, spec, model, follow, stop)
         subject = _subject(target, spec, label, settings)
         load = plan.load(spec.requests.words, spec.limits.words, case)
         run = run_of(log, subject, load, plan, spec.slo, round)
@@ -154,22 +160,3 @@ def _task(model: ModelMetadata) -> str:
         return str(task_of(model))
     except RequestRefused:  # any model of Triton's can be measured
         return ""
-
-
-def _counting(server: ServerWatch, limits: Limits, watch: Watch | None) -> Watch:
-    """`watch` that also tells `server` what counts."""
-    warms_up = bool(limits.warmup_requests or limits.warmup_seconds)
-    counts = False
-
-    def watched(progress: Progress) -> None:
-        nonlocal counts
-        if progress.phase != "warmup" and not counts:
-            counts = True
-            (server.begin if warms_up else server.begin_usage)()
-        # Not by those in flight: of a burst none is, when all have just been sent.
-        if progress.phase == "draining" and progress.succeeded + progress.failed >= progress.sent:
-            server.end_usage()
-        if watch:
-            watch(progress)
-
-    return watched

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import psutil
@@ -31,6 +30,7 @@ from tests.unit.perf_fake_server import CLASSIFIER, INPUT_TOKENS, WRITER, FakeSe
 
 pytestmark = pytest.mark.slow
 LATE = 0.04  # seconds
+NEVER = threading.Event()  # is set
 ROUNDING = 0.002  # of the histogram, relative
 
 
@@ -46,10 +46,18 @@ def orders(*texts: str, **settings: int) -> RequestSet:
 
 
 def measured(
-    url: str, model: str, plan: Plan, requests: RequestSet, limits: Limits, *, stream: bool = False, **others: Any
+    url: str,
+    model: str,
+    plan: Plan,
+    requests: RequestSet,
+    limits: Limits,
+    *,
+    stream: bool = False,
+    stop: threading.Event = NEVER,
 ) -> Run:
     served = metadata(Target(model + "_stream" * stream, url))
-    log = generate(Target(model, url), plan, MeasureSpec(requests, limits, stream=stream), served, **others)
+    spec = MeasureSpec(requests, limits, stream=stream)
+    log = generate(Target(model, url), plan, spec, served, lambda progress: None, stop)
     return run_of(log, Subject(model, model, "builtin"), plan.load("", ""), plan)
 
 
@@ -197,7 +205,7 @@ def test_a_server_with_tls_is_measured(tmp_path: Path, monkeypatch: pytest.Monke
     model = ModelMetadata(CLASSIFIER, (TensorMetadata("text_input", "BYTES", (-1, 1)),), ())
     with FakeServer(credentials=grpc.ssl_server_credentials([(key.read_bytes(), signed.read_bytes())])) as server:
         spec = MeasureSpec(orders("x"), Limits(requests=6))
-        log = generate(Target(CLASSIFIER, server.url), Closed(2), spec, model)
+        log = generate(Target(CLASSIFIER, server.url), Closed(2), spec, model, lambda progress: None, NEVER)
     assert (log.failures, len(log.rows)) == ({}, 6 * len(COLUMNS))
 
 

@@ -16,9 +16,9 @@ from hfx.perf.machine import machine
 from hfx.perf.results import Gpu
 from hfx.perf.server import Target, gpus, located, metrics
 from hfx.perf.server.metrics import with_engine
-from hfx.perf.server.processes import Usage, busy_cores, usage
 from hfx.perf.server.statistics import Counts, Statistics, steps
 from hfx.perf.server.target import listening
+from hfx.perf.server.watching import Usage, busy_cores, usage
 
 # As Triton 2.51 and a generator's engine write them.
 METRICS = """\

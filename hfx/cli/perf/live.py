@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hfx.cli.output import Reporter, visible
 
 if TYPE_CHECKING:
-    from hfx.perf.loadgen.log import Progress
+    from hfx.perf.loadgen.log import Progress, Watch
 
 COLUMNS = ("load", "", "time", "sent", "failed", "under way", "requests/s", "p50 ms", "p99 ms")
 STATES = {"warmup": "warming up", "counted": "measuring", "draining": "ending"}
@@ -20,8 +20,7 @@ MOST = 12  # rows: a terminal crops at the bottom, where the latest is
 LINE = 30  # values in a sparkline
 LOOK_SECONDS = 0.25
 
-Watch = Callable[["Progress"], None]
-Show = Callable[[str], Watch]
+Show = Callable[[str], "Watch"]
 
 
 @dataclass

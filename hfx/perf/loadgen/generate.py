@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -22,7 +22,7 @@ from hfx.client.transport import Request as InferRequest
 from hfx.errors import HfxError, ServerError, UsageError
 from hfx.metadata import check_values
 from hfx.perf.load import Limits, Open, Plan, Request, RequestSet, Slo, text_tensors
-from hfx.perf.loadgen.log import Progress, RequestLog
+from hfx.perf.loadgen.log import RequestLog, Watch
 from hfx.perf.loadgen.worker import Job
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ WORKER = "hfx.perf.loadgen.worker"
 POLL_SECONDS = 0.05
 END_SECONDS = 10.0
 MAX_INT32 = 2**31 - 1
-Watch = Callable[[Progress], None]
 
 
 def generate(
@@ -40,8 +39,8 @@ def generate(
     plan: Plan,
     spec: MeasureSpec,
     model: ModelMetadata,
-    watch: Watch | None = None,
-    stop: threading.Event | None = None,
+    watch: Watch,
+    stop: threading.Event,
 ) -> RequestLog:
     """Put `plan` to `model`, which is what `target` is asked by: NAME_stream for streams.
 
@@ -115,10 +114,10 @@ def _encoded(request: Request, model: ModelMetadata) -> bytes:
     return bytes(encode_request(InferRequest(model.name, tensors, (), "", 0.0)).SerializeToString())
 
 
-def _followed(pipe: Connection, watch: Watch | None, stop: threading.Event | None) -> RequestLog:
+def _followed(pipe: Connection, watch: Watch, stop: threading.Event) -> RequestLog:
     is_stopping = False
     while True:
-        if stop is not None and stop.is_set() and not is_stopping:
+        if stop.is_set() and not is_stopping:
             pipe.send(None)
             is_stopping = True
         if not pipe.poll(POLL_SECONDS):
@@ -128,8 +127,7 @@ def _followed(pipe: Connection, watch: Watch | None, stop: threading.Event | Non
             raise message
         if isinstance(message, RequestLog):
             return message
-        if watch is not None:
-            watch(message)
+        watch(message)
 
 
 @contextmanager

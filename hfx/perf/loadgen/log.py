@@ -81,6 +81,9 @@ class Progress:
     p99: float | None = None
 
 
+Watch = Callable[[Progress], None]
+
+
 @dataclass
 class RequestLog:
     """All requests that count, in the order of their ends, and what is known of the load as a whole.

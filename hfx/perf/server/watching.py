@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Self, TypeVar
 
+import psutil
+
 from hfx.errors import ServerError
+from hfx.perf.loadgen.log import Progress
 from hfx.perf.results.schema import Gpu, ServerSide, Step
 from hfx.perf.server import gpus, metrics
 from hfx.perf.server.metrics import Metrics, with_engine
-from hfx.perf.server.processes import Usage, busy_cores, usage
 from hfx.perf.server.statistics import Snapshot, Statistics, steps
 from hfx.perf.server.target import Target
 
@@ -25,24 +28,33 @@ GPU_SECONDS = 1.0
 Seen = TypeVar("Seen")
 
 
-class ServerWatch:
-    """Looks at a server while the block runs: what counts begins with it, or again with `begin`, and ends with `end`.
+@dataclass(frozen=True)
+class Usage:
+    """At a moment (`at`, time.monotonic): processor seconds of each process since it began, resident bytes of all."""
 
-    `begin` returns at once, so that it may be called in the middle of a load. What is used, processors and memory, is
-    that between `begin_usage` and `end_usage` where they are called.
+    at: float
+    seconds: Mapping[int, float]
+    memory: int
+
+
+class ServerWatch:
+    """Looks at a server while the block runs: what counts begins with it, or after a warm-up, as `follow` is called.
+
+    What is used, processors and memory, counts from the first request that counts to the last answer.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, warms_up: bool) -> None:
         self.failures: list[str] = []
-        self._target = target
+        self._target, self._warms_up = target, warms_up
         self._statistics = Statistics(target.grpc_url)
         self._usage: list[Usage] = []
-        self._looking = threading.Lock()  # of a short load, the end comes while the thread of `begin` looks
+        self._looking = threading.Lock()  # of a short load, the end comes while the thread of the beginning looks
         self._since, self._until = 0.0, math.inf  # what is used between these moments counts
         self._members: tuple[str, ...] = ()
         self._before: Snapshot | None = None
         self._metrics: Metrics | None = None
         self._gpus: list[tuple[Gpu, ...]] = []
+        self._counts = False
         self._beginning: threading.Thread | None = None
         self._open = ExitStack()
 
@@ -60,33 +72,27 @@ class ServerWatch:
     def __exit__(self, *error: object) -> None:
         self._open.close()
 
-    def begin_usage(self) -> None:
-        """Nothing was sent yet, but what led up to it cost time: only what is used counts from now."""
-        with self._looking:
-            self._gpus.clear()
-            self._since, self._until = time.monotonic(), math.inf
-            self._look_at_processes()
-
-    def end_usage(self) -> None:
-        """All is answered: what is used from now counts no more."""
-        with self._looking:
-            if self._until == math.inf:
-                self._look_at_processes()
-                self._until = time.monotonic()
-
-    def begin(self) -> None:
-        """What counts begins now: the warm-up is over."""
-        self._beginning = threading.Thread(target=self._begin, args=(self._statistics.look,), daemon=True)
-        self._beginning.start()
+    def follow(self, progress: Progress) -> None:
+        """The load has come so far. Returns at once, as the load goes on meanwhile."""
+        if progress.phase != "warmup" and not self._counts:
+            self._counts = True
+            if self._warms_up:
+                self._beginning = threading.Thread(target=self._begin, args=(self._statistics.look,), daemon=True)
+                self._beginning.start()
+            else:  # nothing was sent yet, but what led up to it cost time
+                self._begin_usage()
+        # Not by those in flight: of a burst none is, when all have just been sent.
+        if progress.phase == "draining" and progress.succeeded + progress.failed >= progress.sent:
+            self._end_usage()
 
     def end(self, served: str, answered: int) -> ServerSide:
         """What the server did since the beginning; `served` is the model that gave the `answered` answers."""
         if self._beginning:
             self._beginning.join()
-        self.end_usage()
+        self._end_usage()
         done, counters = self._steps(served, answered), self._counters(served, answered)
         looks = sorted(
-            (look for look in self._usage if self._since <= look.at <= self._until), key=lambda look: look.at
+            (each for each in self._usage if self._since <= each.at <= self._until), key=lambda each: each.at
         )
         return ServerSide(
             steps=with_engine(done, counters, self._target.model),
@@ -100,11 +106,23 @@ class ServerWatch:
         self._before = self._attempt(look, None)
         if self._target.metrics_url:
             self._metrics = self._attempt(lambda: metrics.read(self._target.metrics_url), None)
-        self.begin_usage()
+        self._begin_usage()
+
+    def _begin_usage(self) -> None:
+        with self._looking:
+            self._gpus.clear()
+            self._since, self._until = time.monotonic(), math.inf
+            self._look_at_processes()
+
+    def _end_usage(self) -> None:
+        with self._looking:
+            if self._until == math.inf:
+                self._look_at_processes()
+                self._until = time.monotonic()
 
     def _look_at_processes(self) -> None:
-        if self._target.pid is not None and (found := usage(self._target.pid)) is not None:
-            self._usage.append(found)
+        if self._target.pid is not None and (now := usage(self._target.pid)) is not None:
+            self._usage.append(now)
 
     def _look_at_their_gpus(self) -> None:
         self._gpus.append(metrics.gpus(self._attempt(lambda: metrics.read(self._target.metrics_url), ())))
@@ -128,6 +146,31 @@ class ServerWatch:
         except ServerError as error:
             self.failures.append(error.message)
             return otherwise
+
+
+def usage(pid: int) -> Usage | None:
+    """What `pid` and all its descendants use; None once it has ended."""
+    seconds, memory = {}, 0
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return None
+    for process in family:
+        with suppress(psutil.Error), process.oneshot():  # a stub may end while we look
+            times = process.cpu_times()
+            seconds[process.pid] = times.user + times.system
+            memory += process.memory_info().rss
+    return Usage(time.monotonic(), seconds, memory) if seconds else None
+
+
+def busy_cores(looks: Sequence[Usage]) -> float | None:
+    """Processor seconds a second from the first look to the last; None of fewer than two."""
+    if not looks or looks[0].at == looks[-1].at:
+        return None
+    first = looks[0].seconds
+    last = {pid: seconds for look in looks for pid, seconds in look.seconds.items()}  # what has ended keeps its own
+    taken = sum(seconds - first.get(pid, 0.0) for pid, seconds in last.items())
+    return taken / (looks[-1].at - looks[0].at)
 
 
 @contextmanager

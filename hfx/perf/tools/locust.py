@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -20,7 +20,7 @@ from hfx.client import ModelMetadata
 from hfx.errors import HfxError, LoadFailed, UsageError
 from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.loadgen.generate import completed, counts_tokens
-from hfx.perf.loadgen.log import Piece, Progress, RequestLog, RequestRecord
+from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, Watch
 from hfx.perf.tools.process import Course, ToolProcess
 from hfx.perf.tools.recorded import check_arguments, due_times, log_of
 
@@ -43,8 +43,8 @@ def run_locust(
     plan: Plan,
     spec: MeasureSpec,
     model: ModelMetadata,
-    watch: Callable[[Progress], None] | None = None,
-    stop: threading.Event | None = None,
+    watch: Watch,
+    stop: threading.Event,
 ) -> RequestLog:
     """Put `plan` to `model` at `target`. Raises UsageError for what locust or the model can't take, and LoadFailed.
 

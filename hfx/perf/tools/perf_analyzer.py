@@ -12,7 +12,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,7 @@ from hfx.client import ModelMetadata
 from hfx.errors import HfxError, LoadFailed, UsageError
 from hfx.perf.load import Closed, Limits, Plan, Request
 from hfx.perf.loadgen.generate import completed, counts_tokens
-from hfx.perf.loadgen.log import Progress, RequestLog, RequestRecord
+from hfx.perf.loadgen.log import RequestLog, RequestRecord, Watch
 from hfx.perf.server.statistics import Statistics, requests_of
 from hfx.perf.tools import install
 from hfx.perf.tools.process import Course, ToolProcess
@@ -58,8 +58,8 @@ def run_perf_analyzer(
     plan: Plan,
     spec: MeasureSpec,
     model: ModelMetadata,
-    watch: Callable[[Progress], None] | None = None,
-    stop: threading.Event | None = None,
+    watch: Watch,
+    stop: threading.Event,
 ) -> RequestLog:
     """Put `plan` to `model` at `target`. Raises UsageError for what it or the model can't take, and LoadFailed.
 

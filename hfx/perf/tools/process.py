@@ -15,7 +15,7 @@ from typing import Self
 import psutil
 
 from hfx.perf.load import Closed, Limits, Plan
-from hfx.perf.loadgen.log import Progress
+from hfx.perf.loadgen.log import Progress, Watch
 from hfx.triton.process import ends_with_parent
 
 POLL_SECONDS = 0.1
@@ -93,13 +93,11 @@ class Course:
         self.cores = 0.0
         self.interrupted = self.ended = False
 
-    def follow(self, watch: Callable[[Progress], None] | None, stop: Event | None, fatal: str = "") -> None:
+    def follow(self, watch: Watch, stop: Event, fatal: str = "") -> None:
         """Until all is answered, `stop` is set, the process ends or prints `fatal`, or no answer comes any more."""
         while self._process.alive:
-            progress = self._look(time.monotonic())
-            if watch is not None:
-                watch(progress)
-            self.interrupted = stop is not None and stop.is_set()
+            watch(self._look(time.monotonic()))
+            self.interrupted = stop.is_set()
             if self.interrupted or self._is_over or self._is_stuck or (fatal and fatal in self._process.text):
                 return
             time.sleep(POLL_SECONDS)
