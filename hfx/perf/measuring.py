@@ -17,7 +17,7 @@ from hfx.perf.load import Limits, Plan, RequestSet, Slo
 from hfx.perf.loadgen.generate import check, generate
 from hfx.perf.loadgen.log import Progress, Watch
 from hfx.perf.loadgen.stats import run_of
-from hfx.perf.results.schema import Requests, Run, Scalar, Subject
+from hfx.perf.results.schema import Requests, Run, Scalar, Subject, Tool
 from hfx.perf.server import ServerWatch, Statistics, Target, located
 from hfx.perf.tools.locust import run_locust
 from hfx.perf.tools.perf_analyzer import run_perf_analyzer
@@ -40,7 +40,7 @@ class MeasureSpec:
     requests: RequestSet
     limits: Limits
     slo: Slo | None = None
-    tool: str = "builtin"
+    tool: Tool = "builtin"
     stream: bool | None = None
     arguments: tuple[str, ...] = ()
 
@@ -126,7 +126,7 @@ def _subject(target: Target, spec: MeasureSpec, label: str, settings: Mapping[st
     return Subject(
         label=label or target.model,
         model=target.model,
-        tool=spec.tool,  # type: ignore[arg-type]
+        tool=spec.tool,
         task=target.task,
         device=target.device,  # type: ignore[arg-type]
         precision=target.precision,

@@ -32,8 +32,8 @@ def test_concurrency_is_numbers_doubling_or_steps(text: str, callers: tuple[int,
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0", "-1", "1.5", "a", "1,,2", "1:8", "8:1:2x", "1:8:1x", "1:8:0", "1:8:-1", "0:8:2x", "1:8:2y",
-     "1:9999999999:1", "1000000", "1:99999999:1", "nan", "1:8:2:2", "١"],
+    ["", "-1", "1.5", "a", "1,,2", "1:8", "8:1:2x", "1:8:1x", "1:8:0", "1:8:-1", "0:8:2x", "1:8:2y",
+     "1:9999999999:1", "1:99999999:1", "nan", "1:8:2:2", "١"],
 )  # fmt: skip
 def test_a_concurrency_that_can_not_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -43,7 +43,7 @@ def test_a_concurrency_that_can_not_be_is_refused(text: str) -> None:
 
 def test_rates_may_be_fractions() -> None:
     assert parse_rates("0.5,2:8:2x") == (0.5, 2, 4, 8)
-    for text in ("0", "inf", "nan", "-3", "1:inf:2x"):
+    for text in ("", "a", "1:inf:2x"):
         with pytest.raises(UsageError):
             parse_rates(text)
 
@@ -83,7 +83,9 @@ def test_a_trace_is_replayed_as_it_is() -> None:
         lambda: Closed(0),
         lambda: Closed(10**9),
         lambda: Open(0),
+        lambda: Open(-3),
         lambda: Open(float("inf")),
+        lambda: Open(float("nan")),
         lambda: Open(None),
         lambda: Open(None, "poisson"),
         lambda: Open(None, "burst", burst=4),

@@ -1,8 +1,4 @@
-"""The options that say which load is put to which server, and what they come to.
-
-Groups of options for every command that measures (hfx.cli.commands); each has a function that reads it. This file must
-not know how a load is sent, or what is printed of it.
-"""
+"""The options that say which load is put to which server: groups for every command that measures, and their readers."""
 
 from __future__ import annotations
 
@@ -121,8 +117,6 @@ def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
         return tuple(Closed(callers) for callers in parse_concurrency(options.concurrency or "1"))
     arrivals = options.arrivals or ("trace" if options.trace else "constant")
     rates = parse_rates(options.rate) if options.rate is not None else (None,)
-    if rates == (None,) and arrivals.partition(":")[0] in ("constant", "poisson"):
-        raise UsageError(f"The arrivals {arrivals} need a rate.", "Give --rate, in requests a second.")
     return tuple(parse_open(rate, arrivals, options.trace, seed) for rate in rates)
 
 

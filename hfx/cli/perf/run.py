@@ -1,7 +1,4 @@
-"""`hfx perf run`: one served model under one load or several, as a table and a result file.
-
-Options and words only: the load is hfx.perf.load's, the measurement hfx.perf.measuring's, the tables hfx.perf.report's.
-"""
+"""`hfx perf run`: one served model under one load or several, as a table and a result file."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,19 +27,13 @@ if TYPE_CHECKING:
     from hfx.perf.results import Machine, Result, Run
 
 
-class Tool(StrEnum):
-    """What sends the requests."""
-
-    BUILTIN = "builtin"
-    PERF_ANALYZER = "perf_analyzer"
-    LOCUST = "locust"
-
-
 @dataclass(frozen=True)
 class MeasureOptions:
     """How it is measured, and what becomes of it."""
 
-    tool: Annotated[Tool, typer.Option(help="What sends the requests.")] = Tool.BUILTIN
+    tool: Annotated[Literal["builtin", "perf_analyzer", "locust"], typer.Option(help="What sends the requests.")] = (
+        "builtin"
+    )
     stream: Annotated[
         bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
     ] = None
@@ -87,9 +77,7 @@ def command(
     requests = loads.requests(data, measuring.metadata(target))
     here = machine()  # before the load, whose own work it must not count
     flags = tuple(arguments or ())
-    specs = [
-        measuring.MeasureSpec(requests, each, wanted, options.tool.value, options.stream, flags) for each in limits
-    ]
+    specs = [measuring.MeasureSpec(requests, each, wanted, options.tool, options.stream, flags) for each in limits]
     outcome = _measured(target, list(zip(plans, specs, strict=True)), options, report)
     result = _result(name, here, outcome)
     if options.output:
@@ -150,8 +138,8 @@ def _measured(
 
 def _gone(run: Run) -> ServerError:
     """The error of a load that ended early by itself."""
-    words = next((note for note in run.notes if "early" in note), "The load was ended early.")
-    return LoadFailed(words, "See the server's log; the result has what was measured until then.")
+    reason = next((note for note in run.notes if "early" in note), "The load was ended early.")
+    return LoadFailed(reason, "See the server's log; the result has what was measured until then.")
 
 
 def _result(name: str, here: Machine, outcome: Outcome) -> Result:
@@ -190,8 +178,9 @@ def _print(result: Result, output: Path | None, report: Reporter) -> None:
     from hfx.perf.results import to_json
 
     notes = (*result.notes, *(note for run in result.runs for note in run.notes))
-    told = {each: any(note in each for note in notes) for each in warnings(result)}
-    top = [f"{'Note' if is_note else 'Warning'}: {each}" for each, is_note in told.items()]
+    top = [
+        f"{'Note' if any(note in message for note in notes) else 'Warning'}: {message}" for message in warnings(result)
+    ]
     parts = [top, *(to_lines(table) for table in _tables(result))]
     parts += [[f"Written to {output}."]] if output else []
     lines = [line for part in parts if part for line in ("", *part)]

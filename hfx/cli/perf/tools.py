@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from hfx.cli.output import reporter
 
 
-class Fetched(StrEnum):
-    """What can be fetched."""
-
-    PERF_ANALYZER = "perf_analyzer"
-
-
 def command(
     context: typer.Context,
-    tool: Annotated[Fetched | None, typer.Argument(metavar="[perf_analyzer]", help="What to fetch.")] = None,
+    tool: Annotated[
+        Literal["perf_analyzer"] | None, typer.Argument(metavar="[perf_analyzer]", help="What to fetch.")
+    ] = None,
 ) -> None:
     """List the load generators, or fetch NVIDIA's perf_analyzer."""
     from hfx.perf.tools import install
@@ -28,7 +23,7 @@ def command(
     if tool is not None:
         with report.progress(f"Fetching {tool}"):
             program = install.fetch()
-        value = {"tool": str(tool), "version": program.version, "path": str(program.path)}
+        value = {"tool": tool, "version": program.version, "path": str(program.path)}
         report.result(value, f"perf_analyzer {program.version} is at {program.path}")
         return
     found = install.tools()

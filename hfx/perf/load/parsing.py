@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar, get_args
 
 from hfx.errors import UsageError
-from hfx.perf.load.plans import MOST_CALLERS, Arrivals, Open
+from hfx.perf.load.plans import Arrivals, Open
 from hfx.rows import Place, RowError
 
 Number = TypeVar("Number", int, float)
@@ -44,11 +44,8 @@ def parse_warmup(text: str) -> tuple[int, float]:
 
 
 def parse_concurrency(text: str) -> tuple[int, ...]:
-    """`1,2,4` as it stands, `1:64:2x` as 1, 2, 4 … 64, `1:16:4` as 1, 5, 9, 13. Raises UsageError."""
-    found = _several(text, _whole, "concurrency")
-    if any(each > MOST_CALLERS for each in found):
-        raise UsageError(f"The concurrency {text!r} is above {MOST_CALLERS}.", "Give fewer callers.")
-    return found
+    """`1,2,4` as it stands, `1:64:2x` as 1, 2, 4 … 64, `1:16:4` as 1, 5, 9, 13. Raises UsageError for other text."""
+    return _several(text, _whole, "concurrency")
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
@@ -80,7 +77,11 @@ def parse_trace(path: Path) -> tuple[float, ...]:
     column, is_gap = 0, False
     if rows and _number(rows[0][1][0]) is None:
         (_, header), *rows = rows
-        column, is_gap = _column(path, [name.lower() for name in header])
+        names = [name.lower() for name in header]
+        name = next((name for name in (TIME, GAP) if name in names), None)
+        if name is None:
+            raise RowError(path, f"it has no column {TIME} or {GAP}, but {', '.join(names)}.", "Head the times so.")
+        column, is_gap = names.index(name), name == GAP
     times: list[float] = []
     for line, row in rows:
         cell = row[column] if column < len(row) else ""
@@ -98,12 +99,9 @@ def parse_trace(path: Path) -> tuple[float, ...]:
 
 def _several(text: str, number: Callable[[str], Number], what: str) -> tuple[Number, ...]:
     try:
-        found = [value for part in text.split(",") for value in _part(part.strip(), number)]
+        return tuple(dict.fromkeys(value for part in text.split(",") for value in _part(part.strip(), number)))
     except ValueError:
         raise UsageError(f"The {what} {text!r} can't be read.", GRAMMAR) from None
-    if any(not 0 < value < math.inf for value in found):
-        raise UsageError(f"The {what} {text!r} is not above zero.", GRAMMAR)
-    return tuple(dict.fromkeys(found))
 
 
 def _part(text: str, number: Callable[[str], Number]) -> list[Number]:
@@ -112,13 +110,13 @@ def _part(text: str, number: Callable[[str], Number]) -> list[Number]:
         return [number(first)]
     last, step = rest
     value, end, by = number(first), number(last), number(step.removesuffix("x"))
-    found: list[Number] = []
-    while value <= end and len(found) <= MOST_STEPS:
-        found.append(value)
+    values: list[Number] = []
+    while value <= end and len(values) <= MOST_STEPS:
+        values.append(value)
         value = value * by if step.endswith("x") else value + by
-    if not 0 < len(found) <= MOST_STEPS:  # steps that do not grow never end
+    if not 0 < len(values) <= MOST_STEPS:  # steps that do not grow never end
         raise ValueError(text)
-    return found
+    return values
 
 
 def _whole(text: str) -> int:
@@ -139,13 +137,6 @@ def _cells(path: Path) -> list[tuple[int, list[str]]]:
         raise RowError(path, f"it can't be read: {error}.", "Give a file of times.") from error
     rows = [[cell.strip() for cell in next(csv.reader([line.strip()]), [])] for line in lines]
     return [(number, row) for number, row in enumerate(rows, 1) if row and not row[0].startswith("#")]
-
-
-def _column(path: Path, header: list[str]) -> tuple[int, bool]:
-    for name in (TIME, GAP):
-        if name in header:
-            return header.index(name), name == GAP
-    raise RowError(path, f"it has no column {TIME} or {GAP}, but {', '.join(header)}.", "Head the times so.")
 
 
 def _number(text: str) -> float | None:
