@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from bench import child
 from hfx.errors import LoadFailed
 from hfx.names import NET_SUFFIX
 from hfx.perf.load import Closed, Plan
+from hfx.perf.loadgen.log import percentile
 from hfx.perf.results import Run
 from hfx.perf.server.metrics import engine_step
 
@@ -57,7 +57,7 @@ async def drive(send: Send, plan: Plan, requests: int) -> list[Record]:
         await asyncio.gather(*(caller() for _ in range(plan.callers)))
         return records
     tasks = []
-    for number, at in enumerate(plan.times(requests, None)):
+    for number, at in enumerate(plan.times(requests)):
         if (left := begin + at - time.perf_counter()) > 0:
             await asyncio.sleep(left)
         tasks.append(asyncio.create_task(once(number, begin + at)))
@@ -103,18 +103,13 @@ def summary(records: Sequence[Record]) -> dict[str, float | None]:
         "requests/s": (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 and ends[-1] > ends[0] else None,
         "requests/s to the last answer": len(ends) / seconds,
         "seconds": seconds,
-        "p50 ms": quantile(latencies, 0.5),
-        "p99 ms": quantile(latencies, 0.99),
-        "first token p50 ms": quantile(first, 0.5),
-        "first token p99 ms": quantile(first, 0.99),
-        "pause p50 ms": quantile(pauses, 0.5),
-        "pause p99 ms": quantile(pauses, 0.99),
+        "p50 ms": percentile(latencies, 0.5),
+        "p99 ms": percentile(latencies, 0.99),
+        "first token p50 ms": percentile(first, 0.5),
+        "first token p99 ms": percentile(first, 0.99),
+        "pause p50 ms": percentile(pauses, 0.5),
+        "pause p99 ms": percentile(pauses, 0.99),
     }
-
-
-def quantile(values: Sequence[float], share: float) -> float | None:
-    """The least value that `share` of them keep within; None of none."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 
 def run_figures(run: Run) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import cases, command, roofline
 from bench.cases import SEED_BURST, SEED_RATE, SEED_SECONDS, SEED_TOKENS, SENTENCE, Case, Served, Texts, callers
 from bench.child import Child
-from bench.client import posts, quantile, run_figures, summary
+from bench.client import posts, run_figures, summary
 from bench.command import Settings, Work, open_ways
 from bench.exports import NAME
 from bench.figures import Figures, Goal, take_turns
@@ -20,6 +20,7 @@ from bench.peers import Way, mlserver
 from hfx.errors import LoadFailed
 from hfx.names import TEXT_INPUT
 from hfx.perf.load import Closed, Open, RequestSet, Slo
+from hfx.perf.loadgen.log import percentile
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
 from hfx.triton import EmbeddedServer
 
@@ -96,8 +97,8 @@ def _batch(child: Child, load: CaseLoad) -> dict[str, float | None]:
         "requests/s": rate,
         PACE: rate,
         "tokens/s": rate * case.new or None,
-        "p50 ms": quantile(times, 0.5),
-        "p99 ms": quantile(times, 0.99),
+        "p50 ms": percentile(times, 0.5),
+        "p99 ms": percentile(times, 0.99),
     }
 
 

@@ -227,11 +227,10 @@ class StreamingUser(ModelUser):
     def answers(self, request: Request) -> Iterator[tuple[float, Piece]]:
         """The pieces of the text, and when each came."""
         begin = now()
-        settings = {name: values[0] for name, values in request.inputs.items() if name != names.STOP_WORDS}
-        if names.STOP_WORDS in request.inputs:
-            settings[names.STOP_WORDS] = list(request.inputs[names.STOP_WORDS])  # type: ignore[assignment]
-        text = str(settings.pop(names.TEXT_INPUT, ""))
-        with self.client.stream(self.model, text, **settings) as pieces:  # type: ignore[arg-type]
+        settings: dict[str, Any] = {
+            name: list(values) if name == names.STOP_WORDS else values[0] for name, values in request.inputs.items()
+        }
+        with self.client.stream(self.model, settings.pop(names.TEXT_INPUT, ""), **settings) as pieces:
             for count, piece in enumerate(pieces):
                 at = now()
                 if count == 0:

@@ -102,7 +102,7 @@ def test_a_command_measures_a_stream(
 def test_arrivals_are_those_of_the_plan(plan: Open, limits: Limits, count: int, measured: Measure) -> None:
     found = measured(CLASSIFIER, plan, TEXTS, limits)
     assert (found.requests.sent, found.requests.succeeded) == (count, count)
-    due = list(plan.times(limits.warmup_requests + count if plan.arrivals == "poisson" else count, None))
+    due = list(plan.times(limits.warmup_requests + count if plan.arrivals == "poisson" else count))
     begin = due[limits.warmup_requests] if plan.arrivals == "poisson" else due[0]
     assert due[-1] - begin <= found.seconds
 

@@ -78,7 +78,7 @@ def test_the_warm_up_is_left_out_and_no_more_counts_than_was_ordered() -> None:
 
 def test_an_open_load_is_due_as_the_built_in_generator_sends_it() -> None:
     plan = Open(10.0, "poisson", seed=3)
-    assert due_times(plan, Limits(requests=20, warmup_requests=5)) == tuple(plan.times(25, None))
+    assert due_times(plan, Limits(requests=20, warmup_requests=5)) == tuple(plan.times(25))
     assert due_times(Open(10.0), Limits(seconds=1.0, warmup_seconds=0.5)) == tuple(n / 10 for n in range(15))
     burst = due_times(Open(arrivals="burst"), Limits(requests=3, warmup_requests=2))
     assert burst == (0.0, 0.25, 0.5, 0.5, 0.5)

@@ -80,19 +80,9 @@ class Open:
         seconds = self.trace[-1] - self.trace[0]
         return (len(self.trace) - 1) / seconds if seconds > 0 else None
 
-    def times(self, count: int | None, seconds: float | None) -> Iterator[float]:
-        """When each request is due, in seconds from the start: `count` of them, and none at `seconds` or later.
-
-        Without either, a trace ends by itself and all others go on for ever. Raises UsageError for a burst of no size.
-        """
-        if self.at_once and count is None:
-            raise UsageError("A burst of all requests at once needs their number.", "Give --requests.")
-        found: Iterator[float] = self._all()
-        if count is not None:
-            found = itertools.islice(found, count)
-        if seconds is not None:
-            found = itertools.takewhile(lambda at: at < seconds, found)
-        return found
+    def times(self, count: int | None = None) -> Iterator[float]:
+        """When each of `count` requests is due, in seconds from the start; None: to the end of a trace, or for ever."""
+        return itertools.islice(self._all(), count)
 
     def _all(self) -> Iterator[float]:
         if self.arrivals == "trace":

@@ -28,12 +28,13 @@ KINDS: Mapping[str, Kind] = {
 }  # fmt: skip
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
 FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
-DESCRIPTIONS: Mapping[Kind, str] = {
-    "text": "a text",
-    "list": "a list of texts",
-    "integer": "a whole number",
-    "number": "a number",
-    "flag": "true or false",
+# How a kind is described, and the types of its values.
+TYPES: Mapping[Kind, tuple[str, tuple[type, ...]]] = {
+    "text": ("a text", (str,)),
+    "list": ("a list of texts", (str,)),
+    "integer": ("a whole number", (int,)),
+    "number": ("a number", (int, float)),
+    "flag": ("true or false", (bool,)),
 }
 
 
@@ -89,14 +90,14 @@ def constants(settings: Settings | None) -> dict[str, tuple[Scalar, ...]]:
 
 def text_tensors(inputs: Iterable[str]) -> tuple[str, ...]:
     """The tensors that each request must have, of a model with these `inputs`. Raises UsageError for none."""
-    given = set(inputs)
-    found = tuple(name for name in TEXTS if name in given)
-    if not found:
+    taken = set(inputs)
+    texts = tuple(name for name in TEXTS if name in taken)
+    if not texts:
         raise UsageError(
-            f"The model takes no text: it takes {', '.join(sorted(given)) or 'nothing'}.",
+            f"The model takes no text: it takes {', '.join(sorted(taken)) or 'nothing'}.",
             "Ask for the model itself, not for a member of it: `hfx list` shows the names.",
         )
-    return found
+    return texts
 
 
 def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]:
@@ -127,7 +128,9 @@ def values_of(tensor: str, value: Any, textual: bool) -> tuple[Scalar, ...]:
         read = str(read).lower()  # a text, as it has a third value
     listed: Sequence[Any] = read if isinstance(read, list | tuple) else (read,)
     if not listed or (kind != "list" and len(listed) != 1) or not all(_is(kind, each) for each in listed):
-        raise UsageError(f"{tensor} is {_shown(value)}.", f"Give {DESCRIPTIONS[kind]}.")
+        text = repr(value)
+        shown = text if len(text) <= 60 else f"{text[:57]}..."
+        raise UsageError(f"{tensor} is {shown}.", f"Give {TYPES[kind][0]}.")
     return tuple(listed)
 
 
@@ -192,24 +195,15 @@ def _read(kind: Kind, text: str) -> Any:
         if kind == "number":
             return float(bare)
         if kind == "list":
-            return json.loads(bare) if bare.startswith("[") else _split(bare)
+            return (
+                json.loads(bare) if bare.startswith("[") else [part.strip() for part in bare.split(",") if part.strip()]
+            )
     except ValueError:
         return None
     return FLAGS.get(bare.lower()) if kind == "flag" else text
 
 
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def _is(kind: Kind, value: Any) -> bool:
-    if kind == "integer":
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind == "number":
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, bool if kind == "flag" else str)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if isinstance(value, bool) != (kind == "flag"):  # a bool is an int, too
+        return False
+    return isinstance(value, TYPES[kind][1]) and not (isinstance(value, float) and not math.isfinite(value))

@@ -108,7 +108,7 @@ class Driver:
                     self._spawn(self._send(record))
                     await self._finished()
         self._origin = time.perf_counter()
-        for at in plan.times(limits.requests if plan.at_once else None, None):
+        for at in plan.times(limits.requests if plan.at_once else None):
             due = self._origin + at
             if self._is_past(due):
                 break

@@ -139,8 +139,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     """The smallest value that `share` of them do not exceed; None of none."""
     if not len(values):
         return None
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def timestamp(seconds: float | None = None) -> str:

@@ -55,7 +55,7 @@ def run_of(log: RequestLog, subject: Subject, load: Load, plan: Plan, slo: Slo |
         tpot=_times(good.tpot),
         gaps=distribution(gaps.tolist()),
         slo=slo.text if slo else "",
-        goodput=_goodput(good, rows.size, slo) if slo is not None and rows.size else None,
+        goodput=_goodput(good, rows.size, slo),
         client=_client(log, rows, good, plan),
         notes=(*log.notes, *_notes(rows)),
     )
@@ -130,7 +130,9 @@ def _times(values: Column) -> Distribution | None:
     return distribution(values[values >= RESOLUTION].tolist())
 
 
-def _goodput(good: Rows, sent: int, slo: Slo) -> float:
+def _goodput(good: Rows, sent: int, slo: Slo | None) -> float | None:
+    if slo is None or not sent:
+        return None
     times = zip((good.end - good.due).tolist(), good.ttft.tolist(), good.tpot.tolist(), strict=True)
     return sum(slo.kept(*each) for each in times) / sent
 

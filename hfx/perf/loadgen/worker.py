@@ -64,7 +64,11 @@ class Sender:
         message = messages[record.index % len(messages)]
         record.sent = time.perf_counter()
         try:
-            await (self._streamed if self._job.stream else self._answered)(message, record)
+            if self._job.stream:
+                await self._read_stream(message, record)
+            else:
+                record.messages.append(await self._infer(message, timeout=self._job.limits.timeout))
+                record.times.append(time.perf_counter())
             record.end = record.times[-1] if record.times else time.perf_counter()
         except grpc.RpcError as error:
             self._fail(record, error.code().name, error.details() or "")
@@ -74,12 +78,7 @@ class Sender:
                 raise
             self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises it for that, too
 
-    async def _answered(self, message: bytes, record: RequestRecord) -> None:
-        answer = await self._infer(message, timeout=self._job.limits.timeout)
-        record.times.append(time.perf_counter())
-        record.messages.append(answer)
-
-    async def _streamed(self, message: bytes, record: RequestRecord) -> None:
+    async def _read_stream(self, message: bytes, record: RequestRecord) -> None:
         call = self._stream(timeout=self._job.limits.timeout, metadata=(WITH_STATUS,))
         await call.write(message)
         await call.done_writing()

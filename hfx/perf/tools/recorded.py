@@ -69,10 +69,10 @@ def due_times(plan: Open, limits: Limits) -> tuple[float, ...]:
     warm = limits.warmup_requests
     if plan.at_once:  # one after the other before all the others
         start = warm * WARM_SECONDS
-        return (*(n * WARM_SECONDS for n in range(warm)), *(start + at for at in plan.times(limits.requests, None)))
+        return (*(n * WARM_SECONDS for n in range(warm)), *(start + at for at in plan.times(limits.requests)))
     times: list[float] = []
     first: int | None = None
-    for at in plan.times(None, None):
+    for at in plan.times():
         if first is None and len(times) >= warm and at >= limits.warmup_seconds:
             first = len(times)
         if first is not None and _is_past(limits, len(times) - first, at - (times[first:] or [at])[0]):
