@@ -14,6 +14,7 @@ from typing import Any
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
 
 MAX_BYTES = 16 * 1024 * 1024  # a config.json is a few KB; one of hundreds of MB is an attack or a mistake
+TOKENIZER_CONFIG = "tokenizer_config.json"
 AGAIN = "Download or save the checkpoint again."
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 NO_LIMIT = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit of its own
@@ -41,6 +42,11 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointCorrupt(f"{file} holds no JSON object.", AGAIN)
     return value
+
+
+def read_optional_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file that a checkpoint need not have; empty without the file."""
+    return read_json(file) if file.is_file() else {}
 
 
 def read_json_value(file: Path) -> Any:
@@ -99,8 +105,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def tokenizer_limit(folder: Path) -> int | None:
     """Tokens that the tokenizer says a text may have (model_max_length), where it says anything."""
-    file = folder / "tokenizer_config.json"
-    stated = read_json(file).get("model_max_length") if file.is_file() else None
+    stated = read_optional_json(folder / TOKENIZER_CONFIG).get("model_max_length")
     return int(stated) if isinstance(stated, int | float) and 0 < stated < NO_LIMIT else None
 
 

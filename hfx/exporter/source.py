@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
-from hfx.exporter.config_file import read_config, read_json
-from hfx.exporter.view import CONFIGS, TOKENIZER_CONFIG, TOKENIZERS, make_view
+from hfx.exporter.config_file import TOKENIZER_CONFIG, read_config, read_json
+from hfx.exporter.view import CONFIGS, TOKENIZERS, make_view
 from hfx.exporter.weight_files import find_weights
 
 TOKENIZER_FILES = (
@@ -190,12 +190,7 @@ def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path,
             f"{model!r} is neither a folder here nor a model on the hub.",
             "Check the spelling; for a private model, log in with `hf auth login`.",
         ) from error
-    except (
-        LocalEntryNotFoundError,
-        HfHubHTTPError,
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: an answer that is no JSON
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:  # ValueError: it is no JSON
         if getattr(error, "errno", None) == errno.ENOSPC:
             raise StorageFull(
                 f"No room to download {model!r}: {error}.", "Free space, or point HF_HOME at a larger disk."

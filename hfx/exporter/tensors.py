@@ -163,13 +163,9 @@ def _open_safetensors(file: Path) -> Iterator[tuple[str, _Stored]]:
         handle: Any = safe_open(os.fspath(file), framework="pt")
         for name in handle.keys():  # noqa: SIM118 (the handle is no mapping)
             entry = handle.get_slice(name)
-            yield name, _Stored(file, tuple(entry.get_shape()), entry.get_dtype(), _slicer(handle, name))
+            yield name, _Stored(file, tuple(entry.get_shape()), entry.get_dtype(), entry.__getitem__)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointCorrupt(f"{file} is truncated or damaged: {error}.", AGAIN) from error
-
-
-def _slicer(handle: Any, name: str) -> Callable[[tuple[slice, ...]], Any]:
-    return lambda index: handle.get_slice(name)[index]
 
 
 def _open_pickle(file: Path) -> Iterator[tuple[str, _Stored]]:

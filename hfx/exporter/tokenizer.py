@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError, UsageError
-from hfx.exporter.config_file import AGAIN, read_json
+from hfx.exporter.config_file import AGAIN, TOKENIZER_CONFIG, read_optional_json
 from hfx.exporter.load import first_lines
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.slow_tokenizers import as_fast, damaged_model
@@ -21,7 +21,7 @@ from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer_trial import BYTES, SECONDS, TrialFailed, TrialStopped, try_tokenizer
 from hfx.exporter.transformers_versions import keep_tokenizer_file
 
-TOKENIZER_FILE, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+TOKENIZER_FILE = "tokenizer.json"
 # The keys by which a tokenizer's config can name files of its own.
 TOKENIZER_FILE_KEYS = ("tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "added_tokens_file")
 PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
@@ -33,10 +33,9 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
     Raises CheckpointCorrupt, CheckpointUnsafe or CheckpointUnsupported (a tokenizer in Python only).
     """
-    from transformers import AutoTokenizer
+    import transformers
 
-    loader: Any = AutoTokenizer
-
+    loader: Any = transformers.AutoTokenizer
     _check_tokenizer_config(checkpoint.folder)
     if not (checkpoint.view / TOKENIZER_FILE).is_file() and (name := damaged_model(checkpoint.view)):
         raise CheckpointCorrupt(f"{checkpoint.folder / name} is no SentencePiece model.", AGAIN)
@@ -100,9 +99,7 @@ def _tokenizer_error(checkpoint: Checkpoint, error: BaseException) -> SourceErro
     from huggingface_hub.errors import StrictDataclassError
 
     folder, reason = checkpoint.folder, checkpoint.in_folder(first_lines(error))
-    if isinstance(
-        error, StrictDataclassError
-    ):  # AutoTokenizer reads config.json first, and transformers 5 checks types
+    if isinstance(error, StrictDataclassError):  # of config.json, which AutoTokenizer reads first
         return CheckpointCorrupt(
             f"{folder / 'config.json'} can't be read by transformers: {reason}",
             "Correct or remove the named field.",
@@ -132,19 +129,17 @@ def _is_known(tokenizer_class: str) -> bool:
 def _check_tokenizer_config(folder: Path) -> None:
     """Refuse a class of its own, and files named by a path, which transformers would follow anywhere."""
     file = folder / TOKENIZER_CONFIG
-    config = read_json(file) if file.is_file() else {}
+    config = read_optional_json(file)
     if "AutoTokenizer" in (config.get("auto_map") or ()) and not _is_known(str(config.get("tokenizer_class"))):
         raise _wants_code(file)
     for key in TOKENIZER_FILE_KEYS:
         value = config.get(key)
-        if isinstance(value, str) and Path(value).is_file() and not _is_inside(folder, Path(value)):
+        if not isinstance(value, str) or not Path(value).is_file():
+            continue
+        if not Path(value).resolve().is_relative_to(folder.resolve()):
             raise CheckpointUnsafe(
                 f"{file} names a file outside the checkpoint ({key}: {value!r}).", f"Remove {key} from it."
             )
-
-
-def _is_inside(folder: Path, path: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _check_ids(checkpoint: Checkpoint, tokenizer: Any) -> None:

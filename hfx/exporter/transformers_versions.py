@@ -23,14 +23,13 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from hfx.exporter.config_file import read_json
+from hfx.exporter.config_file import TOKENIZER_CONFIG, read_optional_json
 from hfx.exporter.source import Checkpoint
 
 Version = tuple[int, int]
 OLD: Version = (4, 0)
 SCALED_BEFORE_THE_HEAD = ("t5", "mt5")
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-TOKENIZER_CONFIG = "tokenizer_config.json"
 WRITTEN_BY_5 = "backend"  # a field of tokenizer_config.json
 CLEAN_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 
@@ -101,8 +100,7 @@ def keep_tokenizer_file(tokenizer: Any, checkpoint: Checkpoint) -> None:
     file = checkpoint.view / "tokenizer.json"
     if installed_major() < 5 or not written_by_4(checkpoint.config) or not file.is_file():
         return
-    settings = checkpoint.folder / TOKENIZER_CONFIG
-    if settings.is_file() and WRITTEN_BY_5 in read_json(settings):
+    if WRITTEN_BY_5 in read_optional_json(checkpoint.folder / TOKENIZER_CONFIG):
         return
     built, kept = tokenizer.backend_tokenizer, Tokenizer.from_file(str(file))
     for part, kind in (("normalizer", normalizers.BertNormalizer), ("pre_tokenizer", pre_tokenizers.ByteLevel)):
@@ -119,15 +117,11 @@ def keep_tokenizer_file(tokenizer: Any, checkpoint: Checkpoint) -> None:
 
 
 @cache
-def _class_config(model_type: str) -> Any:
+def class_config(model_type: str) -> Any:
+    """The config of a model type's class, with nothing but its defaults."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(model_type)
-
-
-def class_config(checkpoint: Checkpoint) -> Any:
-    """The config of `checkpoint`'s class, with nothing but its defaults."""
-    return _class_config(checkpoint.model_type)
 
 
 def fill_class_ids(model: Any, names: Iterable[str], checkpoint: Checkpoint) -> None:

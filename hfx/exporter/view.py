@@ -19,13 +19,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hfx.errors import StorageFull
-from hfx.exporter.config_file import MAX_BYTES, read_bytes, read_json
+from hfx.exporter.config_file import MAX_BYTES, TOKENIZER_CONFIG, read_bytes, read_json
 from hfx.exporter.weight_files import index_of
 
 PREFIX = "hfx-views-"
 LOCK = "lock"
 MAX_TOKENIZER_BYTES = 64 << 20  # the largest in use, of 256,000 tokens, have 35 MB
-TOKENIZER_CONFIG = "tokenizer_config.json"
 CONFIGS = (
     "config.json",
     "generation_config.json",

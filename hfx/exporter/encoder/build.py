@@ -86,9 +86,8 @@ def build_graph(
             "hfx exports models that read token ids, an attention mask and token types.",
         )
     if pooling is not None:
-        append_pooling(
-            graph, pooling, HIDDEN_STATE, names.ATTENTION_MASK, names.EMBEDDING, width=int(outputs[0].dims[-1])
-        )
+        width = int(outputs[0].dims[-1])
+        append_pooling(graph, pooling, HIDDEN_STATE, names.ATTENTION_MASK, names.EMBEDDING, width)
     _keep_outputs(graph, [spec.name for spec in outputs])
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
     flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs})
@@ -108,15 +107,7 @@ def _export(
             raise StorageFull(
                 f"The graph can't be written: {error}.", "Free space in TMPDIR, or point it elsewhere."
             ) from error
-        except (
-            ValueError,
-            RuntimeError,
-            NotImplementedError,
-            AttributeError,
-            TypeError,
-            KeyError,
-            IndexError,
-        ) as error:
+        except (ValueError, RuntimeError, AttributeError, TypeError, LookupError) as error:
             reason = (str(error) or repr(error)).splitlines()[0]
             raise CheckpointUnsupported(
                 f"{type(model).__name__} can't be exported to ONNX: {reason}", ADVICE[exporter]

@@ -82,15 +82,26 @@ def write_tokenizer(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...]
     }
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
+    outputs = (*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED)
+    _write_python_config(plan, folder, read, outputs, (_text_warmup(plan, folder, read),))
+
+
+def _write_python_config(
+    plan: EncoderPlan,
+    folder: Path,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    warmups: tuple[Warmup, ...] = (),
+) -> None:
     config = ModelConfig(
-        name=plan.name + names.TOKENIZE_SUFFIX,
+        name=folder.name,
         backend="python",
         max_batch_size=plan.max_batch_size,
-        inputs=read,
-        outputs=(*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED),
+        inputs=inputs,
+        outputs=outputs,
         instance_kind="KIND_CPU",
         batching=True,
-        warmups=(_text_warmup(plan, folder, read),),
+        warmups=warmups,
     )
     write_config(config, plan.command, folder / "config.pbtxt")
 
@@ -109,22 +120,21 @@ def write_net(
         batching=True,
         warmups=_width_warmups(plan, inputs),
     )
-    configs = folder / "configs"
-    configs.mkdir()
+    variants: dict[Device, ModelConfig] = {}
     if "gpu" in files:
-        gpu = replace(config, default_model_filename=files["gpu"], instance_kind="KIND_GPU")
-        write_config(gpu, plan.command, configs / "gpu.pbtxt")
-        write_config(gpu, plan.command, folder / "config.pbtxt")
+        variants["gpu"] = replace(config, default_model_filename=files["gpu"], instance_kind="KIND_GPU")
     if choice is not None:
-        cpu = replace(
+        variants["cpu"] = replace(
             config,
             default_model_filename=files["cpu"],
             instance_kind="KIND_CPU",
             parameters=choice.parameters(plan.threads),
             cpu_accelerators=choice.accelerators,
         )
-        write_config(cpu, plan.command, configs / "cpu.pbtxt")
-        write_config(cpu, plan.command, folder / "config.pbtxt")
+    (folder / "configs").mkdir()
+    for device, variant in variants.items():  # the last one, CPU's if there is one, is what is served unless chosen
+        write_config(variant, plan.command, folder / "configs" / f"{device}.pbtxt")
+        write_config(variant, plan.command, folder / "config.pbtxt")
 
 
 def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> None:
@@ -141,16 +151,7 @@ def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> No
         write_tokenizer_json(tokenizer, version / "tokenizer.json")
         settings["unk_id"] = tokenizer.unk_token_id
     write_json(version / "settings.json", settings)
-    config = ModelConfig(
-        name=plan.name + names.POSTPROCESS_SUFFIX,
-        backend="python",
-        max_batch_size=plan.max_batch_size,
-        inputs=_postprocess_inputs(plan),
-        outputs=task.outputs,
-        instance_kind="KIND_CPU",
-        batching=True,
-    )
-    write_config(config, plan.command, folder / "config.pbtxt")
+    _write_python_config(plan, folder, _postprocess_inputs(plan), task.outputs)
 
 
 def _postprocess_inputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:

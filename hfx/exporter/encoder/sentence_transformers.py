@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN, read_json, read_json_value
+from hfx.exporter.config_file import AGAIN, TOKENIZER_CONFIG, read_json, read_json_value, read_optional_json
 from hfx.exporter.encoder.pooling import Mode, Pooling
 
 MODULES = "modules.json"
@@ -60,15 +60,13 @@ def read_max_length(folder: Path) -> int | None:
 
 
 def _transformer_config(folder: Path) -> dict[str, Any]:
-    for name in TRANSFORMER_CONFIGS:
-        if (folder / name).is_file():
-            return read_json(folder / name)
-    return {}
+    return next((read_json(folder / name) for name in TRANSFORMER_CONFIGS if (folder / name).is_file()), {})
 
 
 def _refuse_prepared_texts(folder: Path) -> None:
     """What sentence-transformers do to a text before its tokenizer sees it, and another way through the model."""
-    modalities = _transformer_config(folder).get("modality_config")
+    config = _transformer_config(folder)
+    modalities = config.get("modality_config")
     text = modalities.get("text") if isinstance(modalities, dict) else None
     if isinstance(text, dict) and (text.get("method"), text.get("method_output_name")) != TEXT_METHOD:
         raise CheckpointUnsupported(
@@ -77,14 +75,13 @@ def _refuse_prepared_texts(folder: Path) -> None:
             f"hfx exports models of which {TEXT_METHOD[0]!r} gives {TEXT_METHOD[1]!r}.",
         )
     file = folder / LIBRARY_CONFIG
-    if file.is_file() and read_json(file).get("default_prompt_name") is not None:
+    if read_optional_json(file).get("default_prompt_name") is not None:
         raise CheckpointUnsupported(
             f"{file} puts a prompt before each text (default_prompt_name).",
             "Set it to null, export, and put the prompt before your texts yourself.",
         )
-    tokenizer = folder / "tokenizer_config.json"
-    lowers = tokenizer.is_file() and read_json(tokenizer).get("do_lower_case") is True
-    if _transformer_config(folder).get("do_lower_case") is True and not lowers:
+    lowers = read_optional_json(folder / TOKENIZER_CONFIG).get("do_lower_case") is True
+    if config.get("do_lower_case") is True and not lowers:
         raise CheckpointUnsupported(
             f"The texts for {folder} are put into lower case before its tokenizer, which doesn't do so by itself.",
             "Set do_lower_case to false in its sentence_*_config.json, export, and lower your texts yourself.",

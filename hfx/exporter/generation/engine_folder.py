@@ -122,7 +122,7 @@ def _write_graphs(writer: GeneratorWriter, folder: Path) -> dict[str, str]:
     if writer.net.encoder is None:
         writer.decoder_graph(folder / "decoder.onnx")
         return {"1": "decoder.onnx"}
-    writer.encoder_graph(folder / ENCODER)
+    writer.encoder_graph(folder / ENCODER, writer.net.encoder)
     names = {str(beams): f"decoder.{beams}.onnx" for beams in BEAMS}
     for beams, name in names.items():
         writer.step_graph(folder / name, int(beams))

@@ -103,14 +103,14 @@ def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _class_ids(checkpoint: Checkpoint) -> dict[str, int]:
     """The ids of the config's class, those beyond the vocabulary left out: no text has them."""
     size = _vocabulary(checkpoint)
-    ids = {name: getattr(class_config(checkpoint), name, None) for name in CLASS_IDS}
+    ids = {name: getattr(class_config(checkpoint.model_type), name, None) for name in CLASS_IDS}
     return {name: value for name, value in ids.items() if isinstance(value, int) and value < size}
 
 
 def _vocabulary(checkpoint: Checkpoint) -> int:
     """The number of tokens; 0 where the config states something else."""
     size = checkpoint.config.get("vocab_size")
-    size = class_config(checkpoint).vocab_size if size is None else size
+    size = class_config(checkpoint.model_type).vocab_size if size is None else size
     return size if isinstance(size, int) else 0
 
 

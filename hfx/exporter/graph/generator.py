@@ -55,12 +55,12 @@ class GeneratorWriter:
         self._head(writer, writer.node("GatherND", [by_row, last], batch_dims=1))
         writer.save(path)
 
-    def encoder_graph(self, path: Path) -> None:
+    def encoder_graph(self, path: Path, stack: Stack) -> None:
         """Sources (right-padded) to K and V of every decoder layer: cross_{i} [requests, source, 2 * heads * dim].
 
         In int8 with their scales, cross_scale_{i} [requests, 2 * heads * dim].
         """
-        stack, writer = self._encoder(), self._writer("encoder")
+        writer = self._writer("encoder")
         ids = writer.input("input_ids", np.int64, ["requests", "source"])
         lengths(writer, "requests")
         lead = _lead(writer, ids)
@@ -127,11 +127,6 @@ class GeneratorWriter:
         return EmbeddingWriter(
             writer, self.formats.head if tied else self.formats.embedding, self.levels, self.formats.block
         )
-
-    def _encoder(self) -> Stack:
-        if self.net.encoder is None:
-            raise ValueError(f"{self.net.family} has no encoder")
-        return self.net.encoder
 
 
 def _flat(writer: GraphWriter, value: Value) -> Value:

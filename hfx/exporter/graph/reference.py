@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,10 @@ class _Run:
             x = self.norm(x, stack.embedding_norm)
         bias = _distance_bias(stack.bias, ids.shape[1]) + self.mask
         for layer in stack.layers:
-            parts: list[Callable[[FloatArray], FloatArray]] = [_self_attention(layer.attention, bias)]
+            parts: list[Callable[[FloatArray], FloatArray]] = [partial(_self_attention, layer.attention, bias)]
             if layer.cross is not None and self.memory is not None:
-                parts.append(_cross_attention(layer.cross, self.memory))
-            parts.append(_feed_forward(layer.feed_forward))
+                parts.append(partial(_cross_attention, layer.cross, self.memory))
+            parts.append(partial(_feed_forward, layer.feed_forward))
             for part, norm in zip(parts, layer.norms, strict=True):
                 x = x + part(self.norm(x, norm)) if stack.pre_norm else self.norm(x + part(x), norm)
         return x if stack.final_norm is None else self.norm(x, stack.final_norm)
@@ -81,31 +82,22 @@ class _Run:
         return out
 
 
-def _self_attention(block: Attention, bias: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    def attend(x: FloatArray) -> FloatArray:
-        query, key, value = np.split(linear(x, block.qkv), 3, axis=-1)
-        return linear(_attended(query, key, value, block, bias), block.out)
-
-    return attend
+def _self_attention(block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:
+    query, key, value = np.split(linear(x, block.qkv), 3, axis=-1)
+    return linear(_attended(query, key, value, block, bias), block.out)
 
 
-def _cross_attention(block: CrossAttention, memory: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    def attend(x: FloatArray) -> FloatArray:
-        key, value = np.split(linear(memory, block.memory), 2, axis=-1)
-        return linear(_attended(linear(x, block.query), key, value, block, np.float32(0)), block.out)
-
-    return attend
+def _cross_attention(block: CrossAttention, memory: FloatArray, x: FloatArray) -> FloatArray:
+    key, value = np.split(linear(memory, block.memory), 2, axis=-1)
+    return linear(_attended(linear(x, block.query), key, value, block, np.float32(0)), block.out)
 
 
-def _feed_forward(block: FeedForward) -> Callable[[FloatArray], FloatArray]:
-    def feed(x: FloatArray) -> FloatArray:
-        up, function = linear(x, block.up), ACTIVATIONS[block.activation]
-        if block.gated:
-            gate, value = np.split(up, 2, axis=-1)
-            return linear(function(gate) * value, block.down)
+def _feed_forward(block: FeedForward, x: FloatArray) -> FloatArray:
+    up, function = linear(x, block.up), ACTIVATIONS[block.activation]
+    if not block.gated:
         return linear(function(up), block.down)
-
-    return feed
+    gate, value = np.split(up, 2, axis=-1)
+    return linear(function(gate) * value, block.down)
 
 
 def _attended(

@@ -15,7 +15,6 @@ from openvino import opset16 as ops
 
 from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph, Value
-from hfx.exporter.openvino.linear import weight_table
 
 MASKED = -1e30  # a score that has no share beside any other
 
@@ -32,16 +31,13 @@ def attend_pages(
     return ops.squeeze(node, first).output(0)
 
 
-@dataclass(frozen=True)
-class PagedSelfAttention:
-    """Causal attention of a flat row of tokens, of as many sequences as the paging inputs say."""
+def attend_own_pages(graph: OpenVinoGraph, qkv: Value, layer: int, block: Attention) -> Value:
+    """Causal attention of a flat row of tokens, of as many sequences as the paging inputs say.
 
-    graph: OpenVinoGraph
-
-    def __call__(self, qkv: Value, layer: int, block: Attention) -> Value:
-        """`qkv` [tokens, 3 * width] to [tokens, width]."""
-        query, key, value = _thirds(self.graph, qkv, block)
-        return attend_pages(self.graph, "self", layer, (query, key, value), block.scale)
+    `qkv` [tokens, 3 * width] to [tokens, width].
+    """
+    query, key, value = _thirds(graph, qkv, block)
+    return attend_pages(graph, "self", layer, (query, key, value), block.scale)
 
 
 @dataclass
@@ -97,29 +93,24 @@ class RowSelfAttention:
         return self.graph.const(self.bias.table.take(0, 1).reshape(1, heads, 1, 1), np.float32)
 
 
-@dataclass(frozen=True)
-class SourceAttention:
+def attend_source(graph: OpenVinoGraph, query: Value, layer: int, block: CrossAttention) -> Value:
     """Attention of all rows of a request to the request's source, whose K/V stand in blocks once.
 
-    The beams of a head are the group of query heads that share the head's K and V, so that one graph takes any number
-    of beams. The operator insists on appending: it gets the source's last position again, which changes nothing.
+    `query` [rows, width], row = request * beams + beam, to [rows, width]. The beams of a head are the group of query
+    heads that share the head's K and V, so that one graph takes any number of beams. The operator insists on appending:
+    it gets the source's last position again, which changes nothing.
     """
-
-    graph: OpenVinoGraph
-
-    def __call__(self, query: Value, layer: int, block: CrossAttention) -> Value:
-        """`query` [rows, width], row = request * beams + beam, to [rows, width]."""
-        graph, width = self.graph, block.heads * block.head_dim
-        key, value = (graph.input(f"cross_{part}_last.{layer}", np.float32, [ANY, width]) for part in "kv")
-        requests = ops.gather(ops.shape_of(key), graph.const([0], np.int64), graph.const(0, np.int64))
-        by_beam = ops.concat([requests, graph.const([-1, block.heads, block.head_dim], np.int64)], 0)
-        by_head = ops.concat([requests, graph.const([block.heads, -1, block.head_dim], np.int64)], 0)
-        swapped = graph.const([0, 2, 1, 3], np.int64)
-        groups = ops.transpose(ops.reshape(query, by_beam, False), swapped)
-        flat = ops.reshape(groups, ops.concat([requests, graph.const([-1], np.int64)], 0), False)
-        attended = attend_pages(graph, "cross", layer, (flat, key, value), block.scale)
-        rows = ops.transpose(ops.reshape(attended, by_head, False), swapped)
-        return ops.reshape(rows, graph.const([-1, width], np.int64), False)
+    width = block.heads * block.head_dim
+    key, value = (graph.input(f"cross_{part}_last.{layer}", np.float32, [ANY, width]) for part in "kv")
+    requests = ops.gather(ops.shape_of(key), graph.const([0], np.int64), graph.const(0, np.int64))
+    by_beam = ops.concat([requests, graph.const([-1, block.heads, block.head_dim], np.int64)], 0)
+    by_head = ops.concat([requests, graph.const([block.heads, -1, block.head_dim], np.int64)], 0)
+    swapped = graph.const([0, 2, 1, 3], np.int64)
+    groups = ops.transpose(ops.reshape(query, by_beam, False), swapped)
+    flat = ops.reshape(groups, ops.concat([requests, graph.const([-1], np.int64)], 0), False)
+    attended = attend_pages(graph, "cross", layer, (flat, key, value), block.scale)
+    rows = ops.transpose(ops.reshape(attended, by_head, False), swapped)
+    return ops.reshape(rows, graph.const([-1, width], np.int64), False)
 
 
 @dataclass(frozen=True)
@@ -164,7 +155,7 @@ def source_bias(graph: OpenVinoGraph, length: Value, block: DistanceBias) -> Val
 
 def _gathered(graph: OpenVinoGraph, index: Value, block: DistanceBias) -> Value:
     inside = ops.clamp(index, 0, block.table.shape[0] - 1)
-    table = weight_table(graph, block.table, "fp32", 0, 0, "group")
+    table = graph.weight(block.table.read(), block.table.name)
     return ops.gather(table, inside, graph.const(0, np.int64))
 
 

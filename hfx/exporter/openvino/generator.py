@@ -7,6 +7,7 @@ how activations are quantized, and the type of K and V in pages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +17,9 @@ from openvino import opset16 as ops
 from hfx.exporter.graph.blocks import Kind, Net, Stack
 from hfx.exporter.openvino.attention import (
     EncoderAttention,
-    PagedSelfAttention,
     RowSelfAttention,
-    SourceAttention,
+    attend_own_pages,
+    attend_source,
     pad_bias,
     source_bias,
 )
@@ -74,7 +75,7 @@ class GeneratorWriter:
         """
         graph = OpenVinoGraph(DECODER)
         ids, positions = (graph.input(name, np.int64, [ANY]) for name in ("input_ids", "position_ids"))
-        layers = self._stack(graph, self.formats.linear, PagedSelfAttention(graph))
+        layers = self._stack(graph, self.formats.linear, partial(attend_own_pages, graph))
         hidden = layers(self.net.decoder, ids, positions)
         last = graph.input("last", np.int64, [ANY])
         self._head(graph, ops.gather(hidden, last, graph.const(0, np.int64)))
@@ -84,17 +85,13 @@ class GeneratorWriter:
         """One token for each row of requests with a source; row = request * beams + beam."""
         stack, graph = self.net.decoder, OpenVinoGraph(DECODER)
         ids, positions = (graph.input(name, np.int64, [ANY]) for name in ("input_ids", "position_ids"))
-        cross = SourceAttention(graph)
-        if stack.bias is None:
-            self._head(
-                graph,
-                self._stack(graph, self.formats.linear, PagedSelfAttention(graph), cross)(stack, ids, positions),
-            )
-        else:
-            attend = RowSelfAttention(graph, positions, stack.bias, [])
-            self._head(graph, self._stack(graph, self.formats.linear, attend, cross)(stack, ids, positions))
+        cross = partial(attend_source, graph)
+        rows = stack.bias and RowSelfAttention(graph, positions, stack.bias, [])
+        attend = rows or partial(attend_own_pages, graph)
+        self._head(graph, self._stack(graph, self.formats.linear, attend, cross)(stack, ids, positions))
+        if rows:
             attention = stack.layers[0].attention
-            graph.output("new_kv", attend.new_kv(attention.heads, attention.head_dim))
+            graph.output("new_kv", rows.new_kv(attention.heads, attention.head_dim))
         graph.save(path)
 
     def encoder(self, path: Path, stack: Stack) -> None:

@@ -17,7 +17,7 @@ from openvino import opset16 as ops
 
 from hfx.exporter.graph.blocks import Linear, Parameter
 from hfx.exporter.openvino.graph import OpenVinoGraph, Value
-from hfx.exporter.quantize.generator import HALF, WeightFormat, int4_blocks, int8_rows
+from hfx.exporter.quantize.generator import HALF, WeightFormat, fill_int8, int4_blocks
 
 Activations = Literal["row", "group"]
 LEVELS = 127  # of activations
@@ -44,26 +44,23 @@ class LinearWriter:
 
     def unscaled(self, x: Value, weight: Parameter) -> tuple[Value, Value | None]:
         """x times the transposed `weight`, and what each row is still to be multiplied by; None: nothing."""
-        table = weight_table(self.graph, weight, self.format, self.levels, self.block, self.activations)
+        table = self.table(weight, self.format)
         if not (self.format == "int8" and self.activations == "row"):
             return ops.matmul(x, table, False, True), None
         rows, peak = _quantized_rows(self.graph, x)
         return ops.matmul(rows, table, False, True), peak
 
-
-def weight_table(
-    graph: OpenVinoGraph, weight: Parameter, form: WeightFormat, levels: int, block: int, activations: Activations
-) -> Value:
-    """`weight` [outputs, inputs] as float32, from the numbers that are stored; once a graph."""
-    key = ("weight", weight.name, form)
-    if key not in graph.memo:
-        if form == "int8":
-            graph.memo[key] = _int8(graph, weight, levels, signed=activations == "row")
-        elif form == "int4":
-            graph.memo[key] = _int4(graph, weight, block)
-        else:
-            graph.memo[key] = graph.weight(weight.read(), weight.name)
-    return graph.memo[key]
+    def table(self, weight: Parameter, form: WeightFormat) -> Value:
+        """`weight` [outputs, inputs] as float32, from the numbers that are stored in `form`; once a graph."""
+        graph, key = self.graph, ("weight", weight.name, form)
+        if key not in graph.memo:
+            if form == "int8":
+                graph.memo[key] = _int8(graph, weight, self.levels, signed=self.activations == "row")
+            elif form == "int4":
+                graph.memo[key] = _int4(graph, weight, self.block)
+            else:
+                graph.memo[key] = graph.weight(weight.read(), weight.name)
+        return graph.memo[key]
 
 
 def vector(graph: OpenVinoGraph, parameter: Parameter) -> Value:
@@ -74,13 +71,7 @@ def vector(graph: OpenVinoGraph, parameter: Parameter) -> Value:
 def _int8(graph: OpenVinoGraph, weight: Parameter, levels: int, signed: bool) -> Value:
     """A scale a row. OpenVINO's dynamic quantization is faster with bytes without a sign; int8 products want one."""
     values = np.empty(weight.shape, np.int8)
-    scales, start = [], 0
-    for chunk in weight.chunks():
-        quantized, scale = int8_rows(chunk, levels)
-        values[start : start + len(chunk)] = quantized
-        scales.append(scale)
-        start += len(chunk)
-    scale = graph.const(np.concatenate(scales)[:, None], np.float32)
+    scale = graph.const(fill_int8(values, weight, levels)[:, None], np.float32)
     if signed:
         return ops.multiply(ops.convert(graph.weight(values, weight.name), np.float32), scale).output(0)
     shifted = values.view(np.uint8)

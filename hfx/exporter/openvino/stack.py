@@ -14,7 +14,7 @@ from openvino import opset16 as ops
 from hfx.exporter.graph.blocks import Activation, Attention, CrossAttention, Embedding, FeedForward, Layer, Norm, Stack
 from hfx.exporter.openvino.graph import OpenVinoGraph, Value
 from hfx.exporter.openvino.head import padded
-from hfx.exporter.openvino.linear import LinearWriter, vector, weight_table
+from hfx.exporter.openvino.linear import LinearWriter, vector
 from hfx.exporter.quantize.generator import WeightFormat
 
 QUICK_GELU_ALPHA = 1.702
@@ -95,8 +95,6 @@ class StackWriter:
     def _embedded(self, ids: Value, embedding: Embedding) -> Value:
         graph, linear = self.graph, self.linear
         # Padded as the head's matrix, which it may be: then the file has it once.
-        table = weight_table(
-            graph, padded(embedding.table), self.tables, linear.levels, linear.block, linear.activations
-        )
+        table = linear.table(padded(embedding.table), self.tables)
         rows = ops.gather(table, ids, graph.const(0, np.int64))
         return rows if embedding.scale == 1.0 else ops.multiply(rows, graph.const(embedding.scale, np.float32))

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hfx.exporter.encoder.build import clean
+from hfx.exporter.quantize.generator import TINY, int8_rows
 
 # Below this, a weight is a head of a few labels: quantizing it would save nothing and cost the most precision.
 SMALLEST_QUANTIZED_WIDTH = 16
 LEVELS = 127
-TINY = 1e-12  # an all-zero channel has no scale
 CONTRIB = "com.microsoft"
 
 
@@ -181,9 +181,8 @@ def _quantizable(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> 
 
 def _quantize(weight: NDArray[Any], axis: int, levels: int = LEVELS) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """int8 of `weight`, and the scale of each channel along `axis`."""
-    scale = np.maximum(np.abs(weight).max(1 - axis), TINY).astype(np.float32) / levels
-    per_channel = scale[:, None] if axis == 0 else scale
-    return np.clip(np.rint(weight / per_channel), -levels, levels).astype(np.int8), scale
+    values, scale = int8_rows(weight if axis == 0 else weight.T, levels)
+    return values if axis == 0 else values.T, scale
 
 
 def _replace(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], dropped: set[str]) -> None:

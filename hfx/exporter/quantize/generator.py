@@ -72,14 +72,18 @@ def int8_rows(rows: FloatArray, levels: int) -> tuple[NDArray[np.int8], FloatArr
 
 def int8_columns(weight: Parameter, levels: int) -> tuple[NDArray[np.int8], FloatArray]:
     """int8 of `weight` [outputs, inputs], transposed to [inputs, outputs], and the scale of each output."""
-    outputs, inputs = weight.shape
-    values, scales, start = np.empty((inputs, outputs), np.int8), [], 0
+    values = np.empty(weight.shape[::-1], np.int8)
+    return values, fill_int8(values.T, weight, levels)
+
+
+def fill_int8(values: NDArray[np.int8], weight: Parameter, levels: int) -> FloatArray:
+    """Write int8 of `weight` into `values` of its shape, some rows at a time; the scale of each row."""
+    scales, start = [], 0
     for chunk in weight.chunks():
-        quantized, scale = int8_rows(chunk, levels)
-        values[:, start : start + len(chunk)] = quantized.T
+        values[start : start + len(chunk)], scale = int8_rows(chunk, levels)
         scales.append(scale)
         start += len(chunk)
-    return values, np.concatenate(scales)
+    return np.concatenate(scales)
 
 
 def int4_blocks(weight: Parameter, block: int) -> Iterator[tuple[NDArray[np.uint8], FloatArray]]:
