@@ -91,6 +91,19 @@ def _run_one(model: Any, feed: Mapping[str, NDArray[Any]], names: tuple[str, ...
     return {name: found[name][0].float().numpy() for name in names}
 
 
+def random_bert(head: str, tokenizer: Any, scale: float, seed: int, **config: Any) -> Any:
+    """A Bert`head` with an opinion on every token of `tokenizer`; a larger `scale` makes it surer."""
+    import transformers
+
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    described = transformers.BertConfig(
+        vocab_size=len(tokenizer), max_position_embeddings=tokenizer.model_max_length, initializer_range=scale,
+        **sizes, **config,
+    )  # fmt: skip
+    return getattr(transformers, f"Bert{head}")(described).eval()
+
+
 EDGE_TEXTS = (
     "",
     " ",

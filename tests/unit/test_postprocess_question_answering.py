@@ -7,33 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import (
-    AutoModelForQuestionAnswering,
-    AutoTokenizer,
-    BertConfig,
-    BertForQuestionAnswering,
-)
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from hfx.python_backends.inputs import strings
 from tests import zoo
 from tests.question_answering import best_answer
-from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
+from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, random_bert, run_torch
 
 STORY = "Anna went from Paris to the market in Berlin. Bob's unbelievably friendly neighbour, Zoë, stayed at home. "
 CONTEXTS = (*(text for text in EDGE_TEXTS if text.strip()), STORY, STORY * 4, STORY * 12, "x" * 150 + STORY * 8)
 OUTPUTS = ("start_logits", "end_logits")
 
 
-def random_reader(tokenizer: Any, scale: float) -> Any:
-    """A reader with an opinion on every token; a larger `scale` makes it surer."""
-    import torch
+@pytest.fixture
+def bert() -> Any:
+    return AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
 
-    torch.manual_seed(5)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=tokenizer.model_max_length, initializer_range=scale, type_vocab_size=2,
-    )  # fmt: skip
-    return BertForQuestionAnswering(config).eval()
+
+def random_reader(tokenizer: Any, scale: float = 0.5) -> Any:
+    return random_bert("ForQuestionAnswering", tokenizer, scale, seed=5)
 
 
 def check_equal(tokenizer: Any, model: Any, folder: Path, pairs: list[tuple[str, str]]) -> int:
@@ -73,24 +65,20 @@ def test_any_scores_answer_as_in_the_pipeline(name: str, scale: float, tmp_path:
     assert check_equal(tokenizer, random_reader(tokenizer, scale), tmp_path, pairs) > 10
 
 
-def test_a_context_read_from_its_end_answers_as_in_the_pipeline(tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
-    tokenizer.truncation_side = "left"
-    assert check_equal(tokenizer, random_reader(tokenizer, 0.5), tmp_path, [("Who?", STORY * 12)]) == 1
+# The pipeline masks nothing where padding is on the left: a span may begin in the context and end in the question, and
+# is then empty.
+@pytest.mark.parametrize("side", ["truncation_side", "padding_side"])
+def test_a_tokenizer_that_cuts_or_pads_on_the_left_answers_as_in_the_pipeline(
+    bert: Any, side: str, tmp_path: Path
+) -> None:
+    setattr(bert, side, "left")
+    pairs = [("Where did Anna go?", context) for context in (STORY, STORY * 6, STORY * 12)]
+    assert check_equal(bert, random_reader(bert), tmp_path, pairs) == 3
 
 
-def test_a_tokenizer_that_pads_on_the_left_answers_as_in_the_pipeline(tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
-    tokenizer.padding_side = "left"
-    # The pipeline masks nothing here: a span may begin in the context and end in the question, and is then empty.
-    pairs = [("Where did Anna go?", context) for context in (STORY, STORY * 6)]
-    assert check_equal(tokenizer, random_reader(tokenizer, 0.5), tmp_path, pairs) == 2
-
-
-def test_rows_of_different_numbers_of_windows_answer_as_alone(tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
-    model = random_reader(tokenizer, 0.5)
-    encoder = encoder_for(tokenizer, "question-answering", tmp_path)
+def test_rows_of_different_numbers_of_windows_answer_as_alone(bert: Any, tmp_path: Path) -> None:
+    model = random_reader(bert)
+    encoder = encoder_for(bert, "question-answering", tmp_path)
     postprocessor = postprocessor_for(tmp_path, task="question-answering")
     pairs = [("Who?", STORY * 8), ("Where?", "Paris"), ("Where did Anna go?", STORY)]
 
@@ -106,9 +94,8 @@ def test_rows_of_different_numbers_of_windows_answer_as_alone(tmp_path: Path) ->
         }
 
 
-def test_a_context_without_tokens_has_no_answer(tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
-    fed = encoded(encoder_for(tokenizer, "question-answering", tmp_path), [("Who?", " \n ")])
+def test_a_context_without_tokens_has_no_answer(bert: Any, tmp_path: Path) -> None:
+    fed = encoded(encoder_for(bert, "question-answering", tmp_path), [("Who?", " \n ")])
     fed |= {name: np.zeros(fed["input_ids"].shape, np.float32) for name in OUTPUTS} | {"context": strings(" \n ")}
     answer = postprocessor_for(tmp_path, task="question-answering").answer(fed)
     assert {name: array.tolist() for name, array in answer.items()} == {

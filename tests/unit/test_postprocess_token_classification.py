@@ -9,17 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import (
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    BertConfig,
-    BertForTokenClassification,
-    pipeline,
-)
+from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from hfx.python_backends.inputs import strings
 from tests import zoo
-from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
+from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, random_bert, run_torch
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC", "B-X-Y")
@@ -31,18 +25,16 @@ TEXTS = (
 )
 
 
+@pytest.fixture
+def bert() -> Any:
+    return AutoTokenizer.from_pretrained(zoo.checkpoint("entities-bert"))
+
+
 def random_tagger(tokenizer: Any) -> Any:
     """A tagger whose every token may get any tag: more borders between groups than a trained one makes."""
-    import torch
-
-    torch.manual_seed(3)
     names = dict(enumerate(LABELS))
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=tokenizer.model_max_length, initializer_range=0.7, type_vocab_size=2,
-        id2label=names, label2id={label: at for at, label in names.items()},
-    )  # fmt: skip
-    return BertForTokenClassification(config).eval()
+    ids = {label: at for at, label in names.items()}
+    return random_bert("ForTokenClassification", tokenizer, 0.7, seed=3, id2label=names, label2id=ids)
 
 
 def entities(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -100,18 +92,16 @@ def test_any_tags_answer_as_in_the_pipeline(name: str, aggregation: str, tmp_pat
 
 
 @pytest.mark.parametrize("aggregation", ["none", "simple", "average"])
-def test_a_text_truncated_on_the_left_keeps_its_places(aggregation: str, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("entities-bert"))
-    tokenizer.truncation_side = "left"
+def test_a_text_truncated_on_the_left_keeps_its_places(bert: Any, aggregation: str, tmp_path: Path) -> None:
+    bert.truncation_side = "left"
     texts = ("Anna went to Zürich. " * 100, "é" * 9000 + " Anna went to Zürich. " * 100)
-    check_equal(tokenizer, random_tagger(tokenizer), aggregation, tmp_path, texts)
+    check_equal(bert, random_tagger(bert), aggregation, tmp_path, texts)
 
 
-def test_text_stays_text_in_the_json(tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("entities-bert"))
-    encoder = encoder_for(tokenizer, "token-classification", tmp_path)
+def test_text_stays_text_in_the_json(bert: Any, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, "token-classification", tmp_path)
     postprocessor = postprocessor_for(
-        tmp_path, task="token-classification", labels=["O", "B-😀"], aggregation="none", unk_id=tokenizer.unk_token_id
+        tmp_path, task="token-classification", labels=["O", "B-😀"], aggregation="none", unk_id=bert.unk_token_id
     )
     text = "漢字"
     fed = encoded(encoder, [text])
@@ -123,7 +113,7 @@ def test_text_stays_text_in_the_json(tmp_path: Path) -> None:
     assert [each["word"] for each in json.loads(raw)] == ["漢", "字"]
 
 
-def test_an_unknown_aggregation_is_refused(tmp_path: Path) -> None:
-    encoder_for(AutoTokenizer.from_pretrained(zoo.checkpoint("entities-bert")), "token-classification", tmp_path)
+def test_an_unknown_aggregation_is_refused(bert: Any, tmp_path: Path) -> None:
+    encoder_for(bert, "token-classification", tmp_path)
     with pytest.raises(ValueError, match="aggregation is 'median'"):
         postprocessor_for(tmp_path, task="token-classification", labels=["O"], aggregation="median")
