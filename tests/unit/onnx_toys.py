@@ -32,41 +32,22 @@ def integers(name: str, *shape: int | str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.INT64, list(shape))
 
 
-def run(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
-    """The outputs by ONNX Runtime on the CPU as it serves the model: with all of its optimizations."""
-    import onnxruntime
-
-    return _run(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, feed)
-
-
-def run_as_written(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
-    """The outputs of the graph's own operators, none of them fused."""
-    import onnxruntime
-
-    return _run(model, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, feed)
-
-
-def session(model: onnx.ModelProto) -> Callable[..., list[np.ndarray]]:
-    """What runs `model` as it is served, any number of times."""
-    import onnxruntime
-
-    return _session(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
-
-
-def _run(model: onnx.ModelProto, level: Any, feed: dict[str, Any]) -> list[np.ndarray]:
-    return _session(model, level)(**feed)
-
-
-def _session(model: onnx.ModelProto, level: Any) -> Callable[..., list[np.ndarray]]:
+def session(model: onnx.ModelProto, level: str = "ORT_ENABLE_ALL") -> Callable[..., list[np.ndarray]]:
+    """What runs `model` by ONNX Runtime on the CPU, by default as it serves it: with all of its optimizations."""
     import onnxruntime
 
     onnx.checker.check_model(model)
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = level
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     opened = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda **feed: list(opened.run(None, feed))
 
-    def run(**feed: Any) -> list[np.ndarray]:
-        answers: list[np.ndarray] = opened.run(None, feed)
-        return answers
 
-    return run
+def run(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
+    """The outputs as the model is served."""
+    return session(model)(**feed)
+
+
+def run_as_written(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
+    """The outputs of the graph's own operators, none of them fused."""
+    return session(model, "ORT_DISABLE_ALL")(**feed)

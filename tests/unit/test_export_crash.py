@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hfx.manifest import hash_folder
 from hfx.repository import recover
 from hfx.repository.publish import stagings
 from tests import zoo
@@ -42,14 +42,9 @@ pipeline.export(make_plan(open_checkpoint(checkpoint), options), lambda title: n
 """
 
 
-def contents(repository: Path) -> dict[str, str]:
+def contents(repository: Path) -> dict[str, object]:
     """Every file of the repository's models, hashed."""
-    files = [path for path in sorted(repository.rglob("*")) if path.is_file()]
-    return {
-        str(path.relative_to(repository)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if not path.relative_to(repository).parts[0].startswith(".")
-    }
+    return {each.name: hash_folder(each, repository) for each in repository.iterdir() if not each.name.startswith(".")}
 
 
 # Before anything is staged, in the middle, and right before the renames, whose own kills test_repository_publish has.

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -114,22 +115,13 @@ def assert_same(generator: TextGenerator, folder: Path, name: str, text: str, pa
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "length_penalty": 2.0}], ids=str)
-@pytest.mark.parametrize("name", [name for name in TRANSLATORS if name != "marian"])
+@pytest.mark.parametrize("name", TRANSLATORS)
 def test_every_pair_is_translated_as_by_transformers(
     generators: Callable[[str], TextGenerator], checkpoint: Callable[[str], Path], name: str, options: dict[str, Any]
 ) -> None:
-    for pair in (None, *TRANSLATORS[name].pairs):
-        for text in TEXTS:
-            assert_same(generators(name), checkpoint(name), name, text, pair, **options)
-
-
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=str)
-def test_a_marian_reads_its_target_in_the_text(
-    generators: Callable[[str], TextGenerator], checkpoint: Callable[[str], Path], options: dict[str, Any]
-) -> None:
-    for prefix in ("", *(f"{code} " for code in MARIAN_CODES)):
-        for text in TEXTS:
-            assert_same(generators("marian"), checkpoint("marian"), "marian", prefix + text, None, **options)
+    prefixes = ("", *(f"{code} " for code in MARIAN_CODES)) if name == "marian" else ("",)  # it reads its target there
+    for pair, prefix, text in product((None, *TRANSLATORS[name].pairs), prefixes, TEXTS):
+        assert_same(generators(name), checkpoint(name), name, prefix + text, pair, **options)
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSLATORS if name != "marian"])
@@ -242,20 +234,17 @@ def test_a_folder_with_languages_beyond_the_embeddings_is_refused(tmp_path: Path
 # The whole way: export with its gate, and the command line
 
 
-@pytest.fixture(scope="module")
-def repository(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("repository")
-    manifest = export_checkpoint(checkpoint("nllb"), folder, name="nllb")
+def test_the_command_line_takes_languages(
+    checkpoint: Callable[[str], Path],
+    generators: Callable[[str], TextGenerator],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    manifest = export_checkpoint(checkpoint("nllb"), tmp_path, name="nllb")
     figures: Any = manifest.parity["cpu"]
     assert (manifest.task, figures["agreement"], figures["texts"]["same"]) == ("translation", 1.0, 1.0)
-    return folder
-
-
-def test_the_command_line_takes_languages(
-    repository: Path, generators: Callable[[str], TextGenerator], capsys: pytest.CaptureFixture[str]
-) -> None:
     for source, target in TRANSLATORS["nllb"].pairs:
-        words = ["infer", "nllb", TEXTS[0], "--local", "--repository", str(repository)]
+        words = ["infer", "nllb", TEXTS[0], "--local", "--repository", str(tmp_path)]
         assert main([*words, "--source-lang", source, "--target-lang", target]) == 0
         wanted = generators("nllb").generate(TEXTS[0], source_lang=source, target_lang=target).text
         assert capsys.readouterr().out == f"{wanted}\n"
