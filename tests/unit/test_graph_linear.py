@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from hfx.exporter.graph.blocks import Embedding, Linear, constant
-from hfx.exporter.graph.embedding import EmbeddingWriter
 from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.writer import GraphWriter, WeightFile
 from hfx.exporter.quantize.generator import WeightFormat
@@ -91,9 +90,9 @@ def test_one_table_is_embedding_and_head(tmp_path: Path, weight_format: WeightFo
     with WeightFile(tmp_path / "weights.bin") as weights:
         writer = GraphWriter("embedding", weights)
         ids = writer.input("ids", np.int64, ["rows"])
-        embed = EmbeddingWriter(writer, weight_format, LEVELS, 32)
-        rows = embed(ids, table)
-        writer.output("scores", np.float32, ["rows", OUTPUTS], embed.head(rows, table))
+        linear = LinearWriter(writer, weight_format, LEVELS, 32)
+        rows = linear.rows(ids, table)
+        writer.output("scores", np.float32, ["rows", OUTPUTS], linear.scores(rows, table.table))
         writer.output("embedded", np.float32, ["rows", INPUTS], rows)
         writer.save(tmp_path / "embedding.onnx")
     ids_fed = np.array([0, 95, 7, 7])

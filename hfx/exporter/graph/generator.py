@@ -24,7 +24,7 @@ from hfx.exporter.graph.attention import (
     step_bias,
 )
 from hfx.exporter.graph.blocks import Attention, Net, Stack
-from hfx.exporter.graph.embedding import EmbeddingWriter, HeadWriter
+from hfx.exporter.graph.head import HeadWriter
 from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.stack import CrossAttend, SelfAttend, StackWriter
 from hfx.exporter.graph.writer import GraphWriter, Value, WeightFile
@@ -98,7 +98,7 @@ class GeneratorWriter:
         writer.save(path)
 
     def _head(self, writer: GraphWriter, hidden: Value) -> None:
-        head = HeadWriter(writer, self._linear(writer, self.formats.head), self._embed(writer))
+        head = HeadWriter(writer, self._linear(writer, self.formats.head), self._table(writer))
         head(hidden, self.net.head, self.net.vocab_size)
 
     def _writer(self, name: str) -> GraphWriter:
@@ -113,7 +113,7 @@ class GeneratorWriter:
             writer=writer,
             linear=self._linear(writer, weight_format),
             down=self._linear(writer, "fp32" if wide and writer.compute is np.float16 else weight_format),
-            embed=self._embed(writer),
+            table=self._table(writer),
             attend=attend,
             cross=cross,
             residual=np.float32 if wide else writer.compute,
@@ -122,11 +122,9 @@ class GeneratorWriter:
     def _linear(self, writer: GraphWriter, weight_format: WeightFormat) -> LinearWriter:
         return LinearWriter(writer, weight_format, self.levels, self.formats.block)
 
-    def _embed(self, writer: GraphWriter) -> EmbeddingWriter:
+    def _table(self, writer: GraphWriter) -> LinearWriter:
         tied = self.net.head.embedding is not None
-        return EmbeddingWriter(
-            writer, self.formats.head if tied else self.formats.embedding, self.levels, self.formats.block
-        )
+        return self._linear(writer, self.formats.head if tied else self.formats.embedding)
 
 
 def _flat(writer: GraphWriter, value: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Linear layers in every weight format: the only place that knows how a weight is stored and multiplied.
+"""Linear layers and embeddings in every weight format: the only place that knows how a weight is stored and read.
 
 int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
 batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.graph.blocks import FloatArray, Linear, Parameter
+from hfx.exporter.graph.blocks import Embedding, FloatArray, Linear, Parameter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
 from hfx.exporter.quantize.generator import WeightFormat, int4_blocks, int8_columns, int8_rows
 
@@ -23,7 +23,10 @@ INT8_ACTIVATIONS = 4  # MatMulNBits' accuracy level: activations in int8, by row
 
 @dataclass(frozen=True)
 class LinearWriter:
-    """Linears of one graph in one format. `levels` is the largest int8 weight, `block` the width of an int4 block."""
+    """Linears of one graph in one format, or tables of embeddings, which may be the head's matrix too.
+
+    int8 has a scale a row of a weight, of which `levels` is the largest; int4 a scale for `block` values of a row.
+    """
 
     writer: GraphWriter
     format: WeightFormat
@@ -33,21 +36,36 @@ class LinearWriter:
     def __call__(self, x: Value, linear: Linear) -> Value:
         """`linear` of `x` [rows, inputs], its bias included."""
         bias = None if linear.bias is None else self.writer.vector(linear.bias, self.dtype)
-        if self.format != "int8" or bias is None:
-            return self._product(x, linear.weight, bias)
-        return self.writer.node("Add", [self._product(x, linear.weight), bias])
+        return self.product(x, linear.weight, bias)
 
-    def product(self, x: Value, linear: Linear) -> Value:
-        """`linear` of `x` [rows, inputs] without its bias, for operators that add it themselves."""
-        return self._product(x, linear.weight)
-
-    def _product(self, x: Value, weight: Parameter, bias: Value | None = None) -> Value:
+    def product(self, x: Value, weight: Parameter, bias: Value | None = None) -> Value:
+        """x [rows, inputs] times the transposed `weight`, plus `bias`, which some operators rather add themselves."""
         if self.format == "int8":
-            return self._int8(x, weight)
+            y = self._int8(x, weight)
+            return y if bias is None else self.writer.node("Add", [y, bias])
         if self.format == "int4":
-            values, scale = int4_table(self.writer, weight, self.block)
-            return block_wise_product(self.writer, x, values, scale, weight, self.block, bias)
+            return self._int4(x, weight, bias)
         return self.writer.node("Gemm", [x, self.writer.vector(weight, self.dtype), bias], transB=1)
+
+    def rows(self, ids: Value, embedding: Embedding) -> Value:
+        """Rows of the table [tokens, hidden] for `ids` [tokens]."""
+        if self.format == "int8":
+            rows = self._int8_rows(ids, embedding.table)
+        elif self.format == "int4":
+            rows = self._int4_rows(ids, embedding.table)
+        else:
+            rows = self.writer.node("Gather", [self.writer.vector(embedding.table), ids])
+        if embedding.scale == 1.0:
+            return rows
+        return self.writer.node("Mul", [rows, self.writer.const(embedding.scale, self.writer.compute)])
+
+    def scores(self, x: Value, table: Parameter) -> Value:
+        """x [rows, hidden] times the transposed `table` of an embedding: [rows, vocabulary]."""
+        if self.format != "int8":
+            return self.product(x, table)
+        values, scale = self._int8_table(table)
+        # Folded when a session is made: the file keeps one copy, of which only the rows of tokens are read.
+        return _row_wise_product(self.writer, x, self.writer.node("Transpose", [values], perm=[1, 0]), scale)
 
     @property
     def dtype(self) -> FloatType:
@@ -58,7 +76,46 @@ class LinearWriter:
         outputs, inputs = weight.shape
         name, shapes = weight.name + ".int8", ((inputs, outputs), (outputs,))
         columns = _quantized(self.writer, name, np.int8, shapes, lambda: [int8_columns(weight, self.levels)])
-        return row_wise_product(self.writer, x, *columns)
+        return _row_wise_product(self.writer, x, *columns)
+
+    def _int4(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
+        (outputs, inputs), block = weight.shape, self.block
+        values, scale = self._int4_table(weight)
+        by_block = self.writer.const([outputs, -(-inputs // block), block // 2], np.int64)
+        sizes = {"K": inputs, "N": outputs, "bits": 4, "block_size": block, "accuracy_level": INT8_ACTIVATIONS}
+        operands = [x, self.writer.node("Reshape", [values, by_block]), scale, None, None, bias]
+        return self.writer.node("MatMulNBits", operands, CONTRIB, **sizes)
+
+    def _int8_rows(self, ids: Value, table: Parameter) -> Value:
+        values, scale = self._int8_table(table)
+        rows = self.writer.cast(self.writer.node("Gather", [values, ids]), np.float32)
+        scales = self.writer.node("Gather", [scale, ids])
+        column = self.writer.node("Unsqueeze", [scales, self.writer.const([1], np.int64)])
+        return self.writer.node("Mul", [rows, column])
+
+    def _int4_rows(self, ids: Value, table: Parameter) -> Value:
+        values, scale = self._int4_table(table)
+        axes = {"gather_axis": 0, "quantize_axis": 1, "bits": 4, "block_size": self.block}
+        rows = self.writer.node("GatherBlockQuantized", [values, ids, scale], CONTRIB, **axes)
+        hidden = table.shape[1]
+        if hidden % self.block == 0:
+            return rows
+        bounds = [self.writer.const([each], np.int64) for each in (0, hidden, 1)]  # start, end, axis
+        return self.writer.node("Slice", [rows, *bounds])
+
+    def _int4_table(self, weight: Parameter) -> tuple[Value, Value]:
+        """`weight` in 4 bits, two to a byte, [rows, padded columns / 2], and the scales [rows, blocks]."""
+        (outputs, inputs), block = weight.shape, self.block
+        blocks = -(-inputs // block)
+        name, shapes = f"{weight.name}.int4x{block}", ((outputs, blocks * block // 2), (outputs, blocks))
+        return _quantized(self.writer, name, np.uint8, shapes, lambda: int4_blocks(weight, block))
+
+    def _int8_table(self, table: Parameter) -> tuple[Value, Value]:
+        """`table` in int8, row by row, and the scales [rows]: read as an embedding and, transposed, as a head."""
+        name, shapes = table.name + ".int8", (table.shape, table.shape[:1])
+        return _quantized(
+            self.writer, name, np.int8, shapes, lambda: (int8_rows(chunk, self.levels) for chunk in table.chunks())
+        )
 
 
 def _quantized(
@@ -80,43 +137,7 @@ def _quantized(
     return weight, writer.weight(name + ".scale", np.float32, shapes[1], lambda: scales)
 
 
-def int4_table(writer: GraphWriter, weight: Parameter, block: int) -> tuple[Value, Value]:
-    """`weight` in 4 bits, two to a byte, [rows, padded columns / 2], and the scales [rows, blocks]."""
-    outputs, blocks = weight.shape[0], block_count(weight, block)
-    name, shapes = f"{weight.name}.int4x{block}", ((outputs, blocks * block // 2), (outputs, blocks))
-    return _quantized(writer, name, np.uint8, shapes, lambda: int4_blocks(weight, block))
-
-
-def block_count(weight: Parameter, block: int) -> int:
-    """Blocks in a row of `weight`."""
-    return -(-weight.shape[1] // block)
-
-
-def block_wise_product(
-    writer: GraphWriter, x: Value, values: Value, scale: Value, weight: Parameter, block: int, bias: Value | None
-) -> Value:
-    """x [rows, inputs] times the transposed 4-bit `values` of `weight`, plus `bias`."""
-    outputs, inputs = weight.shape
-    by_block = writer.const([outputs, block_count(weight, block), block // 2], np.int64)
-    return writer.node(
-        "MatMulNBits",
-        [x, writer.node("Reshape", [values, by_block]), scale, None, None, bias],
-        CONTRIB,
-        K=inputs,
-        N=outputs,
-        bits=4,
-        block_size=block,
-        accuracy_level=INT8_ACTIVATIONS,
-    )
-
-
-def int8_table(writer: GraphWriter, table: Parameter, levels: int) -> tuple[Value, Value]:
-    """`table` in int8, row by row, and the scales [rows]: read as an embedding and, transposed, as a head."""
-    name, shapes = table.name + ".int8", (table.shape, table.shape[:1])
-    return _quantized(writer, name, np.int8, shapes, lambda: (int8_rows(chunk, levels) for chunk in table.chunks()))
-
-
-def row_wise_product(writer: GraphWriter, x: Value, weight: Value, scale: Value) -> Value:
+def _row_wise_product(writer: GraphWriter, x: Value, weight: Value, scale: Value) -> Value:
     """x [rows, inputs] times int8 `weight` [inputs, outputs] with a `scale` an output."""
     rows, peak = _quantized_rows(writer, x)
     step, zero = writer.const(1 / ACTIVATION_LEVELS, np.float32), writer.const(128, np.uint8)

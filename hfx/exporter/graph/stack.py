@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hfx.exporter.graph.blocks import Activation, Attention, CrossAttention, FeedForward, Linear, Norm, Parameter, Stack
-from hfx.exporter.graph.embedding import EmbeddingWriter
 from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
 
@@ -70,14 +69,14 @@ def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter 
 class StackWriter:
     """Writes a stack with the attention that its graph needs.
 
-    `down` writes the last linear of a feed forward, and `residual` is the type of the residual stream: both may be
-    float32 in a graph of float16.
+    `table` reads embeddings, `down` writes the last linear of a feed forward, and `residual` is the type of the
+    residual stream; the latter two may be float32 in a graph of float16.
     """
 
     writer: GraphWriter
     linear: LinearWriter
     down: LinearWriter
-    embed: EmbeddingWriter
+    table: LinearWriter
     attend: SelfAttend
     cross: CrossAttend | None
     residual: FloatType
@@ -105,7 +104,7 @@ class StackWriter:
     def _enter(self, stack: Stack, ids: Value, positions: Value | None) -> tuple[Value, Value]:
         """What the first layer reads, and the residual beside it."""
         writer = self.writer
-        x = self._cast(self.embed(ids, stack.embedding), writer.compute, self.residual)
+        x = self._cast(self.table.rows(ids, stack.embedding), writer.compute, self.residual)
         if stack.positions is not None and positions is not None:
             places = writer.node("Gather", [writer.vector(stack.positions, self.residual), positions])
             x = writer.node("Add", [x, places])
@@ -123,7 +122,7 @@ class StackWriter:
     def _activated(self, x: Value, block: FeedForward) -> Value:
         writer = self.writer
         if not block.gated:
-            return activation(writer, self.linear.product(x, block.up), block.activation, block.up.bias)
+            return activation(writer, self.linear.product(x, block.up.weight), block.activation, block.up.bias)
         gate, value = writer.unique("gate"), writer.unique("value")
         writer.nodes("Split", [self.linear(x, block.up)], [gate, value], axis=-1, num_outputs=2)
         return writer.node("Mul", [activation(writer, gate, block.activation), value])
