@@ -7,17 +7,18 @@ answers. The graph must still be on padded tensors (see ragged.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from hfx.exporter.encoder.nodes import NodeList
 
 if TYPE_CHECKING:
     import torch
 
 Mode = Literal["mean", "cls", "max", "mean_sqrt_len"]
-PREFIX = "hfx.pooling."
 TINY = 1e-9  # sentence-transformers' floor for the number of tokens
 NORM_FLOOR = 1e-12  # torch.nn.functional.normalize's floor
 LOWEST = -1e9  # sentence-transformers' value for padding under max pooling
@@ -36,23 +37,15 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
 
     `mask` is the name of the graph's attention mask, `[batch, tokens]` int64.
     """
-    graph = model.graph
-
-    def const(name: str, value: float | list[int], kind: Any = np.float32) -> str:
-        graph.initializer.append(numpy_helper.from_array(np.asarray(value, kind), PREFIX + name))
-        return PREFIX + name
-
-    def add(op: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        graph.node.append(helper.make_node(op, inputs, [PREFIX + name], name=PREFIX + name, **attributes))
-        return PREFIX + name
-
-    tokens_axis = const("tokens_axis", [1], np.int64)
-    width_axis = const("width_axis", [-1], np.int64)
+    nodes = NodeList("hfx.pooling.")
+    const, add = nodes.const, nodes.add
+    tokens_axis = const("tokens_axis", [1])
+    width_axis = const("width_axis", [-1])
     if pooling.mode == "cls":
-        pooled = add("Gather", [hidden, const("first", 0, np.int64)], "cls", axis=1)
+        pooled = add("Gather", [hidden, const("first", 0)], "cls", axis=1)
     elif pooling.mode == "max":
         real = add("Unsqueeze", [add("Cast", [mask], "real_2d", to=TensorProto.BOOL), width_axis], "real")
-        kept = add("Where", [real, hidden, const("lowest", LOWEST)], "kept")
+        kept = add("Where", [real, hidden, const("lowest", np.float32(LOWEST))], "kept")
         pooled = add("ReduceMax", [kept, tokens_axis], "max", keepdims=0)
     else:
         # A product, not a ReduceSum over the tokens: ONNX Runtime adds a lone row's tokens up in another order than
@@ -61,15 +54,19 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
         product = add("MatMul", [add("Unsqueeze", [weights, tokens_axis], "weights_row"), hidden], "total_row")
         total = add("Squeeze", [product, tokens_axis], "total")
         count = add("ReduceSum", [weights, width_axis], "count", keepdims=1)
-        count = add("Max", [count, const("tiny", TINY)], "count_floor")
+        count = add("Max", [count, const("tiny", np.float32(TINY))], "count_floor")
         divisor = add("Sqrt", [count], "root") if pooling.mode == "mean_sqrt_len" else count
         pooled = add("Div", [total, divisor], "mean")
     if pooling.normalize:
         norm = add("ReduceL2", [pooled, width_axis], "norm", keepdims=1)
-        pooled = add("Div", [pooled, add("Max", [norm, const("norm_floor", NORM_FLOOR)], "norm_safe")], "normalized")
-    graph.node.append(helper.make_node("Identity", [pooled], [output], name=PREFIX + output))
-    del graph.output[:]
-    graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width]))
+        pooled = add(
+            "Div", [pooled, add("Max", [norm, const("norm_floor", np.float32(NORM_FLOOR))], "norm_safe")], "normalized"
+        )
+    identity = helper.make_node("Identity", [pooled], [output], name=nodes.prefix + output)
+    model.graph.node.extend([*nodes.nodes, identity])
+    model.graph.initializer.extend(nodes.constants.values())
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width]))
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:

@@ -8,39 +8,18 @@ This module rewrites a graph on padded tensors `[rows, width]` into one on flat 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from hfx.exporter.encoder.nodes import NodeList, rename
 from hfx.names import ITEM_SHAPE
 
 PREFIX = "hfx.ragged."
 
 
-class FlatFront:
-    """Collects the nodes and constants of the front, in order."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-
-    def const(self, name: str, value: int | list[int]) -> str:
-        """The name of an int64 constant, made once."""
-        full = PREFIX + name
-        if all(c.name != full for c in self.constants):
-            self.constants.append(numpy_helper.from_array(np.asarray(value, np.int64), full))
-        return full
-
-    def add(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Append a node and return the name of its output."""
-        name = output if output.startswith(PREFIX) or "/" in output else PREFIX + output
-        self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
-        return name
-
-
-def _sequence_widths(front: FlatFront, item_rank: int) -> tuple[str, str, str]:
+def _sequence_widths(front: NodeList, item_rank: int) -> tuple[str, str, str]:
     """Lengths of all sequences `[rows x sequences]`, the largest width, and the padded output shape's lead.
 
     With item_rank 2 a row holds `sequences` sequences of `width` tokens; rows with fewer sequences than the largest
@@ -62,7 +41,7 @@ def _sequence_widths(front: FlatFront, item_rank: int) -> tuple[str, str, str]:
     return flat, widest, most
 
 
-def _gather_plan(front: FlatFront, lengths: str, widest: str) -> tuple[str, str]:
+def _gather_plan(front: NodeList, lengths: str, widest: str) -> tuple[str, str]:
     """Where each padded position reads in the flat tensor, and whether it is a real one: both [sequences, widest]."""
     ends = front.add("CumSum", [lengths, front.const("zero", 0)], "ends")
     starts = front.add("Sub", [ends, lengths], "starts")
@@ -84,21 +63,15 @@ def flatten_inputs(model: onnx.ModelProto, item_rank: int, padding: Mapping[str,
     original graph sees `[rows x sequences, width]`, and each output's first axis is split into `[rows, sequences]`.
     """
     graph = model.graph
-    front = FlatFront()
+    front = NodeList(PREFIX)
     lengths, widest, most = _sequence_widths(front, item_rank)
     index, real = _gather_plan(front, lengths, widest)
     for value in graph.input:
         name = value.name
-        inner = PREFIX + "input." + name
-        for node in graph.node:
-            for i, used in enumerate(node.input):
-                if used == name:
-                    node.input[i] = inner
         gathered = front.add("Gather", [name, index], name + ".gathered", axis=0)
-        fill = PREFIX + name + ".padding"
-        front.constants.append(numpy_helper.from_array(np.asarray(padding[name], np.int32), fill))
+        fill = front.const(name + ".padding", np.int32(padding[name]))
         padded = front.add("Where", [real, gathered, fill], name + ".padded")
-        front.add("Cast", [padded], inner, to=TensorProto.INT64)
+        rename(graph.node, name, front.add("Cast", [padded], "input." + name, to=TensorProto.INT64))
     back = _split_rows(graph, front, most) if item_rank == 2 else []
     names = [value.name for value in graph.input]
     del graph.input[:]
@@ -107,24 +80,18 @@ def flatten_inputs(model: onnx.ModelProto, item_rank: int, padding: Mapping[str,
     nodes = [*front.nodes, *graph.node, *back]
     del graph.node[:]
     graph.node.extend(nodes)
-    graph.initializer.extend(front.constants)
+    graph.initializer.extend(front.constants.values())
     del graph.value_info[:]  # shapes of the padded graph: stale
 
 
-def _split_rows(graph: onnx.GraphProto, front: FlatFront, most: str) -> list[onnx.NodeProto]:
+def _split_rows(graph: onnx.GraphProto, front: NodeList, most: str) -> list[onnx.NodeProto]:
     """Nodes that turn each output `[rows x sequences, ...]` into `[rows, sequences, ...]`."""
     rows = front.add("Shape", [ITEM_SHAPE], "rows", start=0, end=1)
     lead = front.add("Unsqueeze", [most, front.const("axis0", [0])], "most_1d")
     nodes: list[onnx.NodeProto] = []
     for value in graph.output:
         inner = PREFIX + "output." + value.name
-        for node in graph.node:
-            for i, made in enumerate(node.output):
-                if made == value.name:
-                    node.output[i] = inner
-            for i, used in enumerate(node.input):
-                if used == value.name:
-                    node.input[i] = inner
+        rename(graph.node, value.name, inner)
         tail, target = inner + ".tail", inner + ".shape"
         nodes.append(helper.make_node("Shape", [inner], [tail], name=tail, start=1))
         nodes.append(helper.make_node("Concat", [rows, lead, tail], [target], name=target, axis=0))

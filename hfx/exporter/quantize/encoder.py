@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hfx.exporter.encoder.build import clean
+from hfx.exporter.encoder.nodes import NodeList
 from hfx.exporter.quantize.generator import TINY, int8_rows
 
 # Below this, a weight is a head of a few labels: quantizing it would save nothing and cost the most precision.
@@ -70,14 +71,15 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
     model = _copy(source)
     graph = model.graph
     weights = _weights(graph)
-    rows = _RowWise(graph, weights, levels)
+    rows = _RowWise(weights, levels)
     for node in graph.node:
         name = _quantizable(node, weights)
         if name:
             rows.replace(node, name)
         else:
-            rows.nodes.append(node)
-    _replace(graph, rows.nodes, set(rows.made))
+            rows.new.nodes.append(node)
+    graph.initializer.extend(rows.new.constants.values())
+    _replace(graph, rows.new.nodes, set(rows.made))
     if all(opset.domain != CONTRIB for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(CONTRIB, 1))
     return Quantized(model, len(rows.made))
@@ -94,13 +96,12 @@ def half(source: onnx.ModelProto) -> onnx.ModelProto:
 class _RowWise:
     """Nodes of the row-wise form; an input that several weights read is quantized once."""
 
-    def __init__(self, graph: onnx.GraphProto, weights: dict[str, onnx.TensorProto], levels: int) -> None:
-        self.graph, self.weights, self.levels = graph, weights, levels
-        self.nodes: list[onnx.NodeProto] = []
+    def __init__(self, weights: dict[str, onnx.TensorProto], levels: int) -> None:
+        self.weights, self.levels = weights, levels
+        self.new = NodeList()
         self.made: set[str] = set()
         self.stored: set[str] = set()  # a weight that is read both ways is stored both ways
         self.rows: dict[str, tuple[str, str]] = {}
-        self.constants: set[str] = set()
 
     def replace(self, node: onnx.NodeProto, name: str) -> None:
         """The int8 nodes of `node`, whose weight is the initializer `name`."""
@@ -108,8 +109,8 @@ class _RowWise:
         if stored not in self.stored:
             weight = numpy_helper.to_array(self.weights[name])
             int8, scale = _quantize(weight.T if _transposed(node) else weight, 1, self.levels)
-            self._initializer(stored + ".int8", int8)
-            self._initializer(stored + ".scale", scale)
+            self.new.const(stored + ".int8", int8)
+            self.new.const(stored + ".scale", scale)
             self.stored.add(stored)
             self.made.add(name)
         u8, peak = self._quantized_rows(node.input[0])
@@ -118,40 +119,30 @@ class _RowWise:
         biased = len(node.input) > 2 and bool(node.input[2])
         scaled = out + ".unbiased" if biased else out
         inputs = [u8, stored + ".int8", step, stored + ".scale", zero]
-        self._add("MatMulIntegerToFloat", inputs, product, domain=CONTRIB)
-        self._add("Mul", [product, peak], scaled)
+        self.new.add("MatMulIntegerToFloat", inputs, product, domain=CONTRIB)
+        self.new.add("Mul", [product, peak], scaled)
         if biased:
-            self._add("Add", [scaled, node.input[2]], out)
+            self.new.add("Add", [scaled, node.input[2]], out)
 
     def _quantized_rows(self, x: str) -> tuple[str, str]:
         """u8 rows around 128, and each row's peak."""
         if x not in self.rows:
             p = x + ".row_"
-            self._add("Abs", [x], p + "abs")
-            self._add(
+            self.new.add("Abs", [x], p + "abs")
+            self.new.add(
                 "ReduceMax", [p + "abs", self._const("last_axis", np.array([-1], np.int64))], p + "max", keepdims=1
             )
-            self._add("Max", [p + "max", self._const("tiny", np.float32(TINY))], p + "peak")
-            self._add("Div", [self._const("levels", np.float32(LEVELS)), p + "peak"], p + "gain")
-            self._add("Mul", [x, p + "gain"], p + "scaled")
+            self.new.add("Max", [p + "max", self._const("tiny", np.float32(TINY))], p + "peak")
+            self.new.add("Div", [self._const("levels", np.float32(LEVELS)), p + "peak"], p + "gain")
+            self.new.add("Mul", [x, p + "gain"], p + "scaled")
             # Truncation of x + 128.5 rounds half up; 128 is the zero point.
-            self._add("Add", [p + "scaled", self._const("middle", np.float32(128.5))], p + "shifted")
-            self._add("Cast", [p + "shifted"], p + "u8", to=TensorProto.UINT8)
+            self.new.add("Add", [p + "scaled", self._const("middle", np.float32(128.5))], p + "shifted")
+            self.new.add("Cast", [p + "shifted"], p + "u8", to=TensorProto.UINT8)
             self.rows[x] = p + "u8", p + "peak"
         return self.rows[x]
 
-    def _add(self, op: str, inputs: list[str], output: str, **attributes: Any) -> None:
-        self.nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
-
-    def _const(self, name: str, value: NDArray[Any] | np.generic) -> str:
-        full = "hfx.row_wise." + name
-        if full not in self.constants:
-            self.constants.add(full)
-            self._initializer(full, np.asarray(value))
-        return full
-
-    def _initializer(self, name: str, value: NDArray[Any]) -> None:
-        self.graph.initializer.append(numpy_helper.from_array(value, name))
+    def _const(self, name: str, value: ArrayLike) -> str:
+        return self.new.const("hfx.row_wise." + name, value)
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
