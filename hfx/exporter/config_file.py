@@ -20,19 +20,11 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 NO_LIMIT = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit of its own
 # The largest value of each field that sizes a model. Above it, building would only exhaust time or memory.
 SIZES = {
-    "num_hidden_layers": 1_000,
-    "n_layers": 1_000,
-    "encoder_layers": 1_000,
-    "decoder_layers": 1_000,
-    "num_attention_heads": 10_000,
-    "n_heads": 10_000,
-    "hidden_size": 1_000_000,
-    "dim": 1_000_000,
-    "d_model": 1_000_000,
+    **dict.fromkeys(("num_hidden_layers", "n_layers", "encoder_layers", "decoder_layers"), 1_000),
+    **dict.fromkeys(("num_attention_heads", "n_heads"), 10_000),
+    **dict.fromkeys(("hidden_size", "dim", "d_model", "num_labels"), 1_000_000),
     "intermediate_size": 10_000_000,
-    "max_position_embeddings": 100_000_000,
-    "vocab_size": 100_000_000,
-    "num_labels": 1_000_000,
+    **dict.fromkeys(("max_position_embeddings", "vocab_size"), 100_000_000),
 }
 
 

@@ -6,10 +6,9 @@ Weights come as float32, in evaluation mode; no remote code is run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
 from hfx.exporter.config_file import AGAIN
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
@@ -36,6 +35,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     import transformers
 
     loader = getattr(transformers, auto_class)
+    tensors = CheckpointTensors(checkpoint)  # refuses what is damaged, and pickles with more than tensors
     try:
         with quiet_libraries():  # what transformers warns of is checked below, and refused
             _check_parameters(checkpoint, loader)
@@ -57,8 +57,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     missing = set(report["missing_keys"])
     as_written(model, checkpoint, missing)
     _check_names(checkpoint, missing, report, headless)
-    # transformers 5 casts them.
-    CheckpointTensors(checkpoint).require_floats(name for name, _ in model.named_parameters())
+    tensors.require_floats(name for name, _ in model.named_parameters())  # transformers 5 casts them
     _check_finite(checkpoint, model)
     model.eval()
     return model  # type: ignore[no-any-return]
@@ -92,13 +91,6 @@ def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
         )
 
 
-def _causes(error: BaseException | None) -> Iterator[str]:
-    """The texts of an error and of what led to it."""
-    while error is not None:
-        yield str(error)
-        error = error.__cause__ or error.__context__
-
-
 def first_lines(error: BaseException) -> str:
     """The first two lines of an error that say something, for a message in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -106,13 +98,8 @@ def first_lines(error: BaseException) -> str:
 
 
 def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> SourceError:
-    texts, reason = list(_causes(error)), checkpoint.in_folder(first_lines(error))
-    if any(text.startswith("Weights only load failed") for text in texts):
-        return CheckpointUnsafe(
-            f"The pickle {file_names(checkpoint)} holds something else than plain tensors; it was not run.",
-            "Convert it to safetensors where you trust it: model.save_pretrained(FOLDER).",
-        )
-    if any("Unrecognized configuration class" in t or "does not recognize this architecture" in t for t in texts):
+    text, reason = str(error), checkpoint.in_folder(first_lines(error))
+    if "Unrecognized configuration class" in text or "does not recognize this architecture" in text:
         return CheckpointUnsupported(
             f"Transformers has no {auto_class} for {checkpoint.model_type!r} ({checkpoint.folder / 'config.json'}).",
             "Pass --task for what the model does.",
@@ -122,8 +109,6 @@ def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> So
             f"{checkpoint.folder / 'config.json'} asks for a package that is not installed: {reason}",
             "Install it, or remove the field that asks for it.",
         )
-    if any("Unable to load weights" in text for text in texts):
-        return CheckpointCorrupt(f"{file_names(checkpoint)} is truncated or damaged.", AGAIN)
     return CheckpointCorrupt(
         f"{checkpoint.folder / 'config.json'} and {file_names(checkpoint)} can't be loaded: {reason}",
         "Compare the named field or tensor with the original, or download the checkpoint again.",

@@ -71,15 +71,12 @@ def damaged_model(folder: Path) -> str | None:
 
 def _sentencepiece(tokenizer: Any, model: Any) -> Any:
     """The tokenizer that transformers 5 has built from `model`, with SentencePiece's own way to read a text."""
-    from tokenizers import Tokenizer, pre_tokenizers
-
     built = tokenizer.backend_tokenizer
     symbols = {piece.piece for piece in model.pieces if piece.type == USER_DEFINED}
     symbols -= set(tokenizer.special_tokens_map.values())
     has_bytes = model.trainer_spec.byte_fallback
-    exact = Tokenizer(_scored(tokenizer, has_bytes))
-    exact.normalizer = _normalizer(model.normalizer_spec, before=_steps_before(tokenizer))
-    exact.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=_are_words(model))
+    normalizer = _normalizer(model.normalizer_spec, before=_steps_before(tokenizer))
+    exact = _reading_words(_scored(tokenizer, has_bytes), model, normalizer)
     exact.decoder, exact.post_processor = _spelling({}) if has_bytes else built.decoder, built.post_processor
     _add_tokens(exact, [token for _, token in sorted(built.get_added_tokens_decoder().items())], symbols)
     return exact
@@ -159,9 +156,18 @@ def _normalizer(spec: Any, before: Sequence[Any] = (), after: Sequence[Any] = ()
     return normalizers.Sequence(steps)
 
 
-def _are_words(model: Any) -> bool:
-    """Whether no piece is longer than a word: words read one by one then have the pieces of the whole text."""
-    return not any(SPACE in piece.piece[1:] for piece in model.pieces)
+def _reading_words(pieces: Any, model: Any, normalizer: Any) -> Any:
+    """A tokenizer of `pieces` that reads word by word, where no piece of `model` is longer than a word.
+
+    Words read one by one then have the pieces of the whole text.
+    """
+    from tokenizers import Tokenizer, pre_tokenizers
+
+    exact = Tokenizer(pieces)
+    exact.normalizer = normalizer
+    are_words = not any(SPACE in piece.piece[1:] for piece in model.pieces)
+    exact.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=are_words)
+    return exact
 
 
 def _add_tokens(exact: Any, tokens: Sequence[Any], left_out: set[str]) -> None:
@@ -206,11 +212,10 @@ def _marian(tokenizer: Any, folder: Path) -> Any:
     As in transformers, a text may begin with a language (>>fra<<), one that the model has not is an unknown token, and
     a character that only the target's pieces have is a token where it stands alone.
     """
-    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+    from tokenizers import Regex, normalizers, pre_tokenizers
 
     model, ids = read_model(folder / "source.spm"), read_json(folder / "vocab.json")
     codes = {chr(FIRST_CODE + i): token for i, token in enumerate(token for token in ids if re.fullmatch(CODE, token))}
-    exact = Tokenizer(_numbered(model, ids, codes, tokenizer))
     begins = f"[{''.join(codes)}{UNKNOWN_CODE}]"
     languages = [(rf"\A{re.escape(code)}", character) for character, code in codes.items()]
     steps = [
@@ -220,9 +225,10 @@ def _marian(tokenizer: Any, folder: Path) -> Any:
         (rf"(?<=\A{begins}) +", ""),
     ]
     after = [normalizers.Replace(Regex(pattern), content) for pattern, content in steps]
-    exact.normalizer = _normalizer(model.normalizer_spec, after=after, begins=begins)
-    words = pre_tokenizers.Metaspace(prepend_scheme="never", split=_are_words(model))
-    exact.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(rf"\A{begins}"), "isolated"), words])
+    normalizer = _normalizer(model.normalizer_spec, after=after, begins=begins)
+    exact = _reading_words(_numbered(model, ids, codes, tokenizer), model, normalizer)
+    language = pre_tokenizers.Split(Regex(rf"\A{begins}"), "isolated")
+    exact.pre_tokenizer = pre_tokenizers.Sequence([language, exact.pre_tokenizer])
     exact.decoder = _spelling({**codes, HIDDEN: ""})
     exact.post_processor = _ending(tokenizer, "$A $B </s>")
     return exact
@@ -277,14 +283,12 @@ def _byte(character: str) -> int:
 
 def _m2m(tokenizer: Any, folder: Path) -> Any:
     """Pieces of the SentencePiece model under the ids of vocab.json, and tokens for the languages behind them."""
-    from tokenizers import Tokenizer, pre_tokenizers, processors
+    from tokenizers import processors
 
     model, ids = read_model(folder / "sentencepiece.bpe.model"), read_json(folder / "vocab.json")
-    exact = Tokenizer(
-        _numbered(model, ids, {}, tokenizer) if model.trainer_spec.model_type == UNIGRAM else _merged(model, ids)
-    )
-    exact.normalizer = _normalizer(model.normalizer_spec)
-    exact.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=_are_words(model))
+    unigram = model.trainer_spec.model_type == UNIGRAM
+    pieces = _numbered(model, ids, {}, tokenizer) if unigram else _merged(model, ids)
+    exact = _reading_words(pieces, model, _normalizer(model.normalizer_spec))
     exact.decoder = _spelling({HIDDEN: ""})
     exact.add_special_tokens(list(tokenizer.lang_token_to_id))  # numbered in this order, as in Python
     language, end = tokenizer.convert_ids_to_tokens(tokenizer.cur_lang_id), tokenizer.eos_token

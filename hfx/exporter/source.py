@@ -14,19 +14,9 @@ from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
 from hfx.exporter.config_file import TOKENIZER_CONFIG, read_config, read_json
-from hfx.exporter.view import CONFIGS, TOKENIZERS, make_view
+from hfx.exporter.view import CONFIGS, TOKENIZER_FILES, TOKENIZERS, make_view
 from hfx.exporter.weight_files import find_weights
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "sentencepiece.bpe.model",
-    "sentencepiece.model",
-    "spiece.model",
-    "spm.model",
-    "source.spm",
-)
 WITHOUT_FILES = "ByT5Tokenizer"  # its tokens are bytes
 ADAPTER = "adapter_config.json"  # these weights are to be added to those of another model
 HUB_CONFIG_PATTERNS = [*CONFIGS, ADAPTER]

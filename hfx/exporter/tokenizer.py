@@ -37,15 +37,17 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
     loader: Any = transformers.AutoTokenizer
     _check_tokenizer_config(checkpoint.folder)
-    if not (checkpoint.view / TOKENIZER_FILE).is_file() and (name := damaged_model(checkpoint.view)):
+    file = checkpoint.view / TOKENIZER_FILE
+    if file.is_file():
+        _try(checkpoint, file)
+    elif name := damaged_model(checkpoint.view):
         raise CheckpointCorrupt(f"{checkpoint.folder / name} is no SentencePiece model.", AGAIN)
-    _try(checkpoint, checkpoint.view / TOKENIZER_FILE)
     try:
         with quiet_libraries():
             tokenizer = loader.from_pretrained(
                 checkpoint.view, local_files_only=True, trust_remote_code=False, use_fast=True
             )
-            if not (checkpoint.view / TOKENIZER_FILE).is_file():
+            if not file.is_file():
                 tokenizer = as_fast(tokenizer, checkpoint.view)
                 _try_built(checkpoint, tokenizer)
             if tokenizer.is_fast:
@@ -70,8 +72,6 @@ def _try(checkpoint: Checkpoint, file: Path) -> None:
     """Refuse a tokenizer that takes too long or too much memory for the texts of the gate, or fails on one."""
     from hfx.exporter.parity.texts import bundled_texts, edge_texts
 
-    if not file.is_file():
-        return
     try:
         try_tokenizer(file, [PROBE, *bundled_texts(), *edge_texts(TRIED_LENGTH)])
     except TrialStopped:

@@ -36,22 +36,20 @@ CONFIGS = (
     "sentence_*_config.json",
     "*_Pooling/config.json",
 )
-TOKENIZERS = (
+# Without any of these, there is no tokenizer.
+TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.txt",
     "vocab.json",
-    "merges.txt",
-    "bpe.codes",
-    "dict.txt",
     "sentencepiece.bpe.model",
     "sentencepiece.model",
     "spiece.model",
     "spm.model",
-    "tokenizer.model",
     "source.spm",
-    "target.spm",
-    "target_vocab.json",
 )
+TOKENIZERS = (
+    *TOKENIZER_FILES, "merges.txt", "bpe.codes", "dict.txt", "tokenizer.model", "target.spm", "target_vocab.json",
+)  # fmt: skip
 # Ends of the names of those fields of tokenizer_config.json by which transformers opens other files than the folder's.
 PATH_FIELDS = ("_file", "_files", "_spm", "vocab", "merges")
 

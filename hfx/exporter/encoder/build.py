@@ -15,6 +15,7 @@ from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.encoder.pooling import Pooling, append_pooling
 from hfx.exporter.encoder.ragged import flatten_inputs
 from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
+from hfx.exporter.graph.writer import check
 from hfx.exporter.options import Exporter
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.tasks.task import EncoderTask
@@ -139,7 +140,4 @@ def save(model: onnx.ModelProto, path: Path) -> None:
         location=path.name + ".data",
         size_threshold=SMALLEST_EXTERNAL,
     )
-    try:
-        onnx.checker.check_model(str(path))
-    except onnx.checker.ValidationError as error:
-        raise CheckpointUnsupported(f"The exported graph is not valid ONNX: {error}", "Please report this.") from error
+    check(path)

@@ -104,7 +104,6 @@ class Figures:
 
 def make_reference(
     model: LocalModel,
-    task: EncoderTask,
     requests: Sequence[Request],
     checkpoint: Any,
     inputs: tuple[str, ...],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders,
 from hfx.exporter.quantize.encoder import half, row_wise, weight_only
 from hfx.exporter.tokenizer import load_tokenizer, pad_id, with_embeddings
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
-from hfx.local import Device
+from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
 
 FILE_NAMES: dict[Precision, str] = {"fp32": "model.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
@@ -119,10 +120,9 @@ def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
 
 def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The checkpoint's own answers to the bundled texts, from the staged tokenizer's tokens."""
-    model = LocalModel.open(artefacts.staging.root, plan.name, _first(plan), "CPU")
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
     requests = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
-    reference = gate.make_reference(model, plan.task, requests, artefacts.model, artefacts.inputs, artefacts.pooling)
+    model, reference = _reference(plan, artefacts, requests)
     checked = gate.check_tokens(model, plan.task, artefacts.tokenizer, reference)
     recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))
     write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
@@ -146,10 +146,7 @@ def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     results: dict[str, Any] = {}
     for path in plan.verify_data:
         data = read_data(path, plan.task, plan.checkpoint.config)
-        model = LocalModel.open(artefacts.staging.root, plan.name, _first(plan), "CPU")
-        reference = gate.make_reference(
-            model, plan.task, data.requests, artefacts.model, artefacts.inputs, artefacts.pooling
-        )
+        _, reference = _reference(plan, artefacts, data.requests)
         expected = plan.task.metric(reference.answers, data.targets)
         figures: dict[str, Any] = {"metric": plan.task.metric_name, "rows": len(data.targets), "torch": expected}
         for device in plan.built:
@@ -167,9 +164,13 @@ def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts
     return seal(plan, artefacts, artefacts.net_folder(plan) / next(iter(artefacts.files.values())))
 
 
-def _first(plan: EncoderPlan) -> Device:
-    """The device whose files tokenize for the reference: any has the same."""
-    return next(iter(plan.built))
+def _reference(
+    plan: EncoderPlan, artefacts: EncoderArtefacts, requests: Sequence[Request]
+) -> tuple[LocalModel, gate.Reference]:
+    """The checkpoint's answers to `requests`, and the model that tokenized them: any device's files do it alike."""
+    model = LocalModel.open(artefacts.staging.root, plan.name, next(iter(plan.built)), "CPU")
+    reference = gate.make_reference(model, requests, artefacts.model, artefacts.inputs, artefacts.pooling)
+    return model, reference
 
 
 STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (

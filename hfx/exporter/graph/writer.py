@@ -146,10 +146,15 @@ class GraphWriter:
         model.ir_version = IR_VERSION
         model.producer_name = "hfx"
         path.write_bytes(model.SerializeToString())
-        try:
-            onnx.checker.check_model(str(path))
-        except onnx.checker.ValidationError as error:
-            raise CheckpointUnsupported(f"{path.name} is not valid ONNX: {error}", "Please report this.") from error
+        check(path)
+
+
+def check(path: Path) -> None:
+    """Raise CheckpointUnsupported where onnx.checker refuses the graph in `path`."""
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        raise CheckpointUnsupported(f"{path.name} is not valid ONNX: {error}", "Please report this.") from error
 
 
 def _value_info(name: str, dtype: type[np.generic], shape: Shape) -> onnx.ValueInfoProto:
