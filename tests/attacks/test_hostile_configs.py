@@ -72,35 +72,21 @@ def test_an_adapter_is_unsupported(folder: Path) -> None:
     refused(CheckpointUnsupported, folder / "adapter_config.json", lambda: open_checkpoint(str(folder)))
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("architectures", "BertForSequenceClassification"),
-        ("architectures", [1]),
-        ("vocab_size", "21"),
-        ("vocab_size", -1),
-        ("vocab_size", 10**12),
-        ("hidden_size", 0),
-        ("hidden_size", 32.0),
-        ("num_hidden_layers", "two"),
-        ("num_hidden_layers", 10**9),
-        ("num_attention_heads", 0),
-        ("max_position_embeddings", True),
-        ("max_position_embeddings", 1e9),
-        ("num_labels", "x"),
-        ("num_labels", 10**9),
-        ("id2label", {"a": "x"}),
-        ("id2label", {"0": "a", "5": "b"}),
-        ("id2label", {"1": "a", "2": "b"}),
-        ("id2label", {"00": "a"}),
-        ("id2label", {}),
-        ("id2label", ["a", "b"]),
-        ("label2id", 3),
-        ("label2id", {"a": "0"}),
-        ("problem_type", "nonsense"),
-        ("problem_type", ["regression"]),
-    ],
-)
+WRONG: dict[str, tuple[object, ...]] = {
+    "architectures": ("BertForSequenceClassification", [1]),
+    "vocab_size": ("21", -1, 10**12),
+    "hidden_size": (0, 32.0),
+    "num_hidden_layers": ("two", 10**9),
+    "num_attention_heads": (0,),
+    "max_position_embeddings": (True, 1e9),
+    "num_labels": ("x", 10**9),
+    "id2label": ({"a": "x"}, {"0": "a", "5": "b"}, {"1": "a", "2": "b"}, {"00": "a"}, {}, ["a", "b"]),
+    "label2id": (3, {"a": "0"}),
+    "problem_type": ("nonsense", ["regression"]),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in WRONG.items() for value in values])
 def test_a_field_of_a_wrong_kind_is_named_at_once(folder: Path, field: str, value: object) -> None:
     edit_json(folder / "config.json", **{field: value})
     message = refused(CheckpointCorrupt, folder / "config.json", lambda: open_checkpoint(str(folder)))

@@ -88,15 +88,6 @@ def test_equal_weights_stand_once() -> None:
     np.testing.assert_array_equal(onnx_toys.run(clean(model), x=X)[0], onnx_toys.run(model, x=X)[0])
 
 
-def test_an_input_that_is_an_output_stays_one() -> None:
-    model = onnx_toys.graph(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        [onnx_toys.floats("x", "rows", 2)],
-        [onnx_toys.floats("y", "rows", 2)],
-    )
-    np.testing.assert_array_equal(onnx_toys.run(clean(model), x=X)[0], X)
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_branches_that_hand_on_outer_values_stay_equal(sign: int) -> None:
     x = sign * np.abs(X)

@@ -101,15 +101,6 @@ def test_the_first_of_equal_tokens_is_chosen(tmp_path: Path, form: WeightFormat,
     assert ids.tolist() == [0] and not logits.any()
 
 
-@pytest.mark.parametrize(("form", "activations"), FORMS)
-def test_a_bias_moves_the_choice(tmp_path: Path, form: WeightFormat, activations: Activations) -> None:
-    table, rows, bias = normal(150, WIDTH), normal(4, WIDTH, seed=1), normal(150, seed=3)
-    bias[[149, 7]] = 500, 400
-    ids, logits, _ = opened(tmp_path, table, form, activations, bias)(rows)
-    assert ids.tolist() == [149] * 4
-    assert error(logits - bias, rows @ table.T) < ERRORS[form] + 1e-4
-
-
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("activations", ["row", "group"])
 def test_loud_channels_are_multiplied_apart(tmp_path: Path, activations: Activations, biased: bool) -> None:

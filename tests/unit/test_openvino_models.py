@@ -15,15 +15,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.families import find_family
-from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.engine_folder import write_engine_folder
-from hfx.exporter.openvino.generator import GeneratorWriter
+from hfx.exporter.openvino import generator
 from hfx.exporter.openvino.graph import OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations
-from hfx.exporter.quantize.balance import balanced
 from hfx.exporter.quantize.generator import FORMATS, Formats
-from hfx.exporter.tensors import CheckpointTensors
 from hfx.python_backends.engine.openvino_model import import_openvino
 from tests.unit import graph_rows, tiny_generators
 from tests.unit.processors import LEVELS, int8_error
@@ -55,23 +51,17 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     def make(name: str, formats: Formats, activations: Activations) -> Path:
         folder = tmp_path_factory.mktemp(name)
         checkpoint = tiny_generators.save(folder, tiny_generators.build(name))
-        write_engine_folder(checkpoint, folder / "engine", formats, LEVELS, openvino=True)
-        read = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
-        net = balanced(read, formats, LEVELS)
-        writer = GeneratorWriter(net, formats, LEVELS, activations)
-        if net.encoder is None:
-            writer.decoder(folder / "engine" / "openvino_decoder.xml")
-        else:
-            writer.encoder(folder / "engine" / "openvino_encoder.xml", net.encoder)
-            writer.steps(folder / "engine" / "openvino_decoder.xml")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(generator, "activations_for", lambda: activations)
+            write_engine_folder(checkpoint, folder / "engine", formats, LEVELS, openvino=True)
         return folder / "engine"
 
     return make
 
 
 def rows(lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:
-    generator = np.random.default_rng(seed)
-    return [generator.integers(3, tiny_generators.VOCABULARY, length).tolist() for length in lengths]
+    random = np.random.default_rng(seed)
+    return [random.integers(3, tiny_generators.VOCABULARY, length).tolist() for length in lengths]
 
 
 def logits(folder: Path, which: list[int]) -> NDArray[Any]:

@@ -161,36 +161,30 @@ def test_a_weight_that_two_nodes_read_is_right_in_both(form: Form, transposed: b
     np.testing.assert_allclose(run(form, quantized.model, x=x)[0], want, atol=0.05 * np.abs(want).max())
 
 
-def test_a_weight_that_is_also_looked_up_keeps_its_floats(form: Form) -> None:
-    """Tied embeddings: the table is gathered from and multiplied by."""
-    w = weight(HIDDEN, OUTER)
-    model = onnx_toys.graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Gather", ["w", "second"], ["row"])],
-        [onnx_toys.floats("x", "rows", "tokens", HIDDEN)],
-        [onnx_toys.floats("y", "rows", "tokens", OUTER), onnx_toys.floats("row", OUTER)],
-        {"w": w, "second": np.int64(1)},
-    )
-    np.testing.assert_array_equal(run(form, form(model).model, x=sentences(1))[1], w[1])
+def looked_up(w: np.ndarray) -> tuple[onnx.NodeProto, np.ndarray]:
+    """As tied embeddings are: the table is gathered from and multiplied by."""
+    return helper.make_node("Gather", ["w", "index"], ["z"]), w[1]
 
 
-def test_a_weight_that_a_branch_reads_keeps_its_floats(form: Form) -> None:
-    w = weight(HIDDEN, OUTER)
-    branch = [
-        helper.make_graph(
-            [helper.make_node(op, ["w"], ["chosen"])], op, [], [onnx_toys.floats("chosen", HIDDEN, OUTER)]
-        )
-        for op in ("Neg", "Abs")
-    ]
-    model = onnx_toys.graph(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["y"]),
-            helper.make_node("If", ["condition"], ["z"], then_branch=branch[0], else_branch=branch[1]),
-        ],
-        [onnx_toys.floats("x", "rows", "tokens", HIDDEN)],
-        [onnx_toys.floats("y", "rows", "tokens", OUTER), onnx_toys.floats("z", HIDDEN, OUTER)],
-        {"w": w, "condition": np.bool_(True)},
+def read_in_a_branch(w: np.ndarray) -> tuple[onnx.NodeProto, np.ndarray]:
+    output = [onnx_toys.floats("chosen", HIDDEN, OUTER)]
+    then, other = (
+        helper.make_graph([helper.make_node(op, ["w"], ["chosen"])], op, [], output) for op in ("Neg", "Abs")
     )
-    np.testing.assert_array_equal(run(form, form(model).model, x=sentences(1))[1], -w)
+    return helper.make_node("If", ["condition"], ["z"], then_branch=then, else_branch=other), -w
+
+
+@pytest.mark.parametrize("further", [looked_up, read_in_a_branch])
+def test_a_weight_that_other_nodes_read_keeps_its_floats(form: Form, further: Callable[..., Any]) -> None:
+    w = weight(HIDDEN, OUTER)
+    node, wanted = further(w)
+    model = onnx_toys.graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"]), node],
+        [onnx_toys.floats("x", "rows", "tokens", HIDDEN)],
+        [onnx_toys.floats("y", "rows", "tokens", OUTER), onnx_toys.floats("z", *wanted.shape)],
+        {"w": w, "index": np.int64(1), "condition": np.bool_(True)},
+    )
+    np.testing.assert_array_equal(run(form, form(model).model, x=sentences(1))[1], wanted)
 
 
 def test_an_input_that_three_weights_read_is_quantized_once() -> None:
