@@ -72,7 +72,12 @@ def check_values(model: ModelMetadata, values: Mapping[str, Sequence[object]]) -
             "Leave it out, or ask a model of the right kind: `hfx list` shows their tasks.",
         )
     for name, items in values.items():
-        _check_items(model.name, name, model.input_types[name], items)
+        datatype = model.input_types[name]
+        for item in (item for item in items if not _holds(datatype, item)):
+            raise UsageError(
+                f"The input {name} of {model.name!r} is {_shown(item)}; it takes {_described(datatype)}.",
+                "Give a value of that kind.",
+            )
 
 
 def check_outputs(model: ModelMetadata, needed: Sequence[str]) -> None:
@@ -84,15 +89,6 @@ def check_outputs(model: ModelMetadata, needed: Sequence[str]) -> None:
             f"The model {model.name!r} gives no {', '.join(missing)}: it gives {', '.join(given)}.",
             "Ask it by its own task's method: `hfx list` shows the models' tasks.",
         )
-
-
-def _check_items(model: str, name: str, datatype: str, items: Sequence[object]) -> None:
-    for item in items:
-        if not _holds(datatype, item):
-            raise UsageError(
-                f"The input {name} of {model!r} is {_shown(item)}; it takes {_described(datatype)}.",
-                "Give a value of that kind.",
-            )
 
 
 def _holds(datatype: str, item: object) -> bool:

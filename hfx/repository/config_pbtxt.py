@@ -49,16 +49,6 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchInput:
-    """A tensor that Triton's C++ backends add for each batch, for example kind BATCH_ITEM_SHAPE for ragged inputs."""
-
-    kind: str
-    target_name: str
-    data_type: str
-    source_input: str
-
-
-@dataclass(frozen=True, slots=True)
 class WarmupInput:
     """A warm-up tensor: zeros, or the bytes of `file` in the model's folder `warmup`."""
 
@@ -89,10 +79,8 @@ class ModelConfig:
     """Everything that a config.pbtxt of hfx says; a model without a `backend` is an ensemble of `steps`.
 
     `instance_kind` is KIND_CPU or KIND_GPU for one instance there; without it Triton decides. `batching` puts Triton's
-    dynamic batcher before the model: preferred_batch_size is left out on purpose, as it makes small batches wait, and
-    so is a queue policy. With a queue size or timeout Triton prepares no batch ahead, and misses the moment when the
-    model is free again: under any load, requests wait for 0.5 s now and then (measured on 2.51;
-    triton-inference-server #8870). `note` is a comment: lines for whoever edits the file.
+    dynamic batcher before the model. `item_shapes` names the tensors that Triton adds for each batch, each with the
+    ragged input whose rows' shapes it holds. `note` is a comment: lines for readers of the file.
     """
 
     name: str
@@ -103,7 +91,7 @@ class ModelConfig:
     default_model_filename: str = ""
     instance_kind: str = ""
     batching: bool = False
-    batch_inputs: tuple[BatchInput, ...] = ()
+    item_shapes: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     cpu_accelerators: tuple[tuple[str, Mapping[str, str]], ...] = ()
     warmups: tuple[Warmup, ...] = ()
@@ -129,12 +117,13 @@ def to_protobuf(config: ModelConfig) -> Any:
         ],
         output=[pb.ModelOutput(name=o.name, data_type=o.data_type, dims=o.dims) for o in config.outputs],
         batch_input=[
-            pb.BatchInput(
-                kind=b.kind, target_name=[b.target_name], data_type=b.data_type, source_input=[b.source_input]
-            )
-            for b in config.batch_inputs
+            pb.BatchInput(kind="BATCH_ITEM_SHAPE", target_name=[target], data_type="TYPE_INT32", source_input=[source])
+            for target, source in config.item_shapes.items()
         ],
         instance_group=[pb.ModelInstanceGroup(kind=config.instance_kind, count=1)] if config.instance_kind else [],
+        # No preferred_batch_size: small batches would wait for it. No queue policy: with a queue size or timeout Triton
+        # prepares no batch ahead, and misses the moment when the model is free again: under any load, requests wait
+        # for 0.5 s now and then (measured on 2.51; triton-inference-server #8870).
         dynamic_batching=pb.ModelDynamicBatching(default_queue_policy={}) if config.batching else None,
         optimization=_optimization(config.cpu_accelerators) if config.cpu_accelerators else None,
         parameters={key: pb.ModelParameter(string_value=value) for key, value in config.parameters.items()},

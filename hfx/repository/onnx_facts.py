@@ -11,21 +11,9 @@ from pathlib import Path
 from typing import Any
 
 # onnx.TensorProto's names -> Triton's, as in ConvertFromOnnxDataType of onnxruntime_backend, src/onnxruntime_utils.cc.
-TRITON_TYPES = {
-    "BOOL": "TYPE_BOOL",
-    "UINT8": "TYPE_UINT8",
-    "UINT16": "TYPE_UINT16",
-    "UINT32": "TYPE_UINT32",
-    "UINT64": "TYPE_UINT64",
-    "INT8": "TYPE_INT8",
-    "INT16": "TYPE_INT16",
-    "INT32": "TYPE_INT32",
-    "INT64": "TYPE_INT64",
-    "FLOAT16": "TYPE_FP16",
-    "FLOAT": "TYPE_FP32",
-    "DOUBLE": "TYPE_FP64",
-    "STRING": "TYPE_STRING",
-}
+_SAME = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "STRING")
+TRITON_TYPES = {name: f"TYPE_{name}" for name in _SAME}
+TRITON_TYPES |= {"FLOAT16": "TYPE_FP16", "FLOAT": "TYPE_FP32", "DOUBLE": "TYPE_FP64"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,34 +21,18 @@ VERSION = "2.51.0"  # = NGC tag 24.10, of nvidia-pytriton 0.7.0
 
 @dataclass(frozen=True)
 class Wheel:
-    """An unpacked nvidia-pytriton; `site_packages` is the folder that holds it."""
+    """Files of an unpacked nvidia-pytriton.
 
-    site_packages: Path
+    `binary` is the tritonserver executable, `libraries` the folder of the shared libraries that it needs, `caches` that
+    of the response caches, `python_backend` that of libtriton_python.so and of the module that models import; `stub` is
+    the executable that runs Python models, built for this interpreter's version.
+    """
 
-    @property
-    def _triton(self) -> Path:
-        return self.site_packages / "pytriton" / "tritonserver"
-
-    @property
-    def binary(self) -> Path:
-        """The tritonserver executable."""
-        return self._triton / "bin" / "tritonserver"
-
-    @property
-    def caches(self) -> Path:
-        """The folder of response cache implementations."""
-        return self._triton / "caches"
-
-    @property
-    def python_backend(self) -> Path:
-        """The folder with libtriton_python.so and the module that models import."""
-        return self._triton / "backends" / "python"
-
-    @property
-    def stub(self) -> Path:
-        """The executable that runs Python models, built for this interpreter's version."""
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return self._triton / "python_backend_stubs" / version / "triton_python_backend_stub"
+    binary: Path
+    libraries: Path
+    caches: Path
+    python_backend: Path
+    stub: Path
 
     def environment(self) -> dict[str, str]:
         """The environment for the server and its stubs.
@@ -57,7 +41,7 @@ class Wheel:
         distribution's) and finds its packages as `python3` on PATH does; it ignores PYTHON* variables.
         """
         environment = dict(os.environ)
-        libraries = [str(sysconfig.get_config_var("LIBDIR")), str(self.site_packages / "nvidia_pytriton.libs")]
+        libraries = [str(sysconfig.get_config_var("LIBDIR")), str(self.libraries)]
         environment["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *_split(environment.get("LD_LIBRARY_PATH"))])
         environment["PATH"] = os.pathsep.join(
             [str(Path(sys.executable).parent), *(_split(environment.get("PATH")) or ["/usr/bin", "/bin"])]
@@ -72,12 +56,20 @@ def _split(value: str | None) -> list[str]:
 def find_wheel() -> Wheel:
     """The wheel of this environment; raises ServerError when it is missing or has no build for this Python."""
     spec = importlib.util.find_spec("pytriton")
-    wheel = Wheel(Path(spec.origin).parents[1]) if spec and spec.origin else None
-    if wheel is None or not wheel.binary.is_file():
+    package = Path(spec.origin).parent if spec and spec.origin else None
+    if package is None or not (package / "tritonserver" / "bin" / "tritonserver").is_file():
         raise ServerError(
             "The embedded Triton server needs the package nvidia-pytriton, which is not installed.",
             "Run: pip install 'hfx[embedded]'    (or serve in a container: hfx serve --with docker)",
         )
+    triton, python = package / "tritonserver", f"{sys.version_info.major}.{sys.version_info.minor}"
+    wheel = Wheel(
+        binary=triton / "bin" / "tritonserver",
+        libraries=package.parent / "nvidia_pytriton.libs",
+        caches=triton / "caches",
+        python_backend=triton / "backends" / "python",
+        stub=triton / "python_backend_stubs" / python / "triton_python_backend_stub",
+    )
     if not wheel.stub.is_file():
         raise ServerError(
             f"The installed nvidia-pytriton has no Python backend for Python {sysconfig.get_python_version()}.",

@@ -12,7 +12,6 @@ from onnx import TensorProto, helper
 
 from hfx.manifest import Precision, hash_folder, read_manifest, write_manifest
 from hfx.repository.config_pbtxt import (
-    BatchInput,
     EnsembleStep,
     ModelConfig,
     TensorSpec,
@@ -42,7 +41,7 @@ NET = ModelConfig(
     max_batch_size=64,
     inputs=(replace(IDS, ragged=True),),
     outputs=(LOGITS,),
-    batch_inputs=(BatchInput("BATCH_ITEM_SHAPE", "item_shape", "TYPE_INT32", "input_ids"),),
+    item_shapes={"item_shape": "input_ids"},
     instance_kind="KIND_CPU",
     batching=True,
     parameters={"intra_op_thread_count": "4"},

@@ -167,7 +167,7 @@ ITEM_SHAPE: OnnxInput = ("item_shape", TensorProto.INT32, ["rows", 1])
 FLAT_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["tokens"])
 LONG_IDS: OnnxInput = ("input_ids", TensorProto.INT64, ["tokens"])
 MASK: OnnxInput = ("mask", TensorProto.INT32, ["tokens"])
-PLAIN_NET = replace(NET, inputs=(IDS,), batch_inputs=())
+PLAIN_NET = replace(NET, inputs=(IDS,), item_shapes={})
 TOKENIZE_STEP, NET_STEP, POSTPROCESS_STEP = ENSEMBLE.steps
 EXTRA_STEP = replace(POSTPROCESS_STEP, input_map={**POSTPROCESS_STEP.input_map, "extra": "nowhere"})
 MASK_STEP = replace(NET_STEP, input_map={"input_ids": "ids", "mask": "ids"})
@@ -256,7 +256,7 @@ MISTAKES = (
     Mistake("HFX608", saved("model.fp16.onnx", inputs=[LONG_IDS, ITEM_SHAPE]), GPU_FILE, "input_ids"),
     Mistake("HFX609", net(PLAIN_NET, inputs=[FIXED_IDS]), GPU_FILE, "^input"),
     Mistake("HFX610", saved("model.fp16.onnx", inputs=[PLAIN_IDS, ITEM_SHAPE]), GPU_FILE, "input_ids"),
-    Mistake("HFX611", net(replace(NET, batch_inputs=()), inputs=[FLAT_IDS]), GPU_FILE, "allow_ragged_batch"),
+    Mistake("HFX611", net(replace(NET, item_shapes={}), inputs=[FLAT_IDS]), GPU_FILE, "allow_ragged_batch"),
     Mistake("HFX612", net(replace(NET, inputs=(replace(IDS, ragged=True, optional=True),))), GPU_FILE, "input_ids"),
     Mistake("HFX613", external_data, ONNX),
     Mistake("HFX701", remove(PYTHON), PYTHON),

@@ -16,7 +16,7 @@ from hfx.exporter.tokenizer import pad_id, vocab_limit
 from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.repository import Staging
-from hfx.repository.config_pbtxt import BatchInput, EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
+from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
 LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
@@ -116,7 +116,7 @@ def write_net(
         max_batch_size=plan.max_batch_size,
         inputs=tuple(replace(spec, ragged=True) for spec in token_inputs(plan, inputs)),
         outputs=plan.task.net_outputs(plan.checkpoint.config),
-        batch_inputs=(BatchInput("BATCH_ITEM_SHAPE", names.ITEM_SHAPE, "TYPE_INT32", names.INPUT_IDS),),
+        item_shapes={names.ITEM_SHAPE: names.INPUT_IDS},
         batching=True,
         warmups=_width_warmups(plan, inputs),
     )

@@ -86,7 +86,7 @@ def _libraries() -> Path | None:
         from hfx.triton.wheel import find_wheel
 
         for name, pattern in LIBRARIES.items():
-            for library in (find_wheel().site_packages / "nvidia_pytriton.libs").glob(pattern):
+            for library in find_wheel().libraries.glob(pattern):
                 shutil.copyfile(library, folder / name)
 
     try:
