@@ -11,21 +11,20 @@ from typing import Any
 
 import pytest
 
-from hfx.client import Client
+from hfx.cli import main
 from hfx.perf.results import Result, read_result
 from hfx.perf.tuning.settings import current, edits
 from hfx.repository import lint, model
 from hfx.repository.edit import change
 from hfx.repository.staging import stagings
-from hfx.triton import EmbeddedServer
 from tests.triton.perf_rig import CLASSIFIER, GENERATOR, HFX, Ended
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
-TEXTS = ["A lovely garden.", "It was bad, and it rained.", "", "The bread was old " * 30]
 SLOW = 20_000  # microseconds that the net's batches wait: what a search must find and undo
 PATIENCE = 300  # seconds
 LOAD = ("--concurrency", "2", "--budget", "60s", "--rounds", "3", "--trials", "2")
+DELAY = ("--settings", "max_queue_delay")
 
 
 @pytest.fixture
@@ -33,24 +32,32 @@ def slowed(perf_models: Path, tmp_path: Path) -> Path:
     """A repository of CLASSIFIER with a delay that nobody needs, and GENERATOR."""
     repository = tmp_path / "models"
     shutil.copytree(perf_models, repository)
-    wanted = edits(repository, model(repository, CLASSIFIER), {"max_queue_delay": SLOW})
-    change(repository, CLASSIFIER, wanted, "hfx test")
+    slow = edits(repository, model(repository, CLASSIFIER), {"max_queue_delay": SLOW})
+    change(repository, CLASSIFIER, slow, "hfx test")
     return repository
 
 
+def command(repository: Path, name: str, *words: str) -> list[str]:
+    study = str(repository.parent / "study.db")
+    return [*HFX, "tune", name, "--repository", str(repository), "--study", study, *LOAD, *words]
+
+
 def tune(repository: Path, name: str, *words: str) -> Ended:
-    study = ("--study", str(repository.parent / "study.db"))
-    command = [*HFX, "tune", name, "--repository", str(repository), *study, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(command(repository, name, *words), capture_output=True, text=True, timeout=PATIENCE)
+
+
+def signalled(repository: Path, number: signal.Signals, *words: str) -> int:
+    """The exit code of a search that gets a signal after its first trial."""
+    with subprocess.Popen(command(repository, CLASSIFIER, *words), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("published:"):
+                process.send_signal(number)
+    return process.returncode
 
 
 def delay(repository: Path) -> int:
     return current(repository, model(repository, CLASSIFIER))["max_queue_delay"]
-
-
-def answers(repository: Path) -> list[tuple[Any, ...]]:
-    with EmbeddedServer(repository, models=[CLASSIFIER]) as server, Client(server.grpc_url) as client:
-        return [(answer.label, answer.score) for answer in client.classify(CLASSIFIER, TEXTS)]
 
 
 def snapshot(repository: Path) -> dict[str, bytes]:
@@ -58,19 +65,22 @@ def snapshot(repository: Path) -> dict[str, bytes]:
     return {str(path.relative_to(repository)): path.read_bytes() for path in paths}
 
 
-def test_a_gain_is_found_proven_and_written(slowed: Path, tmp_path: Path) -> None:
-    before, output = answers(slowed), tmp_path / "tuned.json"
-    words = ("--settings", "max_queue_delay", "--slo", "latency<1s", "--apply", "--output", str(output))
-    ended = tune(slowed, CLASSIFIER, *LOAD, *words)
-    assert ended.returncode == 0, ended.stderr
-    assert "Proven: x" in ended.stdout
-    assert f"Written into {CLASSIFIER}" in ended.stdout
+def test_a_gain_is_found_proven_and_written(
+    slowed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hfx.perf.tuning.search.LONGEST", 1.0)  # seconds: the gain is large, and the budget ample
+    output, study = tmp_path / "tuned.json", tmp_path / "study.db"
+    words = ("--concurrency", "8", "--budget", "300s", "--rounds", "3", "--trials", "2", "--slo", "latency<1s")
+    files = ["--repository", str(slowed), "--study", str(study), "--output", str(output)]
+    assert main(["tune", CLASSIFIER, *DELAY, *words, *files, "--apply"]) == 0
+    said = capsys.readouterr().out
+    assert "Proven: x" in said
+    assert f"Written into {CLASSIFIER}" in said
     assert delay(slowed) < SLOW
-    assert answers(slowed) == before
     assert [found for found in lint(slowed) if found.severity == "error"] == []
     assert stagings(slowed) == []
     recorded: Any = model(slowed, CLASSIFIER).choices["tuned"]
-    assert (recorded["by"], recorded["slo"], recorded["load"]) == ("hfx tune sentiment", "latency<1s", "2 callers")
+    assert (recorded["by"], recorded["slo"], recorded["load"]) == ("hfx tune sentiment", "latency<1s", "8 callers")
     check_result(read_result(output), delay(slowed))
 
 
@@ -93,9 +103,8 @@ def check_result(found: Result, chosen: int) -> None:
 @pytest.mark.full
 def test_nothing_is_written_without_apply_and_the_same_study_goes_on(slowed: Path) -> None:
     published = snapshot(slowed)
-    words = (*LOAD, "--settings", "max_queue_delay", "--json")
-    first = json.loads(tune(slowed, CLASSIFIER, *words).stdout)
-    second = tune(slowed, CLASSIFIER, *words)
+    first = json.loads(tune(slowed, CLASSIFIER, *DELAY, "--json").stdout)
+    second = tune(slowed, CLASSIFIER, *DELAY, "--json")
     assert snapshot(slowed) == published
     assert "Going on with" in second.stderr
     results = (first, json.loads(second.stdout))
@@ -106,15 +115,9 @@ def test_nothing_is_written_without_apply_and_the_same_study_goes_on(slowed: Pat
 @pytest.mark.full
 def test_a_killed_tune_leaves_the_model_whole_and_is_resumed(slowed: Path) -> None:
     before = snapshot(slowed)
-    words = ["--repository", str(slowed), "--study", str(slowed.parent / "study.db"), "--settings", "max_queue_delay"]
-    with subprocess.Popen([*HFX, "tune", CLASSIFIER, *words, *LOAD], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("published:"):
-                break
-        process.send_signal(signal.SIGKILL)
+    signalled(slowed, signal.SIGKILL, *DELAY)
     assert len(stagings(slowed)) == 1
-    ended = tune(slowed, CLASSIFIER, *LOAD, "--settings", "max_queue_delay")
+    ended = tune(slowed, CLASSIFIER, *DELAY)
     assert ended.returncode == 0, ended.stderr
     assert "Going on with 1 trials" in ended.stderr
     assert stagings(slowed) == []
@@ -124,13 +127,7 @@ def test_a_killed_tune_leaves_the_model_whole_and_is_resumed(slowed: Path) -> No
 @pytest.mark.full
 def test_ctrl_c_keeps_the_trials(slowed: Path, tmp_path: Path) -> None:
     output = tmp_path / "partial.json"
-    words = ["--repository", str(slowed), "--study", str(tmp_path / "s.db"), "--output", str(output)]
-    with subprocess.Popen([*HFX, "tune", CLASSIFIER, *words, *LOAD], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("published:"):
-                process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
+    assert signalled(slowed, signal.SIGINT, "--output", str(output)) == 130
     found = read_result(output)
     assert next(run.subject.label for run in found.runs) == "published"
     assert any("Interrupted" in note for note in found.notes)
@@ -141,7 +138,7 @@ def test_ctrl_c_keeps_the_trials(slowed: Path, tmp_path: Path) -> None:
 def test_a_generator_is_tuned_through_its_streams(slowed: Path, tmp_path: Path) -> None:
     output = tmp_path / "tuned.json"
     words = ("--slo", "ttft<5s,tpot<1s", "--set", "max_tokens=8", "--output", str(output))
-    ended = tune(slowed, GENERATOR, *LOAD, *words)
+    ended = tune(slowed, GENERATOR, *words)
     assert ended.returncode == 0, ended.stderr
     found = read_result(output)
     assert all(run.ttft and run.tokens_per_second and run.goodput == 1.0 for run in found.runs)
@@ -151,30 +148,15 @@ def test_a_generator_is_tuned_through_its_streams(slowed: Path, tmp_path: Path) 
 @pytest.mark.full
 def test_a_target_that_nothing_keeps_ends_with_the_best_found(slowed: Path, tmp_path: Path) -> None:
     output = tmp_path / "none.json"
-    words = ("--settings", "max_queue_delay", "--slo", "latency<1us", "--apply", "--output", str(output))
-    ended = tune(slowed, CLASSIFIER, *LOAD, *words)
+    ended = tune(slowed, CLASSIFIER, *DELAY, "--slo", "latency<1us", "--apply", "--output", str(output))
     assert ended.returncode == 5
     assert "No settings keep latency<1us: at best 0.0 % of the requests did, with max_queue_delay=" in ended.stderr
     assert delay(slowed) == SLOW
     assert read_result(output).details["proven"] is False
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "code", "message"),
-    [
-        ("nobody", (), 3, "There is no model 'nobody'"),
-        (CLASSIFIER, ("--budget", "3s"), 2, "A budget of 3 s is too small for two trials"),
-        (CLASSIFIER, ("--settings", "slots"), 2, "has no setting 'slots' to tune"),
-        (CLASSIFIER, ("--slo", "quick<1s"), 2, "quick"),
-        (CLASSIFIER, ("--arrivals", "burst"), 2, "steady"),
-        (CLASSIFIER, ("--output", "/nowhere/result.json"), 2, "can't be written"),
-    ],
-)
-def test_wrong_use_is_told_in_a_line(
-    perf_models: Path, tmp_path: Path, name: str, words: tuple[str, ...], code: int, message: str
-) -> None:
-    link = tmp_path / "models"
-    link.symlink_to(perf_models)
-    ended = tune(link, name, *words)
-    assert (ended.returncode, ended.stdout) == (code, "")
-    assert message in ended.stderr
+@pytest.mark.full
+def test_a_budget_for_less_than_two_trials_is_refused(slowed: Path) -> None:
+    ended = tune(slowed, CLASSIFIER, "--budget", "3s")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "A budget of 3 s is too small for two trials" in ended.stderr

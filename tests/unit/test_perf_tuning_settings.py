@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hfx.cli import main
 from hfx.errors import UsageError
 from hfx.manifest import Manifest, Precision, hash_folder, write_manifest
 from hfx.names import Task
@@ -164,3 +165,22 @@ def test_models_of_the_same_checkpoint_that_answer_alike_are_tried_too(encoder: 
     write_manifest(replace(cut, files={**cut.files, **others}), encoder / "cut/hfx.json")
     found = space(encoder, made, "cpu", 2, only=["model"])
     assert [option["model"] for option in found.dimensions[0].options.values()] == ["m", "quick"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("other", 3, "There is no model 'other'"),
+        ("m --settings slots", 2, "has no setting 'slots' to tune"),
+        ("m --slo quick<1s", 2, "'quick<1s'"),
+        ("m --arrivals burst", 2, "Settings are compared under a steady load."),
+        ("m --output /nowhere/result.json", 2, "can't be written"),
+    ],
+)
+def test_wrong_use_of_the_command_is_one_line(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, message: str
+) -> None:
+    study = str(tmp_path / "study.db")
+    assert main(["tune", *words.split(), "--repository", str(encoder), "--study", study]) == code
+    output = capsys.readouterr()
+    assert output.out == "" and message in output.err
