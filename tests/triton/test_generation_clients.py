@@ -1,13 +1,10 @@
-"""Clients of others, unchanged: NVIDIA's tritonclient in all its forms, curl, and perf_analyzer."""
+"""NVIDIA's client, unchanged, in all its forms."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import queue
-import shutil
-import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,6 @@ pytestmark = pytest.mark.triton
 
 STREAM = f"{RECITAL}_stream"
 TOKENS = 120
-MANY = 2000  # tokens that do not come in one piece, however fast they are
 PROMPT = "日本 👩‍👧"
 TENSORS: dict[str, tuple[str, Any, Any]] = {
     "text_input": ("BYTES", np.object_, PROMPT.encode()),
@@ -119,32 +115,3 @@ def test_tritonclient_grpc_aio(writing_server: EmbeddedServer, whole: str) -> No
             return answers, "".join(pieces)
 
     assert asyncio.run(ask()) == ([whole] * 4, whole)
-
-
-@pytest.fixture
-def curl(writing_server: EmbeddedServer) -> Callable[..., str]:
-    program = shutil.which("curl")
-    if program is None:
-        pytest.skip("there is no curl here")
-
-    def run(path: str, *options: str, **fields: Any) -> str:
-        body = json.dumps({"text_input": PROMPT, "max_tokens": TOKENS, **fields}, ensure_ascii=False)
-        command = [program, "--silent", "--max-time", "30", *options, "--data", body]
-        url = f"{writing_server.http_url}/v2/models/{path}"
-        return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=60).stdout
-
-    return run
-
-
-@pytest.mark.parametrize("model", [RECITAL, STREAM])
-def test_curl_generate(model: str, curl: Callable[..., str], whole: str) -> None:
-    answer = json.loads(curl(f"{model}/generate"))
-    assert (answer["text_output"], answer["finish_reason"]) == (whole, "length")
-
-
-def test_curl_generate_stream(curl: Callable[..., str], recital: Recital) -> None:
-    found = curl(f"{STREAM}/generate_stream", "--no-buffer", stream=True, max_tokens=MANY)
-    lines = [line for line in found.splitlines() if line]
-    events = [json.loads(line.removeprefix("data: ")) for line in lines]
-    assert len(events) > 1
-    assert "".join(event["text_output"] for event in events) == recital.text(PROMPT, MANY)

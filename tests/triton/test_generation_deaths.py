@@ -86,15 +86,6 @@ def test_when_engine_or_relay_is_killed_no_call_hangs_once_the_server_is_restart
     answers_again(server, recital)
 
 
-def test_when_the_server_is_killed_all_callers_know_at_once(server: EmbeddedServer, recital: Recital) -> None:
-    with ThreadPoolExecutor(CALLERS) as pool:
-        calls = begun(server, pool, MIXED)
-        os.kill(server.pid, signal.SIGKILL)
-        all_failed(calls)
-    server.restart()
-    answers_again(server, recital)
-
-
 def test_sigterm_loses_no_accepted_request(server: EmbeddedServer, recital: Recital) -> None:
     """64 requests by all doors, of which at most 4 run at a time: each is answered, whole and right."""
     doors = list(DOORS)

@@ -140,15 +140,9 @@ def test_a_text_of_65_megabytes_as_curl_sends_it_is_refused_too(
     short_requests(writing_server, recital)
 
 
-@pytest.mark.parametrize("door", ["HTTP infer", "grpc stream"])
-def test_a_text_of_65_megabytes_is_cut_where_that_is_allowed(
-    door: str, writing_server: EmbeddedServer, recital: Recital
-) -> None:
-    ask = Ask("summaries", "Anna went to Paris. " * (13 * MEGABYTE // 4), {"max_tokens": 10})
-    with ThreadPoolExecutor(1) as pool:
-        monster = pool.submit(DOORS[door], writing_server, ask)
-        short_requests(writing_server, recital)
-        answer = monster.result(timeout=60)
-    assert answer.truncated_tokens > 0 and answer.text
-    short = Ask("summaries", "Anna went to Paris. " * 3000, {"max_tokens": 10})
-    assert DOORS[door](writing_server, short).text == answer.text
+def test_a_text_of_65_megabytes_is_cut_where_that_is_allowed(writing_server: EmbeddedServer) -> None:
+    text = "Anna went to Paris. "
+    long, short = (Ask("summaries", text * count, {"max_tokens": 10}) for count in (13 * MEGABYTE // 4, 3000))
+    answer = DOORS["HTTP infer"](writing_server, long)
+    assert answer.truncated_tokens > 0
+    assert answer.text == DOORS["HTTP infer"](writing_server, short).text != ""
