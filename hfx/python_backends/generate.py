@@ -99,17 +99,16 @@ class TritonPythonModel:
             self._begin(reply, request, request_id)
 
     def _begin(self, reply: Reply, request: GenerateRequest, request_id: str) -> None:
-        open_stream, ended = partial(self._open, request, request_id), partial(self._ended, request_id)
-        active = ActiveRequest(reply, open_stream, request.deadline, ended)
+        active = ActiveRequest(reply, partial(self._open, request), request.deadline, partial(self._ended, request_id))
         self.registry.add(request_id, active.cancel)
         with self.changed:
             self.under_way += 1
         self.dispatcher.submit(active, len(request.text))
 
-    def _open(self, request: GenerateRequest, request_id: str) -> TextStream:
+    def _open(self, request: GenerateRequest) -> TextStream:
         open_stream = self.generator.stream if request.streams else self.generator.whole
         timeout = None if request.deadline is None else max(request.deadline - time.monotonic(), 0.0)
-        return open_stream(request.text, request_id=request_id, timeout=timeout, **request.fields)
+        return open_stream(request.text, timeout=timeout, **request.fields)
 
     def _ended(self, request_id: str, request: ActiveRequest, error: Exception | None) -> None:
         self.registry.remove(request_id, request.cancel)

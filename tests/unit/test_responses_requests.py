@@ -99,7 +99,7 @@ def test_every_error_has_its_code(error: Exception, code: str, reason: str | Non
 
 
 def test_the_client_knows_every_reason() -> None:
-    assert set(REASONS) == {ENGINE_UNREACHABLE, *(reason for _, _, reason in _CODES)}
+    assert set(REASONS) == {ENGINE_UNREACHABLE, *(reason for _, _, reason, _ in _CODES)}
 
 
 # Ids

@@ -127,21 +127,6 @@ class _WindowDecoding:
             self._anchor += self._waiting
 
 
-class _WholeDecoding:
-    """A decoder of which nothing is known: the text comes at the end."""
-
-    def __init__(self, decode: DecodeIds) -> None:
-        self._decode = decode
-        self._ids: list[int] = []
-
-    def push(self, token_id: int) -> str:
-        self._ids.append(token_id)
-        return ""
-
-    def finish(self) -> str:
-        return self._decode(self._ids)
-
-
 # In this order (transformers 4.57, PreTrainedTokenizerBase.clean_up_tokenization).
 _REPLACED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"),
@@ -225,9 +210,8 @@ class Detokenizer:
     def _decoding(self) -> Decoding:
         if [step["type"] for step in self._steps] == ["ByteLevel"]:
             return _ByteDecoding(self._bytes_of)
-        if _is_tokenwise(self._steps):
-            return _WindowDecoding(self._text, self._is_open)
-        return _WholeDecoding(self._text)
+        # Of another decoder nothing is known: the text comes at the end.
+        return _WindowDecoding(self._text, self._is_open if _is_tokenwise(self._steps) else lambda _: True)
 
     def _text(self, ids: Sequence[int]) -> str:
         kept = [token_id for token_id in ids if token_id not in self._special]

@@ -42,8 +42,7 @@ class TextGenerator:
     Methods take the settings of generation_settings.py as keyword arguments (`max_tokens=20, num_beams=4`); what is
     left out is as the model's defaults say. All of them raise InvalidRequest for a setting or a text that can't be
     taken, DoesNotFit for a text that is too long for the model, QueueFull, Draining and EngineClosed at once, and what
-    becomes of a request later (DeadlineExceeded, StepFailed). `timeout` is in seconds from the call; a higher
-    `priority` goes first.
+    becomes of a request later (DeadlineExceeded, StepFailed). `timeout` is in seconds from the call.
     """
 
     def __init__(self, engine: Engine, tokenizer: Any, configuration: Configuration) -> None:
@@ -98,54 +97,42 @@ class TextGenerator:
             engine.close()
             raise
 
-    def stream(
-        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> TextStream:
+    def stream(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
         """The pieces of a text (of each of `num_return_sequences`) as they come; beams come whole.
 
         To leave the stream early is to cancel the request.
         """
-        submission = self._submission(fields, request_id, priority, timeout)
+        submission = self._submission(fields, timeout)
         return TextStream(self._script(text, submission, Run.live), submission.cancel)
 
-    def whole(
-        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> TextStream:
+    def whole(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
         """As `stream`, with the text as a single piece at its end; its reader is not woken before.
 
         Raises InvalidRequest where num_return_sequences is above 1: use generate_all.
         """
-        submission = self._submission(fields, request_id, priority, timeout)
+        submission = self._submission(fields, timeout)
         _refuse_several(submission.choices)
         return TextStream(gathered(self._script(text, submission)), submission.cancel)
 
-    def generate(
-        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> Piece:
+    def generate(self, text: Text, *, timeout: float | None = None, **fields: Field) -> Piece:
         """One text, as `whole`."""
-        return next(self.whole(text, request_id=request_id, priority=priority, timeout=timeout, **fields))
+        return next(self.whole(text, timeout=timeout, **fields))
 
-    def generate_all(
-        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> tuple[Piece, ...]:
+    def generate_all(self, text: Text, *, timeout: float | None = None, **fields: Field) -> tuple[Piece, ...]:
         """All `num_return_sequences` texts, of beams the best first."""
-        return joined(self._texts(text, request_id, priority, timeout, fields))
+        return joined(self._texts(text, timeout, fields))
 
-    async def generate_async(
-        self, text: Text, *, request_id: str = "", priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> tuple[Piece, ...]:
+    async def generate_async(self, text: Text, *, timeout: float | None = None, **fields: Field) -> tuple[Piece, ...]:
         """As `generate_all`, in an event loop; cancelling the task cancels the request."""
-        async with self._texts(text, request_id, priority, timeout, fields) as stream:
+        async with self._texts(text, timeout, fields) as stream:
             return joined([piece async for piece in stream])
 
-    def generate_many(
-        self, texts: Iterable[Text], *, priority: int = 0, timeout: float | None = None, **fields: Field
-    ) -> list[Piece]:
+    def generate_many(self, texts: Iterable[Text], *, timeout: float | None = None, **fields: Field) -> list[Piece]:
         """One text for each of `texts`, in order; as many run at a time as the engine and its queue take.
 
         The first failure cancels the others and is raised.
         """
-        submission = self._submission(fields, "", priority, timeout)
+        submission = self._submission(fields, timeout)
         choices = submission.choices
         _refuse_several(choices)
         if choices.long == "chunk":
@@ -171,19 +158,13 @@ class TextGenerator:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _submission(
-        self, fields: Mapping[str, Any], request_id: str, priority: int, timeout: float | None
-    ) -> Submission:
+    def _submission(self, fields: Mapping[str, Any], timeout: float | None) -> Submission:
         choices = choose(fields, self.configuration)
-        return Submission(
-            self.engine, self._prompts, self._detokenizer, choices, request_id, priority, deadline_in(timeout)
-        )
+        return Submission(self.engine, self._prompts, self._detokenizer, choices, deadline_in(timeout))
 
-    def _texts(
-        self, text: Text, request_id: str, priority: int, timeout: float | None, fields: Mapping[str, Any]
-    ) -> TextStream:
+    def _texts(self, text: Text, timeout: float | None, fields: Mapping[str, Any]) -> TextStream:
         """The pieces of a text that are seen at its end only."""
-        submission = self._submission(fields, request_id, priority, timeout)
+        submission = self._submission(fields, timeout)
         return TextStream(self._script(text, submission), submission.cancel)
 
     def _script(self, text: Text, submission: Submission, read: Read | None = None) -> Script:

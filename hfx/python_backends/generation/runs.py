@@ -183,8 +183,6 @@ class Submission:
     prompts: PromptEncoder
     detokenizer: Detokenizer
     choices: Choices
-    request_id: str
-    priority: int
     deadline: float | None
     _runs: weakref.WeakSet[Run] = field(init=False, default_factory=weakref.WeakSet)
     _cancelled: bool = field(init=False, default=False)
@@ -193,10 +191,7 @@ class Submission:
     def submit(self, text: Text) -> Run:
         """A run of one text; its end at once, if the call is cancelled. Raises EngineError in its kinds."""
         prompt = self.prompts.encode(text, self.choices)
-        request = Request(
-            prompt.ids, prompt.settings, id=self.request_id, priority=self.priority, deadline=self.deadline
-        )
-        handle = self.engine.submit(request)
+        handle = self.engine.submit(Request(prompt.ids, prompt.settings, deadline=self.deadline))
         texts = range(prompt.settings.num_return_sequences)
         run = Run(handle, prompt, [Transcript(self.detokenizer.open(), self.choices.stop_words) for _ in texts])
         with self._lock:
