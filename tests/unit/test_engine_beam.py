@@ -61,28 +61,6 @@ def test_ids_and_scores_equal_transformers_for_random_settings(family: str, reno
     assert seen["stop"] > CASES / 3 and seen["length"] > CASES / 3, seen
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 3.0])
-def test_every_rule_of_stopping_equals_transformers(early_stopping: bool | str, length_penalty: float) -> None:
-    model = torch_model("bart")
-    for seed in range(12):
-        settings = Settings(
-            max_tokens=25,
-            num_beams=4,
-            num_return_sequences=4,
-            early_stopping=early_stopping,  # type: ignore[arg-type]
-            length_penalty=length_penalty,
-            eos_ids=(END,),
-            pad_id=1,
-            decoder_prompt=model.start,
-        )
-        expected = model.generate(model.prompt(seed), settings)
-        completions = answer(model, model.prompt(seed), settings)
-        length = len(expected.new_ids[0])
-        assert [padded(each.ids, settings, length) for each in completions] == expected.new_ids
-        assert [each.score for each in completions] == expected.sequences_scores.tolist()
-
-
 def test_an_end_that_was_forced_is_a_length() -> None:
     model = torch_model("bart")
     settings = Settings(

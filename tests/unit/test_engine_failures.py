@@ -71,23 +71,6 @@ def test_the_tokens_before_a_failure_are_given_before_it_is_raised(decoder: Path
     assert events == [Token(0, one) for one in ids[: ids.index(BAD) + 1]]
 
 
-def test_a_failing_prefill_ends_its_batch_and_not_who_decodes(decoder: Path) -> None:
-    core = make_core(decoder, 4)
-    prompt = prompt_of(4, fails=False)
-    running = accept(core, ask(prompt, 12))
-    for _ in range(4):
-        core.step()
-    doomed, beside = accept(core, ask((1, BAD), 5)), accept(core, ask((1, 2), 5))
-    finish(core)
-    for handle in (doomed, beside):
-        with pytest.raises(StepFailed, match=r"the prefill of 2 request\(s\) failed"):
-            handle.result(0)
-    assert running.result(0)[0].ids == toys.greedy(prompt, 12)
-    after = accept(core, ask(prompt, 12))
-    finish(core)
-    assert after.result(0)[0].ids == toys.greedy(prompt, 12)
-
-
 def test_a_failing_chunk_ends_its_request_and_frees_the_staging_row(decoder: Path) -> None:
     core = make_core(decoder, 4, Limits(chunk=4))
     doomed = accept(core, ask((1,) * 9 + (BAD,), 5))
@@ -126,32 +109,28 @@ def test_a_failing_lane_does_not_concern_the_other_lanes(encoder_decoder: Path) 
 
 def test_a_search_without_a_token_left_fails_alone(decoder: Path) -> None:
     core = make_core(decoder, 4)
-    hopeless = accept(core, ask((1, 2), 5, do_sample=True, suppress_ids=tuple(range(toys.VOCABULARY))))
+    suppressed = tuple(range(toys.VOCABULARY))
+    hopeless = accept(core, ask((1, 2), 5, do_sample=True, num_return_sequences=2, suppress_ids=suppressed))
     prompt = prompt_of(4, fails=False)
     beside = accept(core, ask(prompt, 12))
     finish(core)
     with pytest.raises(StepFailed, match="no token is left"):
         hopeless.result(0)
+    assert core.scheduler.free_rows == 4
     assert beside.result(0)[0].ids == toys.greedy(prompt, 12)
 
 
-class Once:
-    """A runner's method that raises the first time it is called."""
-
-    def __init__(self, method: Any) -> None:
-        self._method = method
-        self.failed = False
-
-    def __call__(self, *given: Any) -> Any:
-        if not self.failed:
-            self.failed = True
-            raise MemoryError("no memory for a move")
-        return self._method(*given)
-
-
-def test_a_failing_move_ends_who_was_moved_and_nobody_else(decoder: Path) -> None:
+def test_a_failing_move_ends_the_moved_request_alone(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     core = make_core(decoder, 4)
-    core._runner.lanes[1].move = Once(core._runner.lanes[1].move)  # type: ignore[method-assign]
+    lane = core._runner.lanes[1]
+    move, failures = lane.move, [MemoryError("no memory for a move")]
+
+    def fail_once(source: int, target: int) -> None:
+        if failures:
+            raise failures.pop()
+        move(source, target)
+
+    monkeypatch.setattr(lane, "move", fail_once)
     prompts = [prompt_of(length, fails=False) for length in (3, 4, 5)]
     first, second, moved = (
         accept(core, ask(prompt, count)) for prompt, count in zip(prompts, (3, 12, 12), strict=True)

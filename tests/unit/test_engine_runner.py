@@ -87,18 +87,6 @@ def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: Runner, sizes:
     assert decoder.lanes[1].step(2, logits=False).next_ids[:, 0].tolist() == targets([[*prompt, 5], [*prompt, 6]])
 
 
-def test_rows_that_were_copied_moved_and_followed_go_on_from_their_history(decoder: Runner) -> None:
-    first, second = [3, 5, 7], [9, 1, 4]
-    decoder.prefill(0, [tuple(first), tuple(second)], logits=False)
-    for row in (2, 3):
-        decoder.copy_row(0, row)
-    decoder.lanes[1].move(1, 4)  # nobody's row is left behind
-    decoder.lanes[1].reorder_cache([(4, 2)])
-    decoder.lanes[1].set_next_tokens([(0, 1), (2, 2), (3, 3), (4, 4)])
-    wanted = targets([[*first, 1], [*second, 2], [*first, 3], [*second, 4]])
-    assert decoder.lanes[1].step(5, logits=False).next_ids[[0, 2, 3, 4], 0].tolist() == wanted
-
-
 @pytest.mark.parametrize("length", [31, 32, 33, 60])
 def test_rows_that_share_a_history_write_on_in_their_own(decoder: Runner, length: int) -> None:
     """Across the ends of OpenVINO's blocks of 32."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.errors import StepFailed
 from hfx.python_backends.engine.jobs import OVERTAKES_A_LEVEL, Job, WaitingQueue, new_job
 from hfx.python_backends.engine.plan import Chunk, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
 from hfx.python_backends.engine.request import Request, Settings
@@ -302,25 +301,6 @@ def test_encodes_are_bounded_in_padded_tokens() -> None:
         play.submit(length)
     plans = [plan for plan in play.steps(10) if isinstance(plan, Encode)]
     assert [[len(source) for source in plan.sources] for plan in plans] == [[10, 10], [9], [30]]
-
-
-@pytest.mark.parametrize("has_encoder", [False, True])
-def test_a_search_that_fails_ends_its_whole_request_and_nobody_else(has_encoder: bool) -> None:
-    play = Play(has_encoder=has_encoder)
-    doomed, other = play.submit(num_return_sequences=2, do_sample=True), play.submit()
-    while len(doomed.sequences[1].rows) == 0 or not other.sequences[0].chosen:
-        play.step()
-    plan = play.scheduler.schedule()
-    outcomes = [outcome(pick) for pick in plan.picks]
-    failed = [
-        Outcome(each.sequence, StepFailed("none left")) if each.sequence is doomed.sequences[0] else each
-        for each in outcomes
-    ]
-    play.scheduler.finish(plan, failed)
-    invariants.check(play.scheduler)
-    assert doomed.over
-    assert not other.over
-    assert play.scheduler.free_rows == 3
 
 
 @pytest.mark.parametrize(("has_encoder", "mixes"), [(False, False), (True, False), (False, True)])

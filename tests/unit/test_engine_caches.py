@@ -1,7 +1,8 @@
-"""Caches that live on a device, with the CPU as the device: the same allocation, addresses and copies as on a GPU."""
+"""Caches: what costs memory on the host; and on a device, which is the CPU here, with the calls of a GPU."""
 
 from __future__ import annotations
 
+import os
 import random
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
-from hfx.python_backends.engine.kv_cache import SOURCE, TARGET, DeviceCache, copy_graph
-from hfx.python_backends.engine.memory import Binding
+from hfx.python_backends.engine.kv_cache import SOURCE, TARGET, DeviceCache, KvCache, copy_graph
+from hfx.python_backends.engine.memory import Binding, Reserved
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.scheduler import Limits, Scheduler
 from hfx.python_backends.engine.sessions import open_session
@@ -86,3 +87,26 @@ def test_what_is_not_contiguous_is_not_bound() -> None:
     source = np.zeros((1, 1, 4, 4), np.float32)
     with pytest.raises(ValueError, match="source is not contiguous"):
         Binding(open_session(copy_graph("float32"), ONE_THREAD), {SOURCE: source.T}, {TARGET: source})
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_that_nobody_touched_costs_nothing() -> None:
+    before = resident()
+    huge = Reserved((1 << 20, 1 << 14), np.float32)  # 64 GB
+    huge.array[::200_000, 0] = 1
+    assert resident() - before < 1 << 20
+
+
+def test_memory_that_is_given_back_is_free_and_its_neighbour_is_kept() -> None:
+    cache = KvCache((4, 4, 8, 1024, 64), "float32")  # 2 MB a row and layer
+    cache.array[:] = 1
+    full = resident()
+    cache.release(1)
+    assert full - resident() > 0.95 * cache.array.nbytes * 3 / 4
+    assert (cache.array[:, 0] == 1).all()
+    cache.array[:, 1:] = 2
+    assert (cache.array[:, 0] == 1).all()
