@@ -151,24 +151,22 @@ class Watch:
 
     def poison(self, lengths: dict[int, dict[int, int]]) -> None:
         """NaN wherever no row of `lengths` (width -> row -> length) has a token."""
+        if isinstance(self.runner, EncoderDecoderRunner):
+            self.runner._encoded.array[:] = poison(self.runner._encoded.array)
         for width, lane in self.runner.lanes.items():
             of_rows = lengths.get(width, {})
-            assert isinstance(lane.cache, KvCache)
-            for row in range(len(lane.lengths)):  # not the row for chunks, which has none
-                lane.cache.array[:, row, :, of_rows.get(row, 0) :] = poison(lane.cache.array)
-        if isinstance(self.runner, EncoderDecoderRunner):
-            self._poison_sources(lengths)
+            rows = len(lane.lengths)  # not the row for chunks, which has none
+            _poison_beyond(lane.cache, [of_rows.get(row, 0) for row in range(rows)])
+            if lane.cross is not None:
+                used = {row // width for row in of_rows}
+                filled = enumerate(lane.cross.last_positions + 1)
+                _poison_beyond(lane.cross._cache, [length if unit in used else 0 for unit, length in filled])
 
-    def _poison_sources(self, lengths: dict[int, dict[int, int]]) -> None:
-        assert isinstance(self.runner, EncoderDecoderRunner)
-        self.runner._encoded.array[:] = poison(self.runner._encoded.array)
-        for width, lane in self.runner.lanes.items():
-            assert lane.cross is not None
-            used = {row // width for row in lengths.get(width, {})}
-            for unit in range(len(lane.cross.lengths)):
-                length = lane.cross.lengths[unit] if unit in used else 0
-                assert isinstance(lane.cross._cache, KvCache)
-                lane.cross._cache.array[:, unit, :, length:] = poison(lane.cross._cache.array)
+
+def _poison_beyond(cache: Any, lengths: list[int]) -> None:
+    assert isinstance(cache, KvCache)
+    for row, length in enumerate(lengths):
+        cache.array[:, row, :, length:] = poison(cache.array)
 
 
 def random_tokens(rng: random.Random, low: int, high: int) -> tuple[int, ...]:

@@ -32,7 +32,6 @@ def check_blocks(pool: BlockPool, tables: Sequence[BlockTables]) -> None:
     free = [block for block in range(len(pool.users)) if not pool.users[block]]
     assert sorted(pool.free) == free, "a free block is lost, or free twice"
     for each in tables:
-        assert (each.room == each.counts * BLOCK).all()
         for row in range(len(each.counts)):
             assert len(set(each.of(row).tolist())) == each.counts[row], f"row {row} has a block twice"
 
@@ -65,46 +64,44 @@ class PagedWatch:
 
     def poison(self, lengths: Mapping[int, Lengths], chunking: bool = False) -> None:
         """Everything but the tokens of the rows of `lengths` (width -> row -> length), and the row for chunks."""
-        if isinstance(self.runner, PagedDecoderRunner):
-            rows, used = self.runner.rows, dict(lengths.get(1, {}))
+        in_use = {width: dict(lengths.get(width, {})) for width in self.runner.lanes}
+        own, sources = [], []
+        for width, lane in self.runner.lanes.items():
+            if lane.sources is not None:
+                rows = lane.sources._rows
+                units = {row // width for row in in_use[width]}
+                sources.append((rows, {unit: int(rows.past[unit]) + 1 for unit in units}))
+                lane.sources._last[:, rows.tables.counts == 0] = np.nan
             if chunking:
-                used[self.runner._staging] = int(rows.past[self.runner._staging])
-            self._poison_blocks(self.runner.cache, [(rows, used)])
-            return
-        lanes = self.runner.lanes
-        units = {width: {row // width for row in lengths.get(width, {})} for width in lanes}
-        sources = {width: lane.sources._rows for width, lane in lanes.items()}
-        in_use = {width: {unit: int(sources[width].past[unit]) + 1 for unit in units[width]} for width in lanes}
-        self._poison_blocks(self.runner.sources, [(sources[width], in_use[width]) for width in lanes])
-        for width, lane in lanes.items():
-            lane.sources._last[:, sources[width].tables.counts == 0] = np.nan
+                assert isinstance(self.runner, PagedDecoderRunner)
+                in_use[width][self.runner._staging] = int(lane.own.past[self.runner._staging])
             if isinstance(lane.own, GrownRows):
-                self._poison_rows(lane.own, lengths.get(width, {}))
-        if self.runner.own is not None:
-            self._poison_blocks(self.runner.own, [(rows, lengths.get(width, {})) for width, rows in self._own()])
+                self._poison_rows(lane.own, in_use[width])
+            else:
+                own.append((lane.own, in_use[width]))
+        if self._own_cache is not None:
+            self._poison_blocks(self._own_cache, own)
+        if isinstance(self.runner, PagedEncoderDecoderRunner):
+            self._poison_blocks(self.runner.sources, sources)
 
     def _check(self, lengths: Mapping[int, Lengths]) -> None:
-        if isinstance(self.runner, PagedDecoderRunner):
-            rows = self.runner.rows
-            check_blocks(self.runner.cache.pool, [rows.tables])
-            check_written(rows, self.runner.cache.pool)
-            for row, length in lengths.get(1, {}).items():
-                assert rows.past[row] == self.runner.lane.positions[row] == length
-            return
-        check_blocks(self.runner.sources.pool, [lane.sources._rows.tables for lane in self.runner.lanes.values()])
-        if self.runner.own is not None:
-            check_blocks(self.runner.own.pool, [rows.tables for _, rows in self._own()])
-            for _, rows in self._own():
-                check_written(rows, self.runner.own.pool)
-        for width, lane in self.runner.lanes.items():
-            assert isinstance(lane.own, (PagedRows, GrownRows))
+        lanes = self.runner.lanes
+        if self._own_cache is not None:
+            own = [lane.own for lane in lanes.values() if isinstance(lane.own, PagedRows)]
+            check_blocks(self._own_cache.pool, [rows.tables for rows in own])
+            for rows in own:
+                check_written(rows, self._own_cache.pool)
+        if isinstance(self.runner, PagedEncoderDecoderRunner):
+            sources = [lane.sources._rows.tables for lane in lanes.values() if lane.sources is not None]
+            check_blocks(self.runner.sources.pool, sources)
+        for width, lane in lanes.items():
             for row, length in lengths.get(width, {}).items():
                 assert lane.own.past[row] == lane.positions[row] == length
 
-    def _own(self) -> list[tuple[int, PagedRows]]:
-        assert isinstance(self.runner, PagedEncoderDecoderRunner)
-        own = ((width, lane.own) for width, lane in self.runner.lanes.items())
-        return [(width, rows) for width, rows in own if isinstance(rows, PagedRows)]
+    @property
+    def _own_cache(self) -> PagedCache | None:
+        """The blocks of the rows' own tokens, where they are in blocks."""
+        return self.runner.cache if isinstance(self.runner, PagedDecoderRunner) else self.runner.own
 
     def _poison_blocks(self, cache: PagedCache, used: Iterable[tuple[PagedRows, Lengths]]) -> None:
         filled = np.zeros(len(cache.pool.users), np.int64)

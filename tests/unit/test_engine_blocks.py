@@ -22,17 +22,6 @@ def blocks(tables: BlockTables, row: int) -> list[int]:
     return [int(block) for block in tables.of(row)]
 
 
-@pytest.mark.parametrize(
-    ("length", "count"), [(0, 0), (1, 1), (BLOCK, 1), (BLOCK + 1, 2), (2 * BLOCK, 2), (2 * BLOCK + 1, 3)]
-)
-def test_a_row_has_the_blocks_that_its_positions_need(length: int, count: int) -> None:
-    pool, tables = tables_of()
-    tables.grow(0, length)
-    assert len(blocks(tables, 0)) == tables.counts[0] == blocks_for(length) == count
-    assert tables.room[0] == count * BLOCK >= length
-    assert len(pool.free) == ROWS * blocks_for(LENGTH) - count
-
-
 def test_a_fork_shares_full_blocks_and_asks_for_a_copy_of_the_last() -> None:
     pool, tables = tables_of()
     tables.grow(0, 70)

@@ -6,7 +6,6 @@ import os
 import random
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,27 +29,21 @@ CACHES = partial(DeviceCache, ONE_THREAD, "cpu")
 LIMITS = Limits(chunk=8, prefill=32, encode=32)
 
 
-def poison(cache: Any) -> None:
-    assert isinstance(cache, DeviceCache)
-    cache._memory.update_inplace(np.full(cache._memory.shape(), np.nan, np.float32))
-
-
-def decoder_core(folder: Path, slots: int) -> Core:
+def core_of(folder: Path, slots: int) -> Core:
+    """A core whose caches are on the device, and poisoned."""
     spec = read_spec(folder)
-    runner = DecoderRunner(spec, slots, ONE_THREAD, CACHES)
-    poison(runner.lane.cache)
-    scheduler = Scheduler(slots, False, LIMITS)
-    return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))
-
-
-def encoder_decoder_core(folder: Path, slots: int) -> Core:
-    spec = read_spec(folder)
-    runner = EncoderDecoderRunner(spec, slots, ONE_THREAD, LIMITS.encode, CACHES)
+    runner: DecoderRunner | EncoderDecoderRunner = (
+        EncoderDecoderRunner(spec, slots, ONE_THREAD, LIMITS.encode, CACHES)
+        if spec.has_encoder
+        else DecoderRunner(spec, slots, ONE_THREAD, CACHES)
+    )
     for width in spec.beams:
         runner.open_lane(width)
-        poison(runner.lanes[width].cache)
-        poison(runner.lanes[width].cross._cache)
-    scheduler = Scheduler(slots, True, LIMITS)
+    for lane in runner.lanes.values():
+        for cache in (lane.cache, *([lane.cross._cache] if lane.cross else [])):
+            assert isinstance(cache, DeviceCache)
+            cache._memory.update_inplace(np.full(cache._memory.shape(), np.nan, np.float32))
+    scheduler = Scheduler(slots, spec.has_encoder, LIMITS)
     return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))
 
 
@@ -58,10 +51,9 @@ def encoder_decoder_core(folder: Path, slots: int) -> Core:
 @pytest.mark.parametrize("has_encoder", [False, True])
 def test_requests_of_all_kinds_answer_as_with_caches_on_the_host(tmp_path: Path, has_encoder: bool, seed: int) -> None:
     folder = toys.write_encoder_decoder(tmp_path) if has_encoder else toys.write_decoder(tmp_path)
-    core = encoder_decoder_core(folder, 6) if has_encoder else decoder_core(folder, 6)
     rng = random.Random(seed)
     requests = [random_request(rng, has_encoder) for _ in range(32)]
-    with serve(folder, core) as engine:
+    with serve(folder, core_of(folder, 6)) as engine:
         answers = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
     wanted = [expected(request) for request in requests]
     assert [[each.ids for each in answer] for answer in answers] == [[each.ids for each in answer] for answer in wanted]

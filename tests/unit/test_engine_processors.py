@@ -107,15 +107,6 @@ def test_a_forced_first_token_is_fed_with_the_prompt_and_told_with_the_first_cho
     assert list(search.feed()) == [20]
 
 
-def test_stop_sequences_end_a_sequence_only_with_new_tokens() -> None:
-    settings = Settings(max_tokens=9, stop_sequences=((5, 6), (7,)))
-    search = new_searches(request((5,), settings))[0]
-    assert not search.choose(None, np.array([[6]])).completions
-    assert not search.choose(None, np.array([[5]])).completions
-    (completion,) = search.choose(None, np.array([[6]])).completions
-    assert (completion.ids, completion.finish_reason) == ((6, 5, 6), "stop")
-
-
 @pytest.mark.parametrize(("token", "reason"), [(PAD, "length"), (END, "stop")])
 def test_the_last_token_says_why_a_sequence_is_over(token: int, reason: str) -> None:
     search = new_searches(request((5,), Settings(max_tokens=1, eos_ids=(END,))))[0]

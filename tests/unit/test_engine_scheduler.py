@@ -89,19 +89,14 @@ def test_a_row_whose_argmax_is_in_place_is_not_fed() -> None:
     assert second.feeds == ()
 
 
-def test_between_two_plans_that_let_somebody_join_every_lane_takes_a_step() -> None:
-    play = Play(slots=8, limits=Limits(prefill=4))
-    for _ in range(8):
-        play.submit(length=4)
-    assert kinds(play.steps(16)) == ["Prefill", "Decode"] * 8
-
-
-def test_a_prefill_is_bounded_in_padded_tokens() -> None:
-    play = Play(slots=8, limits=Limits(prefill=12))
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_a_batch_of_prompts_or_sources_is_bounded_in_padded_tokens(has_encoder: bool) -> None:
+    play = Play(8, has_encoder, Limits(prefill=12, encode=12))
     for length in (3, 3, 3, 3, 3, 12, 11):
         play.submit(length)
-    plans = [plan for plan in play.steps(20) if isinstance(plan, Prefill)]
-    assert [len(plan.prompts) * max(map(len, plan.prompts)) for plan in plans] == [12, 3, 12, 11]
+    plans = [plan for plan in play.steps(20) if isinstance(plan, (Prefill, Encode))]
+    batches = [plan.sources if isinstance(plan, Encode) else plan.prompts for plan in plans]
+    assert [len(batch) * max(map(len, batch)) for batch in batches] == [12, 3, 12, 11]
 
 
 def test_prompts_of_unlike_lengths_are_not_padded_to_each_other() -> None:
@@ -293,14 +288,6 @@ def test_each_number_of_beams_has_a_lane_and_lanes_take_turns() -> None:
     encode, *decodes = play.steps(7)
     assert encode.places == (((3, 0),), ((2, 0),), ((2, 1),), ((1, 0),))
     assert [(plan.width, plan.units) for plan in decodes if isinstance(plan, Decode)] == [(3, 1), (2, 2), (1, 1)] * 2
-
-
-def test_encodes_are_bounded_in_padded_tokens() -> None:
-    play = Play(slots=8, has_encoder=True, limits=Limits(encode=20))
-    for length in (10, 10, 9, 30):
-        play.submit(length)
-    plans = [plan for plan in play.steps(10) if isinstance(plan, Encode)]
-    assert [[len(source) for source in plan.sources] for plan in plans] == [[10, 10], [9], [30]]
 
 
 @pytest.mark.parametrize(("has_encoder", "mixes"), [(False, False), (True, False), (False, True)])

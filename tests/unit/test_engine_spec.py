@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
 from hfx.python_backends.engine.engine import Engine
@@ -109,15 +110,15 @@ def test_weights_that_need_vnni_are_refused_where_there_is_none(
         check_machine(read_spec(folder), SessionSettings(), path)
 
 
-def test_a_provider_that_is_not_installed_is_refused_with_what_is(folder: Path) -> None:
-    import onnxruntime
-
-    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        pytest.skip("this onnxruntime has CUDA")
-    with pytest.raises(ProviderMissing, match=r"has no CUDAExecutionProvider .*Install onnxruntime-gpu"):
-        Engine.open(folder, provider="CUDA")
-
-
-def test_an_unknown_provider_is_refused(folder: Path) -> None:
-    with pytest.raises(ProviderMissing, match="provider 'NPU' is unknown"):
-        Engine.open(folder, provider="NPU")
+@pytest.mark.parametrize(
+    ("provider", "message"),
+    [
+        ("CUDA", r"has no CUDAExecutionProvider .*Install onnxruntime-gpu"),
+        ("NPU", "provider 'NPU' is unknown"),
+    ],
+)
+def test_a_provider_that_is_not_there_is_refused(folder: Path, provider: str, message: str) -> None:
+    if f"{provider}ExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip(f"this onnxruntime has {provider}")
+    with pytest.raises(ProviderMissing, match=message):
+        Engine.open(folder, provider=provider)

@@ -175,30 +175,24 @@ def test_closing_while_threads_submit_leaves_no_handle_without_an_end(decoder: P
     assert ends.count("closed") == 16
 
 
-def _run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    begin = "import sys\nfrom hfx.python_backends.engine.engine import Engine\n"
-    begin += "from hfx.python_backends.engine.request import Request, Settings\n"
-    command = [sys.executable, "-c", begin + script, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+ASKS = "print(engine.submit(Request((3, 5), Settings(max_tokens=2))).result()[0].ids)"
+FORGETS = f"""
+import sys, threading, time
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.request import Request, Settings
+engine = Engine.open(sys.argv[1], slots=1, threads=1)
+{ASKS}
+"""
+OUTLIVES = f"""
+def late():
+    time.sleep(2.5)
+    {ASKS}
+threading.Thread(target=late).start()
+"""
 
 
-def test_a_program_that_forgets_to_close_still_ends(decoder: Path) -> None:
-    script = (
-        "engine = Engine.open(sys.argv[1], slots=1, threads=1)\n"
-        "print(engine.submit(Request((3, 5), Settings(max_tokens=2))).result()[0].ids)\n"
-    )
-    ended = _run(script, decoder)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "(7, 19)\n", "")
-
-
-def test_a_thread_that_outlives_the_main_one_keeps_its_engine(decoder: Path) -> None:
-    script = (
-        "import threading, time\n"
-        "engine = Engine.open(sys.argv[1], slots=1, threads=1)\n"
-        "def late():\n"
-        "    time.sleep(2.5)\n"
-        "    print(engine.submit(Request((3, 5), Settings(max_tokens=2))).result()[0].ids)\n"
-        "threading.Thread(target=late).start()\n"
-    )
-    ended = _run(script, decoder)
-    assert (ended.returncode, ended.stdout) == (0, "(7, 19)\n")
+@pytest.mark.parametrize(("more", "answers"), [("", 1), (OUTLIVES, 2)], ids=["forgets to close", "outlives main"])
+def test_a_program_that_forgets_to_close_ends_with_its_last_thread(decoder: Path, more: str, answers: int) -> None:
+    command = [sys.executable, "-c", FORGETS + more, str(decoder)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "(7, 19)\n" * answers, "")

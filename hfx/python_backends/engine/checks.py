@@ -141,6 +141,6 @@ def read_json(path: Path, version: int, parse: Callable[[dict[str, Any]], Read])
             raise InvalidRequest("format", content.get("format"), f"{version}; another version of hfx has written it")
         return parse(content)
     except (OSError, ValueError) as error:
-        raise ModelDamaged(f"{path} can't be read: {error}", "Export the model again") from None
+        raise ModelDamaged(f"{path} can't be read: {error}") from None
     except InvalidRequest as refusal:
-        raise ModelDamaged(f"{path}: {refusal.message}", "Export the model again") from None
+        raise ModelDamaged(f"{path}: {refusal.message}") from None

@@ -1,7 +1,4 @@
-"""The engine as callers see it: requests in from any thread, events out, one thread that does the work.
-
-Owns the thread and the life cycle; a step is in core.py, the bound of the queue in jobs.py.
-"""
+"""The engine as callers see it: requests in from any thread, events out, one thread that does the work."""
 
 from __future__ import annotations
 

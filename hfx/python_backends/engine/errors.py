@@ -70,6 +70,9 @@ class ModelRefused(EngineError):
 class ModelDamaged(ModelRefused):
     """engine.json or a file that it names is missing, damaged, or does not fit the others."""
 
+    def __init__(self, message: str, fix: str = "Export the model again") -> None:
+        super().__init__(message, fix)
+
 
 class RuntimeTooOld(ModelRefused):
     """The installed onnxruntime is older than the model needs."""

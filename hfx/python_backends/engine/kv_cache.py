@@ -131,9 +131,8 @@ class CrossCache:
         width = spec.heads * spec.head_dim
         self._last = Reserved((2 * spec.layers, units, 1, width), np.float32).array
         self._scales = np.ones((2 * spec.layers, units, width), np.float32) if spec.cross_type == "int8" else None
-        self.lengths = np.zeros(units, np.int32)
+        self.last_positions = np.zeros(units, np.int32)
         self._total = np.zeros((), np.int32)
-        self._last_positions = np.zeros(units, np.int32)
 
     def put(self, unit: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
         """Fill `unit` with a source: `values` [layers, length, 2 * heads * head_dim], K before V.
@@ -148,22 +147,19 @@ class CrossCache:
             self._last[part, unit, 0] = source[-1].reshape(-1)
         if self._scales is not None and scales is not None:
             self._scales[:, unit] = scales.reshape(2 * layers, -1)
-        self.lengths[unit] = length
-        self._last_positions[unit] = length - 1
+        self.last_positions[unit] = length - 1
 
     def move(self, source: int, target: int) -> None:
         """Make unit `target` hold what unit `source` does."""
-        self._cache.copy(source, target, int(self.lengths[source]))
+        self._cache.copy(source, target, int(self.last_positions[source]) + 1)
         self._last[:, target] = self._last[:, source]
         if self._scales is not None:
             self._scales[:, target] = self._scales[:, source]
-        self.lengths[target] = self.lengths[source]
-        self._last_positions[target] = self._last_positions[source]
+        self.last_positions[target] = self.last_positions[source]
 
     def empty(self, first: int, end: int) -> None:
         """Make units from `first` to `end` sources of one position."""
-        self.lengths[first:end] = 1
-        self._last_positions[first:end] = 0
+        self.last_positions[first:end] = 0
 
     def bound(self, units: int) -> tuple[Bindables, Bindables]:
         """Inputs and outputs of a decoder run of the first `units` units."""
@@ -172,12 +168,12 @@ class CrossCache:
         if self._scales is not None:
             scales = enumerate(self._scales)
             last |= {f"cross_{'kv'[part % 2]}_scale_{part // 2}": each[:units] for part, each in scales}
-        lengths = {"source_seqlens_k": self._last_positions[:units], "source_total_length": self._total}
+        lengths = {"source_seqlens_k": self.last_positions[:units], "source_total_length": self._total}
         return {**lengths, **last, **past}, present
 
     def prepare(self, units: int) -> None:
         """Before a run of the first `units` units."""
-        self._total[...] = self.lengths[:units].max()
+        self._total[...] = self.last_positions[:units].max() + 1
 
     def release(self, first: int) -> None:
         """Free the memory of units from `first` on."""

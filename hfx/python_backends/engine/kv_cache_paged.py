@@ -62,7 +62,6 @@ class BlockTables:
         self._blocks: Whole = np.zeros((rows, blocks_for(length)), np.int32)
         self._places = np.arange(blocks_for(length), dtype=np.int32)
         self.counts: Whole = np.zeros(rows, np.int32)
-        self.room: Whole = np.zeros(rows, np.int32)  # positions, BLOCK for each of `counts`
 
     def of(self, row: int) -> Whole:
         """The row's blocks in the order of its positions."""
@@ -73,14 +72,14 @@ class BlockTables:
         count, wanted = int(self.counts[row]), blocks_for(length)
         if wanted > count:
             self._blocks[row, count:wanted] = [self._pool.take() for _ in range(wanted - count)]
-            self._set_count(row, wanted)
+            self.counts[row] = wanted
 
     def shrink(self, row: int, blocks: int) -> None:
         """Let go of all blocks but the first `blocks`."""
         if self.counts[row] > blocks:
             for block in self.of(row)[blocks:].tolist():
                 self._pool.drop(block)
-            self._set_count(row, blocks)
+            self.counts[row] = blocks
 
     def fork(self, source: int, target: int, length: int) -> tuple[int, int] | None:
         """Make row `target` hold the first `length` positions of row `source`.
@@ -109,13 +108,8 @@ class BlockTables:
         self.shrink(target, 0)
         count = int(self.counts[source])
         self._blocks[target, :count] = self._blocks[source, :count]
-        self._set_count(target, count)
-        self._set_count(source, 0)
-
-    def release(self, rows: Sequence[int]) -> None:
-        """Empty the rows."""
-        for row in rows:
-            self.shrink(row, 0)
+        self.counts[target] = count
+        self.counts[source] = 0
 
     def flat(self, first: int, rows: int) -> tuple[Whole, Whole]:
         """The blocks of `rows` rows one after the other, and where each row's begin, with the end of the last."""
@@ -134,11 +128,7 @@ class BlockTables:
         for at in range(common, blocks):
             ours[at] = self._pool.share(int(theirs[at]))
         if blocks > common:
-            self._set_count(target, blocks)
-
-    def _set_count(self, row: int, count: int) -> None:
-        self.counts[row] = count
-        self.room[row] = count * BLOCK
+            self.counts[target] = blocks
 
 
 KEY_AND_VALUE = ("key", "value")

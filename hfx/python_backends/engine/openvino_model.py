@@ -66,7 +66,7 @@ def check_model(path: Path, spec: EngineSpec, inputs: Shapes, outputs: Shapes) -
     assert spec.openvino is not None
     wrong = _wrong_encoder(spec, inputs, outputs) if path == spec.openvino.encoder else _wrong(spec, inputs, outputs)
     if wrong:
-        raise ModelDamaged(f"{path} is not the model that engine.json describes: {wrong}", "Export the model again")
+        raise ModelDamaged(f"{path} is not the model that engine.json describes: {wrong}")
 
 
 def _wrong(spec: EngineSpec, inputs: Shapes, outputs: Shapes) -> str:
@@ -124,7 +124,7 @@ class OpenVinoModel:
             use_pages(model, spec.heads, spec.head_dim)
             self._compiled = core().compile_model(model, DEVICE, properties(spec, settings))
         except (RuntimeError, ValueError) as error:
-            raise ModelDamaged(f"openvino can't load {path}: {error}", "Export the model again") from error
+            raise ModelDamaged(f"openvino can't load {path}: {error}") from error
         self.inputs = {port.get_any_name(): _port(port) for port in self._compiled.inputs}
         self.outputs = {port.get_any_name(): _port(port) for port in self._compiled.outputs}
         shapes = ({name: port.shape for name, port in ports.items()} for ports in (self.inputs, self.outputs))

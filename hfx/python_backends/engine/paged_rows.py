@@ -1,7 +1,4 @@
-"""What runs of one token a row read of a paged cache: how far each row is filled, and in which blocks.
-
-Owns the paging inputs of such runs, changed in place: of the rows' own tokens, and of encoded sources.
-"""
+"""What runs of one token a row read of a paged cache: how far a row or a source is filled, and in which blocks."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ class PagedRows:
     def make_room(self, rows: int) -> None:
         """A position more for each row."""
         past = self.past[:rows]
-        full = past >= self.tables.room[:rows]
+        full = past >= self.tables.counts[:rows] * BLOCK
         if full.any():
             for row in np.flatnonzero(full).tolist():
                 self.tables.grow(row, int(past[row]) + 1)
@@ -106,7 +103,8 @@ class PagedRows:
     def release(self, first: int) -> None:
         """Rows from `first` on hold nothing."""
         if self._used > first:
-            self.tables.release(range(first, self._used))
+            for row in range(first, self._used):
+                self.tables.shrink(row, 0)
             self._used = first
             self._changed = True
 

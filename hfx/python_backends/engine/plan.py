@@ -1,7 +1,7 @@
 """What one step does: frozen values that the scheduler makes, a runner carries out, and tests read.
 
-A plan is one run of one graph, or a compaction; a failure of it concerns its own sequences only. Rows and units are
-numbers within the lane of `width`.
+A plan is one run of one graph, or a compaction; its failure ends its own requests only. Rows and units are numbers
+within the lane of `width`.
 """
 
 from __future__ import annotations

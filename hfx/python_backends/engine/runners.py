@@ -52,8 +52,7 @@ def _first_run(spec: EngineSpec, open_it: Callable[[], Runner]) -> Runner:
         raise
     except Exception as error:
         raise ModelDamaged(
-            f"{next(iter(spec.files.decoder.values())).parent} fails in its first run: {error}",
-            "Export the model again",
+            f"{next(iter(spec.files.decoder.values())).parent} fails in its first run: {error}"
         ) from error
 
 

@@ -77,7 +77,7 @@ def open_session(model: Path | bytes, settings: SessionSettings) -> Any:
         session = onnxruntime.InferenceSession(source, options, providers=providers)
     except Exception as error:  # its exceptions have no common class below Exception
         name = "a graph of the engine's own" if isinstance(model, bytes) else model
-        raise ModelDamaged(f"onnxruntime can't load {name}: {error}", "Export the model again") from error
+        raise ModelDamaged(f"onnxruntime can't load {name}: {error}") from error
     # A provider whose libraries can't be loaded is dropped by ONNX Runtime with no more than a log line.
     if wanted not in session.get_providers():
         raise ProviderMissing(

@@ -141,7 +141,7 @@ def _file_in(folder: Path) -> Check:
         if not isinstance(value, str) or not value or Path(value).name != value:
             raise InvalidRequest(name, value, "the name of a file beside it")
         if not (folder / value).is_file():
-            raise ModelDamaged(f"{folder / value} is missing ({name} of {FILE_NAME})", "Export the model again")
+            raise ModelDamaged(f"{folder / value} is missing ({name} of {FILE_NAME})")
         return folder / value
 
     return check

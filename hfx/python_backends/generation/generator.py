@@ -197,7 +197,7 @@ def _tokenizer(path: Path) -> Any:
     try:
         return Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises no other kind
-        raise ModelDamaged(f"{path} can't be read: {error}", "Export the model again") from None
+        raise ModelDamaged(f"{path} can't be read: {error}") from None
 
 
 def _check_defaults(configuration: Configuration, folder: Path) -> None:

@@ -51,8 +51,7 @@ class PromptEncoder:
         self.room = self._capacity - prefix
         if self.room < 1:
             raise ModelDamaged(
-                f"the model holds {self._longest()} tokens; prefix and special tokens take {self._specials + prefix}",
-                "Export the model again",
+                f"the model holds {self._longest()} tokens; prefix and special tokens take {self._specials + prefix}"
             )
 
     def encode(self, text: Text, choices: Choices) -> Prompt:

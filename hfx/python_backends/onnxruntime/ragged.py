@@ -157,7 +157,7 @@ def answer(session: Session, layout: Layout, requests: Sequence[Request]) -> lis
 
 def _groups(layout: Layout, requests: Sequence[Request]) -> list[list[int]]:
     """Positions of the requests that may share a run: equal outputs, equal inputs, equal shapes of rows."""
-    if not layout.batched or len(requests) == 1:
+    if not layout.batched:
         return [[at] for at in range(len(requests))]
     groups: dict[object, list[int]] = {}
     for at, request in enumerate(requests):
@@ -240,9 +240,6 @@ def _checked(outputs: Outputs, rows: int) -> Outputs:
 
 
 def _split(whole: Outputs, counts: Sequence[int]) -> Iterator[Outputs]:
-    if len(counts) == 1:
-        yield whole
-        return
     start = 0
     for count in counts:
         yield {name: array[start : start + count] for name, array in whole.items()}
