@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -141,8 +140,8 @@ def test_a_stream_that_is_left_frees_its_slot(client: Client, served: EmbeddedSe
     for _ in range(10):
         with client.stream(MODEL, TEXT, LONG) as stream:
             next(stream)
-    wait_until(lambda: figure(served, CANCELLED) >= before + 10, "all are cancelled")
-    assert figure(served, "hfx_slots_used") == 0
+    # On a busy machine, some have ended before their reader leaves.
+    wait_until(lambda: figure(served, CANCELLED) > before and figure(served, "hfx_slots_used") == 0, "slots are free")
 
 
 def test_the_examples_of_the_documentation_run(served: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,19 +154,16 @@ def test_the_examples_of_the_documentation_run(served: EmbeddedServer, capsys: p
     assert "['sentiment', 'stories', 'summaries']" in capsys.readouterr().out
 
 
-def test_a_dead_engine_does_not_hang_its_readers(generators: Path) -> None:
-    with EmbeddedServer(generators) as server, ExitStack() as stack:
-        clients = [
-            stack.enter_context(Client(url, idle_timeout=1.0, timeout=30, retries=0))
-            for url in (server.grpc_url, server.http_url)
-        ]
-        pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end
-        streams = [client.stream(MODEL, TEXT, LONG) for client in clients]
-        for stream in streams:
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_dead_engine_does_not_hang_its_readers(protocol: str, generators: Path) -> None:
+    with EmbeddedServer(generators) as server:
+        url = server.grpc_url if protocol == "grpc" else server.http_url
+        with Client(url, idle_timeout=1.0, timeout=30, retries=0) as client:
+            pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end
+            stream = client.stream(MODEL, TEXT, LONG)
             next(stream)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        for client, stream in zip(clients, streams, strict=True):
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
             began = time.monotonic()
             with pytest.raises(ServerError):
                 list(stream)

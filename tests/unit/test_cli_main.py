@@ -24,11 +24,18 @@ from hfx.cli.output import Reporter, visible
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tritonclient", "grpc", "numpy")
 RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
 Fail = Callable[[BaseException], None]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 NOBODY = ["infer", "name", "text", "--url", "127.0.0.1:1"]
 
 
-def hfx(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *words], capture_output=True, text=True, check=False, timeout=60)
+@pytest.fixture
+def hfx(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`hfx WORDS` in this process."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(words, main(words), *capsys.readouterr())
+
+    return run
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], *([name, "--help"] for name in commands.COMMANDS)])
@@ -43,7 +50,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["infre", "x"], ["infer"], ["infer", "--nope", "a"], ["serve", "--http-port", "x"]])
-def test_what_can_not_be_parsed_is_a_usage_error_with_a_way_on(words: list[str]) -> None:
+def test_what_can_not_be_parsed_is_a_usage_error_with_a_way_on(words: list[str], hfx: Run) -> None:
     done = hfx(*words)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -53,7 +60,7 @@ def test_what_can_not_be_parsed_is_a_usage_error_with_a_way_on(words: list[str])
 
 
 @pytest.mark.parametrize("words", [["--json", *NOBODY], [*NOBODY, "--json"]])
-def test_json_may_stand_before_and_after_the_command(words: list[str]) -> None:
+def test_json_may_stand_before_and_after_the_command(words: list[str], hfx: Run) -> None:
     done = hfx(*words)
     error = json.loads(done.stdout)["error"]
     assert (error["type"], error["exit_code"], done.returncode) == ("ServerUnreachable", 5, 5)
@@ -75,7 +82,7 @@ def test_json_is_printed_for_usage_errors_and_damaged_arguments_too(words: list[
     assert json.loads(done.stdout)["error"]["exit_code"] == done.returncode == code
 
 
-def test_a_traceback_is_shown_only_on_demand() -> None:
+def test_a_traceback_is_shown_only_on_demand(hfx: Run) -> None:
     shown = ["Traceback" in hfx(*words).stderr for words in (NOBODY, ["--debug", *NOBODY], [*NOBODY, "--debug"])]
     assert shown == [False, True, True]
 
@@ -114,38 +121,29 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Fail:
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_every_error_has_its_exit_code(
-    error: BaseException, code: int, failing: Fail, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_error_has_its_exit_code(error: BaseException, code: int, failing: Fail, hfx: Run) -> None:
     failing(error)
-    assert main(["list", "--json"]) == code
-    assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == code
+    done = hfx("list", "--json")
+    assert json.loads(done.stdout)["error"]["exit_code"] == done.returncode == code
+
+
+MISSING = ModuleNotFoundError("No module named 'torch'", name="torch.nn")
 
 
 @pytest.mark.parametrize(
     ("error", "code", "message", "fix"),
     [
         (ValueError("first\nsecond"), 1, "Unexpected: ValueError: first", "--debug shows more"),
-        (
-            ModuleNotFoundError("No module named 'torch'", name="torch.nn"),
-            2,
-            "This needs the package torch, which is not installed.",
-            "pip install 'hfx[export]'",
-        ),
+        (MISSING, 2, "This needs the package torch, which is not installed.", "pip install 'hfx[export]'"),
     ],
 )
 def test_what_is_unexpected_or_missing_is_one_line_and_a_way_on(
-    error: Exception,
-    code: int,
-    message: str,
-    fix: str,
-    failing: Fail,
-    capsys: pytest.CaptureFixture[str],
+    error: Exception, code: int, message: str, fix: str, failing: Fail, hfx: Run
 ) -> None:
     failing(error)
-    assert main(["list"]) == code
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == f"Error: {message}"
+    done = hfx("list")
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, first) == (code, f"Error: {message}")
     assert second.startswith(fix)
 
 
