@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from hfx.errors import ServerError, ServerUnreachable, UsageError
@@ -119,9 +118,7 @@ class Server(ABC):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
 

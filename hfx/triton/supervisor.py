@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from hfx.errors import ServerError
@@ -168,9 +167,7 @@ class StopSignals:
                 self._before[number] = signal.signal(number, self._stop)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self.received > 1:

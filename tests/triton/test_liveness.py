@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer, liveness
-from hfx.triton.liveness import Probe, Target
+from hfx.triton.liveness import Target
 from tests.triton.serve_process import infer, wait_for
 from tests.triton.ticking import write_ticks
 from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
@@ -45,42 +45,32 @@ def target(server: EmbeddedServer) -> Target:
     return Target(server.http_url, server.metrics_url)
 
 
-def probe(target: Target, model: str) -> Probe:
-    return next(probe for [probe] in liveness.probe_groups(target) if probe.model == model)
-
-
-def keep_busy(server: EmbeddedServer, model: str, texts: list[str]) -> list[threading.Thread]:
-    """Requests that wait for one another, all accepted."""
-    threads = [threading.Thread(target=infer, args=(server.http_url, model, text)) for text in texts]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.3)
-    return threads
-
-
 def test_every_entry_point_has_a_probe_and_answers(target: Target) -> None:
     probes = [probe for [probe] in liveness.probe_groups(target)]
     assert [probe.model for probe in probes] == ["burning", "ticks", "toy"]
     assert [liveness.send(target, probe, PATIENCE) for probe in probes] == ["", "", ""]
 
 
-def test_a_queue_that_moves_on_is_not_dead(server: EmbeddedServer, target: Target) -> None:
-    threads = keep_busy(server, "burning", ["sleep 0.6"] * 7)  # one at a time
-    assert liveness.send(target, probe(target, "burning"), PATIENCE) == ""
+@pytest.mark.parametrize(
+    ("texts", "verdict"),
+    [
+        (["sleep 0.6"] * 5, ""),  # one at a time
+        (["burn 3"], ""),
+        (["sleep 3"], "burning gave no answer for 2 s and did nothing meanwhile"),
+    ],
+    ids=["a queue that moves on", "one long computation", "no work at all"],
+)
+def test_only_what_does_nothing_at_all_is_dead(
+    server: EmbeddedServer, target: Target, texts: list[str], verdict: str
+) -> None:
+    threads = [threading.Thread(target=infer, args=(server.http_url, "burning", text)) for text in texts]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)  # until all are accepted
+    [probe] = next(group for group in liveness.probe_groups(target) if group[0].model == "burning")
+    assert liveness.send(target, probe, PATIENCE) == verdict
     for thread in threads:
         thread.join()
-
-
-def test_one_long_computation_is_not_dead(server: EmbeddedServer, target: Target) -> None:
-    [thread] = keep_busy(server, "burning", ["burn 3"])
-    assert liveness.send(target, probe(target, "burning"), PATIENCE) == ""
-    thread.join()
-
-
-def test_what_does_nothing_at_all_is_dead(server: EmbeddedServer, target: Target) -> None:
-    [thread] = keep_busy(server, "burning", ["sleep 3"])
-    assert "did nothing meanwhile" in liveness.send(target, probe(target, "burning"), PATIENCE)
-    thread.join()
 
 
 def test_the_file_by_itself_is_the_health_check(server: EmbeddedServer, tmp_path: Path) -> None:

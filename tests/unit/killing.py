@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 TREE = Path(__file__).parents[2]
 SERVER = """
@@ -65,7 +64,5 @@ class Killer:
     def __enter__(self) -> Killer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._process.communicate()

@@ -89,17 +89,17 @@ def test_triton_serves_what_is_written_and_hands_out_no_key(repository: Path) ->
     assert all("shared-memory,trace,logging:hfx-key=" in argument for argument in restricted)
 
 
-def test_the_image_is_built_from_the_release(repository: Path) -> None:
-    server = DockerServer(repository, triton="24.12", device="gpu")
+@pytest.mark.parametrize(("tag", "device"), [("24.12", "gpu"), (MINIMUM_SECURE, "cpu")])
+def test_the_image_is_built_from_the_release(repository: Path, tag: str, device: str) -> None:
+    server = DockerServer(repository, triton=tag, device=device)
     assert server.image in server.command()
-    assert server.image == "hfx-triton:24.12-gpu"
-    assert values(server.image_command(), "--build-arg") == [f"BASE={release('24.12').image}", "DEVICE=gpu"]
+    assert server.image == f"hfx-triton:{tag}-{device}"
+    assert values(server.image_command(), "--build-arg") == [f"BASE={release(tag).image}", f"DEVICE={device}"]
 
 
 def test_the_default_image_is_the_oldest_without_known_vulnerabilities(repository: Path) -> None:
-    image = release(MINIMUM_SECURE).image
-    assert f"ARG BASE={image}\nARG DEVICE=cpu\n" in DOCKERFILE
-    assert values(DockerServer(repository).image_command(), "--build-arg") == [f"BASE={image}", "DEVICE=cpu"]
+    assert f"ARG BASE={release(MINIMUM_SECURE).image}\nARG DEVICE=cpu\n" in DOCKERFILE
+    assert DockerServer(repository).image == f"hfx-triton:{MINIMUM_SECURE}-cpu"
 
 
 def test_the_build_is_run_in_the_root_and_given_no_more_than_the_image_holds(repository: Path) -> None:

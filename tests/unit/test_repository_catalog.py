@@ -26,16 +26,12 @@ def test_models_are_listed_without_their_members(tmp_path: Path) -> None:
 def test_a_damaged_manifest_is_an_entry_with_its_problem(tmp_path: Path) -> None:
     fill(tmp_path, "m")
     (tmp_path / "m/hfx.json").write_text("{")
+    fill(tmp_path, "n", members=())
+    (tmp_path / "n").rename(tmp_path / "o")
     entries = {entry.name: entry for entry in models(tmp_path)}
     assert "is not JSON" in (entries["m"].problem or "")
-    assert not entries["m"].foreign
-    assert entries["m_net"].foreign
-
-
-def test_a_manifest_under_a_wrong_name_is_damaged(tmp_path: Path) -> None:
-    fill(tmp_path, "m")
-    (tmp_path / "m").rename(tmp_path / "n")
-    assert {entry.name: bool(entry.problem) for entry in models(tmp_path)} == {"m_net": False, "n": True}
+    assert "is the manifest of 'n'" in (entries["o"].problem or "")
+    assert {name: entry.foreign for name, entry in entries.items()} == {"m": False, "m_net": True, "o": False}
 
 
 def test_one_model_is_found_by_name(tmp_path: Path) -> None:

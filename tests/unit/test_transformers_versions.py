@@ -42,6 +42,7 @@ from tests.unit.torch_decoding import TorchModel, drive
 
 TOLERANCE = 1e-5  # float32 sums in other orders
 CAPACITY = 24
+V5 = {"transformers_version": "5.3.0"}
 
 
 def answers(name: str) -> dict[str, Any]:
@@ -96,19 +97,11 @@ def test_a_head_of_its_own_beside_a_tied_table_is_used_where_version_5_wrote_it(
         ({"model_type": "mt5", "tie_word_embeddings": True}, (True, True)),
         ({"model_type": "bart"}, (True, False)),
         ({"model_type": "gpt2", "tie_word_embeddings": False}, (False, False)),
-        ({"model_type": "t5", "transformers_version": "5.3.0"}, (True, True)),
-        ({"model_type": "t5", "transformers_version": "5.3.0", "tie_word_embeddings": False}, (True, False)),
-        (
-            {
-                "model_type": "t5",
-                "transformers_version": "5.3.0",
-                "tie_word_embeddings": True,
-                "scale_decoder_outputs": False,
-            },
-            (True, False),
-        ),
+        (V5 | {"model_type": "t5"}, (True, True)),
+        (V5 | {"model_type": "t5", "tie_word_embeddings": False}, (True, False)),
+        (V5 | {"model_type": "t5", "tie_word_embeddings": True, "scale_decoder_outputs": False}, (True, False)),
         ({"model_type": "mt5", "transformers_version": "5.0.0.dev0", "tie_word_embeddings": False}, (True, False)),
-        ({"model_type": "bart", "transformers_version": "5.3.0", "tie_word_embeddings": False}, (False, False)),
+        (V5 | {"model_type": "bart", "tie_word_embeddings": False}, (False, False)),
     ],
 )
 def test_tied_tables_and_scales_mean_what_the_writer_means(config: dict[str, Any], expected: tuple[bool, bool]) -> None:
