@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from hfx.cli.output import Reporter, reporter
 from hfx.cli.perf import loads
 from hfx.cli.perf.live import live
 from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, SloOptions
+from hfx.cli.perf.printing import command_line, finish
 from hfx.cli.serve import Device
 from hfx.errors import UsageError
 
@@ -96,7 +95,7 @@ def command(
     if any(name.endswith(FILE_SUFFIX) for name in names):
         result = _merged(names, kinds)
         check_labels(prices, [*(run.subject.label for run in result.runs), *DEVICES])
-        _finish(with_prices(result, prices), options, report)
+        _show(with_prices(result, prices), options, report)
         return
     if len(names) > 1:
         raise UsageError(f"One model at a time, not {' '.join(names)}.", "Compare their result files: A.json B.json.")
@@ -105,7 +104,7 @@ def command(
     with ending_early() as stop:
         cases = _cases(spec, load, limit, data, slo, options)
         result = _measured(spec, cases, options.rounds, report, stop)
-        _finish(with_prices(result, prices), options, report)
+        _show(with_prices(result, prices), options, report)
         if stop.is_set():
             raise KeyboardInterrupt
 
@@ -115,7 +114,7 @@ def _merged(names: Sequence[str], kinds: KindOptions) -> Result:
 
     if not all(name.endswith(FILE_SUFFIX) for name in names) or given(kinds):
         raise UsageError("Result files are compared with result files.", "Give A.json B.json and no model.")
-    return merge(read_results([Path(name) for name in names]), _line())
+    return merge(read_results([Path(name) for name in names]), command_line())
 
 
 def _spec(name: str, kinds: KindOptions, options: CompareOptions) -> CompareSpec:
@@ -131,8 +130,7 @@ def _spec(name: str, kinds: KindOptions, options: CompareOptions) -> CompareSpec
         )
     kind, value = next(iter(chosen.items()))
     values = (value,) if isinstance(value, str) else tuple(value)
-    device = options.device
-    return CompareSpec(name, kind, values, options.repository, device, options.checkpoint, options.max_drop)
+    return CompareSpec(name, kind, values, options.repository, options.device, options.checkpoint, options.max_drop)
 
 
 def _cases(
@@ -167,33 +165,15 @@ def _measured(spec: CompareSpec, cases: Sequence[Case], rounds: int, report: Rep
             runs = list(compare(candidates, cases, rounds, notes, session))
     if stop.is_set():
         notes.insert(0, "Interrupted: figures are of what was done until then.")
-    return result_of(spec.title, _line(), runs, notes, candidates)
+    return result_of(spec.title, command_line(), runs, notes, candidates)
 
 
-def _finish(result: Result, options: CompareOptions, report: Reporter) -> None:
-    """Write and print it."""
-    import json
-
+def _show(result: Result, options: CompareOptions, report: Reporter) -> None:
+    from hfx.perf.report import tables
     from hfx.perf.report.answer import answer
-    from hfx.perf.report.tables import (
-        best_table,
-        comparison_tables,
-        machines_table,
-        server_table,
-        to_lines,
-        warnings,
-    )
-    from hfx.perf.results import to_json, write_result
 
-    if options.output:
-        write_result(result, options.output)
     lines = [answer(result).sentence]
-    lines += [f"Warning: {each}" for each in warnings(replace(result, notes=()))]  # the notes stand under the tables
-    for table in (*comparison_tables(result), server_table(result), best_table(result), machines_table(result)):
-        lines += ["", *to_lines(table)] if table else []
-    lines += ["", f"Written to {options.output}."] if options.output else []
-    report.result(json.loads(to_json(result)), lines)
-
-
-def _line() -> str:
-    return shlex.join(["hfx", *sys.argv[1:]])
+    warnings = tables.warnings(replace(result, notes=()))  # the notes stand under the tables
+    lines += [f"Warning: {each}" for each in warnings]
+    others = (tables.server_table(result), tables.best_table(result), tables.machines_table(result))
+    finish(result, options.output, report, lines, (*tables.comparison_tables(result), *others))

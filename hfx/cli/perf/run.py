@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +15,9 @@ from hfx.cli.output import Reporter, reporter
 from hfx.cli.perf import loads
 from hfx.cli.perf.live import live
 from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, ServerOptions, SloOptions
+from hfx.cli.perf.printing import command_line, finish
 from hfx.errors import LoadFailed, ServerError
+from hfx.manifest import created_now
 
 if TYPE_CHECKING:
     from hfx.perf.load import Plan
@@ -68,7 +67,7 @@ def command(
     with deferred():
         from hfx.perf import measuring
         from hfx.perf.machine import machine
-        from hfx.perf.results import check_writable, write_result
+        from hfx.perf.results import check_writable
 
     if options.output:
         check_writable(options.output)
@@ -80,8 +79,6 @@ def command(
     specs = [measuring.MeasureSpec(requests, each, wanted, options.tool, options.stream, flags) for each in limits]
     outcome = _measured(target, list(zip(plans, specs, strict=True)), options, report)
     result = _result(name, here, outcome)
-    if options.output:
-        write_result(result, options.output)
     _print(result, options.output, report)
     _judge(outcome, options.max_error_rate)
 
@@ -152,8 +149,8 @@ def _result(name: str, here: Machine, outcome: Outcome) -> Result:
     return Result(
         kind="run",
         title=f"{name} under load",
-        command=shlex.join(["hfx", *sys.argv[1:]]),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command_line(),
+        created=created_now(),
         machine=here,
         runs=outcome.runs,
         notes=tuple(notes),
@@ -172,19 +169,13 @@ def _tables(result: Result) -> Iterator[Table]:
 
 
 def _print(result: Result, output: Path | None, report: Reporter) -> None:
-    import json
-
-    from hfx.perf.report.tables import to_lines, warnings
-    from hfx.perf.results import to_json
+    from hfx.perf.report.tables import warnings
 
     notes = (*result.notes, *(note for run in result.runs for note in run.notes))
     top = [
         f"{'Note' if any(note in message for note in notes) else 'Warning'}: {message}" for message in warnings(result)
     ]
-    parts = [top, *(to_lines(table) for table in _tables(result))]
-    parts += [[f"Written to {output}."]] if output else []
-    lines = [line for part in parts if part for line in ("", *part)]
-    report.result(json.loads(to_json(result)), lines[1:])
+    finish(result, output, report, top, _tables(result))
 
 
 def _judge(outcome: Outcome, allowed: float | None) -> None:

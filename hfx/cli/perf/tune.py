@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import shlex
-import sys
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,23 +11,17 @@ import typer
 
 from hfx.cli.commands import grouped
 from hfx.cli.interrupts import deferred, ending_early
-from hfx.cli.output import Reporter, reporter
+from hfx.cli.output import reporter
 from hfx.cli.perf import loads
 from hfx.cli.perf.loads import DataOptions, LoadOptions, SloOptions
+from hfx.cli.perf.printing import command_line, finish
+from hfx.cli.serve import Device
 from hfx.errors import LoadFailed, UsageError
 
 if TYPE_CHECKING:
-    from hfx.perf.results import Result
     from hfx.perf.tuning.tune import Findings, TuneSpec
 
 DEFAULT_CONCURRENCY = "8"
-
-
-class Device(StrEnum):
-    """What the model runs on."""
-
-    CPU = "cpu"
-    GPU = "gpu"
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,7 @@ class TuneOptions:
     """What may be tried, what it may cost, and what becomes of it."""
 
     repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository")
-    device: Annotated[Device, typer.Option(help="The configurations that are tuned.")] = Device.CPU
+    device: Annotated[Device, typer.Option(help="The configurations that are tuned.")] = "cpu"
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for everything, the proof included.")] = "10m"
     trials: Annotated[int | None, typer.Option(min=2, help="End the search after so many trials.")] = None
     settings: Annotated[
@@ -74,7 +65,9 @@ def command(
     with deferred():
         from hfx.perf.compare.candidates import Session
         from hfx.perf.machine import machine
-        from hfx.perf.results import check_writable, write_result
+        from hfx.perf.report.tables import comparison_tables, trials_table, warnings
+        from hfx.perf.report.trials import proof
+        from hfx.perf.results import check_writable
         from hfx.perf.tuning.tune import Findings, result, tune
 
     if options.output:
@@ -87,11 +80,13 @@ def command(
         if not findings.trials:
             raise
         failure = error
-        findings.notes.append(_ended(error))
+        interrupted = "Interrupted: the same command goes on with these trials."
+        findings.notes.append(error.message if isinstance(error, LoadFailed) else interrupted)
     tuned = result(spec, findings, machine())
-    if options.output:
-        write_result(tuned, options.output)
-    _print(name, tuned, findings, options, report)
+    final = replace(proof(tuned), notes=())
+    tables = (trials_table(tuned), *(comparison_tables(final) if final.runs else []))
+    head = [f"Warning: {each}" for each in warnings(tuned)]
+    finish(tuned, options.output, report, head, tables, _verdict(name, findings, options.apply))
     if failure is not None:
         raise failure
 
@@ -114,7 +109,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
     return TuneSpec(
         repository=options.repository,
         name=name,
-        device=options.device.value,
+        device=options.device,
         plans=plans,
         measure=MeasureSpec(requests, limits, loads.slo(slo), stream=options.stream),
         budget=parse_seconds(options.budget, "--budget"),
@@ -124,30 +119,8 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
         study=options.study,
         seed=data.seed,
         apply=options.apply,
-        command=shlex.join(["hfx", *sys.argv[1:]]),
+        command=command_line(),
     )
-
-
-def _ended(error: BaseException) -> str:
-    if isinstance(error, LoadFailed):
-        return error.message
-    return "Interrupted: the same command goes on with these trials."
-
-
-def _print(name: str, result: Result, findings: Findings, options: TuneOptions, report: Reporter) -> None:
-    import json
-
-    from hfx.perf.report.tables import comparison_tables, to_lines, trials_table, warnings
-    from hfx.perf.report.trials import proof
-    from hfx.perf.results import to_json
-
-    lines = [f"Warning: {each}" for each in warnings(result)]
-    final = replace(proof(result), notes=())
-    for table in (trials_table(result), *(comparison_tables(final) if final.runs else [])):
-        lines += ["", *to_lines(table)] if table else []
-    lines += ["", *_verdict(name, findings, options.apply)]
-    lines += [f"Written to {options.output}."] if options.output else []
-    report.result(json.loads(to_json(result)), lines[1:] if not lines[0] else lines)
 
 
 def _verdict(name: str, findings: Findings, wanted: bool) -> list[str]:
