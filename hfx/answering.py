@@ -229,8 +229,8 @@ class _Workers(Generic[Item, Result]):
 
     def _work(self) -> None:
         _scope.set(self._scope)
-        while (found := self._next()) is not None:
-            position, item = found
+        while (entry := self._next()) is not None:
+            position, item = entry
             outcome: Future[Result | HfxError] = Future()
             try:
                 outcome.set_result(self._function(item))

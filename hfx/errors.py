@@ -13,7 +13,7 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
         StorageFull                 no room for the export
       VerificationFailed        4   the exported model does not answer like the checkpoint
       ServerError               5   a server that does not start, answer or know the model
-        ServerUnreachable           nobody listens, or the connection broke
+        ServerUnreachable           nothing listens, or the connection broke
         ServerBusy                  its queue is full
         RequestTimeout              no answer in time, or nothing new of a stream for too long
         RequestCancelled            the request was ended before its answer was complete
@@ -131,7 +131,7 @@ class ServerError(HfxError):
 
 
 class ServerUnreachable(ServerError):
-    """Nobody listens at the address, or the connection broke."""
+    """Nothing listens at the address, or the connection broke."""
 
 
 class ServerBusy(ServerError):

@@ -1,4 +1,4 @@
-"""The command line `hfx`: options that all commands share, and how errors become words and exit codes.
+"""The command line `hfx`: options that all commands share, and how errors become messages and exit codes.
 
 A command is one file here with one function `command(context, …)` in typer's annotations, whose docstring
 is its help. It is imported only when needed, and must import nothing heavy at its top (typer, hfx.errors, hfx.names
@@ -64,24 +64,24 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hfx ARGUMENTS` (the process's own without them) and return the exit code."""
-    words = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` is a module here once it is loaded
-    reporter = Reporter.of(words)
+    typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` is a module here once it is loaded
+    reporter = Reporter.of(typed)
     if sys.stdout is None:  # it was closed
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal that lacks a character gets its escape, not an error
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = _run(words, reporter)
+        code = _run(typed, reporter)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
         return READER_GONE
 
 
-def _run(words: list[str], reporter: Reporter) -> int:
+def _run(arguments: list[str], reporter: Reporter) -> int:
     try:
-        code = typer.main.get_command(app).main(args=words, prog_name="hfx", standalone_mode=False, obj=reporter)
+        code = typer.main.get_command(app).main(args=arguments, prog_name="hfx", standalone_mode=False, obj=reporter)
         if code == INTERRUPTED:  # typer >= 0.26 makes it of a KeyboardInterrupt, older ones an Abort
             raise KeyboardInterrupt
         return int(code or 0)
@@ -110,7 +110,7 @@ def _unexpected(error: Exception, reporter: Reporter) -> int:
 
 
 def _missing_module(error: ModuleNotFoundError, reporter: Reporter) -> int:
-    """Whoever installed only the client lacks what exports, runs and measures models."""
+    """An installation of only the client lacks what exports, runs and measures models."""
     package = (error.name or "").partition(".")[0]
     extra = next((name for name, modules in EXTRAS.items() if package in modules.split()), None)
     if extra is None:

@@ -67,11 +67,11 @@ def load(name: str, table: Mapping[str, str] = COMMANDS) -> Any:
 
 
 def _group(name: str, module: Any) -> Any:
-    made = type("Members", (Commands,), {"table": module.COMMANDS})
+    group_class = type("Members", (Commands,), {"table": module.COMMANDS})
     title = module.__doc__.partition("\n")[0]
     group = typer.Typer(
         name=name,
-        cls=made,
+        cls=group_class,
         help=title,
         add_completion=False,
         rich_markup_mode=None,
@@ -114,11 +114,11 @@ def grouped(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(**options: Any) -> None:
-        made = {
+        values = {
             name: group(**{field.name: options.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        function(**options, **made)
+        function(**options, **values)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():

@@ -94,7 +94,7 @@ def command(
         for note in plan.notes:
             report.note(note)
     if dry_run:
-        report.result(plan.describe(), [f"{key:15} {_words(value)}" for key, value in plan.describe().items()])
+        report.result(plan.describe(), [f"{key:15} {_plain(value)}" for key, value in plan.describe().items()])
         return
     from hfx.exporter.pipeline import export
 
@@ -147,15 +147,16 @@ def _times(milliseconds: dict[str, dict[str, float]]) -> str:
 
 def _made_by(model: str) -> str:
     """The command as generated files quote it: options as typed, but no folder of this machine."""
-    words = [Path(word).name if word == model and Path(word).exists() else word for word in sys.argv[1:]]
-    return "hfx " + shlex.join(_without_paths(words))
+    arguments = [
+        Path(argument).name
+        if argument.startswith(("/", "~", "..")) or (argument == model and Path(argument).exists())
+        else argument
+        for argument in sys.argv[1:]
+    ]
+    return "hfx " + shlex.join(arguments)
 
 
-def _without_paths(words: list[str]) -> list[str]:
-    return [Path(word).name if word.startswith(("/", "~", "..")) else word for word in words]
-
-
-def _words(value: object) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {entry}" for key, entry in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

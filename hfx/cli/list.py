@@ -49,8 +49,8 @@ def _entry(entry: Any) -> dict[str, Any]:
 
 def _runtime(choice: Any) -> str | None:
     """The runtime that computes on the CPU; None where nothing does, or an older version did not say."""
-    found = choice.get("runtime") if isinstance(choice, dict) else None
-    return str(found) if found else None
+    runtime = choice.get("runtime") if isinstance(choice, dict) else None
+    return str(runtime) if runtime else None
 
 
 def _row(entry: dict[str, Any]) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Where a command's words go: people's text, progress, and the one JSON object.
+"""Where a command's output goes: people's text, progress, and the one JSON object.
 
 With --json, stdout carries exactly one JSON object (a command of JSON lines: one a line) and everything else goes to
 stderr; without it, results go to stdout. Nothing here knows what the results mean.
@@ -28,9 +28,9 @@ class Reporter:
     _results: list[str] = field(default_factory=list, init=False, repr=False)  # that stdout has its one object
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Reporter:
+    def of(cls, arguments: Sequence[str]) -> Reporter:
         """The reporter that a command line asks for; what follows `--` is not an option."""
-        options = words[: words.index("--")] if "--" in words else words
+        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         return cls(json="--json" in options, debug="--debug" in options)
 
     def result(self, value: Mapping[str, Any], text: str | Iterable[str]) -> None:
@@ -115,8 +115,8 @@ class Reporter:
 
 def reporter(context: typer.Context) -> Reporter:
     """The reporter of this run."""
-    found = context.find_object(Reporter)
-    return found if found is not None else Reporter()
+    registered = context.find_object(Reporter)
+    return registered if registered is not None else Reporter()
 
 
 def error_body(error: HfxError, code: int, kind: str = "") -> dict[str, Any]:

@@ -54,7 +54,7 @@ def json_lines(file: BinaryIO) -> Iterator[Entry]:
 def opened(path: Path) -> BinaryIO:
     """The file at PATH, or the standard input for `-`. Raises UsageError where it can't be read.
 
-    Whoever reads it closes it. The standard input is opened anew: a thread that still waits for a line when the command
+    Its reader closes it. The standard input is opened anew: a thread that still waits for a line when the command
     ends then holds no lock that the interpreter needs.
     """
     standard = str(path) == STANDARD_INPUT

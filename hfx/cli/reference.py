@@ -57,7 +57,7 @@ def _exit_codes() -> list[str]:
     for value in vars(errors).values():
         if isinstance(value, type) and issubclass(value, errors.HfxError):
             by_code.setdefault(value.exit_code, []).append(value.__name__)
-    rows = [f"| {code} | {', '.join(sorted(found))} |" for code, found in sorted(by_code.items())]
+    rows = [f"| {code} | {', '.join(sorted(classes))} |" for code, classes in sorted(by_code.items())]
     return ["| code | errors |", "|---|---|", "| 0 | done |", *rows, "| 130 | interrupted |"]
 
 

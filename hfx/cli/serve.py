@@ -1,4 +1,4 @@
-"""`hfx serve`: a model repository behind a real Triton server, until it is told to stop."""
+"""`hfx serve`: a model repository behind a real Triton server, until it is stopped."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ class AsyncClient:
 
     async def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors:
         """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many."""
-        found = await self._call(calls.embed(name), texts, timeout)
-        return found.vector if isinstance(texts, str) else calls.matrix(found, await self.metadata(name))
+        embeddings = await self._call(calls.embed(name), texts, timeout)
+        return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, await self.metadata(name))
 
     @overload
     async def zero_shot(

@@ -132,8 +132,8 @@ class Client:
 
     def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors:
         """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many."""
-        found = self._call(calls.embed(name), texts, timeout)
-        return found.vector if isinstance(texts, str) else calls.matrix(found, self.metadata(name))
+        embeddings = self._call(calls.embed(name), texts, timeout)
+        return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, self.metadata(name))
 
     @overload
     def zero_shot(

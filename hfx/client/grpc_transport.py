@@ -139,11 +139,11 @@ class _GrpcTransport:
         return [model.name for model in index.models]
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        found = await self._call("ModelMetadata", pb.ModelMetadataRequest(name=model), timeout)
-        outputs = _tensors(found.outputs)
+        description = await self._call("ModelMetadata", pb.ModelMetadataRequest(name=model), timeout)
+        outputs = _tensors(description.outputs)
         writes = any(tensor.name == TEXT_OUTPUT for tensor in outputs)
         task = await self._task(model, timeout) if writes else ""
-        return ModelMetadata(model, _tensors(found.inputs), outputs, task)
+        return ModelMetadata(model, _tensors(description.inputs), outputs, task)
 
     async def close(self) -> None:
         closing = self._channel.close()
@@ -157,8 +157,8 @@ class _GrpcTransport:
             return False
 
     async def _task(self, model: str, timeout: float) -> str:
-        found = await self._call("ModelConfig", pb.ModelConfigRequest(name=model), timeout)
-        parameters = found.config.parameters
+        response = await self._call("ModelConfig", pb.ModelConfigRequest(name=model), timeout)
+        parameters = response.config.parameters
         return str(parameters[TASK].string_value) if TASK in parameters else ""
 
     async def _call(self, method: str, message: Any, timeout: float) -> Any:

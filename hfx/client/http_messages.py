@@ -44,18 +44,18 @@ def encode_infer(request: Request) -> tuple[bytes, dict[str, str]]:
 
 def decode_infer(body: bytes, headers: Mapping[str, str]) -> dict[str, Array]:
     """The output tensors by name. Raises ServerError for what is no answer."""
-    found = {}
+    tensors = {}
     with _parsing():
         position = end = int(headers.get(HEADER_LENGTH, len(body)))
         for output in _parsed(body[:end])["outputs"]:
             name, datatype, shape = output["name"], output["datatype"], output["shape"]
             size = output.get("parameters", {}).get("binary_data_size")
             if size is None:
-                found[name] = from_list(name, datatype, shape, _flat(output["data"]))
+                tensors[name] = from_list(name, datatype, shape, _flat(output["data"]))
             else:
                 content, position = body[position : position + size], position + size
-                found[name] = from_bytes(name, datatype, shape, content)
-    return found
+                tensors[name] = from_bytes(name, datatype, shape, content)
+    return tensors
 
 
 def encode_generate(request: Request) -> tuple[bytes, dict[str, str]]:
@@ -78,8 +78,8 @@ def decode_event(line: str, outputs: Sequence[TensorMetadata]) -> dict[str, Arra
 def decode_metadata(name: str, body: bytes) -> ModelMetadata:
     """The inputs and outputs of a model."""
     with _parsing():
-        found = _parsed(body)
-        return ModelMetadata(name, _tensors(found["inputs"]), _tensors(found["outputs"]))
+        description = _parsed(body)
+        return ModelMetadata(name, _tensors(description["inputs"]), _tensors(description["outputs"]))
 
 
 def decode_parameter(body: bytes, name: str) -> str:

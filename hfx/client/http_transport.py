@@ -1,9 +1,18 @@
-"""Requests to Triton's HTTP endpoints, and their failures as errors of hfx."""
+"""Requests to Triton's HTTP endpoints, over connections that block or are asyncio's; failures as errors of hfx.
+
+An answer is read within a deadline: httpx's own timeouts are those of single waits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +21,6 @@ import httpx
 
 from hfx.client import errors, http_messages
 from hfx.client.address import Address, Tls
-from hfx.client.http_connections import TIMEOUTS, AsyncConnection, BlockingConnection
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
 from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport
@@ -20,18 +28,23 @@ from hfx.errors import ServerError
 from hfx.metadata import ModelMetadata
 from hfx.names import TEXT_OUTPUT
 
+Headers = Mapping[str, str]
 OK = 200
-NO_HEADERS: Mapping[str, str] = {}
+NO_HEADERS: Headers = {}
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+TIMEOUTS = (TimeoutError, httpx.TimeoutException)  # what all waits here raise when the time is over
+# httpcore's names for the moments when a connection is there.
+CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
 
-def open_transport(address: Address, headers: Mapping[str, str], tls: Tls | None, *, for_asyncio: bool) -> Transport:
+def open_transport(address: Address, headers: Headers, tls: Tls | None, *, for_asyncio: bool) -> Transport:
     """A transport over connections that block, or over those of asyncio."""
-    connection = AsyncConnection if for_asyncio else BlockingConnection
+    connection = _AsyncConnection if for_asyncio else _BlockingConnection
     return _HttpTransport(connection(address, headers, tls), address.url)
 
 
 class _HttpTransport:
-    def __init__(self, connection: BlockingConnection | AsyncConnection, url: str) -> None:
+    def __init__(self, connection: _BlockingConnection | _AsyncConnection, url: str) -> None:
         self.url = url
         self._connection = connection
 
@@ -57,11 +70,11 @@ class _HttpTransport:
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         _, content = await self._fetch(_path(model), timeout)
-        found = http_messages.decode_metadata(model, content)
-        if not any(tensor.name == TEXT_OUTPUT for tensor in found.outputs):
-            return found
+        metadata = http_messages.decode_metadata(model, content)
+        if not any(tensor.name == TEXT_OUTPUT for tensor in metadata.outputs):
+            return metadata
         _, config = await self._fetch(_path(model, "/config"), timeout)
-        return replace(found, task=http_messages.decode_parameter(config, TASK))
+        return replace(metadata, task=http_messages.decode_parameter(config, TASK))
 
     async def close(self) -> None:
         await self._connection.close()
@@ -74,7 +87,7 @@ class _HttpTransport:
         return True
 
     async def _fetch(
-        self, path: str, timeout: float, body: bytes | None = None, headers: Mapping[str, str] = NO_HEADERS
+        self, path: str, timeout: float, body: bytes | None = None, headers: Headers = NO_HEADERS
     ) -> tuple[httpx.Response, bytes]:
         """The answer and its body. Raises ServerError."""
         deadline = Deadline(timeout)
@@ -90,7 +103,7 @@ class _HttpTransport:
 
 
 class _HttpStream:
-    def __init__(self, connection: BlockingConnection | AsyncConnection, url: str, request: Request) -> None:
+    def __init__(self, connection: _BlockingConnection | _AsyncConnection, url: str, request: Request) -> None:
         self._connection = connection
         self._url = url
         self._request = request
@@ -103,10 +116,10 @@ class _HttpStream:
             raise errors.timed_out(self._url, self._request.timeout, "")
         left = self._deadline.left()
         with _translated(self._url, self._request.timeout, idle=timeout if timeout < left else None):
-            found = await self._event(min(timeout, left))
-        if isinstance(found, str):
-            raise errors.failure("", found, self._url)
-        return found
+            event = await self._event(min(timeout, left))
+        if isinstance(event, str):
+            raise errors.failure("", event, self._url)
+        return event
 
     async def close(self) -> None:
         if self._answer is not None:
@@ -131,6 +144,130 @@ class _HttpStream:
             if event is not None:
                 return event
         return None
+
+
+class _BlockingConnection:
+    """Connections whose waits block the thread."""
+
+    def __init__(self, address: Address, headers: Headers, tls: Tls | None) -> None:
+        self._client = httpx.Client(**_options(address, headers, tls))
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    async def open(self, path: str, body: bytes | None, headers: Headers, timeout: float) -> httpx.Response:
+        """The beginning of the answer to a POST, or to a GET without a body; each of its waits has this timeout."""
+        request = _request(self._client, path, body, headers, timeout)
+        request.extensions["trace"] = self._trace
+        return self._client.send(request, stream=True)
+
+    async def read(self, answer: httpx.Response, timeout: float) -> bytes:
+        end = time.monotonic() + timeout
+        parts = []
+        for part in answer.iter_bytes():
+            if time.monotonic() > end:
+                raise TimeoutError
+            parts.append(part)
+        return b"".join(parts)
+
+    def lines(self, answer: httpx.Response) -> Iterator[str]:
+        return answer.iter_lines()
+
+    async def next_line(self, lines: Any, timeout: float) -> str | None:
+        """The next line, None at the end; the timeout is that of `open`."""
+        return next(lines, None)
+
+    async def leave(self, answer: httpx.Response) -> None:
+        """Close the answer: if it is not at its end, its connection too."""
+        answer.close()
+
+    def cancel(self, answer: httpx.Response) -> None:
+        """As `leave`, from any thread and from the garbage collector, which must not wait: a thread closes it."""
+        _hang_up(answer.extensions["network_stream"])
+        threading.Thread(target=answer.close, name="hfx-client-close", daemon=True).start()
+
+    async def close(self) -> None:
+        """Close all connections; threads that wait at one are woken."""
+        for connection in tuple(self._connections):
+            _hang_up(connection)
+        self._client.close()
+
+    def _trace(self, event: str, details: Mapping[str, Any]) -> None:
+        if event in CONNECTED:
+            self._connections.add(details["return_value"])
+
+
+class _AsyncConnection:
+    """As _BlockingConnection, but the waits are asyncio's; of one event loop."""
+
+    def __init__(self, address: Address, headers: Headers, tls: Tls | None) -> None:
+        self._client = httpx.AsyncClient(**_options(address, headers, tls))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closings: set[asyncio.Task[None]] = set()
+
+    async def open(self, path: str, body: bytes | None, headers: Headers, timeout: float) -> httpx.Response:
+        self._loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout):
+            return await self._client.send(_request(self._client, path, body, headers, timeout), stream=True)
+
+    async def read(self, answer: httpx.Response, timeout: float) -> bytes:
+        async with asyncio.timeout(timeout):
+            return await answer.aread()
+
+    def lines(self, answer: httpx.Response) -> AsyncIterator[str]:
+        return answer.aiter_lines()
+
+    async def next_line(self, lines: Any, timeout: float) -> str | None:
+        async with asyncio.timeout(timeout):
+            return await anext(lines, None)
+
+    async def leave(self, answer: httpx.Response) -> None:
+        await answer.aclose()
+
+    def cancel(self, answer: httpx.Response) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            _hang_up(answer.extensions["network_stream"])
+            self._loop.call_soon_threadsafe(self._leave_later, answer)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def _leave_later(self, answer: httpx.Response) -> None:
+        task = asyncio.get_running_loop().create_task(answer.aclose())
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
+
+
+def _request(client: Any, path: str, body: bytes | None, headers: Headers, timeout: float) -> httpx.Request:
+    method = "GET" if body is None else "POST"
+    request: httpx.Request = client.build_request(method, path, content=body, headers=headers, timeout=timeout)
+    return request
+
+
+def _hang_up(connection: Any) -> None:
+    """End a connection from any thread: a wait for its next byte, too, ends at once."""
+    open_socket = connection.get_extra_info("socket")
+    if open_socket is not None:
+        with suppress(OSError):
+            open_socket.shutdown(socket.SHUT_RDWR)
+
+
+def _options(address: Address, headers: Headers, tls: Tls | None) -> dict[str, Any]:
+    """The arguments of both of httpx's clients."""
+    scheme = "https" if address.secure else "http"
+    return {
+        "base_url": f"{scheme}://{address.target}",
+        "headers": dict(headers),
+        "limits": LIMITS,
+        # A proxy of the environment can't reach this machine's own ports.
+        "trust_env": not address.is_loopback,
+        "verify": _context(tls or Tls()) if address.secure else True,
+    }
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
+    if tls.certificate is not None:
+        context.load_cert_chain(str(tls.certificate), str(tls.key))
+    return context
 
 
 def _path(model: str, verb: str = "") -> str:

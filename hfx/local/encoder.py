@@ -82,23 +82,23 @@ class LocalModel:
         ]
         outputs: list[Tensors] = []
         for start in range(0, len(requests), self.max_batch_size):
-            for found in ragged.answer(self.session, self.layout, requests[start : start + self.max_batch_size]):
-                if isinstance(found, Exception):
-                    raise RequestRefused(f"The net of {self.name} refused a request: {found}.") from found
-                outputs.append(found)
+            for answer in ragged.answer(self.session, self.layout, requests[start : start + self.max_batch_size]):
+                if isinstance(answer, Exception):
+                    raise RequestRefused(f"The net of {self.name} refused a request: {answer}.") from answer
+                outputs.append(answer)
         return outputs
 
     def answer(self, request: Request, encoded: Tensors, outputs: Tensors) -> Answer:
         """What NAME answers: the last step on the net's outputs, as plain values."""
-        found: Mapping[str, NDArray[Any]] = outputs
+        tensors: Mapping[str, NDArray[Any]] = outputs
         if self.postprocessor is not None:
             from hfx.python_backends.postprocess.inputs import InvalidInput
 
             try:
-                found = self.postprocessor.answer({**as_tensors(request), **encoded, **outputs})
+                tensors = self.postprocessor.answer({**as_tensors(request), **encoded, **outputs})
             except InvalidInput as refusal:
                 raise RequestRefused(f"{refusal}.") from refusal
-        return plain_answer({**found, names.TRUNCATED_TOKENS: encoded[names.TRUNCATED_TOKENS]}, self.scalars)
+        return plain_answer({**tensors, names.TRUNCATED_TOKENS: encoded[names.TRUNCATED_TOKENS]}, self.scalars)
 
     def infer(self, request: Request) -> Answer:
         """Answer one request, for example `{"text_input": "..."}`."""

@@ -94,8 +94,8 @@ class LocalGenerator:
         for members in _alike(requests):
             texts = [_fields(requests[index])[0] for index in members]
             with _translated_errors():
-                found = self._generator.generate_many(texts, **_fields(requests[members[0]])[1])
-            answers |= {index: _answer([text]) for index, text in zip(members, found, strict=True)}
+                generated = self._generator.generate_many(texts, **_fields(requests[members[0]])[1])
+            answers |= {index: _answer([text]) for index, text in zip(members, generated, strict=True)}
         return [answers[index] for index in range(len(requests))]
 
     def stream(self, request: Request) -> Generator[Piece, None, None]:
