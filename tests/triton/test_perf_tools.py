@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from hfx.perf.results import Run, read_result
 from hfx.perf.tools.install import fetch
 from hfx.perf.tools.locust import LOCUSTFILE
 from hfx.triton import EmbeddedServer
-from tests.triton.perf_rig import CLASSIFIER, GENERATOR, Ended
+from tests.triton.perf_rig import CLASSIFIER, GENERATOR, PATIENCE, Ended
 
 pytestmark = pytest.mark.triton
 
@@ -35,7 +36,6 @@ STORIES = RequestSet(
     "two beginnings",
 )
 TRACE = (0.0, 0.1, 0.1, 0.4, 0.9)
-PATIENCE = 60.0
 
 Measure = Callable[..., Run]
 
@@ -55,10 +55,11 @@ def measured(tool: str, perf_server: EmbeddedServer, tmp_path: Path, monkeypatch
     """Each tool on the server, its reports in a folder of the test."""
     monkeypatch.chdir(tmp_path)
 
-    def run(model: str, plan: Plan, requests: RequestSet, limits: Limits, **more: object) -> Run:
-        stream, arguments = bool(more.pop("stream", False)), more.pop("arguments", ())
-        spec = MeasureSpec(requests, limits, tool=tool, stream=stream, arguments=arguments)  # type: ignore[arg-type]
-        return measure(server_target(perf_server, model), plan, spec, **more)  # type: ignore[arg-type]
+    def run(
+        model: str, plan: Plan, requests: RequestSet, limits: Limits, *, arguments: tuple[str, ...] = (), **others: Any
+    ) -> Run:
+        spec = MeasureSpec(requests, limits, tool=tool, stream=False, arguments=arguments)  # type: ignore[arg-type]
+        return measure(server_target(perf_server, model), plan, spec, **others)
 
     return run
 
@@ -132,19 +133,15 @@ def test_stopped_early_it_gives_what_it_has(measured: Measure) -> None:
 
 
 @pytest.mark.full
-def test_what_the_server_refuses_is_told_in_its_own_words(measured: Measure) -> None:
-    wrong = RequestSet((Request({"text_input": ("Anna",), "max_tokens": (-5,)}),), "")
-    with pytest.raises(LoadFailed, match="max_tokens is -5; allowed: a whole number of at least 1"):
-        measured(GENERATOR, Closed(1), wrong, Limits(requests=5))
+def test_what_the_server_the_model_or_the_tool_does_not_take_is_named(measured: Measure) -> None:
+    def refused(kind: type[Exception], message: str, model: str, name: str, value: int, *arguments: str) -> None:
+        requests = RequestSet((Request({"text_input": ("Anna",), name: (value,)}),), "")
+        with pytest.raises(kind, match=message):
+            measured(model, Closed(1), requests, Limits(requests=5), arguments=arguments)
 
-
-@pytest.mark.full
-def test_what_the_model_or_the_tool_does_not_take_is_the_caller_s_mistake(measured: Measure) -> None:
-    nonsense = RequestSet((Request({"text_input": ("x",), "nonsense": (1,)}),), "")
-    with pytest.raises(UsageError, match="nonsense"):
-        measured(CLASSIFIER, Closed(1), nonsense, Limits(requests=5))
-    with pytest.raises(UsageError, match="--nonsense"):
-        measured(CLASSIFIER, Closed(1), TEXTS, Limits(requests=5), arguments=("--nonsense",))
+    refused(LoadFailed, "max_tokens is -5; allowed: a whole number of at least 1", GENERATOR, "max_tokens", -5)
+    refused(UsageError, "nonsense", CLASSIFIER, "nonsense", 1)
+    refused(UsageError, "--nonsense", CLASSIFIER, "top_k", 1, "--nonsense")
 
 
 @pytest.mark.full

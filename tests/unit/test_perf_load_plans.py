@@ -1,16 +1,19 @@
-"""Plans: what people write becomes callers and times, and what can't be is refused with words."""
+"""Plans, limits and service levels: what people write becomes values, and what can't be is refused with a fix."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.load import Closed, Open, parse_seconds
+from hfx.perf.load import Closed, Limits, Open, Plan, Slo, parse_seconds
 from hfx.perf.load.parsing import parse_concurrency, parse_open, parse_rates, parse_trace, parse_warmup
+from hfx.perf.loadgen.generate import check
 
 
 @pytest.mark.parametrize(
@@ -168,3 +171,85 @@ def test_a_plan_says_in_a_result_what_it_was() -> None:
     assert Open(None, "burst").load("texts", "512 requests").label == "all at once"
     assert Open(32, "burst", burst=16).load("texts", "5 s").label == "32/s burst of 16"
     assert Open(arrivals="trace", trace=(0.0, 0.5, 1.0)).load("texts", "").label == "2/s trace"
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"requests": 0}, {"seconds": 0}, {"seconds": -1.0}, {"seconds": math.inf}, {"timeout": 0}, {"stable": 0},
+     {"stable": math.nan}, {"window": 0}, {"warmup_requests": -1}, {"warmup_seconds": -1.0}],
+)  # fmt: skip
+def test_limits_that_can_not_be_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Limits(**limits)
+
+
+@pytest.mark.parametrize(
+    ("plan", "limits"),
+    [
+        (Closed(1), Limits()),
+        (Open(5), Limits(warmup_requests=5)),
+        (Open(arrivals="burst"), Limits(seconds=5)),
+        (Open(arrivals="burst"), Limits(requests=5, warmup_seconds=1)),
+        (Open(arrivals="burst"), Limits(requests=5, stable=5)),
+    ],
+)
+def test_a_load_without_an_end_is_refused(plan: Plan, limits: Limits) -> None:
+    with pytest.raises(UsageError):
+        check(plan, limits, None, stream=False)
+
+
+def test_loads_with_an_end_are_taken() -> None:
+    check(Closed(1), Limits(stable=5), None, stream=False)
+    check(Open(arrivals="trace", trace=(0.0, 1.0)), Limits(), None, stream=False)
+    check(Open(arrivals="burst"), Limits(requests=5, warmup_requests=2), None, stream=False)
+
+
+def test_limits_in_words() -> None:
+    assert Limits(requests=1).words == "1 request"
+    assert Limits(requests=200, seconds=10).words == "200 requests or 10 s"
+    assert Limits(stable=5).words == "until stable within 5 %, 60 s at most"
+
+
+# Service levels
+
+
+def test_bounds_have_names_and_units() -> None:
+    slo = Slo.parse("ttft<200ms, tpot<=50000us,latency<2s")
+    assert slo.bounds == {"ttft": 0.2, "tpot": 0.05, "latency": 2.0}
+    assert slo.text == "ttft<200ms,tpot<=50000us,latency<2s"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "latency", "latency<", "latency<2", "latency>2s", "p99<2s", "ttft<200ms,", "latency<2s,latency<1s",
+     "latency<-1s", "latency<0s", "TTFT<1s", "latency<2s;ttft<1s"],
+)  # fmt: skip
+def test_what_is_no_service_level_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Slo.parse(text)
+    assert caught.value.fix
+
+
+def test_all_bounds_must_hold() -> None:
+    slo = Slo.parse("ttft<200ms,tpot<50ms,latency<2s")
+    assert slo.kept(1.9, 0.199, 0.049)
+    assert not slo.kept(2.0, 0.1, 0.01)
+    assert not slo.kept(1.0, 0.2, 0.01)
+    assert not slo.kept(1.0, 0.1, 0.05)
+
+
+def test_one_token_has_no_time_between_tokens_to_keep_but_no_token_keeps_nothing() -> None:
+    slo = Slo.parse("tpot<50ms")
+    assert slo.kept(1.0, ttft=0.1)
+    assert not slo.kept(1.0)
+    assert not Slo.parse("ttft<1s").kept(0.5)
+
+
+def test_times_of_tokens_are_refused_where_nothing_streams() -> None:
+    Slo.parse("ttft<1s").check(stream=True)
+    Slo.parse("latency<1s").check(stream=False)
+    with pytest.raises(UsageError, match="answers come whole"):
+        Slo.parse("latency<1s,tpot<1s").check(stream=False)

@@ -1,4 +1,4 @@
-"""Requests: from files of every format with errors that tell file, line and column, and synthetic ones."""
+"""Requests: from files of every format with errors that name file, line and column, and synthetic ones."""
 
 from __future__ import annotations
 
@@ -6,32 +6,46 @@ import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.load import RequestSet, from_file, parse_columns, parse_lengths, synthetic, text_tensors
+from hfx.perf.load import RequestSet, from_file, parse_columns, parse_lengths, synthetic
 
 TEXT = {"text_input": "text"}
 
 
-def written(folder: Path, name: str, content: str | bytes) -> Path:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+def texts(requests: RequestSet, tensor: str = "text_input") -> list[object]:
+    return [request.inputs[tensor][0] for request in requests.items]
 
 
-def texts(asks: RequestSet, tensor: str = "text_input") -> list[object]:
-    return [ask.inputs[tensor][0] for ask in asks.items]
-
-
-def test_each_row_is_a_request_and_they_are_sent_in_turn(tmp_path: Path) -> None:
-    asks = from_file(written(tmp_path, "a.csv", 'id,text\n1,"a, ""b"""\n\n2,"two\nlines"\n'), TEXT)
-    assert texts(asks) == ['a, "b"', "two\nlines"]
-    assert asks.at(3).inputs == {"text_input": ("two\nlines",)}
-    assert asks.words == "a.csv, column text: 2 requests of 2 words"
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "expected"),
+    [
+        ("a.csv", 'id,text\n1,"a, ""b"""\n\n2,"two\nlines"\n', TEXT,
+         [{"text_input": 'a, "b"'}, {"text_input": "two\nlines"}]),
+        ("a.csv", "text_input\na\n", {"text_input": ""}, [{"text_input": "a"}]),
+        ("a.csv", "prompt\na\n", {"text_input": ""}, [{"text_input": "a"}]),
+        ("a.csv", 'question,passage,labels\nWho?,Ada came.,"x, y"\n',
+         {"question": "", "context": "passage", "candidate_labels": "labels"},
+         [{"question": "Who?", "context": "Ada came.", "candidate_labels": ("x", "y")}]),
+        ("a.jsonl", '{"text": "a", "candidate_labels": ["x", "y"]}', {"text_input": "", "candidate_labels": ""},
+         [{"text_input": "a", "candidate_labels": ("x", "y")}]),
+        ("a.csv", 'text,max_tokens,do_sample,top_p,stop_words,label\na,7,true,0.5,"[""x"", ""y""]",1\nb,,,,,\n', TEXT,
+         [{"text_input": "a", "max_tokens": 7, "do_sample": True, "top_p": 0.5, "stop_words": ("x", "y")},
+          {"text_input": "b"}]),
+    ],
+)  # fmt: skip
+def test_each_row_is_a_request(
+    name: str, content: str, columns: dict[str, str], expected: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    found = from_file(tmp_path / name, columns).items
+    values = [{name: each if isinstance(each, tuple) else (each,) for name, each in row.items()} for row in expected]
+    assert [request.inputs for request in found] == values
 
 
 def test_rows_of_parquet(tmp_path: Path) -> None:
@@ -41,36 +55,15 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
     first, second = from_file(path, TEXT).items
     assert first.inputs == {"text_input": ("one",), "max_tokens": (5,), "stop_words": ("a", "b")}
     assert second.inputs == {"text_input": ("two",)}
-    with pytest.raises(UsageError, match=r"no column 'words'; its columns are text, max_tokens, stop_words"):
-        from_file(path, {"text_input": "words"})
 
 
-def test_columns_named_like_settings_set_them_before_what_is_set_for_all(tmp_path: Path) -> None:
-    content = 'text,max_tokens,do_sample,temperature,stop_words,label\na,7,true,0.5,"[""x"", ""y""]",1\nb,,,,,\n'
-    asks = from_file(written(tmp_path, "a.csv", content), TEXT, {"max_tokens": "20", "seed": 3})
-    assert asks.items[0].inputs == {
-        "text_input": ("a",), "max_tokens": (7,), "seed": (3,), "do_sample": (True,), "temperature": (0.5,),
-        "stop_words": ("x", "y"),
-    }  # fmt: skip
-    assert asks.items[1].inputs == {"text_input": ("b",), "max_tokens": (20,), "seed": (3,)}
-    assert asks.words.endswith(", max_tokens=20, seed=3")
-
-
-def test_a_column_that_only_looks_like_a_setting_is_left_alone(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.csv", "text,long,top_k\na,13.4,2\n")
-    assert from_file(path, TEXT, inputs=["text_input", "top_k"]).items[0].inputs == {
-        "text_input": ("a",),
-        "top_k": (2,),
-    }
-
-
-def test_questions_and_labels(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.csv", 'question,context,labels\nWho?,Ada came.,"x, y"\n')
-    asks = from_file(path, {"question": "", "context": "context", "candidate_labels": "labels"})
-    assert asks.items[0].inputs == {"question": ("Who?",), "context": ("Ada came.",), "candidate_labels": ("x", "y")}
-    path = written(tmp_path, "a.jsonl", '{"text_input": "a", "candidate_labels": ["x", "y"]}')
-    asks = from_file(path, {"text_input": "", "candidate_labels": ""})
-    assert asks.items[0].inputs["candidate_labels"] == ("x", "y")
+def test_a_row_s_own_settings_come_before_those_of_all_and_need_an_input_of_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,max_tokens,long\na,7,13.4\nb,,\n")
+    made = from_file(path, TEXT, {"max_tokens": "20", "seed": 3}, inputs=["text_input", "max_tokens"])
+    assert made.items[0].inputs == {"text_input": ("a",), "max_tokens": (7,), "seed": (3,)}
+    assert made.items[1].inputs == made.at(3).inputs == {"text_input": ("b",), "max_tokens": (20,), "seed": (3,)}
+    assert made.words == "a.csv, column text: 2 requests of 1 words, max_tokens=20, seed=3"
 
 
 @pytest.mark.parametrize(
@@ -85,8 +78,9 @@ def test_questions_and_labels(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "a", "max_tokens": true}', "line 1, column 'max_tokens'"),
     ],
 )
-def test_a_file_that_is_wrong_says_where(name: str, content: str | bytes, words: str, tmp_path: Path) -> None:
-    path = written(tmp_path, name, content)
+def test_a_file_that_is_wrong_says_where(name: str, content: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(content)
     with pytest.raises(UsageError, match=words) as caught:
         from_file(path, TEXT)
     assert str(path) in caught.value.message and caught.value.fix
@@ -119,22 +113,12 @@ def test_columns_that_do_not_fit_are_refused(given: Sequence[str], inputs: Seque
         parse_columns(given, inputs)
 
 
-def test_the_texts_that_a_model_needs() -> None:
-    assert text_tensors(["top_k", "candidate_labels", "text_input"]) == ("text_input", "candidate_labels")
-    assert text_tensors(["context", "question"]) == ("question", "context")
-
-
-def test_the_usual_names_of_a_text_are_found(tmp_path: Path) -> None:
-    for name in ("text_input", "text", "prompt"):
-        assert texts(from_file(written(tmp_path, "a.csv", f"{name}\nhello\n"), {"text_input": ""})) == ["hello"]
-
-
 def test_synthetic_texts_have_the_lengths_asked_for_and_follow_the_seed() -> None:
-    asks = synthetic(2000, parse_lengths("lognormal:40,0.5,200"), seed=1)
-    lengths = [len(str(text).split()) for text in texts(asks)]
+    made = synthetic(2000, parse_lengths("lognormal:40,0.5,200"), seed=1)
+    lengths = [len(str(text).split()) for text in texts(made)]
     assert statistics.median(lengths) == pytest.approx(40, rel=0.08) and max(lengths) <= 200
-    assert asks == synthetic(2000, parse_lengths("lognormal:40,0.5,200"), seed=1)
-    assert texts(asks)[0] != texts(synthetic(1, parse_lengths("lognormal:40,0.5,200"), seed=2))[0]
+    assert made == synthetic(2000, parse_lengths("lognormal:40,0.5,200"), seed=1)
+    assert texts(made)[0] != texts(synthetic(1, parse_lengths("lognormal:40,0.5,200"), seed=2))[0]
     uniform = [len(str(text).split()) for text in texts(synthetic(2000, parse_lengths("uniform:3-7")))]
     assert set(uniform) == {3, 4, 5, 6, 7}
     assert {len(str(text).split()) for text in texts(synthetic(9, parse_lengths("fixed:12")))} == {12}
@@ -144,8 +128,8 @@ def test_synthetic_texts_of_exactly_so_many_tokens() -> None:
     def tokens(text: str) -> int:  # words of more than four letters are several
         return 2 + sum((len(word) + 3) // 4 for word in text.split())
 
-    asks = synthetic(20, parse_lengths("uniform:5-300"), tokens=tokens)
-    assert all(5 <= tokens(str(text)) <= 300 for text in texts(asks))
+    made = synthetic(20, parse_lengths("uniform:5-300"), tokens=tokens)
+    assert all(5 <= tokens(str(text)) <= 300 for text in texts(made))
     assert {tokens(str(text)) for text in texts(synthetic(5, parse_lengths("fixed:64"), tokens=tokens))} == {64}
     assert synthetic(1, parse_lengths("fixed:64"), tokens=tokens).words == "synthetic texts of 64 tokens"
     with pytest.raises(UsageError, match="exactly 1 tokens"):
@@ -153,9 +137,9 @@ def test_synthetic_texts_of_exactly_so_many_tokens() -> None:
 
 
 def test_synthetic_requests_for_every_kind_of_model() -> None:
-    asks = synthetic(2, parse_lengths("fixed:50"), settings={"top_k": 2}, tensors=("question", "context"))
-    assert len(str(texts(asks, "question")[0]).split()) == 8 and len(str(texts(asks, "context")[0]).split()) == 50
-    assert asks.items[0].inputs["top_k"] == (2,)
+    made = synthetic(2, parse_lengths("fixed:50"), settings={"top_k": 2}, tensors=("question", "context"))
+    assert len(str(texts(made, "question")[0]).split()) == 8 and len(str(texts(made, "context")[0]).split()) == 50
+    assert made.items[0].inputs["top_k"] == (2,)
     labels = synthetic(1, parse_lengths("fixed:5"), tensors=("text_input", "candidate_labels")).items[0].inputs
     assert len(labels["candidate_labels"]) == 3
     assert json.dumps(dict(labels))

@@ -55,13 +55,9 @@ def test_counters_of_the_model_are_told_by_how_much_they_grew() -> None:
     assert found == {"nv_inference_request_failure{reason=OTHER}": 2.0, "hfx_step_seconds_total": 1.25}
 
 
-def test_the_counters_of_several_models_are_one() -> None:
-    found = metrics.counters(metrics.parse(""), metrics.parse(METRICS), ["stories", "sentiment"])
-    assert found["nv_inference_request_success"] == 13
-
-
-def test_counters_that_began_anew_tell_nothing() -> None:
+def test_counters_of_several_models_are_one_and_those_that_began_anew_are_left_out() -> None:
     before, after = metrics.parse(METRICS), metrics.parse(grown(hfx_step_seconds_total=0.1))
+    assert metrics.counters((), before, ["stories", "sentiment"])["nv_inference_request_success"] == 13
     assert metrics.counters(before, after, ["stories"]) == {}
 
 
@@ -91,9 +87,7 @@ def test_a_step_has_averages_a_request_and_rows_a_batch() -> None:
     [step] = steps(before, after, ["tokenize", "net", "other"])
     assert (step.model, step.requests, step.executions, step.batch) == ("net", 8, 2, 4.0)
     assert (step.queue, step.infer, step.output) == (2.0, 5.0, 0.0)
-
-
-def test_a_model_that_was_loaded_anew_gives_no_step() -> None:
+    # A model that was loaded anew.
     assert steps({"net": Counts(requests=10)}, {"net": Counts(requests=2, executions=1)}, ["net"]) == ()
 
 

@@ -32,32 +32,23 @@ def script(path: Path, body: str) -> Path:
     return path
 
 
-def test_the_version_is_read_from_what_it_says() -> None:
-    assert install.parse_version(VERSION) == "2.51.0"
-    assert install.parse_version("perf_analyzer: not found") == install.parse_version("Version") == ""
-
-
-def test_without_it_the_error_says_how_to_get_it(empty: Path) -> None:
-    with pytest.raises(UsageError) as raised:
-        install.find()
-    assert "hfx perf tools perf_analyzer" in raised.value.fix
-
-
-def test_one_on_path_is_taken(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("body", "message", "fix"),
+    [
+        ("echo not found", "it ended with code 0", "hfx perf tools perf_analyzer"),
+        ("echo 'error while loading shared libraries: libb64.so.0d' >&2; exit 127", "libb64", "hfx[embedded]"),
+    ],
+)
+def test_one_on_path_is_taken_if_it_runs(
+    body: str, message: str, fix: str, empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = script(tmp_path / "bin" / "perf_analyzer", f"echo '{VERSION}' >&2; exit 99")
     monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}/usr/bin:/bin")
     assert install.find() == install.Program(path, "2.51.0", None)
-
-
-def test_one_that_lacks_a_library_says_what_provides_it(
-    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = "error while loading shared libraries: libb64.so.0d: cannot open shared object file"
-    path = script(tmp_path / "bin" / "perf_analyzer", f"echo '{words}' >&2; exit 127")
-    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}/usr/bin:/bin")
-    with pytest.raises(UsageError, match="libb64") as raised:
+    script(path, body)
+    with pytest.raises(UsageError, match=message) as raised:
         install.find()
-    assert "hfx[embedded]" in raised.value.fix
+    assert fix in raised.value.fix
 
 
 def test_an_install_that_fails_leaves_nothing_and_says_why(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
