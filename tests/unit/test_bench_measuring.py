@@ -37,20 +37,19 @@ def test_weights_are_those_that_products_use(tmp_path: Path) -> None:
     assert weights_of(tmp_path / "g.onnx") == Weights(24.0, 24.0, integers=True)
 
 
-def test_the_limit_of_a_net_is_by_reading_for_one_row_and_by_computing_for_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("weights", "load", "share"),
+    [
+        ((Weights(1e9, 1e9), Weights()), (1.0, 1.0, 10.0, 0.0), 1.0),  # one row: a second to read
+        ((Weights(1e9, 1e9), Weights()), (1000.0, 1.0, 10.0, 0.0), 0.02),  # 10 tokens of 2e9 operations at 1e12/s
+        ((Weights(1e9, 1.0), Weights(1e9, 1.0)), (2.0, 0.1, 10.0, 8.0), 0.5),  # a prompt and 8 tokens: 1 + 8 / 2 s
+    ],
+)
+def test_the_limit_is_by_reading_for_one_row_and_by_computing_for_many(
+    weights: Any, load: tuple[float, ...], share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.roofline._graphs", lambda *place: (Weights(1e9, 1e9), Weights()))
-    one, many = (share_of_limit(tmp_path, "m", RATES, rows, 1.0, 10.0, 0.0) for rows in (1.0, 1000.0))
-    assert one == 1.0  # a second to read
-    assert many == pytest.approx(0.02)  # 10 tokens of 2e9 operations at 1e12 a second
-
-
-def test_a_generators_limit_counts_its_prompt_once_and_a_step_for_each_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bench.roofline._graphs", lambda *place: (Weights(1e9, 1.0), Weights(1e9, 1.0)))
-    assert share_of_limit(tmp_path, "m", RATES, 2.0, 0.1, 10.0, 8.0) == pytest.approx(0.5)  # 1 + 8 / 2 seconds
+    monkeypatch.setattr("bench.roofline._graphs", lambda *place: weights)
+    assert share_of_limit(tmp_path, "m", RATES, *load) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("plan", [Closed(3), Open(arrivals="burst"), Open(rate=500.0)])
