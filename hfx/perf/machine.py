@@ -22,34 +22,24 @@ def machine() -> Machine:
     """This machine now."""
     import psutil
 
+    versions = {}
+    for package in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
     return Machine(
-        processor=processor(),
-        cores=cores(),
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0)),  # that this process may use
         memory=int(psutil.virtual_memory().total),
         system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         load=os.getloadavg()[0],
         gpus=tuple(gpu.name for gpu in gpus.look()),
-        versions=_versions(),
+        versions=versions,
     )
 
 
-def processor() -> str:
-    """The processor's name."""
+def _processor() -> str:
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         if named := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
             return named[1].strip()
     return platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found

@@ -100,13 +100,15 @@ def measure(
 
         model = metadata(replace(target, model=target.model + STREAM_SUFFIX)) if spec.stream else found
         log = TOOLS[spec.tool](target, plan, spec, model, follow, stop)
-        subject = _subject(target, spec, label, settings)
         load = plan.load(spec.requests.words, spec.limits.words, case)
-        run = run_of(log, subject, load, plan, spec.slo, round)
+        run = run_of(log, _subject(target, spec, label, settings), load, plan, spec.slo, round)
         side = server.end(model.name, run.requests.succeeded)
     if not run.requests.succeeded and not stop.is_set():
         raise _no_answer(target.model, run.requests)
-    return replace(run, server=side, notes=(*run.notes, *server.failures, *_unknown(target)))
+    notes = [*run.notes, *server.failures]
+    if not target.metrics_url and target.task in GENERATION_TASKS:
+        notes.append("The server's metrics were not found (--metrics-url): its decode steps are not known.")
+    return replace(run, server=side, notes=tuple(notes))
 
 
 def _no_answer(model: str, requests: Requests) -> LoadFailed:
@@ -133,13 +135,6 @@ def _subject(target: Target, spec: MeasureSpec, label: str, settings: Mapping[st
         protocol="grpc-stream" if spec.stream else "grpc",
         settings=dict(settings),
     )
-
-
-def _unknown(target: Target) -> tuple[str, ...]:
-    """What is missed of a server whose metrics were not found."""
-    if target.metrics_url or target.task not in GENERATION_TASKS:
-        return ()
-    return ("The server's metrics were not found (--metrics-url): its decode steps are not known.",)
 
 
 def _known(target: Target, spec: MeasureSpec, model: ModelMetadata) -> tuple[Target, MeasureSpec]:

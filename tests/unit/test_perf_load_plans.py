@@ -249,7 +249,7 @@ def test_one_token_has_no_time_between_tokens_to_keep_but_no_token_keeps_nothing
 
 
 def test_times_of_tokens_are_refused_where_nothing_streams() -> None:
-    Slo.parse("ttft<1s").check(stream=True)
-    Slo.parse("latency<1s").check(stream=False)
+    check(Closed(1), Limits(requests=1), Slo.parse("ttft<1s"), stream=True)
+    check(Closed(1), Limits(requests=1), Slo.parse("latency<1s"), stream=False)
     with pytest.raises(UsageError, match="answers come whole"):
-        Slo.parse("latency<1s,tpot<1s").check(stream=False)
+        check(Closed(1), Limits(requests=1), Slo.parse("latency<1s,tpot<1s"), stream=False)

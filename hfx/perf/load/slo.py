@@ -12,7 +12,6 @@ from hfx.errors import UsageError
 from hfx.perf.load.parsing import parse_seconds
 
 NAMES = ("ttft", "tpot", "latency")
-OF_STREAMS = frozenset({"ttft", "tpot"})
 PATTERN = re.compile(r"\s*([a-z_]+)\s*<=?\s*(\S.*?)\s*")
 FIX = f"Bind {', '.join(NAMES)}, e.g. 'ttft<200ms,tpot<50ms,latency<2s'."
 
@@ -36,14 +35,6 @@ class Slo:
                 raise UsageError(f"The SLO binds {match[1]} twice.", FIX)
             found[match[1]] = parse_seconds(match[2], f"SLO's {match[1]}", unit="")
         return cls(text.replace(" ", ""), found)
-
-    def check(self, stream: bool) -> None:
-        """Raise UsageError for a bound on tokens' times where answers come whole."""
-        if not stream and not OF_STREAMS.isdisjoint(self.bounds):
-            raise UsageError(
-                f"The SLO {self.text!r} binds times of tokens, but answers come whole here.",
-                "Ask a generator with streaming, or bind latency alone.",
-            )
 
     def kept(self, latency: float, ttft: float = math.nan, tpot: float = math.nan) -> bool:
         """Whether a request that succeeded with these seconds kept all bounds; NaN where there is no such time.

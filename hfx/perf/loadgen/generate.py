@@ -54,7 +54,13 @@ def generate(
             "Leave out what follows `--`.",
         )
     limits, stream = spec.limits, bool(spec.stream)
-    messages = tuple(_encoded(request, model) for request in completed(spec.requests, model, stream, limits.timeout))
+    tensors = [
+        to_tensors(request.inputs, model.input_types)
+        for request in completed(spec.requests, model, stream, limits.timeout)
+    ]
+    messages = tuple(
+        encode_request(InferRequest(model.name, each, (), "", 0.0)).SerializeToString() for each in tensors
+    )
     job = Job(parse_address(target.grpc_url), plan, limits, messages, stream, counts_tokens(model))
     with _process() as (process, pipe):
         try:
@@ -69,8 +75,11 @@ def generate(
 
 def check(plan: Plan, limits: Limits, slo: Slo | None, stream: bool) -> None:
     """Raise UsageError for a load without an end, or an SLO that can't be judged."""
-    if slo is not None:
-        slo.check(stream)
+    if slo is not None and not stream and {"ttft", "tpot"} & set(slo.bounds):
+        raise UsageError(
+            f"The SLO {slo.text!r} binds times of tokens, but answers come whole here.",
+            "Ask a generator with streaming, or bind latency alone.",
+        )
     endless = limits.requests is None and limits.most_seconds is None
     if isinstance(plan, Open) and plan.at_once:
         if limits.requests is None or limits.warmup_seconds or limits.stable is not None:
@@ -107,11 +116,6 @@ def completed(requests: RequestSet, model: ModelMetadata, stream: bool, timeout:
 def counts_tokens(model: ModelMetadata) -> bool:
     """Whether its answers give their tokens."""
     return any(tensor.name == names.OUTPUT_TOKENS for tensor in model.outputs)
-
-
-def _encoded(request: Request, model: ModelMetadata) -> bytes:
-    tensors = to_tensors(request.inputs, model.input_types)
-    return bytes(encode_request(InferRequest(model.name, tensors, (), "", 0.0)).SerializeToString())
 
 
 def _followed(pipe: Connection, watch: Watch, stop: threading.Event) -> RequestLog:

@@ -14,7 +14,7 @@ from hfx.perf.results.schema import Gpu
 
 QUERY = ("--query-gpu=name,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
 ANSWER_SECONDS = 10.0  # nvidia-smi may have to wake the driver
-COLUMNS = 3
+COLUMNS = 3  # name, percent, MiB
 MIB = 1 << 20
 
 
@@ -24,27 +24,21 @@ def look() -> tuple[Gpu, ...]:
     if tool is None:
         return ()
     try:
-        found = subprocess.run([tool, *QUERY], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+        done = subprocess.run([tool, *QUERY], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
-    return parse(found.stdout)
-
-
-def parse(text: str) -> tuple[Gpu, ...]:
-    """nvidia-smi's CSV: name, percent, MiB."""
-    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    rows = [[cell.strip() for cell in row] for row in csv.reader(done.stdout.splitlines())]
     return tuple(_gpu(*row) for row in rows if len(row) == COLUMNS)
 
 
 def together(looks: list[tuple[Gpu, ...]]) -> tuple[Gpu, ...]:
     """Many looks as one: busy on average, memory at most. A GPU is known by its place."""
-    return tuple(_together(each) for each in zip(*(look for look in looks if look), strict=False))
-
-
-def _together(looks: tuple[Gpu, ...]) -> Gpu:
-    busy = [look.busy for look in looks if look.busy is not None]
-    memory = [look.memory for look in looks if look.memory is not None]
-    return Gpu(looks[0].name, fmean(busy) if busy else None, max(memory) if memory else None)
+    gpus = []
+    for same in zip(*(look for look in looks if look), strict=False):
+        busy = [gpu.busy for gpu in same if gpu.busy is not None]
+        memory = [gpu.memory for gpu in same if gpu.memory is not None]
+        gpus.append(Gpu(same[0].name, fmean(busy) if busy else None, max(memory, default=None)))
+    return tuple(gpus)
 
 
 def _gpu(name: str, percent: str, mebibytes: str) -> Gpu:

@@ -105,18 +105,14 @@ def requests_of(snapshot: Snapshot, model: str) -> int:
 
 def steps(before: Snapshot, after: Snapshot, members: Sequence[str]) -> tuple[Step, ...]:
     """What each of `members` did between two looks; without those that did nothing, or were loaded anew meanwhile."""
-    found = []
+    done_by = []
     for name in members:
         done = Counts(after.get(name))
         done.subtract(before.get(name))
         if min(done.values(), default=0) >= 0 and done["requests"] and done["executions"]:
-            found.append(_step(name, done))
-    return tuple(found)
-
-
-def _step(name: str, done: Counts) -> Step:
-    times = {phase: done[phase] / done["requests"] / MILLION for phase in ("queue", "input", "infer", "output")}
-    return Step(name, done["rows"], done["executions"], done["rows"] / done["executions"], **times)
+            times = {phase: done[phase] / done["requests"] / MILLION for phase in ("queue", "input", "infer", "output")}
+            done_by.append(Step(name, done["rows"], done["executions"], done["rows"] / done["executions"], **times))
+    return tuple(done_by)
 
 
 def _counts(model: Any) -> Counts:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import httpx
 import psutil
 
-from hfx.client.address import Address, parse_address
+from hfx.client.address import parse_address
 
 USUAL_GRPC, USUAL_OTHERS = 8001, (8000, 8002)
 ANSWER_SECONDS = 1.0
@@ -43,7 +43,9 @@ def located(target: Target) -> Target:
     if address.secure or (target.http_url and target.metrics_url and target.pid is not None):
         return target
     usual = USUAL_OTHERS if address.port == USUAL_GRPC else ()
-    pid, ports = (listening(address.port) if _is_here(address) else None) or (None, usual)
+    own = {each.address for interface in psutil.net_if_addrs().values() for each in interface}
+    is_here = address.is_loopback or address.host in own
+    pid, ports = (listening(address.port) if is_here else None) or (None, usual)
     base = address.target.rpartition(":")[0]
     urls = [f"http://{base}:{port}" for port in ports if port != address.port]
     return replace(
@@ -67,11 +69,6 @@ def listening(port: int) -> tuple[int, list[int]] | None:
     except psutil.Error:
         return None
     return process.pid, sorted(each.laddr.port for each in sockets if each.pid == process.pid)
-
-
-def _is_here(address: Address) -> bool:
-    own = {each.address for interface in psutil.net_if_addrs().values() for each in interface}
-    return address.is_loopback or address.host in own
 
 
 def _first(urls: Iterable[str], path: str, words: bytes) -> str:

@@ -100,27 +100,17 @@ def _checked(path: Path, libraries: Path | None) -> Program:
     program = Program(path, "", libraries)
     try:
         done = subprocess.run(
-            [path, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=VERSION_SECONDS,
-            check=False,
-            env=program.environment,
+            [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, env=program.environment
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{path} does not run: {error}.", FETCH) from error
-    version = parse_version(done.stdout + done.stderr)  # it ends with a code as of an error
-    if not version:
+    # `Perf Analyzer Version 2.51.0 (commit unknown)`; it ends with a code as of an error.
+    version = re.search(r"Version (\S+)", done.stdout + done.stderr)
+    if version is None:
         reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
         fix = "Its libraries come with: pip install 'hfx[embedded]'" if "shared librar" in reason else FETCH
         raise UsageError(f"{path} does not run: {reason}.", fix)
-    return replace(program, version=version)
-
-
-def parse_version(text: str) -> str:
-    """From `Perf Analyzer Version 2.51.0 (commit unknown)`; empty for anything else."""
-    found = re.search(r"Version (\S+)", text)
-    return found[1] if found else ""
+    return replace(program, version=version[1])
 
 
 def _perf_analyzer() -> Tool:

@@ -58,7 +58,8 @@ def run_locust(
     completed(spec.requests, model, stream, limits.timeout)
     times = () if isinstance(plan, Closed) else due_times(plan, limits)
     users = plan.callers if isinstance(plan, Closed) else users_for(times, limits.timeout)
-    reports = None if _has_reports(spec.arguments) else report_folder(target.model)
+    has_reports = any(word.partition("=")[0] in ("--csv", "--html") for word in spec.arguments)
+    reports = None if has_reports else report_folder(target.model)
     with TemporaryDirectory(prefix="hfx-perf-") as name:
         folder = Path(name)
         records = folder / "records.jsonl"
@@ -131,7 +132,3 @@ def failure(text: str) -> HfxError:
 def _recorded(values: dict[str, Any]) -> RequestRecord:
     pieces, error = values.pop("pieces"), values.pop("error")
     return RequestRecord(0, messages=pieces, error=tuple(error) if error else None, **values)
-
-
-def _has_reports(words: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] in ("--csv", "--html") for word in words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -75,8 +76,10 @@ def due_times(plan: Open, limits: Limits) -> tuple[float, ...]:
     for at in plan.times():
         if first is None and len(times) >= warm and at >= limits.warmup_seconds:
             first = len(times)
-        if first is not None and _is_past(limits, len(times) - first, at - (times[first:] or [at])[0]):
-            break
+        if first is not None:
+            seconds = at - (times[first:] or [at])[0]
+            if len(times) - first == limits.requests or seconds >= (limits.most_seconds or math.inf):
+                break
         times.append(at)
     return tuple(times)
 
@@ -91,8 +94,3 @@ def callers_of(spans: Sequence[tuple[float, float]], callers: int) -> list[int]:
         found[index] = len(free) if is_new else heapq.heappop(free)[1]
         heapq.heappush(free, (end, found[index]))
     return found
-
-
-def _is_past(limits: Limits, count: int, seconds: float) -> bool:
-    most = limits.most_seconds
-    return count == limits.requests or (most is not None and seconds >= most)
