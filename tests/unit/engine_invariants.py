@@ -5,7 +5,7 @@ Tests call it from the engine's observer.
 
 from __future__ import annotations
 
-from hfx.python_backends.engine.jobs import Job, Sequence, WaitingQueue
+from hfx.python_backends.engine.jobs import Job, Sequence
 from hfx.python_backends.engine.lanes import Lane
 from hfx.python_backends.engine.scheduler import Scheduler
 
@@ -19,11 +19,6 @@ def check(state: Scheduler) -> None:
     _check_rows(state, seated)
     for sequence, lane in seated.items():
         _check_sequence(sequence, lane)
-
-
-def waiting_in(queue: WaitingQueue) -> list[Job]:
-    """The jobs of a queue, next first."""
-    return [job for _, _, job in sorted(queue._heap, key=lambda entry: entry[:2]) if job not in queue._left]
 
 
 def _check_lane(lane: Lane) -> None:
@@ -40,7 +35,7 @@ def _check_lane(lane: Lane) -> None:
 
 def _check_places(state: Scheduler, seated: dict[Sequence, Lane]) -> None:
     """A job waits, joins, is being chunked or sits; never two of these, and nobody sits who is over."""
-    waiting, joining = waiting_in(state.waiting), list(state.joining)
+    waiting, joining = list(state.waiting), list(state.joining)
     sitting = list(dict.fromkeys(sequence.job for sequence in seated))
     chunking = [] if state.chunking is None else [state.chunking]
     everywhere: list[Job] = [*waiting, *joining, *chunking, *sitting]
@@ -59,8 +54,7 @@ def _check_rows(state: Scheduler, seated: dict[Sequence, Lane]) -> None:
     reserved += sum(sequence.search.rows for sequence in seated)
     assert state.free_rows == state.slots - reserved, f"{state.free_rows} rows are free, {reserved} are reserved"
     assert 0 <= state.free_rows <= state.slots, f"{state.free_rows} rows are free"
-    first = state.waiting.first()
-    assert first is None or not state.idle, "somebody waits and nothing is done"
+    assert not state.waiting or not state.idle, "somebody waits and nothing is done"
 
 
 def _check_sequence(sequence: Sequence, lane: Lane) -> None:

@@ -195,4 +195,4 @@ def random_request(rng: random.Random, has_encoder: bool) -> Request:
     if has_encoder:
         settings["decoder_prompt"] = random_tokens(rng, 1, 3)
     prompt = random_tokens(rng, 1, 34)
-    return Request(prompt, Settings(log_probs=rng.random() < 0.3, **settings), priority=rng.choice((0, 0, 0, 1, -1)))
+    return Request(prompt, Settings(log_probs=rng.random() < 0.3, **settings))

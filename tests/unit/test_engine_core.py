@@ -113,17 +113,15 @@ def test_64_ragged_requests_that_join_leave_and_cancel_answer_as_alone(folder: P
 
 
 def test_a_request_that_can_never_fit_is_refused_with_the_numbers(folder: Path) -> None:
-    crosses = has_encoder(folder)
     with open_engine(folder, 2) as engine:
         with pytest.raises(DoesNotFit, match="3 rows; this engine has 2"):
             engine.submit(ask((1,), 5, folder, num_beams=3))
         with pytest.raises(DoesNotFit, match="65 positions; this engine has 64"):
             engine.submit(ask((1,), 64, folder))
-        if crosses:
+        if has_encoder(folder):
             with pytest.raises(DoesNotFit, match="49 source positions; this engine has 48"):
                 engine.submit(ask((1,) * 49, 1, folder))
         assert engine.submit(ask((1,), 63, folder)).result(10)[0].finish_reason == "length"
-        assert engine.stats().refused == {"DoesNotFit": 3 if crosses else 2}
 
 
 def test_what_the_model_cannot_take_is_refused_naming_the_field(folder: Path) -> None:
@@ -143,7 +141,7 @@ def test_a_full_queue_refuses_and_takes_nothing(folder: Path) -> None:
         waiting = [engine.submit(ask((1, at), 9, folder)) for at in range(2)]
         with pytest.raises(QueueFull, match="2 requests wait, of 2 that may"):
             engine.submit(ask((1, 2), 9, folder))
-        assert (engine.stats().waiting, engine.stats().refused) == (2, {"QueueFull": 1})
+        assert engine.stats().waiting == 2
         gate.open()
         assert all(len(handle.result(10)[0].ids) == 9 for handle in (running, *waiting))
         assert len(engine.submit(ask((1, 2), 9, folder)).result(10)[0].ids) == 9
@@ -180,9 +178,9 @@ def test_stats_count_what_was_done(folder: Path) -> None:
         assert engine.drain(10)
         stats = engine.stats()
     assert (stats.completed, stats.failed, stats.cancelled, stats.tokens) == (5, 0, 0, 25)
-    assert (stats.prompt_runs, stats.prompt_tokens) == (5, 10)
+    assert stats.prompt_tokens == 10
     assert stats.steps == (25 if has_encoder(folder) else 20)
-    assert stats.step_seconds > 0 < stats.prompt_seconds
+    assert stats.step_seconds > 0
 
 
 @pytest.mark.parametrize("wrong", [{"slots": 0}, {"max_queue": 0}])

@@ -97,13 +97,6 @@ def test_a_bad_prompt_is_refused(prompt: Any) -> None:
         Request(prompt, Settings())
 
 
-@pytest.mark.parametrize(("field", "value"), [("id", 5), ("priority", "high"), ("priority", 11), ("deadline", "soon")])
-def test_a_bad_field_of_a_request_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        Request((1,), Settings(), **{field: value})
-    assert caught.value.field == field
-
-
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, EngineSpec]:
     """Of a toy with an encoder, and of one without."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.jobs import OVERTAKES_A_LEVEL, Job, WaitingQueue, new_job
+from hfx.python_backends.engine.jobs import Job, new_job
 from hfx.python_backends.engine.plan import Chunk, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits, Scheduler, similar
@@ -29,10 +29,10 @@ class Play:
         self.scheduler = Scheduler(slots, has_encoder, limits or Limits(), mixes)
         self._arrivals = 0
 
-    def submit(self, length: int = 3, max_tokens: int = 100, priority: int = 0, **settings: Any) -> Job:
+    def submit(self, length: int = 3, max_tokens: int = 100, **settings: Any) -> Job:
         if self.scheduler.has_encoder:
             settings.setdefault("decoder_prompt", (1,))
-        return self.enqueue(Request((2,) * length, Settings(max_tokens=max_tokens, **settings), priority=priority))
+        return self.enqueue(Request((2,) * length, Settings(max_tokens=max_tokens, **settings)))
 
     def enqueue(self, request: Request) -> Job:
         job = new_job(request, self.scheduler.has_encoder)
@@ -114,40 +114,6 @@ def test_the_head_of_the_queue_is_never_passed_by_a_smaller_request() -> None:
     plans = play.until_idle()
     order = [job for plan in plans if isinstance(plan, Prefill) for job in plan.jobs]
     assert order == [large, small]
-
-
-def test_a_higher_priority_goes_first() -> None:
-    play = Play(slots=1)
-    running = play.submit(max_tokens=3)
-    play.steps(1)
-    low, high = play.submit(max_tokens=2), play.submit(max_tokens=2, priority=1)
-    order = [plan.jobs[0] for plan in play.until_idle() if isinstance(plan, Prefill)]
-    assert order == [high, low]
-    assert running.over
-
-
-def test_no_stream_of_important_requests_starves_an_unimportant_one() -> None:
-    play = Play(slots=1)
-    low = play.submit(max_tokens=1, priority=-1)
-    overtaken = 0
-    while not low.over:
-        play.submit(max_tokens=1, priority=1)  # another one each time the row is free
-        plan = play.step()
-        overtaken += plan.jobs[0] is not low
-    assert OVERTAKES_A_LEVEL < overtaken <= 2 * OVERTAKES_A_LEVEL
-
-
-def test_a_queue_keeps_order_when_somebody_leaves_its_middle() -> None:
-    queue = WaitingQueue()
-    jobs = [new_job(Request((1,), Settings()), has_encoder=False) for _ in range(5)]
-    for arrival, job in enumerate(jobs):
-        job.arrival = arrival
-        queue.push(job)
-    queue.remove(jobs[0])
-    queue.remove(jobs[2])
-    assert (len(queue), invariants.waiting_in(queue)) == (3, [jobs[1], jobs[3], jobs[4]])
-    assert [queue.pop() for _ in range(3)] == [jobs[1], jobs[3], jobs[4]]
-    assert (len(queue), queue.first()) == (0, None)
 
 
 def test_a_long_prompt_comes_in_chunks_with_a_decode_step_between_any_two() -> None:

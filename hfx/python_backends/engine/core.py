@@ -13,7 +13,7 @@ from .errors import DeadlineExceeded, EngineError, StepFailed
 from .handle import wake
 from .jobs import Job, Sequence
 from .picker import Picker
-from .plan import Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
+from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
 from .request import Event
 from .runner import MixFailed, Runner, carry_out
 from .scheduler import Scheduler
@@ -133,22 +133,16 @@ class Core:
 
     def _count(self, plan: Plan, seconds: float) -> None:
         counters = self.counters
-        if isinstance(plan, (Decode, Compact)):
-            counters.steps += isinstance(plan, Decode)
+        if isinstance(plan, (Decode, Compact, Mixed)):
+            counters.steps += not isinstance(plan, Compact)
             counters.step_seconds += seconds
-            return
-        if isinstance(plan, Mixed):
-            counters.steps += 1
-            counters.step_seconds += seconds
-            plan, seconds = plan.join, 0.0
-        counters.prompt_runs += 1
-        counters.prompt_seconds += seconds
-        if isinstance(plan, Prefill):
-            counters.prompt_tokens += sum(map(len, plan.prompts))
-        elif isinstance(plan, Encode):
-            counters.prompt_tokens += sum(map(len, plan.sources))
-        else:
-            counters.prompt_tokens += len(plan.tokens)
+        join = plan.join if isinstance(plan, Mixed) else plan
+        if isinstance(join, Prefill):
+            counters.prompt_tokens += sum(map(len, join.prompts))
+        elif isinstance(join, Encode):
+            counters.prompt_tokens += sum(map(len, join.sources))
+        elif isinstance(join, Chunk):
+            counters.prompt_tokens += len(join.tokens)
 
 
 def _new_tokens(sequence: Sequence, step: Step) -> int:

@@ -27,6 +27,7 @@ from .stats import Stats
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
+THREAD_NAME = "generation-engine"
 
 
 class Engine:
@@ -49,7 +50,7 @@ class Engine:
         self._draining = False
         self._closing = False
         self._failure: BaseException | None = None
-        self._thread = _EngineThread(target=self._run, name="generation-engine", daemon=False)
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=False)
         self._thread.start()
 
     @classmethod
@@ -98,18 +99,13 @@ class Engine:
         Raises InvalidRequest, DoesNotFit, QueueFull, Draining or EngineClosed at once, and then nothing was taken. The
         first request with a new number of beams waits here until the decoder for it is open.
         """
-        try:
-            check(request, self.spec, self._core.scheduler.slots)
-            job = new_job(request, self.spec.has_encoder)
-            job.submitted = time.monotonic()
-            job.handle = Handle(partial(self._cancel, job))
-            self._refuse_if_closed()
-            self._runner.open_lane(job.sequences[0].width)
-            self._enqueue(job)
-        except EngineError as error:
-            with self._lock:
-                self._core.counters.refused[type(error).__name__] += 1
-            raise
+        check(request, self.spec, self._core.scheduler.slots)
+        job = new_job(request, self.spec.has_encoder)
+        job.submitted = time.monotonic()
+        job.handle = Handle(partial(self._cancel, job))
+        self._refuse_if_closed()
+        self._runner.open_lane(job.sequences[0].width)
+        self._enqueue(job)
         return job.handle
 
     def stats(self) -> Stats:
@@ -148,8 +144,7 @@ class Engine:
     def _enqueue(self, job: Job) -> None:
         with self._lock:
             self._refuse_if_closed()
-            scheduler = self._core.scheduler
-            scheduler.waiting.check_room([*self._submitted, job], scheduler.free_rows, self.max_queue)
+            self._core.scheduler.check_room([*self._submitted, job], self.max_queue)
             job.arrival = next(self._arrivals)
             self._submitted.append(job)
             self._work.notify()
@@ -167,16 +162,16 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while self._take_orders():
+            while self._take_requests():
                 self._core.expire(time.monotonic())
                 if not self._core.step() and self._rested:
                     self._runner.release_memory()
-        except BaseException as error:  # a bug: nobody may wait for ever
+        except BaseException as error:  # a bug: all requests must end
             self._failure = error
         finally:
             self._end()
 
-    def _take_orders(self) -> bool:
+    def _take_requests(self) -> bool:
         """Do what was asked for since the last step; wait where there is nothing to do. False: stop."""
         with self._lock:
             if not (self._submitted or self._cancelled or self._closing) and self._core.scheduler.idle:
@@ -207,11 +202,7 @@ class Engine:
             self._rest.notify_all()
 
 
-class _EngineThread(threading.Thread):
-    """The thread of some engine."""
-
-
 def _program_has_ended() -> bool:
-    """Whether the interpreter only waits for engines that nobody closed."""
-    others = (each for each in threading.enumerate() if not each.daemon and not isinstance(each, _EngineThread))
-    return not any(each.is_alive() for each in others)
+    """Whether the interpreter only waits for engines that were not closed."""
+    others = (thread for thread in threading.enumerate() if not thread.daemon and thread.name != THREAD_NAME)
+    return not any(thread.is_alive() for thread in others)

@@ -17,8 +17,6 @@ from .spec import EngineSpec
 FinishReason = Literal["stop", "length", "cancelled"]
 EarlyStopping = Union[bool, Literal["never"]]
 
-PRIORITIES = range(-10, 11)
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -74,26 +72,17 @@ class Settings:
 class Request:
     """A prompt (an encoder-decoder's source) and how to continue it.
 
-    `deadline` is in seconds of `time.monotonic`; a higher `priority` goes first. Raises InvalidRequest.
+    `deadline` is in seconds of `time.monotonic`. Raises InvalidRequest.
     """
 
     prompt: Ids
     settings: Settings
-    id: str = ""
-    priority: int = 0
     deadline: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", token_ids("prompt", self.prompt))
         if not self.prompt:
             raise InvalidRequest("prompt", self.prompt, "at least one token id")
-        if not isinstance(self.id, str):
-            raise InvalidRequest("id", self.id, "a text")
-        if type(self.priority) is not int or self.priority not in PRIORITIES:
-            allowed = f"a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}"
-            raise InvalidRequest("priority", self.priority, allowed)
-        if self.deadline is not None and not isinstance(self.deadline, (int, float)):
-            raise InvalidRequest("deadline", self.deadline, "seconds of time.monotonic, or none")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .jobs import Job, Sequence, WaitingQueue
+from .errors import QueueFull
+from .jobs import Job, Sequence
 from .lanes import Lane
 from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
 from .search import Step
@@ -50,7 +51,7 @@ class Scheduler:
         self.limits = limits
         self.mixes = mixes
         self.free_rows = slots
-        self.waiting = WaitingQueue()
+        self.waiting: deque[Job] = deque()
         self.joining: list[Job] = []
         self.chunking: Job | None = None
         self.lanes: dict[int, Lane] = {}
@@ -64,7 +65,22 @@ class Scheduler:
 
     def enqueue(self, job: Job) -> None:
         """Take a job, whose rows fit the engine."""
-        self.waiting.push(job)
+        self.waiting.append(job)
+
+    def check_room(self, arriving: list[Job], max_queue: int) -> None:
+        """Raise QueueFull if more than `max_queue` requests would wait with those that are `arriving`.
+
+        Those that fit into the free rows get them before the next step and don't wait.
+        """
+        waiting, free_rows = len(self.waiting) + len(arriving), self.free_rows
+        if not self.waiting:  # else the first did not fit, and none passes it
+            for job in arriving:
+                if job.rows > free_rows:
+                    break
+                free_rows -= job.rows
+                waiting -= 1
+        if waiting > max_queue:
+            raise QueueFull(f"{waiting - 1} requests wait, of {max_queue} that may", "Try again later")
 
     def schedule(self) -> Plan | None:
         """The next plan, None where there is nothing to do. Finish it, or remove its jobs, before the next."""
@@ -137,12 +153,11 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Reserve rows, strictly in the queue's order: a smaller request never passes who waits at its head."""
-        job = self.waiting.first()
-        while job is not None and job.rows <= self.free_rows:
+        while self.waiting and self.waiting[0].rows <= self.free_rows:
+            job = self.waiting.popleft()
             self.free_rows -= job.rows
-            self.joining.append(self.waiting.pop())
+            self.joining.append(job)
             job.admitted = True
-            job = self.waiting.first()
 
     def _join(self) -> Prefill | Chunk | Encode | Compact | None:
         if not self.joining and self.chunking is None:

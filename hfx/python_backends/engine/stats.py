@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from dataclasses import dataclass, field
 
 # Upper bounds of the histograms, in seconds.
@@ -29,24 +28,20 @@ class Histogram:
 class Stats:
     """An engine's counters. Seconds and counts are totals since it was opened.
 
-    `steps` are decode steps, one for each lane, and `step_seconds` their time with all that Python does; `prompt_runs`
-    and `prompt_seconds` are those of prefills, chunks and encodes. `failed` holds the `deadlines` that passed.
-    `refused` counts by the name of the error. `first_token` is the time from a request's submission to its first token
+    `steps` are decode steps, one for each lane, and `step_seconds` their time with all that Python does. `failed`
+    holds the `deadlines` that passed. `first_token` is the time from a request's submission to its first token
     (of beams: to their end), `inter_token` that from one step with a token of a request to its next. The last fields
     are those of a snapshot: `slots`, `slots_used`, `slots_free` are rows; `waiting` requests have none yet.
     """
 
     steps: int = 0
     step_seconds: float = 0.0
-    prompt_runs: int = 0
-    prompt_seconds: float = 0.0
     prompt_tokens: int = 0
     tokens: int = 0
     completed: int = 0
     cancelled: int = 0
     failed: int = 0
     deadlines: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
     first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_BOUNDS))
     inter_token: Histogram = field(default_factory=lambda: Histogram(INTER_TOKEN_BOUNDS))
     slots: int = 0
