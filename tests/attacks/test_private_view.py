@@ -51,21 +51,6 @@ def add_code(folder: Path, marker: Path) -> None:
     edit_json(folder / "tokenizer_config.json", auto_map=auto_map | {"AutoTokenizer": ["evil.Evil", "evil.Evil"]})
 
 
-@pytest.fixture(scope="module")
-def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A good checkpoint of each family, with a tokenizer."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("generators")
-    words = {f"w{number}": number for number in range(tiny_generators.VOCABULARY)}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")))
-    for family in ("gpt2", "bart", "t5"):
-        tiny_generators.save(folder / family, tiny_generators.build(family, bos_token_id=2, eos_token_id=2))
-        tokenizer.save_pretrained(folder / family)
-    return folder
-
-
 def test_the_view_has_the_files_of_a_checkpoint_alone(folder: Path, tmp_path: Path) -> None:
     good = file_names(folder)
     add_code(folder, tmp_path / "ran")
@@ -87,8 +72,15 @@ def test_no_code_of_an_encoder_runs(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])
-def test_no_code_of_a_generator_runs(generators: Path, tmp_path: Path, family: str) -> None:
-    folder = Path(shutil.copytree(generators / family, tmp_path / family))
+def test_no_code_of_a_generator_runs(tmp_path: Path, family: str) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path / family
+    words = {f"w{number}": number for number in range(tiny_generators.VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")))
+    tiny_generators.save(folder, tiny_generators.build(family, bos_token_id=2, eos_token_id=2))
+    tokenizer.save_pretrained(folder)
     add_code(folder, tmp_path / "ran")
     plan = make_plan(open_checkpoint(str(folder)), ExportOptions())
     resolve_config(plan.checkpoint)
@@ -102,19 +94,16 @@ def test_no_code_of_a_generator_runs(generators: Path, tmp_path: Path, family: s
 def test_the_views_of_killed_processes_are_removed_by_the_next(folder: Path, tmp_path: Path) -> None:
     script = "import os, sys; from hfx.exporter.source import open_checkpoint; open_checkpoint(sys.argv[1]).view; "
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    killed = [sys.executable, "-c", script + "os.kill(os.getpid(), 9)", str(folder)]
-    ended = [sys.executable, "-c", script, str(folder)]
-    alive = subprocess.Popen(
-        [*ended[:2], script + "print(flush=True); input()", str(folder)],
-        env=environment,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert alive.stdin and alive.stdout and alive.stdout.readline()
-    assert subprocess.run(killed, env=environment).returncode == -9
+
+    def start(then: str) -> subprocess.Popen[str]:
+        command, pipe = [sys.executable, "-c", script + then, str(folder)], subprocess.PIPE
+        return subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe)
+
+    alive = start("print(flush=True); input()")
+    assert alive.stdout and alive.stdout.readline()
+    assert start("os.kill(os.getpid(), 9)").wait() == -9
     assert len(list(tmp_path.glob("hfx-views-*"))) == 2
-    assert subprocess.run(ended, env=environment).returncode == 0
+    assert start("").wait() == 0
     assert len(list(tmp_path.glob("hfx-views-*"))) == 1
     alive.communicate("\n")
     assert not list(tmp_path.glob("hfx-views-*"))

@@ -141,11 +141,3 @@ def test_nothing_grows_and_no_text_changes(writers: Path) -> None:
         for name in (*WRITERS, RECITAL):
             wait_until(lambda name=name: all_free(server, name), f"the slots of {name} are free", 10)
         assert grown(usages) == {}
-
-
-@pytest.mark.parametrize("resource", ALLOWED)
-def test_what_grows_is_named_and_nothing_else(resource: str) -> None:
-    step = ALLOWED[resource] + 1
-    amounts = [{each: 100 + (at * step if each == resource else at % 2) for each in ALLOWED} for at in range(12)]
-    usages = [{("x", each): amount for each, amount in moment.items()} for moment in amounts]
-    assert grown(usages).keys() == {("x", resource)}

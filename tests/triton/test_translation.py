@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfx.client import Client, GenerationSettings
+from hfx.client import Client
 from hfx.errors import HfxError
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import Answer, Ask, AskFailed
@@ -59,15 +59,8 @@ def test_a_text_with_a_token_without_embedding_is_refused_alone(
 
 
 @pytest.mark.parametrize("field", ["source_lang", "target_lang"])
-@pytest.mark.parametrize("value", ["", "x" * 2**20, "fr_XX\0", "🇫🇷"], ids=lambda value: value[:8])
-def test_an_unknown_language_is_refused_with_some_that_there_are(
-    field: str, value: str, writing_server: EmbeddedServer
-) -> None:
-    for door in DOORS:
-        with pytest.raises(AskFailed) as refused:
-            DOORS[door](writing_server, Ask(TRANSLATOR, TEXT, {field: value}))
-        assert f"{field} is " in refused.value.message
-        assert "allowed: " in refused.value.message
+def test_an_unknown_language_is_refused_with_some_that_there_are(field: str, writing_server: EmbeddedServer) -> None:
+    for door in DOORS.values():
+        with pytest.raises(AskFailed, match=f"{field} is .*allowed: ") as refused:
+            door(writing_server, Ask(TRANSLATOR, TEXT, {field: "x" * 2**20}))
         assert len(refused.value.message) < 1000
-    with Client(writing_server.grpc_url) as client, pytest.raises(HfxError, match=field):
-        client.generate(TRANSLATOR, TEXT, GenerationSettings(**{field: value}))  # type: ignore[arg-type]
