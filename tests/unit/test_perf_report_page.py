@@ -29,23 +29,17 @@ class Elements(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
-        self._parts: list[list[str]] = []
-        self._inside = False
+        self.scripts: list[str] = []
         self.feed(text)
-        self.scripts = ["".join(parts) for parts in self._parts]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-        self._inside = tag == "script"
-        if self._inside:
-            self._parts.append([])
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = False
+        if tag == "script":
+            self.scripts.append("")
 
     def handle_data(self, data: str) -> None:
-        if self._inside:
-            self._parts[-1].append(data)
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
 
 
 @pytest.fixture(scope="module")

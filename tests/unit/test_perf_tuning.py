@@ -225,10 +225,8 @@ def test_a_stopped_session_has_no_verdict() -> None:
 def test_a_budget_holds_two_trials_and_the_proof(total: float, loads: int) -> None:
     found = budget([run(throughput=1000)] * loads, overhead=3.0, margin=0.3, total=total, rounds=3)
     assert FIRST <= found.seconds <= LONGEST
-    assert list(found.rungs) == sorted(found.rungs)
-    trials = 2 * (found.overhead + sum(map(found.measurement, range(3))))
     assert found.least <= total or found.seconds == FIRST
-    assert found.proof + trials < found.least
+    assert found.proof + 2 * (found.overhead + sum(map(found.measurement, range(3)))) < found.least
 
 
 def test_slow_requests_lengthen_the_measurements_where_the_budget_allows_it() -> None:
@@ -236,24 +234,17 @@ def test_slow_requests_lengthen_the_measurements_where_the_budget_allows_it() ->
     assert budget(slow, 3.0, 0.3, 600.0, 3).rungs[0] == pytest.approx(1.11, abs=0.1)
     assert budget(slow, 3.0, 0.3, 60.0, 3).least <= 60
     assert budget(slower, 3.0, 0.3, 6000.0, 3).seconds == SLOW_LONGEST
-    assert budget(slower, 3.0, 0.3, 10.0, 3).least > 10
 
 
 # The search
-
-
-def test_what_is_published_is_measured_first_and_in_full(tmp_path: Path) -> None:
-    server = Server()
-    with study_in(tmp_path / "s.db", again=False) as study:
-        found = begin(study, server)
-    assert (found.label, found.settings, found.state) == (PUBLISHED, SPACE.old, "complete")
-    assert [seconds for _, _, seconds in server.measured] == [1.0, 3.0, 9.0]
 
 
 @pytest.mark.slow
 def test_the_search_comes_close_to_the_best_settings_and_gives_up_poor_ones_early(tmp_path: Path) -> None:
     server = Server()
     trials = searched(tmp_path / "s.db", 40, server=server)
+    assert (trials[0].label, trials[0].settings, trials[0].state) == (PUBLISHED, SPACE.old, "complete")
+    assert [seconds for _, _, seconds in server.measured[:3]] == [1.0, 3.0, 9.0]
     full = [each for each in trials if each.state == "complete"]
     top = max(full, key=lambda each: score(each.runs).value)
     assert capacity(top.settings) >= 0.97 * 404
@@ -325,13 +316,12 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len({str(each.settings) for each in after}) == 10
 
 
-@pytest.mark.parametrize(("again", "known"), [(False, 0), (True, 1)])
-def test_a_finished_search_begins_anew_unless_its_file_was_named(tmp_path: Path, again: bool, known: int) -> None:
-    path = tmp_path / "s.db"
-    with study_in(path, again=False) as study:
+def test_a_finished_search_begins_anew_unless_its_file_was_named(tmp_path: Path) -> None:
+    with study_in(path := tmp_path / "s.db", again=False) as study:
         begin(study, Server())
-    with study_in(path, again=again) as study:
-        assert len(study.trials) == known
+    for again, known in ((True, 1), (False, 0)):
+        with study_in(path, again=again) as study:
+            assert len(study.trials) == known
 
 
 def test_other_models_loads_and_choices_are_other_searches_in_the_same_file(tmp_path: Path) -> None:
@@ -344,17 +334,10 @@ def test_other_models_loads_and_choices_are_other_searches_in_the_same_file(tmp_
 
 
 def test_a_file_that_can_not_be_used_is_refused(tmp_path: Path) -> None:
-    other = tmp_path / "other.db"
+    other, busy = tmp_path / "other.db", tmp_path / "busy.db"
     other.write_text("something else, that is long enough to be looked at as a database " * 100)
-    for path, message in ((other, "no study that can be used"), (other / "s.db", "can't be written")):
-        with pytest.raises(UsageError, match=message), study_in(path):
-            pass
-
-
-def test_two_searches_do_not_write_to_a_file_at_a_time(tmp_path: Path) -> None:
-    with (
-        study_in(tmp_path / "s.db"),
-        pytest.raises(UsageError, match="Another hfx tune is at work"),
-        study_in(tmp_path / "s.db"),
-    ):
-        pass
+    refusals = ((other, "no study that can be used"), (other / "s.db", "can't be written"), (busy, "Another hfx tune"))
+    with study_in(busy):
+        for path, message in refusals:
+            with pytest.raises(UsageError, match=message), study_in(path):
+                pass
