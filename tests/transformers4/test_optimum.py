@@ -17,7 +17,7 @@ from hfx.exporter.tasks import find_task
 from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest
 from tests import tiny_checkpoints
-from tests.unit import onnx_toys, tiny_encoders
+from tests.unit import tiny_encoders
 
 HEADS = {
     "text-classification": "ForSequenceClassification",
@@ -60,6 +60,6 @@ def test_the_traced_graph_has_the_same_fusions(model_type: str) -> None:
     task = find_task("text-classification")
     counts = []
     for exporter in ("own", "optimum"):
-        graph = build_graph(tiny_encoders.build(model_type, task.auto_class), task, onnx_toys.OPSET, 1, None, exporter)
+        graph = build_graph(tiny_encoders.build(model_type, task.auto_class), task, 1, None, exporter)
         counts.append(len(graph.graph.node))
     assert abs(counts[0] - counts[1]) <= 0.05 * counts[1]

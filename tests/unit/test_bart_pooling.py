@@ -31,7 +31,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def graph(model: Any) -> onnx.ModelProto:
-    return build_graph(model, find_task("text-classification"), onnx_toys.OPSET, PAD, None)
+    return build_graph(model, find_task("text-classification"), PAD, None)
 
 
 def logits(graph: onnx.ModelProto, *rows: list[int]) -> np.ndarray:

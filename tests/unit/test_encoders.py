@@ -64,7 +64,7 @@ def test_the_graph_answers_like_torch_at_every_size(model_type: str, task: Task)
     if model is None:  # such as BART's token classification
         return
     padding = model.config.pad_token_id or 0
-    graph = build_graph(model, decided, onnx_toys.OPSET, padding, MEAN if decided.headless else None, exporter="own")
+    graph = build_graph(model, decided, padding, MEAN if decided.headless else None, exporter="own")
     inputs = [value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE]
     outputs = [value.name for value in graph.graph.output]
     run = onnx_toys.session(graph)

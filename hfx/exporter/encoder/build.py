@@ -12,6 +12,7 @@ from onnx_ir.passes import common as passes
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
+from hfx.exporter.encoder.plan import OPSET
 from hfx.exporter.encoder.pooling import Pooling, append_pooling
 from hfx.exporter.encoder.ragged import flatten_inputs
 from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
@@ -67,7 +68,6 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
 def build_graph(
     model: PreTrainedModel,
     task: EncoderTask,
-    opset: int,
     pad_id: int,
     pooling: Pooling | None,
     exporter: Exporter = "own",
@@ -79,7 +79,7 @@ def build_graph(
     """
     outputs = task.net_outputs(model.config.to_dict())
     read = [HIDDEN_STATE] if pooling is not None else [spec.name for spec in outputs]
-    graph = clean(_export(model, task, opset, read, exporter))
+    graph = clean(_export(model, task, read, exporter))
     inputs = [value.name for value in graph.graph.input]
     if unknown := [name for name in inputs if name not in TOKEN_INPUTS]:
         raise CheckpointUnsupported(
@@ -95,15 +95,13 @@ def build_graph(
     return clean(graph)
 
 
-def _export(
-    model: PreTrainedModel, task: EncoderTask, opset: int, outputs: list[str], exporter: Exporter
-) -> onnx.ModelProto:
+def _export(model: PreTrainedModel, task: EncoderTask, outputs: list[str], exporter: Exporter) -> onnx.ModelProto:
     """The padded graph; optimum's has outputs of its own choice."""
     with quiet_libraries(), traceable(model):
         try:
             if exporter == "optimum":
-                return optimum_graph(model, task.auto_class, opset)
-            return trace(model, outputs, opset)
+                return optimum_graph(model, task.auto_class, OPSET)
+            return trace(model, outputs, OPSET)
         except OSError as error:
             raise StorageFull(
                 f"The graph can't be written: {error}.", "Free space in TMPDIR, or point it elsewhere."

@@ -42,7 +42,6 @@ class EncoderPlan(Plan):
 
     task: EncoderTask
     exporter: Exporter
-    opset: int
     max_batch_size: int
     widths: tuple[int, ...]
     aggregation: str | None
@@ -51,7 +50,7 @@ class EncoderPlan(Plan):
         """What `describe` says of an encoder."""
         return {
             "onnxruntime": self.release.ort,
-            "opset": self.opset,
+            "opset": OPSET,
             "max_batch_size": self.max_batch_size,
             "widths": list(self.widths),
             "aggregation": self.aggregation,
@@ -76,7 +75,6 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         task=task,
         exporter=options.exporter,
         graph="optimum" if options.exporter == "optimum" else "traced",
-        opset=OPSET,
         max_batch_size=_max_batch_size(options.max_batch_size),
         max_length=max_length,
         widths=widths_up_to(max_length),

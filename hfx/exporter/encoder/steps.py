@@ -59,7 +59,7 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The float32 graph."""
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
-    graph = build_graph(artefacts.model, plan.task, plan.opset, padding, artefacts.pooling, plan.exporter)
+    graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooling, plan.exporter)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
     return replace(artefacts, graph=graph, inputs=inputs)
 

@@ -122,11 +122,6 @@ class DistanceBias:
     table: Parameter
     reach: int
 
-    @property
-    def two_sided(self) -> bool:
-        """Whether it is an encoder's."""
-        return self.table.shape[0] == 2 * self.reach + 1
-
 
 @dataclass(frozen=True)
 class Attention:

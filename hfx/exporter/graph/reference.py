@@ -114,8 +114,9 @@ def _distance_bias(block: DistanceBias | None, width: int) -> Any:
     if block is None:
         return np.float32(0)
     distance = np.arange(width) - np.arange(width)[:, None]  # key - query
-    index = distance + block.reach if block.two_sided else -distance
-    rows = np.clip(index, 0, block.table.shape[0] - 1)
+    last = block.table.shape[0] - 1
+    index = distance + block.reach if last == 2 * block.reach else -distance  # an encoder's looks both ways
+    rows = np.clip(index, 0, last)
     return block.table.read()[rows].transpose(2, 0, 1)
 
 
