@@ -105,31 +105,30 @@ def test_precision_and_device_say_what_is_built(tmp_path: Path, precision: Any, 
     assert (made.cpu_precision, made.gpu_precision) == built
 
 
-@pytest.mark.parametrize("model_type", ["roberta", "xlm-roberta", "camembert", "mpnet", "esm"])
-def test_positions_that_begin_behind_the_padding_are_fewer(tmp_path: Path, model_type: str) -> None:
-    config = {"model_type": model_type, "max_position_embeddings": 514, "pad_token_id": 1}
-    assert plan(tmp_path, **config).max_length == 512
+EMBEDDINGS = {"architectures": ["BertModel"]}
+TRAINED = {"sentence_bert_config.json": {"max_seq_length": 128}}
+NO_LIMIT = (1e30, 1_000_000_000_000_000_019_884_624_838_656, 1024, None, "256", 0, -1, [512])
 
 
-def test_the_tokenizer_s_limit_counts_where_it_is_less(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 256}')
-    assert plan(tmp_path).max_length == 256
-
-
-@pytest.mark.parametrize("stated", [1e30, 1_000_000_000_000_000_019_884_624_838_656, 1024, None, "256", 0, -1, [512]])
-def test_a_tokenizer_without_a_lesser_limit_leaves_the_model_s(tmp_path: Path, stated: object) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": stated}))
-    assert plan(tmp_path).max_length == 512
-
-
-def test_a_model_without_positions_reads_512_tokens(tmp_path: Path) -> None:
-    assert plan(tmp_path, max_position_embeddings=None).max_length == 512
-
-
-def test_sentence_transformers_limit_counts_for_embeddings(tmp_path: Path) -> None:
-    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
-    assert plan(tmp_path, architectures=["BertModel"]).max_length == 128
-    assert plan(tmp_path).max_length == 512
+@pytest.mark.parametrize(
+    ("config", "files", "longest"),
+    [
+        *(({"model_type": name, "max_position_embeddings": 514, "pad_token_id": 1}, {}, 512)  # begin behind padding
+          for name in ("roberta", "xlm-roberta", "camembert", "mpnet", "esm")),
+        *(({}, {"tokenizer_config.json": {"model_max_length": stated}}, 512) for stated in NO_LIMIT),
+        ({}, {"tokenizer_config.json": {"model_max_length": 256}}, 256),
+        ({"max_position_embeddings": None}, {}, 512),
+        ({}, TRAINED, 512),
+        (EMBEDDINGS, TRAINED, 128),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_longest_input_is_the_least_of_what_the_files_say(
+    tmp_path: Path, config: dict[str, Any], files: dict[str, Any], longest: int
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert plan(tmp_path, **config).max_length == longest
 
 
 def test_a_pooling_that_can_not_be_exported_is_refused(tmp_path: Path) -> None:

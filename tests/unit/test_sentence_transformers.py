@@ -143,17 +143,13 @@ def test_a_missing_pooling_config_is_corrupt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json"]
+    ("kind", "content", "length"),
+    [
+        *((kind, '{"max_seq_length": 128}', 128) for kind in ("bert", "roberta", "xlm-roberta")),
+        *(("bert", content, None) for content in ("{}", '{"max_seq_length": "128"}', '{"max_seq_length": 0}')),
+        ("unread", '{"max_seq_length": 128}', None),
+    ],
 )
-def test_the_trained_length_is_read(tmp_path: Path, file: str) -> None:
-    (tmp_path / file).write_text('{"max_seq_length": 128}')
-    assert read_max_length(tmp_path) == 128
-
-
-@pytest.mark.parametrize(
-    "content", [None, "{}", '{"max_seq_length": null}', '{"max_seq_length": "128"}', '{"max_seq_length": 0}']
-)
-def test_no_trained_length_is_none(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "sentence_bert_config.json").write_text(content)
-    assert read_max_length(tmp_path) is None
+def test_the_trained_length_is_read(tmp_path: Path, kind: str, content: str, length: int | None) -> None:
+    (tmp_path / f"sentence_{kind}_config.json").write_text(content)
+    assert read_max_length(tmp_path) == length
