@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +26,7 @@ from hfx.triton.process import is_running
 from hfx.triton.server import Ports, choose_ports
 from hfx.triton.workspace import SHARED_MEMORY, region_prefix, sweep
 from tests.triton.serve_process import FREE_PORTS, HFX, infer, left_behind, serving, wait_for
-from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
+from tests.triton.toy_models import MODEL, PYTHON, ensemble, write_model, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 # Fails to load, or takes long to, by what stands for FAILURE.
@@ -224,28 +223,21 @@ def test_ports_that_can_not_be_are_refused(repository: Path) -> None:
 # Models that do not load
 
 
-def failure(repository: Path) -> ServerError:
-    with pytest.raises(ServerError) as caught:
-        EmbeddedServer(repository).start()
-    return caught.value
-
-
 def test_every_model_that_does_not_load_is_named_with_its_reason(repository: Path) -> None:
     write_model(repository, "backless", PYTHON.replace('"python"', '"nonesuch"'), MODEL)
     write_model(repository, "gpu", PYTHON.replace("KIND_CPU", "KIND_GPU"), MODEL)
     (write_model(repository, "versionless", PYTHON, MODEL) / "1").rename(repository / "versionless" / "one")
     write_model(repository, "typo", "max_batch_sise: 3", MODEL)
-    message = failure(repository).message
+    write_model(repository, "alone", ensemble("missing"))
+    with pytest.raises(ServerError) as caught:
+        EmbeddedServer(repository).start()
+    message = caught.value.message
     assert "backless: Invalid argument: unable to find backend library" in message
     assert "versionless: at least one version must be available" in message
     assert "typo: " in message and "max_batch_sise" in message
+    assert "alone: " in message and "missing" in message
     if "gpu:" in message:  # a machine without one
         assert "kind KIND_GPU but no GPUs are available" in message
-
-
-def test_a_missing_member_is_named(repository: Path) -> None:
-    shutil.rmtree(repository / "toy_tokenize")
-    assert "toy_tokenize" in failure(repository).message
 
 
 def test_models_that_take_too_long_are_given_up(repository: Path) -> None:
