@@ -26,13 +26,11 @@ from hfx.triton.process import is_running
 from hfx.triton.server import Ports, choose_ports
 from hfx.triton.workspace import SHARED_MEMORY, region_prefix, sweep
 from tests.triton.serve_process import FREE_PORTS, HFX, infer, left_behind, serving, wait_for
-from tests.triton.toy_models import MODEL, PYTHON, ensemble, write_model, write_toy
+from tests.triton.toy_models import MODEL, PYTHON, ensemble, loading, write_model, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
-# Fails to load, or takes long to, by what stands for FAILURE.
-BROKEN = MODEL.replace("    def execute", "    def initialize(self, args):\n        FAILURE\n\n    def execute", 1)
-NO_TOKENIZER = BROKEN.replace("FAILURE", "raise ValueError('no tokenizer')")
-SLOW = BROKEN.replace("FAILURE", "time.sleep(60)")
+NO_TOKENIZER = loading("raise ValueError('no tokenizer')")
+SLOW = loading("time.sleep(60)")
 
 
 @pytest.fixture

@@ -17,19 +17,9 @@ from hfx.triton import EmbeddedServer, process, supervisor
 from tests.published import export_zoo
 from tests.triton.serve_process import ServeProcess, infer, left_behind, post, running_in, serving, wait_for
 from tests.triton.ticking import write_ticks
-from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
+from tests.triton.toy_models import PYTHON, loading, write_model, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
-# Loads only while the file FLAG is not there.
-MOODY = MODEL.replace(
-    "    def execute",
-    "    def initialize(self, args):\n"
-    "        import os\n"
-    "        if os.path.exists({flag!r}):\n"
-    "            raise ValueError('in a bad mood')\n\n"
-    "    def execute",
-    1,
-)
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +31,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def moody(tmp_path: Path) -> tuple[Path, Path]:
+def flaky(tmp_path: Path) -> tuple[Path, Path]:
     """A repository whose model does not load while a file exists, and that file."""
-    flag = tmp_path / "bad mood"
-    write_model(tmp_path / "repository", "moody", PYTHON, MOODY.replace("{flag!r}", repr(str(flag))))
+    flag = tmp_path / "flag"
+    model = loading("import os", f"if os.path.exists({str(flag)!r}):", "    raise ValueError('the flag is set')")
+    write_model(tmp_path / "repository", "flaky", PYTHON, model)
     return tmp_path / "repository", flag
 
 
@@ -89,7 +80,7 @@ def test_whatever_is_killed_is_replaced_and_an_open_stream_of_it_broken(reposito
 
 
 def test_a_stopped_stub_is_found_by_a_probe_and_replaced(
-    moody: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    flaky: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.2)
     monkeypatch.setattr(supervisor, "PATIENCE_SECONDS", 1.0)
@@ -99,35 +90,31 @@ def test_a_stopped_stub_is_found_by_a_probe_and_replaced(
         lines.append(line)
         raise InterruptedError
 
-    with EmbeddedServer(moody[0]) as server:
-        os.kill(server.stubs()["moody_0_0"][0], signal.SIGSTOP)
+    with EmbeddedServer(flaky[0]) as server:
+        os.kill(server.stubs()["flaky_0_0"][0], signal.SIGSTOP)
         with pytest.raises(InterruptedError):
             supervisor.keep_serving(server, report)
-        assert lines[0].startswith("moody ") and "serving again after" in lines[0]
-        assert infer(server.http_url, "moody", "four") == "4 characters"
+        assert lines[0].startswith("flaky ") and "serving again after" in lines[0]
+        assert infer(server.http_url, "flaky", "four") == "4 characters"
         server.kill()
 
 
-def test_a_model_that_does_not_load_again_is_tried_until_it_does(moody: tuple[Path, Path]) -> None:
-    repository, flag = moody
+def test_a_model_that_does_not_load_again_is_tried_until_it_does(flaky: tuple[Path, Path]) -> None:
+    repository, flag = flaky
     with serving(repository) as served:
         flag.touch()
-        os.kill(served.stub("moody"), signal.SIGKILL)
+        os.kill(served.stub("flaky"), signal.SIGKILL)
         line = served.wait_for_words("restart 1 of")
-        assert "the Python process of moody died (killed by signal 9); restart 1 of 10 failed" in line
-        assert "in a bad mood" in line
+        assert "the Python process of flaky died (killed by signal 9); restart 1 of 10 failed" in line
+        assert "the flag is set" in line
         flag.unlink()
         served.wait_for_words("serving again after")
-        assert infer(served.http_url, "moody", "four") == "4 characters"
+        assert infer(served.http_url, "flaky", "four") == "4 characters"
         stop(served)
 
 
 def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, temporary: Path) -> None:
-    slow = MODEL.replace(
-        "    def execute", "    def initialize(self, args):\n        time.sleep(0.5)\n\n    def execute", 1
-    )
-    write_model(tmp_path / "repository", "slow", PYTHON, slow)
-
+    write_model(tmp_path / "repository", "slow", PYTHON, loading("time.sleep(0.5)"))
     own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")  # servers are started by the main thread
     others = set(own.read_text().split())  # those of the session
 
@@ -147,26 +134,26 @@ def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, tempor
 
 
 def test_too_many_failures_in_a_row_are_the_end(
-    moody: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, temporary: Path
+    flaky: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
-    repository, flag = moody
+    repository, flag = flaky
     monkeypatch.setattr(supervisor, "MAX_RESTARTS", 2)
     said: list[str] = []
     with EmbeddedServer(repository) as server:
         flag.touch()
-        os.kill(server.stubs()["moody_0_0"][0], signal.SIGKILL)
+        os.kill(server.stubs()["flaky_0_0"][0], signal.SIGKILL)
         with pytest.raises(ServerError) as caught:
             supervisor.keep_serving(server, said.append)
     assert "2 restarts in a row did not help" in caught.value.message
-    assert "ValueError: in a bad mood" in caught.value.message
+    assert "ValueError: the flag is set" in caught.value.message
     assert len(said) == 2
     [log] = [path for path in temporary.rglob("*") if path.is_file()]
     assert str(log) in caught.value.fix
-    assert "in a bad mood" in log.read_text()
+    assert "the flag is set" in log.read_text()
 
 
-def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_back(moody: tuple[Path, Path]) -> None:
-    with EmbeddedServer(moody[0]) as server:
+def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_back(flaky: tuple[Path, Path]) -> None:
+    with EmbeddedServer(flaky[0]) as server:
         os.kill(server.pid, signal.SIGKILL)
         wait_for(server.fault)
         with socket.socket() as other:
@@ -177,17 +164,17 @@ def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_bac
             with pytest.raises(ServerError, match=f":{port}"):
                 server.restart()
         server.restart()
-        assert infer(server.http_url, "moody", "four") == "4 characters"
+        assert infer(server.http_url, "flaky", "four") == "4 characters"
         server.kill()
 
 
-def test_a_killed_hfx_serve_takes_its_server_along_and_the_next_one_sweeps(moody: tuple[Path, Path]) -> None:
-    with serving(moody[0]) as served:
+def test_a_killed_hfx_serve_takes_its_server_along_and_the_next_one_sweeps(flaky: tuple[Path, Path]) -> None:
+    with serving(flaky[0]) as served:
         group = served.server
         served.running.kill()
         wait_for(lambda: not running_in(group))
     assert left_behind()
-    with EmbeddedServer(moody[0]) as server:
+    with EmbeddedServer(flaky[0]) as server:
         assert len(left_behind()) <= 3  # its own folder and regions
         server.kill()
     assert left_behind() == []

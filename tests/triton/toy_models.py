@@ -58,6 +58,12 @@ def write_model(repository: Path, name: str, config: str, model: str = "") -> Pa
     return repository / name
 
 
+def loading(*statements: str) -> str:
+    """MODEL, which runs `statements` when it is loaded."""
+    body = "".join(f"        {statement}\n" for statement in statements)
+    return MODEL.replace("    def execute", f"    def initialize(self, args):\n{body}\n    def execute", 1)
+
+
 def ensemble(member: str) -> str:
     """The configuration of an ensemble whose only step is MEMBER."""
     inputs = "".join(f' input_map {{ key: "{name}" value: "{name}" }}' for name in ("text_input", "top_k"))

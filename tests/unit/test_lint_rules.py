@@ -146,6 +146,10 @@ def single(repository: Path, **changes: object) -> Path:
     return repository / "single/config.pbtxt"
 
 
+def unbatched(repository: Path) -> None:
+    single(repository, max_batch_size=0)
+
+
 def cached(repository: Path) -> None:
     config = single(repository, inputs=(TEXT, TensorSpec("do_sample", "TYPE_BOOL", (1,), optional=True)))
     config.write_text(config.read_text() + "response_cache { enable: true }\n")
@@ -161,6 +165,7 @@ CPU_FILE, GPU_FILE = "m_net/configs/cpu.pbtxt", "m_net/configs/gpu.pbtxt"
 ONNX, ONNX_FP16 = "m_net/1/model.onnx", "m_net/1/model.fp16.onnx"
 SETTINGS, GENERATION, PYTHON = (f"m_tokenize/1/{name}" for name in ("settings.json", "generation.json", "model.py"))
 FILENAME = "default_model_filename"
+BATCHING, PREFERRED = "dynamic_batching {", "preferred_batch_size: 8"
 FIXED_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", 8])
 PLAIN_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", "width"])
 ITEM_SHAPE: OnnxInput = ("item_shape", TensorProto.INT32, ["rows", 1])
@@ -173,6 +178,7 @@ EXTRA_STEP = replace(POSTPROCESS_STEP, input_map={**POSTPROCESS_STEP.input_map, 
 MASK_STEP = replace(NET_STEP, input_map={"input_ids": "ids", "mask": "ids"})
 OTHER_STEP = EnsembleStep("n", {}, {})
 LONG_OUTPUT = replace(IDS, data_type="TYPE_INT64")
+UNUSED_OUTPUT = replace(TOKENIZE, outputs=(IDS, REQUIRED))
 UNUSED_STEP = replace(TOKENIZE_STEP, output_map={"input_ids": "ids", "extra": "unused"})
 
 
@@ -226,22 +232,10 @@ MISTAKES = (
     Mistake("HFX412", empty_ensemble, "empty/config.pbtxt", "platform"),
     Mistake("HFX413", changed(POSTPROCESS, inputs=(LOGITS, replace(TOP_K, optional=False))), ENSEMBLE_FILE, '"top_k"'),
     Mistake("HFX414", changed(ENSEMBLE, inputs=(TEXT, TOP_K, EXTRA)), ENSEMBLE_FILE, "^input.*extra"),
-    Mistake(
-        "HFX414",
-        configure(replace(TOKENIZE, outputs=(IDS, REQUIRED)), steps(UNUSED_STEP)),
-        ENSEMBLE_FILE,
-        "output_map.*unused",
-    ),
-    Mistake(
-        "HFX501",
-        edit(TOKENIZE_FILE, "dynamic_batching {", "dynamic_batching { preferred_batch_size: [8]"),
-        TOKENIZE_FILE,
-        "preferred_batch_size",
-    ),
+    Mistake("HFX414", configure(UNUSED_OUTPUT, steps(UNUSED_STEP)), ENSEMBLE_FILE, "output_map.*unused"),
+    Mistake("HFX501", edit(TOKENIZE_FILE, BATCHING, f"{BATCHING} {PREFERRED}"), TOKENIZE_FILE, PREFERRED),
     Mistake("HFX502", edit(TOKENIZE_FILE, "max_queue_size: 128", ""), TOKENIZE_FILE, "dynamic_batching"),
-    Mistake(
-        "HFX503", lambda repository: single(repository, max_batch_size=0), "single/config.pbtxt", "dynamic_batching"
-    ),
+    Mistake("HFX503", unbatched, "single/config.pbtxt", "dynamic_batching"),
     Mistake("HFX504", changed(POSTPROCESS, instance_kind="KIND_GPU"), POSTPROCESS_FILE, "KIND_GPU"),
     Mistake("HFX505", edit(CPU_FILE, "count: 1", "count: 2"), CPU_FILE, "intra_op_thread_count"),
     Mistake("HFX506", cached, "single/config.pbtxt", "response_cache"),

@@ -15,10 +15,8 @@ from hfx.errors import RepositoryError
 from hfx.manifest import (
     FileEntry,
     Manifest,
-    created_now,
     hash_file,
     hash_folder,
-    parse_manifest,
     read_manifest,
     to_json,
     verify_files,
@@ -56,11 +54,6 @@ def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path: Path, change
     with pytest.raises(RepositoryError):
         write_manifest(manifest(**changes), tmp_path / "hfx.json")
     assert not (tmp_path / "hfx.json").exists()
-
-
-def test_the_time_of_creation_is_utc_and_accepted() -> None:
-    assert created_now().endswith("Z")
-    assert parse_manifest(to_json(manifest(created=created_now())), "hfx.json")
 
 
 def test_a_file_larger_than_a_chunk_is_hashed_as_a_whole(tmp_path: Path) -> None:

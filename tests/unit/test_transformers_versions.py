@@ -161,18 +161,14 @@ def test_a_bad_word_of_version_5_may_begin_the_prompt() -> None:
     assert continued(checkpoint, words) == expected != answers("gpt2")["continued"]
 
 
-def test_byte_pair_texts_of_version_4_are_cleaned_up() -> None:
-    checkpoint, recorded = written_by("4.57.6", "gpt2"), answers("gpt2")
-    tokenizer = load_tokenizer(checkpoint)
-    assert cleans_up(tokenizer, checkpoint)
+def test_byte_pair_texts_of_version_4_are_cleaned_up_and_those_of_version_5_are_not() -> None:
+    old, new, recorded = written_by("4.57.6", "gpt2"), written_by("5.23.0", "gpt2"), answers("gpt2")
+    tokenizer = load_tokenizer(old)
+    assert cleans_up(tokenizer, old)
     assert clean_up(tokenizer.decode(recorded["ids"], clean_up_tokenization_spaces=False)) == recorded["text"]
-
-
-def test_byte_pair_texts_of_version_5_are_not_cleaned_up() -> None:
-    checkpoint, recorded = written_by("5.23.0", "gpt2"), answers("gpt2")
-    tokenizer = load_tokenizer(checkpoint)
+    tokenizer = load_tokenizer(new)
     assert tokenizer.clean_up_tokenization_spaces
-    assert not cleans_up(tokenizer, checkpoint)
+    assert not cleans_up(tokenizer, new)
     assert tokenizer.decode(recorded["ids"]) == TEXT != recorded["text"]
 
 
