@@ -87,7 +87,7 @@ def searched(
     server = server or Server()
     try:
         with study_in(path, space, seed=seed) as study:
-            if study.old is None:
+            if not study.trials:
                 begin(study, server)
                 count -= 1
             list(islice(search(study, BUDGET, FOREVER, server.opened), count))

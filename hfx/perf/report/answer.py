@@ -11,6 +11,7 @@ from hfx.perf.report.numbers import milliseconds, number, percent, ratio
 from hfx.perf.report.tables import PHASES, by_load, name_of, ratio_of, steps
 from hfx.perf.report.trials import proof
 from hfx.perf.results import Group, Result, Run, Step, groups
+from hfx.perf.tuning.settings import words
 
 FULL = 0.85  # share of the cores above which a CPU counts as busy
 
@@ -41,7 +42,7 @@ def answer(result: Result) -> Answer:
     figure = main(runs)
     top = max(held.values(), key=lambda group: group.median(figure.of) or 0.0)
     verdict = str(result.details.get("verdict") or "") if result.kind == "tune" else ""
-    cards = (_load_card(top, slo), _latency_card(top), *_token_card(top), *_cost_card(top, held), *_step_card(top))
+    cards = (*_load_cards(top, slo), *_token_card(top), *_cost_card(top, held), *_step_card(top))
     sentence = verdict or _sentence(result, runs, held, top, figure, slo)
     return Answer(sentence, (*cards, _next_card(result, runs, top)))
 
@@ -75,15 +76,14 @@ def _sentence(result: Result, runs: Sequence[Run], held: dict[str, Group], top: 
 # The cards
 
 
-def _load_card(top: Group, slo: str) -> Card:
+def _load_cards(top: Group, slo: str) -> list[Card]:
     kept = f"{percent(_median(top, 'goodput'))} of the requests within {slo}" if slo else "no SLO was given"
-    title = "Most load within the SLO" if slo else "Most throughput"
-    return Card(title, f"{number(_median(top, 'throughput'))} requests/s", f"{top.load.label}; {kept}")
-
-
-def _latency_card(top: Group) -> Card:
-    detail = "until the whole answer; at a given rate from when the request was due"
-    return Card("p50 / p99 there", _pair(top, "p50", "p99"), detail)
+    title, rate = "Most load within the SLO" if slo else "Most throughput", number(_median(top, "throughput"))
+    times = "until the whole answer; at a given rate from when the request was due"
+    return [
+        Card(title, f"{rate} requests/s", f"{top.load.label}; {kept}"),
+        Card("p50 / p99 there", _pair(top, "p50", "p99"), times),
+    ]
 
 
 def _token_card(top: Group) -> list[Card]:
@@ -116,7 +116,7 @@ def _next_card(result: Result, runs: Sequence[Run], top: Group) -> Card:
     if result.kind != "tune":
         return Card("Next", _next(result, runs, top))
     settings = result.details.get("settings")
-    detail = ", ".join(f"{name}={value}" for name, value in settings.items()) if isinstance(settings, dict) else ""
+    detail = words(settings) if isinstance(settings, dict) else ""
     if applied := result.details.get("applied"):
         return Card("Next", f"Serve {applied} again: the settings are written.", detail)
     proven = bool(result.details.get("proven"))

@@ -15,21 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import hfx
+from hfx.perf.report import tables
 from hfx.perf.report import trials as tuning
 from hfx.perf.report.answer import answer
 from hfx.perf.report.charts import DARK, LIGHT, PAGE, charts, config, vega_lite_version
-from hfx.perf.report.tables import (
-    Table,
-    best_table,
-    comparison_tables,
-    machine_table,
-    machines_table,
-    run_table,
-    server_table,
-    steps_table,
-    trials_table,
-    warnings,
-)
 from hfx.perf.results import Result
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -86,24 +75,24 @@ def _section(result: Result) -> dict[str, Any]:
         "created": result.created.replace("T", " ").removesuffix("Z").removesuffix("+00:00") + " UTC",
         "command": result.command,
         "answer": answer(result),
-        "warnings": warnings(result),
+        "warnings": tables.warnings(result),
         "tables": [table for table in _tables(result) if table],
     }
 
 
-def _tables(result: Result) -> list[Table]:
+def _tables(result: Result) -> list[tables.Table]:
     """The figures of the answer first, then what stands behind them; notes are among the warnings."""
     bare = tuning.proof(replace(result, notes=()))
     if result.kind == "tune":
-        top = [trials_table(result), *(comparison_tables(bare) if bare.runs else [])]
+        top = [tables.trials_table(result), *(tables.comparison_tables(bare) if bare.runs else [])]
     elif len({run.subject.label for run in result.runs}) > 1:
-        top = [best_table(bare), *comparison_tables(bare)]
+        top = [tables.best_table(bare), *tables.comparison_tables(bare)]
     else:
-        top = [run_table(bare)]
-    return [*top, server_table(bare), steps_table(bare), machines_table(bare)]
+        top = [tables.run_table(bare)]
+    return [*top, tables.server_table(bare), tables.steps_table(bare), tables.machines_table(bare)]
 
 
-def _machines(results: Sequence[Result]) -> list[Table]:
+def _machines(results: Sequence[Result]) -> list[tables.Table]:
     """The facts of each machine once; its load at the start belongs to a result, not to it."""
     titles: dict[str, list[str]] = {}
     machines = {}
@@ -112,5 +101,5 @@ def _machines(results: Sequence[Result]) -> list[Table]:
         titles.setdefault(repr(machine), []).append(result.title)
         machines[repr(machine)] = machine
     if len(machines) == 1:
-        return [machine_table(machine) for machine in machines.values()]
-    return [machine_table(machine, f"Machine of {', '.join(titles[key])}") for key, machine in machines.items()]
+        return [tables.machine_table(machine) for machine in machines.values()]
+    return [tables.machine_table(machine, f"Machine of {', '.join(titles[key])}") for key, machine in machines.items()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hfx.perf.compare.cost import KEPT
 from hfx.perf.report.figures import FIGURES, Figure, main
 from hfx.perf.results import Group, Result, groups
+from hfx.perf.tuning.settings import words
 
 FINAL = "final"  # the case of the runs that prove the gain
 
@@ -58,9 +59,8 @@ def trials(result: Result) -> list[Trial]:
     found = []
     for group, point, fault in measured:
         label, best = group.subject.label, not fault and not beaten(point, full)
-        settings = ", ".join(f"{name}={value}" for name, value in group.subject.settings.items())
         verdict = names.get(label) or fault or ("best" if best else "beaten")
-        found.append(Trial(label, settings, group, *point, best, verdict))
+        found.append(Trial(label, words(group.subject.settings), group, *point, best, verdict))
     return found
 
 

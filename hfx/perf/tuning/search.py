@@ -111,7 +111,7 @@ def search(
 
 def _measured(study: Study, proposal: optuna.Trial, budget: Budget, until: float, open_trial: Open) -> Trial:
     settings = study.space.settings(proposal.params)
-    is_first = study.old is None  # what is published is never pruned, and must be measurable
+    is_first = not study.trials  # what is published is never pruned, and must be measurable
     runs = tuple[Run, ...]()
     try:
         with open_trial(study.next_label, settings) as measure:

@@ -91,7 +91,7 @@ def edits(repository: Path, manifest: Manifest, settings: Mapping[str, int], dev
     return tuple(made)
 
 
-def words(settings: Mapping[str, int | str]) -> str:
+def words(settings: Mapping[str, object]) -> str:
     """Settings in one line."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 

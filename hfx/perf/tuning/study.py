@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import optuna
 from filelock import FileLock, Timeout
@@ -64,23 +64,19 @@ class Study:
         return [_trial.validate_json(frozen.user_attrs["trial"]) for frozen in over]
 
     @property
-    def old(self) -> Trial | None:
-        """The trial of what is published."""
-        return next(iter(self.trials), None)
-
-    @property
     def next_label(self) -> str:
         """The label of a trial that begins now."""
         return f"trial {number}" if (number := len(self.trials)) else PUBLISHED
 
     @property
-    def notes(self) -> Mapping[str, Any]:
-        """Figures of the search itself."""
-        return self._study.user_attrs
+    def timing(self) -> tuple[float, float, float]:
+        """Seconds of the longest measurement, of a server's start and end, and of what goes on around a measurement."""
+        seconds, overhead, margin = self._study.user_attrs["timing"]
+        return seconds, overhead, margin
 
-    def note(self, name: str, value: float) -> None:
-        """Keep a figure of the search itself."""
-        self._study.set_user_attr(name, value)
+    @timing.setter
+    def timing(self, seconds: tuple[float, float, float]) -> None:
+        self._study.set_user_attr("timing", seconds)
 
     def ask(self) -> optuna.Trial | None:
         """The next settings that were not tried; None where only such are left."""

@@ -97,7 +97,7 @@ def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
         for trial in search(study, planned, until, copies.opened, spec.max_trials):
             findings.trials.append(trial)
             session.say(line(trial))
-        _judge(spec, findings, study, copies, planned)
+        _judge(spec, findings, copies, planned)
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,8 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
 
 def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
     """The budget, by a first look at what is published, which is the first trial too."""
-    names = ("seconds", "overhead", "margin")
-    if study.old is not None:
-        seconds, overhead, margin = (float(study.notes[name]) for name in names)
+    if study.trials:
+        seconds, overhead, margin = study.timing
         return Budget(seconds, len(spec.plans), spec.rounds, overhead, margin)
     began = time.monotonic()
     with open_trial(PUBLISHED, study.space.old) as measure:
@@ -238,16 +237,15 @@ def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
                 f"{overhead:.1f} s, a measurement {planned.seconds:.1f} s.",
                 f"Give at least --budget {planned.least + 1:.0f}s, or fewer loads.",
             )
-        for name, value in zip(names, (planned.seconds, overhead, margin), strict=True):
-            study.note(name, value)
+        study.timing = planned.seconds, overhead, margin
         first(study, planned, measure)
     return planned
 
 
-def _judge(spec: TuneSpec, findings: Findings, study: Study, copies: Copies, planned: Budget) -> None:
+def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget) -> None:
     """The best trial, its proof, and what follows from it."""
-    old, findings.best = study.old, best(findings.trials)
-    if old is None or findings.best == old:
+    old, findings.best = findings.trials[0], best(findings.trials)
+    if findings.best == old:
         findings.verdict = "No settings were better than those that are published: they stay."
         return
     copies.session.say(f"Proof: {findings.best.label} against what is published, {spec.rounds} rounds")
