@@ -82,11 +82,11 @@ def check_values(model: ModelMetadata, values: Mapping[str, Sequence[object]]) -
 
 def check_outputs(model: ModelMetadata, needed: Sequence[str]) -> None:
     """Raise UsageError if `model` lacks an output that is `needed`."""
-    given = [tensor.name for tensor in model.outputs]
-    missing = [name for name in needed if name not in given]
+    outputs = [tensor.name for tensor in model.outputs]
+    missing = [name for name in needed if name not in outputs]
     if missing:
         raise UsageError(
-            f"The model {model.name!r} gives no {', '.join(missing)}: it gives {', '.join(given)}.",
+            f"The model {model.name!r} gives no {', '.join(missing)}: it gives {', '.join(outputs)}.",
             "Ask it by its own task's method: `hfx list` shows the models' tasks.",
         )
 

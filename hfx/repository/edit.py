@@ -77,9 +77,10 @@ def changed_copy(
                 files[path] = hash_file(target / path)
             else:
                 _link(repository / path, target / path, entry)
-        made = replace(manifest, files=files, choices=_choices(manifest, edits if changed else (), made_by, record))
-        write_manifest(made, target / name / MANIFEST_FILE)
-    return made
+        choices = _choices(manifest, edits if changed else (), made_by, record)
+        manifest = replace(manifest, files=files, choices=choices)
+        write_manifest(manifest, target / name / MANIFEST_FILE)
+    return manifest
 
 
 def change(
@@ -88,7 +89,7 @@ def change(
     """Change NAME in place, as a whole or not at all, and return its manifest.
 
     `made_by` is the command as the configurations' comments name it, without paths; `record` is kept in the manifest
-    beside the changes. Nothing happens where every value is as wanted. Raises as changed_copy does, and LintFailed.
+    beside the changes. Nothing happens where every value is there already. Raises as changed_copy does, and LintFailed.
     """
     recover(repository)
     before = model(repository, check_name(name))

@@ -69,11 +69,11 @@ def recover(repository: Path) -> list[str]:
     Cheap and without any write when there is nothing to do. Raises RepositoryError when the repository can't be
     repaired, for example because it is read-only.
     """
-    found = stagings(repository)
-    if not found:
+    leftovers = stagings(repository)
+    if not leftovers:
         return []
-    if not os.access(repository, os.W_OK) and not any((staging / JOURNAL).exists() for staging in found):
-        return []  # the models are whole; leftovers in a read-only repository hurt nobody
+    if not os.access(repository, os.W_OK) and not any((staging / JOURNAL).exists() for staging in leftovers):
+        return []  # the models are whole; leftovers in a read-only repository do no harm
     with storage(repository), locked(repository):
         return _recover_all(repository)
 

@@ -125,10 +125,10 @@ def _stagings_beside(repository: Path) -> Iterator[Path]:
     own = re.compile(re.escape(f".{real.name}{STAGING_PREFIX}") + r"[^.]+")
     try:
         trusted = {os.geteuid(), real.stat().st_uid}
-        found = [path for path in real.parent.iterdir() if own.fullmatch(path.name)]
+        folders = [path for path in real.parent.iterdir() if own.fullmatch(path.name)]
     except OSError:  # no repository yet, or a folder above it that can't be listed: nothing was made there either
         return
-    for path in found:
+    for path in folders:
         if path.is_dir() and not path.is_symlink() and path.lstat().st_uid in trusted:
             yield path
 

@@ -45,10 +45,10 @@ class ConfigFile:
         number, lines = 0, self.text.splitlines()
         for word in words:
             pattern = re.compile(rf"(?<![\w]){re.escape(word)}(?![\w])")
-            found = next((n for n in range(number, len(lines)) if pattern.search(lines[n].split("#")[0])), None)
-            if found is None:
+            match = next((n for n in range(number, len(lines)) if pattern.search(lines[n].split("#")[0])), None)
+            if match is None:
                 return None
-            number = found
+            number = match
         return number + 1 if words else None
 
     def problem(self, message: str, *words: str, fix: str = "") -> Problem:
@@ -141,8 +141,8 @@ def _served(model: Model, variant: str) -> ConfigFile | None:
 def read_subject(repository: Path, release: Release, cores: int) -> Subject:
     """Read every configuration. Raises RepositoryError when `repository` is no folder."""
     folders = model_folders(repository)
-    found = {folder.name: _model(repository, folder) for folder in folders}
-    return Subject(repository, release, cores, found, tuple(models(repository)))
+    by_name = {folder.name: _model(repository, folder) for folder in folders}
+    return Subject(repository, release, cores, by_name, tuple(models(repository)))
 
 
 def _model(repository: Path, folder: Path) -> Model:

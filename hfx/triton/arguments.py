@@ -1,7 +1,7 @@
 """The tritonserver arguments that hold wherever the server runs.
 
-What is served is what is written (no auto-completion, no loading by request), and the parts of the API that nobody
-needs over a network are closed. Addresses, ports and paths of the machine belong to whoever starts the server.
+What is served is what is written (no auto-completion, no loading by request), and the parts of the API that no
+client needs are closed. Addresses, ports and paths of the machine are added where the server is started.
 
 The image of docker/Dockerfile runs this file alone: `python3 arguments.py DEVICE` becomes a tritonserver of /models.
 """

@@ -62,21 +62,18 @@ class DockerServer(Server):
         """The `docker run` line; ports that were given as 0 are chosen now."""
         self.ports = choose_ports(self.ports, self.host)
         names = select_models(self.repository, self.models)
+        ports = ((self.ports.http, HTTP), (self.ports.grpc, GRPC), (self.ports.metrics, METRICS))
         return [
             *("docker", "run", "--rm", "--name", self.container),
             *("--user", _user(), "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
             *("--shm-size", SHARED_MEMORY, "--ulimit", f"stack={process.STACK_BYTES}"),
             *(("--gpus", "all") if self.device == "gpu" else ()),
-            *self._published(),
+            *(part for outer, inner in ports for part in ("--publish", f"{self.host}:{outer}:{inner}")),
             *(part for name in names for part in ("--mount", _mount((self.repository / name).resolve(), name))),
             self.image,
             "tritonserver",
             *server_arguments(CONTAINER_MODELS, self.device, self.timeout, self.exit_timeout),
         ]
-
-    def _published(self) -> list[str]:
-        pairs = ((self.ports.http, HTTP), (self.ports.grpc, GRPC), (self.ports.metrics, METRICS))
-        return [part for outer, inner in pairs for part in ("--publish", f"{self.host}:{outer}:{inner}")]
 
     def image_command(self) -> list[str]:
         """The line that gets the image: built in a checkout of hfx, or pulled where it is not hfx's."""

@@ -68,14 +68,12 @@ class EmbeddedServer(Server):
             make_backend_directory(self._workspace.folder / "backends", wheel, _python_based_backends())
             (self._workspace.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._launch_on_free_ports(wheel)
-        except OSError as error:
+        except BaseException as error:
             folder = self._folder
             self._abandon(error)
-            raise ServerError(
-                f"Can't prepare {folder}: {error}.", "Give it room, or set TMPDIR to another folder."
-            ) from error
-        except BaseException as error:
-            self._abandon(error)
+            if isinstance(error, OSError):
+                fix = "Give it room, or set TMPDIR to another folder."
+                raise ServerError(f"Can't prepare {folder}: {error}.", fix) from error
             raise
 
     def stop(self) -> bool:
@@ -174,12 +172,11 @@ class EmbeddedServer(Server):
 
     def _launch_on_free_ports(self, wheel: Wheel) -> None:
         for attempt in range(1, LAUNCHES + 1):
-            self.ports = choose_ports(self.wanted_ports, self.host)
+            self.ports = choose_ports(self.requested_ports, self.host)
             try:
                 return self._launch(wheel, self.progress)
             except _PortLostError as lost:
-                given = getattr(self.wanted_ports, lost.use)
-                if given or attempt == LAUNCHES:
+                if getattr(self.requested_ports, lost.use) or attempt == LAUNCHES:
                     raise port_taken(lost.use, self.host, lost.port, "another program took it") from None
             except _CrashError:
                 if attempt == LAUNCHES:

@@ -61,15 +61,15 @@ def _entries(repository: Path, names: Sequence[str]) -> list[Entry]:
 # Selection
 
 
-def select_models(repository: Path, wanted: Sequence[str]) -> list[str]:
-    """All models of `repository`, or those `wanted` with the members that they need, sorted by name."""
+def select_models(repository: Path, names: Sequence[str]) -> list[str]:
+    """All models of `repository`, or those with `names` and the members that they need, sorted by name."""
     present = [folder.name for folder in model_folders(repository) if (folder / CONFIG_FILE).is_file()]
     if not present:
         raise RepositoryError(f"{repository} holds no model.", "Publish one with `hfx export MODEL`.")
-    if not wanted:
+    if not names:
         return present
     selected: set[str] = set()
-    pending = list(wanted)
+    pending = list(names)
     while pending:
         name = pending.pop()
         if name not in present:

@@ -100,7 +100,7 @@ def stubs(group: int) -> dict[str, list[int]]:
     for process in processes():
         if process.group == group and (instance := process.instance):
             pids.setdefault(instance, []).append(process.pid)
-    return {instance: sorted(found) for instance, found in sorted(pids.items())}
+    return {instance: sorted(ids) for instance, ids in sorted(pids.items())}
 
 
 def is_running(pid: int, group: int) -> bool:
@@ -115,8 +115,8 @@ def kill_orphans(folder: Path) -> bool:
     Triton's stubs don't notice that their server was killed, and ignore SIGTERM: they keep their models.
     """
     programs = ((process, process.arguments[0]) for process in processes())
-    ours = [process for process, path in programs if path.startswith(f"{folder}/") and path.endswith(STUB)]
-    orphans = [process.pid for process in ours if not is_running(process.group, process.group)]
+    stubs_here = [process for process, path in programs if path.startswith(f"{folder}/") and path.endswith(STUB)]
+    orphans = [process.pid for process in stubs_here if not is_running(process.group, process.group)]
     for pid in orphans:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -58,7 +58,7 @@ class Server(ABC):
             raise UsageError(f"{self.device!r} is no device.", "Give cpu or gpu.")
         self.repository = Path(self.repository)
         self.host = _address(self.host)
-        self.ports = self.wanted_ports = Ports(self.http_port, self.grpc_port, self.metrics_port)
+        self.ports = self.requested_ports = Ports(self.http_port, self.grpc_port, self.metrics_port)
 
     @property
     def _contact(self) -> str:
@@ -136,30 +136,30 @@ def _address(host: str) -> str:
 # Ports
 
 
-def choose_ports(wanted: Ports, host: str) -> Ports:
-    """`wanted` with a free port for each 0; raises ServerError when a given port is taken, naming it and its option.
+def choose_ports(requested: Ports, host: str) -> Ports:
+    """`requested` with a free port for each 0; raises ServerError when another one is taken, naming it and its option.
 
     Triton has no "port 0" and runs on without metrics when that port is taken, so all three are tried before it
     starts. Another process can still take a free port before Triton does: the caller tries again.
     """
-    given = {use: port for use, port in asdict(wanted).items() if port}
-    _check_given(given)
+    fixed = {use: port for use, port in asdict(requested).items() if port}
+    _check_fixed(fixed)
     with ExitStack() as held:  # until all are known, so that no port is chosen twice
-        for use, port in given.items():
+        for use, port in fixed.items():
             held.enter_context(_bind(host, port, use))
         free = {}
-        for use in OPTIONS.keys() - given.keys():
+        for use in OPTIONS.keys() - fixed.keys():
             sock = held.enter_context(socket.socket())
             sock.bind((host, 0))
             free[use] = sock.getsockname()[1]
-    return Ports(**given, **free)
+    return Ports(**fixed, **free)
 
 
-def _check_given(given: dict[str, int]) -> None:
-    for use, port in given.items():
+def _check_fixed(fixed: dict[str, int]) -> None:
+    for use, port in fixed.items():
         if not 0 < port < 65536:
             raise UsageError(f"{OPTIONS[use]} {port} is no port.", "Ports go from 1 to 65535; 0 takes a free one.")
-        twin = next((other for other in given if other != use and given[other] == port), None)
+        twin = next((other for other in fixed if other != use and fixed[other] == port), None)
         if twin:
             raise UsageError(f"{OPTIONS[use]} and {OPTIONS[twin]} are both {port}.", "Give each its own port.")
 
