@@ -123,7 +123,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
     )
 
 
-def _verdict(name: str, findings: Findings, wanted: bool) -> list[str]:
+def _verdict(name: str, findings: Findings, apply: bool) -> list[str]:
     """What came out, and what to do with it."""
     from hfx.perf.tuning.settings import words
 
@@ -132,6 +132,6 @@ def _verdict(name: str, findings: Findings, wanted: bool) -> list[str]:
     if findings.applied:
         instead = "" if findings.applied == name else f", and ask it instead of {name}"
         lines.append(f"Written into {findings.applied}: serve it again{instead}.")
-    elif findings.proof and findings.proof.proven and not wanted:
+    elif findings.proof and findings.proof.proven and not apply:
         lines.append("Nothing was changed: with --apply the settings are written into the model.")
     return lines

@@ -26,17 +26,17 @@ COMMAND = "hfx perf compare --precisions"
 
 
 def precision_candidates(
-    spec: CompareSpec, wanted: Sequence[str], folder: Path, notes: list[str], session: Session
+    spec: CompareSpec, precisions: Sequence[str], folder: Path, notes: list[str], session: Session
 ) -> list[Candidate]:
-    """A candidate for each of `wanted`: the model as it is published where that is its precision, else an export.
+    """A candidate for each of `precisions`: the model as it is published where that is its precision, else an export.
 
     Raises ModelMissing, and SourceError and UsageError where the checkpoint of an export can't be had.
     """
     manifest = model(spec.repository, spec.name)
-    exported = [each for each in wanted if each in PRECISIONS and each != precision_on(manifest, spec.device)]
+    exported = [each for each in precisions if each in PRECISIONS and each != precision_on(manifest, spec.device)]
     checkpoint = _checkpoint(manifest, spec.checkpoint) if exported else None
     candidates, runtimes = [], dict[str, str]()
-    for each in wanted:
+    for each in precisions:
         if session.stop.is_set():
             break
         try:
