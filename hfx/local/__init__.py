@@ -26,7 +26,8 @@ Answer = dict[str, Any]  # public output -> one row's value
 
 def scalar_outputs(repository: Path, name: str) -> frozenset[str]:
     """The outputs of NAME that have one value a row: an answer has them as a value, the others as a list."""
-    return scalars_of(read_config(repository / name / "config.pbtxt"))
+    config = read_config(repository / name / "config.pbtxt")
+    return frozenset(o["name"] for o in config["output"] if [int(d) for d in o["dims"]] == [1])
 
 
 def plain_answer(tensors: Mapping[str, NDArray[Any]], scalars: frozenset[str]) -> Answer:
@@ -52,11 +53,6 @@ def as_tensors(request: Request) -> Tensors:
 def _plain(row: NDArray[Any], scalar: bool) -> Any:
     values = [v.decode() if isinstance(v, bytes) else v for v in row.tolist()]
     return values[0] if scalar else values
-
-
-def scalars_of(config: Mapping[str, Any]) -> frozenset[str]:
-    """The outputs that have one value a row, by a model's configuration."""
-    return frozenset(o["name"] for o in config["output"] if [int(d) for d in o["dims"]] == [1])
 
 
 def device_config(folder: Path, device: Device) -> dict[str, Any]:

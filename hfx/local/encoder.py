@@ -20,7 +20,7 @@ from hfx.local import (
     device_config,
     plain_answer,
     read_config,
-    scalars_of,
+    scalar_outputs,
 )
 
 
@@ -39,7 +39,7 @@ class LocalModel:
 
         self.name = name
         self.max_batch_size = int(config["max_batch_size"])
-        self.scalars = scalars_of(config)
+        self.scalars = scalar_outputs(repository, name)
         self.encoder = open_encoder(repository / (name + names.TOKENIZE_SUFFIX) / "1")
         self.session = open_session(net, model_file(net, repository / (name + names.NET_SUFFIX) / "1"), kind, 0)
         self.layout = Layout.read(net)

@@ -13,11 +13,9 @@ from hfx import names
 from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
 from hfx.errors import UsageError
 from hfx.local import read_config
-from hfx.metadata import ModelMetadata, TensorMetadata
+from hfx.metadata import INT32_MAX, ModelMetadata, TensorMetadata
 from hfx.names import GENERATION_TASKS, Task
 from hfx.repository.catalog import model as published_model
-
-INT32_MAX = 2**31 - 1
 
 
 @contextmanager

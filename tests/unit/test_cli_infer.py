@@ -46,15 +46,12 @@ def asked(task: Task, content: Any, **given: Any) -> Request:
     [
         (Task.TEXT_CLASSIFICATION, {}, {"text_input": ["t"]}),
         (Task.TEXT_CLASSIFICATION, {"top_k": 2}, {"text_input": ["t"], "top_k": [2]}),
-        (Task.TOKEN_CLASSIFICATION, {}, {"text_input": ["t"]}),
-        (Task.FEATURE_EXTRACTION, {}, {"text_input": ["t"]}),
         (Task.QUESTION_ANSWERING, {"context": "c"}, {"question": ["t"], "context": ["c"]}),
         (
             Task.ZERO_SHOT_CLASSIFICATION,
             {"candidate_labels": "a, b,", "multi_label": True},
             {"text_input": ["t"], "candidate_labels": ["a", "b"], "multi_label": [True]},
         ),
-        (Task.TEXT_GENERATION, {}, {"text_input": ["t"]}),
         (
             Task.SUMMARIZATION,
             {"max_tokens": 9, "early_stopping": "never", "length_penalty": 2.0, "long": "chunk", "target_lang": "de"},
