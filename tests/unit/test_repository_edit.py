@@ -60,24 +60,19 @@ def test_only_the_wanted_field_changes_and_the_manifest_fits(published: Path) ->
     assert (published / "m_net/1/weights.bin").stat().st_nlink == 1  # the version before is gone
 
 
-def test_a_configuration_keeps_its_comments_and_says_what_changed_it(published: Path) -> None:
-    change(published, "m", [INSTANCES], BY)
-    change(published, "m", [Edit("m_net", THREADS, 2, "cpu")], "hfx tune again")
+def test_comments_and_the_manifest_record_all_changes(published: Path) -> None:
+    change(published, "m", [INSTANCES], BY, {"gain": 1.5})
+    manifest = change(published, "m", [Edit("m_net", THREADS, 2, "cpu")], "hfx tune again", {"gain": 1.25})
     comments = [line for line in (published / "m_net/config.pbtxt").read_text().splitlines() if line.startswith("#")]
     assert comments == [
         "# Made by: hfx export tests --name m",
         "# Changed by: hfx tune m (instances 1 -> 2)",
         f"# Changed by: hfx tune again ({THREADS} 4 -> 2)",
     ]
-
-
-def test_the_manifest_records_all_changes_and_what_it_is_told(published: Path) -> None:
-    change(published, "m", [INSTANCES], BY, {"gain": 1.5})
-    manifest = change(published, "m", [Edit("m_net", THREADS, 2, "cpu")], BY, {"gain": 1.25})
     record = manifest.choices["tuned"]
     assert isinstance(record, dict)
     assert record["settings"] == {"m_net instances": 2, f"m_net {THREADS}": 2}
-    assert (record["by"], record["gain"]) == (BY, 1.25)
+    assert (record["by"], record["gain"]) == ("hfx tune again", 1.25)
     assert manifest.choices["cpu_runtime"]
 
 
