@@ -62,7 +62,7 @@ def test_counters_of_several_models_are_one_and_those_that_began_anew_are_left_o
 
 
 def test_labels_may_hold_what_looks_like_their_end() -> None:
-    [sample] = metrics.parse('up{a="} 1",b="say \\"hi\\", \\\\o/\\n"} 2 1700000000')
+    [sample] = metrics.parse('# TYPE up counter\nup{a="} 1",b="say \\"hi\\", \\\\o/\\n"} 2 1700000000')
     assert (sample.name, sample.labels, sample.value) == ("up", {"a": "} 1", "b": 'say "hi", \\o/\n'}, 2.0)
 
 

@@ -6,9 +6,10 @@ import math
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from hfx.errors import ServerError, ServerUnreachable
 from hfx.names import STREAM_SUFFIX
@@ -30,17 +31,7 @@ OURS = ("nv_inference_", "hfx_")
 TYPED = re.compile(r"^# TYPE (\S+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A value of `name` under its labels; whether it is a counter."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-    counts: bool
-
-
-Metrics = tuple[Sample, ...]
+Metrics = tuple[Sample, ...]  # counters, and the gauges GPU
 
 
 def read(url: str) -> Metrics:
@@ -55,22 +46,21 @@ def read(url: str) -> Metrics:
 
 
 def parse(text: str) -> Metrics:
-    """The samples of Prometheus' text format. Raises ValueError."""
-    from prometheus_client.parser import text_string_to_metric_families
-
+    """The counters of Prometheus' text format, and the gauges GPU. Raises ValueError."""
     typed = set(TYPED.findall(text))
-
-    def written(name: str) -> str:  # the parser adds _total to counters that lack it
-        return name if name in typed else name.removesuffix("_total")
-
     try:
-        return tuple(
-            Sample(written(sample.name), sample.labels, sample.value, family.type == "counter")
+        samples = [
+            sample
             for family in text_string_to_metric_families(text)
             for sample in family.samples
-        )
+            if family.type == "counter" or sample.name in GPU
+        ]
     except (ValueError, IndexError, KeyError) as error:
         raise ValueError(str(error) or "a line is no sample") from error
+    # The parser adds _total to counters that lack it.
+    return tuple(
+        each if each.name in typed else each._replace(name=each.name.removesuffix("_total")) for each in samples
+    )
 
 
 def counters(before: Metrics, after: Metrics, models: Collection[str]) -> dict[str, float]:
@@ -140,7 +130,7 @@ def _is_complete(before: Metrics, after: Metrics, models: Collection[str], answe
 def _of(metrics: Metrics, models: Collection[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for sample in metrics:
-        if not sample.counts or sample.labels.get(MODEL) not in models or sample.name.endswith(BUCKET):
+        if sample.labels.get(MODEL) not in models or sample.name.endswith(BUCKET):
             continue
         if sample.name.startswith(OURS) and math.isfinite(sample.value):
             others = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if name not in COMMON)
