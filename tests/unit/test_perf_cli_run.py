@@ -20,7 +20,7 @@ from hfx.cli.output import Reporter
 from hfx.cli.perf import loads
 from hfx.cli.perf.live import Row, live
 from hfx.cli.perf.loads import LimitOptions, LoadOptions, ServerOptions
-from hfx.perf.load import Closed, Open
+from hfx.perf.load import Closed, Limits, Open, Plan
 from hfx.perf.loadgen.log import Progress
 from hfx.perf.results import read_result
 from tests.unit.perf_fake_server import WRITER, FakeServer
@@ -53,34 +53,34 @@ def orders(tmp_path: Path) -> Callable[..., str]:
 # Options
 
 
-def test_without_options_there_is_one_caller_for_ten_seconds_after_a_warm_up() -> None:
-    [plan] = loads.plans(LoadOptions())
-    limits = loads.limits(LimitOptions(), plan)
-    assert plan == Closed(1)
-    assert (limits.seconds, limits.requests, limits.warmup_seconds, limits.timeout) == (10.0, None, 1.0, 60.0)
-
-
-def test_several_loads_are_measured_in_turn() -> None:
-    assert loads.plans(LoadOptions(concurrency="1:8:2x")) == tuple(Closed(n) for n in (1, 2, 4, 8))
-    poisson = loads.plans(LoadOptions(rate="5,10", arrivals="poisson"), seed=3)
-    assert poisson == (Open(5.0, "poisson", seed=3), Open(10.0, "poisson", seed=3))
-
-
-def test_a_trace_and_a_burst_end_by_themselves_and_have_no_warm_up(tmp_path: Path) -> None:
-    trace = tmp_path / "times.txt"
-    trace.write_text("0\n0.5\n2\n")
-    [plan] = loads.plans(LoadOptions(trace=trace))
-    assert isinstance(plan, Open) and plan.trace == (0.0, 0.5, 2.0)
-    limits = loads.limits(LimitOptions(), plan)
-    assert (limits.seconds, limits.warmup_seconds) == (None, 0.0)
-    [burst] = loads.plans(LoadOptions(arrivals="burst"))
-    limits = loads.limits(LimitOptions(requests=512), burst)
-    assert (limits.requests, limits.seconds, limits.warmup_seconds) == (512, None, 0.0)
-
-
-def test_until_it_is_stable_there_is_no_other_limit() -> None:
-    limits = loads.limits(LimitOptions(stable="5%", warmup="20"), Closed(1))
-    assert (limits.stable, limits.seconds, limits.warmup_requests, limits.warmup_seconds) == (5.0, None, 20, 0.0)
+@pytest.mark.parametrize(
+    ("load", "limit", "plans", "limits"),
+    [
+        (LoadOptions(), LimitOptions(), [Closed(1)], Limits(seconds=10.0, warmup_seconds=1.0, timeout=60.0)),
+        (LoadOptions(concurrency="1:8:2x"), LimitOptions(stable="5%", warmup="20"),
+         [Closed(1), Closed(2), Closed(4), Closed(8)], Limits(stable=5.0, warmup_requests=20)),
+        (LoadOptions(rate="5,10", arrivals="poisson"), LimitOptions(duration="2m", timeout="5s"),
+         [Open(5.0, "poisson", seed=3), Open(10.0, "poisson", seed=3)],
+         Limits(seconds=120.0, warmup_seconds=1.0, timeout=5.0)),
+        # Both end by themselves, and have no warm-up.
+        (LoadOptions(arrivals="burst"), LimitOptions(requests=512), [Open(arrivals="burst", seed=3)],
+         Limits(requests=512)),
+        (LoadOptions(trace=Path("times.txt")), LimitOptions(),
+         [Open(arrivals="trace", trace=(0.0, 0.5, 2.0), seed=3)], Limits()),
+    ],
+)  # fmt: skip
+def test_options_are_plans_in_turn_with_their_limits(
+    load: LoadOptions,
+    limit: LimitOptions,
+    plans: list[Plan],
+    limits: Limits,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("times.txt").write_text("0\n0.5\n2\n")
+    assert loads.plans(load, seed=3) == tuple(plans)
+    assert [loads.limits(limit, plan) for plan in plans] == [limits] * len(plans)
 
 
 def test_addresses_are_completed() -> None:
@@ -124,7 +124,7 @@ def test_wrong_use_is_one_line(
     assert run(server, *words.replace("{data}", orders("write 1")).split()) == 2
     printed = capsys.readouterr()
     assert message in next(line for line in printed.err.splitlines() if line.startswith("Error: "))
-    assert printed.out == "" and server.service.texts == []
+    assert printed.out == "" and server.texts == []
 
 
 # Results
@@ -141,7 +141,7 @@ def test_a_table_for_people_and_a_file(
     assert [each.load.concurrency for each in result.runs] == [1, 2]
     assert (result.kind, result.runs[0].subject.label, result.runs[0].goodput) == ("run", "mine", 1.0)
     assert result.runs[0].load.data == "orders.jsonl, column text: 1 request of 2 words, max_tokens=50"
-    assert {each["max_tokens"] for each in server.service.inputs} == {50}
+    assert {each["max_tokens"] for each in server.inputs} == {50}
     assert result.command.split()[0] == "hfx" and result.machine.cores > 0
     lines = printed.out.splitlines()
     assert any("1 caller" in line and "mine" in line for line in lines) and lines[-1] == f"Written to {path}."
@@ -186,7 +186,7 @@ def test_a_server_that_dies_leaves_what_was_measured_until_then(
     server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def kill() -> None:
-        while len(server.service.texts) < 500:
+        while len(server.texts) < 500:
             time.sleep(0.01)
         server.kill()
 

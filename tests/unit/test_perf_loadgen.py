@@ -90,7 +90,7 @@ def during_load(server: FakeServer, act: Callable[[], object], seconds: float = 
     """Act some seconds after the first request has come."""
 
     def wait() -> None:
-        wait_until(lambda: len(server.service.arrivals) > 0)
+        wait_until(lambda: len(server.arrivals) > 0)
         time.sleep(seconds)
         act()
 
@@ -106,8 +106,8 @@ def during_load(server: FakeServer, act: Callable[[], object], seconds: float = 
 def test_percentiles_are_the_servers_times(server: FakeServer) -> None:
     mixed = orders(*["sleep 0.01"] * 60, *["sleep 0.06"] * 33, *["sleep 0.15"] * 7)
     run = measured(server.url, CLASSIFIER, Closed(4), mixed, Limits(requests=200))
-    assert run.requests.sent == run.requests.succeeded == len(server.service.texts) == 200
-    check_times(run.latency, [times[-1] for times in server.service.times], least=0.01)
+    assert run.requests.sent == run.requests.succeeded == len(server.texts) == 200
+    check_times(run.latency, [times[-1] for times in server.times], least=0.01)
     assert run.latency is not None
     percentiles = [milliseconds / 1e3 for milliseconds in (run.latency.p50, run.latency.p90, run.latency.p95)]
     assert percentiles == pytest.approx([0.01, 0.06, 0.15], abs=LATE)
@@ -116,7 +116,7 @@ def test_percentiles_are_the_servers_times(server: FakeServer) -> None:
 
 def test_times_of_a_stream(server: FakeServer) -> None:
     run = measured(server.url, WRITER, Closed(3), orders("write 10 0.03"), Limits(requests=12), stream=True)
-    by_server = server.service.times
+    by_server = server.times
     check_times(run.ttft, [times[0] for times in by_server], least=0.03)
     check_times(run.latency, [times[-1] for times in by_server], least=0.3)
     between = statistics.median((times[-1] - times[0]) / 9 for times in by_server)
@@ -125,16 +125,16 @@ def test_times_of_a_stream(server: FakeServer) -> None:
     assert run.gaps.mean / 1e3 == pytest.approx(run.tpot.mean / 1e3, rel=0.01)
     assert run.tokens is not None and run.tokens.each == (10,) * 12 and run.tokens.read == 12 * INPUT_TOKENS
     assert run.tokens_per_second == pytest.approx(10 * run.throughput)
-    assert all(each["stream"] for each in server.service.inputs)
+    assert all(each["stream"] for each in server.inputs)
 
 
 @pytest.mark.full  # by the clock of a quiet machine
 def test_a_stall_of_the_server_shows_in_the_latency_of_all_requests_due_in_it(server: FakeServer) -> None:
     """No coordinated omission: 100 a second for 2 s, of which one is a stall; then the 100 of it wait 0 to 1 s."""
-    server.service.stall = (0.5, 1.5)
+    server.stall = (0.5, 1.5)
     run = measured(server.url, CLASSIFIER, Open(100), orders("sleep 0.002"), Limits(seconds=2.0))
     assert run.requests.sent == run.requests.succeeded == 200
-    spread = server.service.arrivals[-1] - server.service.arrivals[0]
+    spread = server.arrivals[-1] - server.arrivals[0]
     assert spread == pytest.approx(1.99, abs=0.1), "sending waited for answers"
     # Half of all are not held up; p90 waits 0.8 s: four fifths of the stall's requests wait for less.
     assert run.latency is not None and run.latency.min / 1e3 < LATE
@@ -167,17 +167,17 @@ def test_a_client_that_stands_still_says_so_and_is_charged_for_it(plan: Plan, re
 
 def test_callers_are_as_many_as_ordered_and_each_waits_for_its_answer(server: FakeServer) -> None:
     run = measured(server.url, CLASSIFIER, Closed(7), orders("sleep 0.05"), Limits(seconds=1.5))
-    assert server.service.peak == 7
+    assert server.peak == 7
     assert run.throughput <= 7 / 0.05
-    assert run.requests.sent == len(server.service.texts)
+    assert run.requests.sent == len(server.texts)
 
 
 def test_requests_are_sent_in_turn_with_their_settings(server: FakeServer) -> None:
     run = measured(
         server.url, WRITER, Closed(1), orders("a", "b", "c", max_tokens=5), Limits(requests=7, timeout=9)
     )  # fmt: skip
-    assert server.service.texts == ["a", "b", "c", "a", "b", "c", "a"]
-    assert {(each["max_tokens"], each["timeout_ms"]) for each in server.service.inputs} == {(5, 9000)}
+    assert server.texts == ["a", "b", "c", "a", "b", "c", "a"]
+    assert {(each["max_tokens"], each["timeout_ms"]) for each in server.inputs} == {(5, 9000)}
     assert run.tokens is not None and run.tokens.written == 7
     assert (run.ttft, run.tpot, run.gaps) == (None, None, None)  # whole answers have no times of tokens
 
@@ -194,7 +194,7 @@ def test_what_the_server_can_t_take_is_refused_before_anything_is_sent(server: F
     refused(UsageError, "half of a surrogate pair", orders("\ud800"))
     server.kill()
     refused(ServerUnreachable, "can't be reached", orders("x"))
-    assert server.service.texts == []
+    assert server.texts == []
 
 
 def test_a_server_with_tls_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_a_request_without_an_answer_in_time_is_a_timeout_and_is_ended_on_the_se
     run = measured(server.url, WRITER, Closed(2), orders("hang", "x"), limits, stream=stream)
     assert (run.requests.succeeded, run.requests.timeouts, run.requests.errors) == (2, 2, {})
     assert "within 0.4 s" in run.requests.words["RequestTimeout"]
-    wait_until(lambda: server.service.cancelled == 2)
+    wait_until(lambda: server.cancelled == 2)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -243,7 +243,7 @@ def test_stopping_gives_what_there_is_and_no_errors(server: FakeServer) -> None:
         run = measured(server.url, CLASSIFIER, Closed(2), endless, Limits(seconds=60), stop=stop)
     assert run.seconds < 5
     assert run.interrupted and run.requests.failed == 0 and run.requests.succeeded > 20
-    wait_until(lambda: server.service.in_flight == 0)
+    wait_until(lambda: server.in_flight == 0)
 
 
 def test_a_server_that_comes_back_is_used_again(server: FakeServer) -> None:
@@ -258,7 +258,7 @@ def test_a_server_that_comes_back_is_used_again(server: FakeServer) -> None:
         run = measured(server.url, CLASSIFIER, Closed(2), orders("sleep 0.02"), Limits(seconds=3.0))
     started[0].kill()
     assert not run.interrupted and run.requests.errors["ServerUnreachable"] > 0
-    assert len(started[0].service.texts) > 10
+    assert len(started[0].texts) > 10
 
 
 def test_a_generator_that_dies_is_an_error(server: FakeServer) -> None:
