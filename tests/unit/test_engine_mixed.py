@@ -22,18 +22,6 @@ def test_who_sits_decodes_in_the_plan_in_which_others_join() -> None:
     assert isinstance(after, Decode) and after.units == 2
 
 
-def test_the_picks_of_prompts_are_numbered_behind_the_rows_of_the_step() -> None:
-    play = Play(8, mixes=True)
-    for _ in range(3):
-        play.submit()
-    play.steps(2)
-    play.submit(4)
-    play.submit(2, do_sample=True, num_return_sequences=2)
-    mixed = play.step()
-    assert [pick.rows for pick in mixed.picks] == [(0,), (1,), (2,), (3,), (4,), (4,)]
-    assert len(mixed.jobs) == 5 and mixed.logits
-
-
 def test_a_long_prompts_chunks_go_beside_steps() -> None:
     play = Play(mixes=True, limits=Limits(chunk=4))
     play.submit()

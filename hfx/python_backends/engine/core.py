@@ -120,7 +120,7 @@ class Core:
         self.counters.failed += len(failures)
         self.counters.completed += len(over) - len(failures)
         for job in over:
-            self.jobs.pop(job.arrival)
+            self.jobs.pop(job.arrival, None)
         takes = (job.handle.take(tuple(new), job.over, failures.get(job)) for job, new in events.items())
         wake(listener for listeners in takes for listener in listeners)
 
