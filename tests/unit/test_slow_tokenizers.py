@@ -176,10 +176,12 @@ def compare(slow: Any, fast: Any, count: int, language: str = "") -> None:
         assert fast.decode(ids, skip_special_tokens=True).rstrip() == expected, text
 
 
-def test_marian_is_its_python_tokenizer(marian_folder: Path) -> None:
-    from transformers import MarianTokenizer
+@pytest.mark.parametrize(("kind", "name"), [("marian", "MarianTokenizer"), ("byt5", "ByT5Tokenizer")])
+def test_ids_and_texts_are_those_of_the_python_tokenizer(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+    import transformers
 
-    compare(MarianTokenizer.from_pretrained(marian_folder), loaded(marian_folder), 2000)
+    folder = request.getfixturevalue(f"{kind}_folder")
+    compare(getattr(transformers, name).from_pretrained(folder), loaded(folder), 2000)
 
 
 def test_ids_with_a_gap_are_corrupt(marian_folder: Path, tmp_path: Path) -> None:
@@ -196,12 +198,6 @@ def test_a_file_that_is_no_sentencepiece_model_is_named(content: bytes, tmp_path
     (tmp_path / "sentencepiece.bpe.model").write_bytes(content)
     with pytest.raises(CheckpointCorrupt, match=r"sentencepiece\.bpe\.model is no SentencePiece model"):
         loaded(tmp_path)
-
-
-def test_bytes_are_their_python_tokenizer(byt5_folder: Path) -> None:
-    from transformers import ByT5Tokenizer
-
-    compare(ByT5Tokenizer.from_pretrained(byt5_folder), loaded(byt5_folder), 2000)
 
 
 def test_m2m100_is_its_python_tokenizer_in_each_of_its_languages(m2m_folder: Path) -> None:

@@ -59,9 +59,8 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
         pooled = add("Div", [total, divisor], "mean")
     if pooling.normalize:
         norm = add("ReduceL2", [pooled, width_axis], "norm", keepdims=1)
-        pooled = add(
-            "Div", [pooled, add("Max", [norm, const("norm_floor", np.float32(NORM_FLOOR))], "norm_safe")], "normalized"
-        )
+        norm = add("Max", [norm, const("norm_floor", np.float32(NORM_FLOOR))], "norm_safe")
+        pooled = add("Div", [pooled, norm], "normalized")
     identity = helper.make_node("Identity", [pooled], [output], name=nodes.prefix + output)
     model.graph.node.extend([*nodes.nodes, identity])
     model.graph.initializer.extend(nodes.constants.values())

@@ -84,7 +84,7 @@ class CrossAttentionWriter:
 
     The operator always appends a key and a value. It is given those of the last source position, which stand in the
     cache at that place already, so that the write changes nothing. The beams of a head are the group of query heads
-    that share the head's K and V. K and V in int8 are in steps of their request's scales (source_memory.py), by which
+    that share the head's K and V. K and V in int8 are in steps of their request's scales (SourceMemoryWriter), by which
     queries and results are multiplied.
     """
 
@@ -206,7 +206,9 @@ class SourceMemoryWriter:
         last = writer.cast(writer.node("Unsqueeze", [SEQLENS_K, writer.const([1], np.int64)]), np.int64)
         index = writer.node("Unsqueeze", [writer.node("Min", [places, last]), writer.const([2], np.int64)])
         by_source = writer.node("GatherND", [writer.node("Reshape", [hidden, self.lead]), index], batch_dims=1)
-        flat = writer.node("Concat", [writer.const([-1], np.int64), self._width(hidden)], axis=0)
+        flat = writer.node(
+            "Concat", [writer.const([-1], np.int64), writer.node("Shape", [hidden], start=1, end=2)], axis=0
+        )
         return writer.node("Reshape", [by_source, flat])
 
     def __call__(self, layer: int, memory: Value, width: int) -> None:
@@ -227,6 +229,3 @@ class SourceMemoryWriter:
         writer.output(name, np.int8, shape, kept)
         by_channel = writer.node("Squeeze", [scale, writer.const([1], np.int64)])
         writer.output(f"cross_scale_{layer}", np.float32, ["requests", width], by_channel)
-
-    def _width(self, hidden: Value) -> Value:
-        return self.writer.node("Shape", [hidden], start=1, end=2)
