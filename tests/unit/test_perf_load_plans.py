@@ -51,8 +51,18 @@ def test_rates_may_be_fractions() -> None:
             parse_rates(text)
 
 
-def test_constant_arrivals_are_even() -> None:
-    assert list(Open(4).times(5)) == [0, 0.25, 0.5, 0.75, 1.0]
+@pytest.mark.parametrize(
+    ("plan", "count", "times"),
+    [
+        (Open(4), 5, [0, 0.25, 0.5, 0.75, 1.0]),
+        (Open(None, "burst"), 3, [0, 0, 0]),
+        (Open(8, "burst", burst=4), 9, [0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5, 1.0]),
+        (Open(arrivals="trace", trace=(0.0, 0.1, 0.1, 2.0)), None, [0, 0.1, 0.1, 2]),
+        (Open(arrivals="trace", trace=(0.0, 0.1, 0.1, 2.0)), 2, [0, 0.1]),
+    ],
+)
+def test_arrivals_are_even_or_at_once_or_those_of_a_trace(plan: Open, count: int | None, times: list[float]) -> None:
+    assert list(plan.times(count)) == times
 
 
 def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential_and_follow_the_seed() -> None:
@@ -62,18 +72,6 @@ def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential_and_follow_
     assert statistics.pstdev(gaps) == pytest.approx(1 / 50, rel=0.03)
     assert times == list(Open(50, "poisson", seed=3).times(20_000))
     assert times[1] != list(Open(50, "poisson", seed=4).times(2))[1]
-
-
-def test_a_burst_comes_at_once_or_so_many_at_a_time_at_the_rate_asked_for() -> None:
-    assert list(Open(None, "burst").times(3)) == [0, 0, 0]
-    assert list(Open(8, "burst", burst=4).times(9)) == [0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5, 1.0]
-
-
-def test_a_trace_is_replayed_as_it_is() -> None:
-    plan = Open(arrivals="trace", trace=(0.0, 0.1, 0.1, 2.0))
-    assert list(plan.times()) == [0, 0.1, 0.1, 2]
-    assert list(plan.times(2)) == [0, 0.1]
-    assert plan.mean_rate == 1.5
 
 
 @pytest.mark.parametrize(
@@ -170,7 +168,8 @@ def test_a_plan_says_in_a_result_what_it_was() -> None:
     assert Open(50, "poisson").load("texts", "10 s", "chat").label == "chat, 50/s poisson"
     assert Open(None, "burst").load("texts", "512 requests").label == "all at once"
     assert Open(32, "burst", burst=16).load("texts", "5 s").label == "32/s burst of 16"
-    assert Open(arrivals="trace", trace=(0.0, 0.5, 1.0)).load("texts", "").label == "2/s trace"
+    trace = Open(arrivals="trace", trace=(0.0, 0.5, 1.0))
+    assert trace.load("texts", "").label == "2/s trace" and trace.mean_rate == 2
 
 
 # Limits
@@ -233,19 +232,20 @@ def test_what_is_no_service_level_is_refused(text: str) -> None:
     assert caught.value.fix
 
 
-def test_all_bounds_must_hold() -> None:
-    slo = Slo.parse("ttft<200ms,tpot<50ms,latency<2s")
-    assert slo.kept(1.9, 0.199, 0.049)
-    assert not slo.kept(2.0, 0.1, 0.01)
-    assert not slo.kept(1.0, 0.2, 0.01)
-    assert not slo.kept(1.0, 0.1, 0.05)
-
-
-def test_one_token_has_no_time_between_tokens_to_keep_but_no_token_keeps_nothing() -> None:
-    slo = Slo.parse("tpot<50ms")
-    assert slo.kept(1.0, ttft=0.1)
-    assert not slo.kept(1.0)
-    assert not Slo.parse("ttft<1s").kept(0.5)
+@pytest.mark.parametrize(
+    ("text", "times", "kept"),
+    [
+        ("ttft<200ms,tpot<50ms,latency<2s", (1.9, 0.199, 0.049), True),
+        ("ttft<200ms,tpot<50ms,latency<2s", (2.0, 0.1, 0.01), False),
+        ("ttft<200ms,tpot<50ms,latency<2s", (1.0, 0.2, 0.01), False),
+        ("ttft<200ms,tpot<50ms,latency<2s", (1.0, 0.1, 0.05), False),
+        ("tpot<50ms", (1.0, 0.1), True),  # one token: there is no time between tokens to keep
+        ("tpot<50ms", (1.0,), False),
+        ("ttft<1s", (0.5,), False),
+    ],
+)
+def test_all_bounds_must_hold(text: str, times: tuple[float, ...], kept: bool) -> None:
+    assert Slo.parse(text).kept(*times) == kept
 
 
 def test_times_of_tokens_are_refused_where_nothing_streams() -> None:
