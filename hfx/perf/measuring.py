@@ -91,7 +91,7 @@ def measure(
     target, spec = _known(target, spec, found)
     check(plan, spec.limits, spec.slo, bool(spec.stream))
     stop = stop or threading.Event()
-    with ServerWatch(target, bool(spec.limits.warmup_requests or spec.limits.warmup_seconds)) as server:
+    with ServerWatch(target, spec.limits.warms_up) as server:
 
         def follow(progress: Progress) -> None:
             server.follow(progress)

@@ -131,6 +131,11 @@ class Limits:
             raise UsageError("A warm-up can't be shorter than none.", "Give a number of requests, or seconds.")
 
     @property
+    def warms_up(self) -> bool:
+        """Whether requests are sent before those that count."""
+        return bool(self.warmup_requests or self.warmup_seconds)
+
+    @property
     def most_seconds(self) -> float | None:
         """How long requests that count are sent at most."""
         unbounded = self.stable is not None and self.seconds is None and self.requests is None

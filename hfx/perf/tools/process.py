@@ -136,11 +136,10 @@ class Course:
         return time.monotonic() - self._moved > patience
 
     def _progress(self, now: float) -> Progress:
-        warms_up = bool(self._limits.warmup_requests or self._limits.warmup_seconds)
         (first, least), (last, most) = self._recent[0], self._recent[-1]
         counted = self._done - (self._warm[1] if self._warm else 0)
         return Progress(
-            phase="warmup" if warms_up and self._warm is None else "counted",
+            phase="warmup" if self._limits.warms_up and self._warm is None else "counted",
             elapsed=now - (self._first or now),
             sent=counted + self._callers,
             succeeded=counted,
