@@ -166,6 +166,5 @@ def _without_waiting(connection: sqlite3.Connection, record: object) -> None:
 
 def _name(identity: Mapping[str, object], space: Space) -> str:
     choices = {dimension.name: list(dimension.options) for dimension in space.dimensions}
-    return hashlib.sha256(json.dumps({"identity": identity, "choices": choices}, sort_keys=True).encode()).hexdigest()[
-        :16
-    ]
+    text = json.dumps({"identity": identity, "choices": choices}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
