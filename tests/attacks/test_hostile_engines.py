@@ -158,30 +158,6 @@ def test_a_package_that_is_too_old_is_replaced_by_onnxruntime_unless_it_is_asked
     assert "pip install 'openvino>=2099.1'" in refused(folder, "2099.1", ProviderMissing, runtime="openvino")
 
 
-ABSENT = """
-import sys
-sys.modules["openvino"] = None
-from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.errors import ProviderMissing
-from hfx.python_backends.engine.request import Request, Settings
-with Engine.open(sys.argv[1], slots=2, threads=1) as engine:
-    print(engine.runtime, *engine.submit(Request((3, 5), Settings(max_tokens=5))).result(10)[0].ids)
-try:
-    Engine.open(sys.argv[1], slots=2, threads=1, runtime="openvino")
-except ProviderMissing as error:
-    print(error)
-"""
-
-
-def test_without_the_package_onnxruntime_serves_and_says_why(pristine: Path) -> None:
-    command = [sys.executable, "-c", ABSENT, str(pristine / "decoder")]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    served, message = ran.stdout.splitlines()
-    assert served == " ".join(("onnxruntime", *map(str, toys.greedy((3, 5), 5))))
-    assert "openvino can't be imported" in message and "pip install 'openvino>=2026.4'" in message
-    assert "ONNX Runtime serves in the place of OpenVINO" in ran.stderr and "pip install" in ran.stderr
-
-
 QUIET = """
 import sys
 heard = []

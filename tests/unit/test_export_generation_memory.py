@@ -17,17 +17,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 EXPORT = """
 import resource, sys
-from contextlib import nullcontext
 from pathlib import Path
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export
-from hfx.exporter.plan import make_plan
-from hfx.exporter.source import open_checkpoint
+from tests.published import export_checkpoint
 
-options = ExportOptions(
-    name="m", precision="int8", device="cpu", repository=Path(sys.argv[2]), max_drop=1.0, cpu_runtime="auto"
-)
-manifest = export(make_plan(open_checkpoint(sys.argv[1]), options), lambda title: nullcontext())
+options = {"precision": "int8", "max_drop": 1.0, "cpu_runtime": "auto"}
+export_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), name="m", **options)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 

@@ -111,19 +111,26 @@ ABSENT = """
 import json, sys
 sys.modules["openvino"] = None
 from pathlib import Path
+from hfx.errors import HfxError
 from tests.unit.test_export_generation_runtimes import answers
 print(json.dumps(answers(Path(sys.argv[1]))))
+try:
+    answers(Path(sys.argv[1]), "openvino")
+except HfxError as error:
+    print(error.message, error.fix)
 """
 
 
 def test_without_the_package_onnxruntime_serves_with_one_line_in_the_log(on_openvino: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ABSENT, str(on_openvino)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    runtime, found = json.loads(done.stdout)
+    served, refusal = done.stdout.splitlines()
+    runtime, found = json.loads(served)
     assert (runtime, found) == ("onnxruntime", answers(on_openvino)[1])
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("ONNX Runtime serves in the place of OpenVINO")
+    assert "openvino can't be imported" in refusal and "pip install 'openvino>=" in refusal
 
 
 def test_the_command_line_says_the_runtime(on_openvino: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,17 +220,12 @@ def test_where_openvino_is_wrong_auto_publishes_onnxruntime(checkpoint: Path, tm
     assert lint(tmp_path) == []
 
 
-def test_openvino_that_was_asked_for_must_be_right(checkpoint: Path, tmp_path: Path) -> None:
-    changed = steps(as_if_faster, damage("openvino_decoder.bin"))
-    with pytest.raises(VerificationFailed, match=r"engine for CPU \(openvino\)"):
-        export_checkpoint(checkpoint, tmp_path, changed, name="m", cpu_runtime="openvino")
-    assert contents(tmp_path) == {}
-
-
-def test_the_reserve_must_be_right_too(checkpoint: Path, tmp_path: Path) -> None:
-    changed = steps(as_if_faster, damage("weights.bin"))
-    with pytest.raises(VerificationFailed, match=r"engine for CPU \(onnxruntime\)"):
-        export_checkpoint(checkpoint, tmp_path, changed, name="m", cpu_runtime="openvino")
+@pytest.mark.parametrize(("file", "runtime"), [("openvino_decoder.bin", "openvino"), ("weights.bin", "onnxruntime")])
+def test_openvino_that_was_asked_for_must_be_right_and_its_reserve_too(
+    checkpoint: Path, tmp_path: Path, file: str, runtime: str
+) -> None:
+    with pytest.raises(VerificationFailed, match=rf"engine for CPU \({runtime}\)"):
+        export_checkpoint(checkpoint, tmp_path, steps(as_if_faster, damage(file)), name="m", cpu_runtime="openvino")
     assert contents(tmp_path) == {}
 
 

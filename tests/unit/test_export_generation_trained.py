@@ -111,12 +111,15 @@ def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
 
 @needs_data
 @pytest.mark.full
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize("name", ["g2p-bart-us", "g2p-t5-us"])
 def test_a_checkpoint_that_others_trained_is_published(name: str, precision: str, tmp_path: Path) -> None:
-    manifest = export_checkpoint(DATA / "models" / name, tmp_path, name="g2p", precision=precision, device="both")
+    # The T5 is under-trained and knows one word in five: its best two tokens are often close.
+    least = {"fp32": 1.0, "int8": 0.99, "int4": 0.99 if "bart" in name else 0.96}[precision]
+    options = {"precision": precision, "device": "both", "max_drop": 0.04 if least == 0.96 else None}
+    manifest = export_checkpoint(DATA / "models" / name, tmp_path, name="g2p", **options)
     figures: Any = manifest.parity
-    assert figures["cpu"]["agreement"] >= (1.0 if precision == "fp32" else 0.99)
+    assert figures["cpu"]["agreement"] >= least
     assert figures["gpu"]["agreement"] >= 0.99
     for device in ("cpu", "gpu"):
         assert figures[device]["greedy"]["company"] == figures[device]["beams"]["company"] == 0

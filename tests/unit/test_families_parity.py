@@ -47,82 +47,69 @@ def assert_close(got: NDArray[Any], want: NDArray[Any]) -> None:
     assert np.abs(got - want).max() <= TOLERANCE * np.abs(want).max()
 
 
-def greedy(model: Any, **inputs: Any) -> list[int]:
+def greedy(model: Any, ids: list[int]) -> list[int]:
+    import torch
+
     # Without its cache, which has too few layers where a T5's decoder is deeper than its encoder.
     options = {"do_sample": False, "num_beams": 1, "eos_token_id": None, "use_cache": False}
-    found = model.generate(**inputs, max_new_tokens=STEPS, min_new_tokens=STEPS, **options)
-    return [int(token) for token in found[0]]
+    inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids))}
+    rows = model.generate(**inputs, max_new_tokens=STEPS, min_new_tokens=STEPS, **options)
+    return [int(token) for token in rows[0]]
+
+
+def in_torch(model: Any, **ids: list[int]) -> NDArray[Any]:
+    """transformers' logits [tokens, vocabulary] of one row."""
+    import torch
+
+    with torch.no_grad():
+        logits: NDArray[Any] = model(**{name: torch.tensor([row]) for name, row in ids.items()}).logits[0].numpy()
+    return logits
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_has_the_logits_and_greedy_tokens_of_transformers(tmp_path: Path, runtime: str, name: str) -> None:
-    import torch
-
     model, folder = exported(tmp_path, name, runtime)
     prompts = tokens(LENGTHS)
-    wanted = [greedy(model, input_ids=torch.tensor([p]), attention_mask=torch.ones(1, len(p))) for p in prompts]
-    answers = [row[len(prompt) :] for row, prompt in zip(wanted, prompts, strict=True)]
+    answers = [greedy(model, prompt)[len(prompt) :] for prompt in prompts]
     logits = graph_rows.decoded(folder, prompts, answers, runtime=runtime)
-    for index, (row, prompt) in enumerate(zip(wanted, prompts, strict=True)):
-        got = logits[index]
-        with torch.no_grad():
-            want = model(torch.tensor([row])).logits[0, len(prompt) - 1 : -1].numpy()
-        assert_close(got, want)
-        assert got.argmax(-1).tolist() == row[len(prompt) :]
+    for got, prompt, answer in zip(logits, prompts, answers, strict=True):
+        assert_close(got, in_torch(model, input_ids=[*prompt, *answer])[len(prompt) - 1 : -1])
+        assert got.argmax(-1).tolist() == answer
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_an_encoder_decoder_has_the_logits_and_greedy_tokens_of_transformers(
     tmp_path: Path, runtime: str, name: str
 ) -> None:
-    import torch
-
     model, folder = exported(tmp_path, name, runtime)
     sources = tokens(LENGTHS)
-    wanted = [greedy(model, input_ids=torch.tensor([source])) for source in sources]
-    logits = graph_rows.decoded(folder, sources, [row[:-1] for row in wanted], runtime=runtime)
-    for index, (row, source) in enumerate(zip(wanted, sources, strict=True)):
-        got = logits[index]
-        with torch.no_grad():
-            want = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([row[:-1]])).logits[0].numpy()
-        assert_close(got, want)
-        assert got.argmax(-1).tolist() == row[1:]
+    answers = [greedy(model, source) for source in sources]
+    logits = graph_rows.decoded(folder, sources, [answer[:-1] for answer in answers], runtime=runtime)
+    for got, source, answer in zip(logits, sources, answers, strict=True):
+        assert_close(got, in_torch(model, input_ids=source, decoder_input_ids=answer[:-1]))
+        assert got.argmax(-1).tolist() == answer[1:]
 
 
 @pytest.mark.parametrize("beams", [2, 3, 8])
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
 def test_beams_share_a_source_and_nothing_else(tmp_path: Path, runtime: str, name: str, beams: int) -> None:
-    import torch
-
     model, folder = exported(tmp_path, name, runtime)
     sources, answers = tokens(LENGTHS), tokens([6] * beams * len(LENGTHS), seed=1)
     logits = graph_rows.decoded(folder, sources, answers, beams, runtime)
-    for index, row in enumerate(answers):
-        source = torch.tensor([sources[index // beams]])
-        with torch.no_grad():
-            want = model(input_ids=source, decoder_input_ids=torch.tensor([row])).logits[0].numpy()
-        assert_close(logits[index], want)
+    for index, answer in enumerate(answers):
+        assert_close(logits[index], in_torch(model, input_ids=sources[index // beams], decoder_input_ids=answer))
 
 
 def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, runtime: str) -> None:
-    import torch
-
     model, folder = exported(tmp_path, "gpt2", runtime)
     (prompt,) = tokens([40])
     row = graph_rows.Rows(folder, 1, runtime=runtime)
     row.chunk(prompt[:16])
-    got = row.chunk(prompt[16:])
-    with torch.no_grad():
-        want = model(torch.tensor([prompt])).logits[0, -1].numpy()
-    assert_close(got[0], want)
+    assert_close(row.chunk(prompt[16:])[0], in_torch(model, input_ids=prompt)[-1])
 
 
 def test_answers_longer_than_the_bias_table_keep_its_end(tmp_path: Path, runtime: str) -> None:
-    import torch
-
     model, folder = exported(tmp_path, "t5", runtime)
-    sources, (answer,) = tokens([60]), tokens([60], seed=2)
-    (got,) = graph_rows.decoded(folder, sources, [answer], runtime=runtime)
-    with torch.no_grad():
-        want = model(input_ids=torch.tensor(sources), decoder_input_ids=torch.tensor([answer])).logits[0].numpy()
-    assert_close(got, want)
+    (source,), (answer,) = tokens([60]), tokens([60], seed=2)
+    (got,) = graph_rows.decoded(folder, [source], [answer], runtime=runtime)
+    assert_close(got, in_torch(model, input_ids=source, decoder_input_ids=answer))

@@ -45,6 +45,8 @@ FILES: dict[str, dict[str, Any] | None] = {
     "absent": None,
     "empty": {},
     "partial": {"num_beams": 2, "decoder_start_token_id": 4},
+    "nulls": {"eos_token_id": [3, 2], "pad_token_id": None, "decoder_start_token_id": None, "bos_token_id": 5},
+    "no end": {"eos_token_id": None, "pad_token_id": None, "decoder_start_token_id": 2},
     "whole": {"eos_token_id": [2, 7], "pad_token_id": 1, "decoder_start_token_id": 5, "forced_bos_token_id": 8},
 }
 CASES = [*((ids, "absent") for ids in IDS), *(("stated", file) for file in FILES if file != "absent")]
@@ -153,13 +155,3 @@ def test_max_length_of_a_decoder_counts_its_prompt_as_in_transformers(tmp_path: 
         asked.generate(**tokenizer(text, return_tensors="pt"))
     with pytest.raises(DoesNotFit, match="max_tokens"):
         encoder.encode(text, choose({}, configuration))
-
-
-@pytest.mark.parametrize(("version", "tokens"), [("4.57.6", 20), ("5.23.0", 19)])
-def test_a_length_of_twenty_is_what_its_writer_takes_it_for(tmp_path: Path, version: str, tokens: int) -> None:
-    config = {"model_type": "bart", "vocab_size": 60, "transformers_version": version}
-    (tmp_path / "generation_config.json").write_text('{"max_length": 20, "decoder_start_token_id": 2, "top_k": null}')
-    checkpoint = Checkpoint("x", tmp_path, None, config, ())
-    found = read_settings(checkpoint, choose_task(checkpoint, "encoder-decoder", None), POSITIONS)
-    off = {"top_k": 0} if version < "5" else {}
-    assert found.defaults == {"max_tokens": tokens, **off}

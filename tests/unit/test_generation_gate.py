@@ -39,12 +39,6 @@ def figures(forced: dict[str, Any] | None = None, greedy: Any = None, beams: Any
     )
 
 
-@pytest.mark.parametrize("precision", LIMITS)
-def test_perfect_figures_are_within_every_limit(precision: Any) -> None:
-    assert failures(FIGURES, LIMITS[precision]) == []
-    judge("it", FIGURES, LIMITS[precision])
-
-
 @pytest.mark.parametrize(
     ("precision", "found", "said"),
     [
@@ -69,6 +63,7 @@ def test_a_figure_beyond_its_limit_is_said(precision: Any, found: Figures, said:
 @pytest.mark.parametrize(
     ("precision", "found"),
     [
+        *((precision, FIGURES) for precision in LIMITS),
         ("fp32", figures(greedy={"same": 120 / 128, "ties": 8 / 128})),
         ("fp32", figures(beams={"same": 0.99})),
         ("int8", figures(forced={"agreement": 0.99}, greedy={"same": 0.5})),
@@ -76,10 +71,10 @@ def test_a_figure_beyond_its_limit_is_said(precision: Any, found: Figures, said:
     ],
 )
 def test_what_may_be_is_let_through(precision: Any, found: Figures) -> None:
-    assert failures(found, LIMITS[precision]) == []
+    judge("it", found, LIMITS[precision])
 
 
-def test_the_user_may_accept_more_tokens_but_not_company() -> None:
+def test_the_user_may_accept_more_tokens_but_not_other_ones_in_another_batch() -> None:
     lax = limits("int8", 0.05)
     assert failures(figures(forced={"agreement": 0.95}), lax) == []
     assert failures(figures(greedy={"company": 1}), lax)

@@ -128,9 +128,15 @@ def test_a_task_of_another_kind_is_refused(tmp_path: Path, config: dict[str, Any
     ids=lambda config: config["architectures"][0],
 )
 def test_what_is_no_generator_of_a_family_is_unsupported(tmp_path: Path, config: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointUnsupported) as caught:
-        plan(tmp_path, config, ExportOptions(task="text-generation" if config is GPT2 else None))
+    with pytest.raises(CheckpointUnsupported, match=f"{config['architectures'][0]}|{config['model_type']}") as caught:
+        plan(tmp_path, config)
     assert caught.value.fix
+
+
+def test_an_unknown_architecture_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointUnsupported, match="umt5") as caught:
+        plan(tmp_path, {"model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"]})
+    assert "bart, gpt2, m2m_100, marian, mbart, mt5, pegasus, t5" in caught.value.fix
 
 
 def test_an_encoder_s_head_generates_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ from tokenizers import processors
 
 from hfx import names
 from hfx.errors import CheckpointCorrupt, RequestRefused, UsageError
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export
-from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from tests import tiny_checkpoints
+from tests.published import export_checkpoint
 from tests.unit import writing_checkpoints
 from tests.unit.encoder_line import encoder_for
 
@@ -29,10 +26,7 @@ GOOD, BAD = "a good film", f"a {MASK} film"
 def published(folder: Path, **options: Any) -> Path:
     """A repository with the checkpoint in `folder` as the model `m`."""
     repository = folder.parent / "repository"
-    chosen = ExportOptions(
-        name="m", precision="fp32", device="cpu", cpu_runtime="onnxruntime", repository=repository, **options
-    )
-    export(make_plan(open_checkpoint(str(folder)), chosen), lambda title: nullcontext())
+    export_checkpoint(folder, repository, name="m", **options)
     return repository
 
 

@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 
 from hfx.cli import main
-from hfx.exporter.generation.engine_folder import write_engine_folder
-from hfx.exporter.generation.folders import write_text_files
 from hfx.exporter.generation.languages import read_languages
-from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.settings import GenerationSettings
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.plan import make_plan
-from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.python_backends.engine.errors import InvalidRequest, ModelDamaged
@@ -28,6 +22,7 @@ from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.settings import choose
 from tests.published import export_checkpoint
 from tests.unit.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
+from tests.unit.writing_checkpoints import write_version
 
 pytestmark = pytest.mark.slow
 TEXTS = ("the cat sat on the mat.", "a", "zebras, quickly.")
@@ -51,21 +46,12 @@ def generators(
 
     def generator(name: str) -> TextGenerator:
         if name not in opened:
-            write(checkpoint(name), folder / name)
-            opened[name] = TextGenerator.open(folder / name)
+            opened[name] = TextGenerator.open(write_version(checkpoint(name), folder / name))
         return opened[name]
 
     yield generator
     for each in opened.values():
         each.close()
-
-
-def write(source: Path, folder: Path) -> None:
-    found = open_checkpoint(str(source))
-    plan = make_plan(found, ExportOptions(precision="fp32", device="cpu"))
-    assert isinstance(plan, GeneratorPlan)
-    facts = write_engine_folder(found, folder / "cpu", FORMATS["fp32"], 127)
-    write_text_files(plan, folder, load_tokenizer(found), facts)
 
 
 def source_ids(name: str, text: str, code: str | None) -> list[int]:
@@ -222,7 +208,7 @@ def test_languages_without_an_embedding_are_not_offered(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_languages_beyond_the_embeddings_is_refused(tmp_path: Path, checkpoint: Any) -> None:
-    write(checkpoint("m2m"), tmp_path)
+    write_version(checkpoint("m2m"), tmp_path)
     file = tmp_path / "generation.json"
     facts = json.loads(file.read_text())
     facts["languages"]["ids"]["fr"] = 2**70

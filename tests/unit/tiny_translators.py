@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.unit import tiny_generators
+from tests.unit import tiny_generators, writing_checkpoints
 
 LONGEST = 60
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -131,8 +130,4 @@ def save(folder: Path, name: str) -> Path:
     if translator.target and name != "nllb":  # whose tokenizer_config.json has it
         generation[translator.target_by] = token_of(tokenizer, translator.target)
     model = tiny_generators.build(translator.model, vocab_size=size, tie_word_embeddings=False, **decoder)
-    _spelling(model).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    file = folder / "generation_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | generation))
-    return folder
+    return writing_checkpoints.save_whole(folder, _spelling(model), tokenizer, generation)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from tests.zoo import cache, recipes, trainer, world
-from tests.zoo.data import answers, entities, nli, sentiment, similarity, stories, topics
+from tests.zoo.data import answers, entities, sentiment, similarity, stories, topics
 from tests.zoo.recipes import Recipe
 from tests.zoo.tasks import TASKS
 from tests.zoo.trainer import TrainingMissed
@@ -52,8 +52,6 @@ def key(recipe: Recipe) -> str:
 def heldout(task: Literal["sentiment"], count: int = 600) -> list[sentiment.Example]: ...
 @overload
 def heldout(task: Literal["topics"], count: int = 600) -> list[topics.Example]: ...
-@overload
-def heldout(task: Literal["nli"], count: int = 600) -> list[nli.Example]: ...
 @overload
 def heldout(task: Literal["entities"], count: int = 600) -> list[entities.Example]: ...
 @overload

@@ -13,8 +13,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,8 @@ def built(name: str, key: str, build: Callable[[Path], dict[str, Any]]) -> Path:
     if target.is_dir():
         return target
     home.mkdir(parents=True, exist_ok=True)
-    with _locked(home / ".lock"):
+    with (home / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # it ends with the process, however that ends
         if not target.is_dir():
             _publish(target, build)
     return target
@@ -76,11 +76,3 @@ def _publish(target: Path, build: Callable[[Path], dict[str, Any]]) -> None:
 
 def _report_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.json")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """An exclusive lock that ends with the process, however it ends."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
