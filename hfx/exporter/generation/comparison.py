@@ -9,7 +9,7 @@ from typing import Any
 
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation import gate
-from hfx.exporter.generation.engine_folder import release_memory, write, write_first
+from hfx.exporter.generation.engine_folder import release_memory, write
 from hfx.exporter.generation.limits import Figures, Limits, failures, judge, limits
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.reference import Reference
@@ -101,13 +101,13 @@ def compare_cpu(standard: Standard, choice: CpuChoice) -> tuple[Comparison, CpuC
         if standard.plan.cpu_runtime != "auto":
             raise
         reason = failure.message
-    write_first(standard.plan, standard.version, "cpu", ("onnxruntime",))
+    write(standard.plan, standard.version, "cpu", ("onnxruntime",))
     other = replace(choice, runtime="onnxruntime", refused={**choice.refused, "openvino": reason})
     return compare(standard, "cpu", ("onnxruntime",)), other
 
 
 def compare(standard: Standard, device: Device, runtimes: tuple[Runtime, ...]) -> Comparison:
-    """Compare the folder that `write_first` wrote for `runtimes`, and write others where one of them fails.
+    """Compare the folder that was written first for `runtimes`, and write others where one of them fails.
 
     Raises VerificationFailed where there are no formats in which all `runtimes` are within the limits.
     """
@@ -119,7 +119,7 @@ def compare(standard: Standard, device: Device, runtimes: tuple[Runtime, ...]) -
     tried: list[Mapping[str, Any]] = []
     for formats in FORMATS_TRIED[precision]:
         if tried:
-            write(plan, standard.version, device, formats, runtimes)
+            write(plan, standard.version, device, runtimes, formats)
         provider, measured, refusal = _run(standard, device, runtimes, allowed)
         beyond = next((each for each in measured.items() if failures(each[1], allowed)), None)
         if beyond is None:

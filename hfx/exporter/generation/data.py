@@ -11,7 +11,7 @@ from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import open_encoder
 from hfx.exporter.generation.tasks import DATA_SETTINGS
 from hfx.exporter.generation.torch_generator import TorchGenerator
-from hfx.exporter.parity.data import LabelledData, read_data
+from hfx.exporter.parity.data import LabelledData
 from hfx.exporter.tasks.task import Answer
 from hfx.exporter.verify import check_drop
 from hfx.local import Device
@@ -25,11 +25,6 @@ class DataReference:
     file: str
     data: LabelledData
     torch: float
-
-
-def read_all(plan: GeneratorPlan) -> dict[str, LabelledData]:
-    """All of --verify-data, by the files' names. Raises UsageError naming the file."""
-    return {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
 
 
 def texts_of(labelled: Mapping[str, LabelledData]) -> list[str]:

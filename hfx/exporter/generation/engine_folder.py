@@ -37,24 +37,21 @@ OPENVINO_DECODER, OPENVINO_ENCODER = "openvino_decoder.xml", "openvino_encoder.x
 MINIMUM_OPENVINO = "2026.4"  # whose PagedAttention has the inputs of python_backends/engine/paged_attention.py
 
 
-def write_first(plan: GeneratorPlan, version: Path, device: Device, runtimes: tuple[Runtime, ...]) -> EngineSpec:
-    """The engine folder of `device` in the formats that are tried first."""
-    return write(plan, version, device, FORMATS_TRIED[plan.built[device]][0], runtimes)
-
-
 def write(
-    plan: GeneratorPlan, version: Path, device: Device, formats: Formats, runtimes: tuple[Runtime, ...]
-) -> EngineSpec:
-    """The engine folder of `device` in `formats`; one that is there is replaced.
+    plan: GeneratorPlan,
+    version: Path,
+    device: Device,
+    runtimes: tuple[Runtime, ...],
+    formats: Formats | None = None,
+) -> None:
+    """The engine folder of `device` in `formats`, or in those that are tried first; one that is there is replaced.
 
     It is for `runtimes`: ONNX Runtime's files are in every folder, as the reserve where OpenVINO is not installed.
     """
-    folder = version / device
+    folder, formats = version / device, formats or FORMATS_TRIED[plan.built[device]][0]
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        return write_engine_folder(
-            plan.checkpoint, folder, formats, weight_levels(), "openvino" in runtimes, plan.max_length
-        )
+        write_engine_folder(plan.checkpoint, folder, formats, weight_levels(), "openvino" in runtimes, plan.max_length)
     finally:
         release_memory()
 

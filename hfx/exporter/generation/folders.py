@@ -86,11 +86,6 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
     write_config(config, plan.command, folder / "config.pbtxt")
 
 
-def make_stream_folder(plan: GeneratorPlan, staging: Staging) -> Path:
-    """The folder of NAME_stream with its code; returns the version folder, where cpu/ and gpu/ belong."""
-    return copy_files(staging.folder(plan.name + names.STREAM_SUFFIX), deploy.stream_files())
-
-
 def write_stream_configs(plan: GeneratorPlan, folder: Path, runtime: Runtime | None) -> None:
     """config.pbtxt of NAME_stream, and one for each device in configs/; `runtime` is the CPU's."""
     (folder / "configs").mkdir(exist_ok=True)

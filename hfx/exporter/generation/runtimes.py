@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.generation.engine_folder import MINIMUM_OPENVINO, release_memory, write_first
+from hfx.exporter.generation.engine_folder import MINIMUM_OPENVINO, release_memory, write
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.runtime import CpuChoice, Runtime, fastest, interleave, last_line, possible_runtimes
 from hfx.python_backends.engine.engine import Engine
@@ -33,7 +33,7 @@ def write_for_cpu(plan: GeneratorPlan, version: Path) -> dict[str, str]:
     """
     runtimes = possible_runtimes(plan.cpu_runtime, MINIMUM_OPENVINO)
     try:
-        write_first(plan, version, "cpu", runtimes)
+        write(plan, version, "cpu", runtimes)
         return {}
     except (ImportError, RuntimeError) as error:  # a damaged installation; what OpenVINO can't do
         reason = last_line(error)
@@ -41,7 +41,7 @@ def write_for_cpu(plan: GeneratorPlan, version: Path) -> dict[str, str]:
             raise CheckpointUnsupported(
                 f"OpenVINO can't run {plan.checkpoint.id}: {reason}", "Use --cpu-runtime onnxruntime."
             ) from error
-    write_first(plan, version, "cpu", ("onnxruntime",))
+    write(plan, version, "cpu", ("onnxruntime",))
     return {"openvino": reason}
 
 

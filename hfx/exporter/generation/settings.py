@@ -121,7 +121,7 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
     field and the file.
     """
     fields, origin = read_fields(checkpoint)
-    tasks, prefix = _task_fields(checkpoint, task)
+    tasks, prefix = task_fields(checkpoint, task)
     origins = dict.fromkeys(fields, origin) | dict.fromkeys(tasks, f"task_specific_params.{task.task} of config.json")
     strays = tuple(sorted((fields | tasks).keys() - KNOWN - set(WITHOUT_EFFECT)))
     known = {name: value for name, value in (fields | tasks).items() if name in KNOWN}
@@ -131,7 +131,7 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
     return replace(settings, bad_words_at_start=bad_words_at_start(checkpoint.config), strays=strays)
 
 
-def _task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str, Any], str]:
+def task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str, Any], str]:
     """What config.json keeps for one task, as transformers' pipelines read it, and the prefix of its texts.
 
     Not for text-generation: the one entry that exists, GPT-2's, turns sampling on, which is a request's choice.

@@ -12,20 +12,24 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.generation import comparison, folders, gate, runtimes
-from hfx.exporter.generation.data import DataReference, answer_data, measure_data, read_all, texts_of
-from hfx.exporter.generation.engine_folder import release_memory, without_openvino, write_first
+from hfx.exporter.generation.data import DataReference, answer_data, measure_data, texts_of
+from hfx.exporter.generation.engine_folder import release_memory, without_openvino, write
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts, effort_for
 from hfx.exporter.generation.reference import Reference, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
+from hfx.exporter.model_files import copy_files
+from hfx.exporter.parity.data import read_data
 from hfx.exporter.parity.texts import bundled_texts, edge_texts
 from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders, seal
 from hfx.exporter.runtime import Runtime
 from hfx.exporter.tokenizer import load_tokenizer, require_embeddings, with_embeddings
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, same_texts, write_recorded
 from hfx.local.generator import LocalGenerator
+from hfx.python_backends import deploy
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 
 LANGUAGES_TEXT = "A text."  # its special tokens are what is compared
@@ -54,13 +58,13 @@ def read_tokenizer(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Genera
 
 def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Graphs and weights of each device, straight from the checkpoint's tensors."""
-    version = folders.make_stream_folder(plan, artefacts.staging)
+    version = copy_files(artefacts.staging.folder(plan.name + names.STREAM_SUFFIX), deploy.stream_files())
     refused: Mapping[str, str] = {}
     for device in plan.built:
         if device == "cpu":
             refused = runtimes.write_for_cpu(plan, version)
         else:
-            write_first(plan, version, device, ("onnxruntime",))
+            write(plan, version, device, ("onnxruntime",))
     return replace(artefacts, version=version, refused=refused)
 
 
@@ -92,7 +96,7 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
     generator = TorchGenerator.open(plan, tokenizer)
     work = gate.make_work(plan, version, effort_for(generator.parameters))
     reader = Reader(tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.greedy.max_tokens)
-    labelled = read_all(plan)
+    labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
     require_embeddings(plan.checkpoint, tokenizer, texts_of(labelled))
     prompts = choose_prompts(reader, texts_of(labelled), texts, work.effort)
     if not prompts:

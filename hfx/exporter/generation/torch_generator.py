@@ -14,8 +14,8 @@ from hfx.exporter.generation.known_fields import CLASS_IDS
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Ids
+from hfx.exporter.generation.settings import task_fields
 from hfx.exporter.quiet import quiet_libraries
-from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_unset
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class TorchGenerator:
         model: Any = load_model(plan.checkpoint, plan.task.auto_class, headless=False)
         fill_class_ids(model, CLASS_IDS, plan.checkpoint)
         settings = copy.deepcopy(model.generation_config)
-        if plan.task.kind == "encoder-decoder":
-            settings.update(**_task_settings(plan.checkpoint, plan.task.task))
+        settings.update(**task_fields(plan.checkpoint, plan.task)[0])
         if settings.pad_token_id is None:
             settings.pad_token_id = plan.settings.pad_token_id
         languages = read_languages(plan.checkpoint, tokenizer, plan.settings)
@@ -156,11 +155,6 @@ class TorchGenerator:
         layers = getattr(config, "decoder_layers", None) or getattr(config, "num_decoder_layers", None)
         width = int(layers or config.num_hidden_layers) * int(config.hidden_size)
         return self._run_bytes // (2 * 4 * width)
-
-
-def _task_settings(checkpoint: Checkpoint, task: str) -> dict[str, Any]:
-    entry = (checkpoint.config.get("task_specific_params") or {}).get(str(task)) or {}
-    return {name: value for name, value in entry.items() if name != "prefix"}
 
 
 def _runs(sizes: Sequence[int], tokens: int, most: int = ROWS_A_RUN) -> Iterator[list[int]]:
