@@ -19,6 +19,7 @@ from tests.unit import tiny_generators
 
 FAMILIES = ("gpt2", "bart", "t5")
 Tensors = dict[str, Any]
+Copy = Callable[[str], Path]
 
 # A tensor of each family that is read by slices, as it is, joined with others, or both.
 READ = {
@@ -43,7 +44,7 @@ def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(generators: Path, tmp_path: Path) -> Callable[[str], Path]:
+def copy(generators: Path, tmp_path: Path) -> Copy:
     return lambda family: Path(shutil.copytree(generators / family, tmp_path / family))
 
 
@@ -56,7 +57,7 @@ def build(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "name"), [(family, name) for family, name in EACH_TENSOR if name != "final_logits_bias"]
 )
-def test_a_missing_tensor_is_named(copy: Callable[[str], Path], family: str, name: str) -> None:
+def test_a_missing_tensor_is_named(copy: Copy, family: str, name: str) -> None:
     folder = copy(family)
     edit_tensors(folder, lambda tensors: {key: t for key, t in tensors.items() if key != name})
     message = refused(CheckpointCorrupt, name, lambda: build(folder))
@@ -65,45 +66,35 @@ def test_a_missing_tensor_is_named(copy: Callable[[str], Path], family: str, nam
 
 
 @pytest.mark.parametrize(("family", "name"), EACH_TENSOR)
-def test_a_tensor_of_another_shape_is_named_with_both_shapes(
-    copy: Callable[[str], Path], family: str, name: str
-) -> None:
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(copy: Copy, family: str, name: str) -> None:
     folder = copy(family)
-
-    def cut(tensors: Tensors) -> Tensors:
-        return tensors | {name: tensors[name][..., :-1].contiguous()}
-
     shape = list(tiny_generators.build(family).state_dict()[name].shape)
-    edit_tensors(folder, cut)
+    edit_tensors(folder, lambda tensors: tensors | {name: tensors[name][..., :-1].contiguous()})
     message = refused(CheckpointCorrupt, name, lambda: build(folder))
     assert f"not {shape}" in message
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_unknown_tensor_is_named(copy: Callable[[str], Path], family: str) -> None:
-    folder = copy(family)
-
-    def add(tensors: Tensors) -> Tensors:
-        return tensors | {"decoder.layers.0.adapter.weight": next(iter(tensors.values())).clone()}
-
-    edit_tensors(folder, add)
-    assert "unknown" in refused(CheckpointCorrupt, "decoder.layers.0.adapter.weight", lambda: build(folder))
+def test_an_unknown_tensor_is_named(copy: Copy, family: str) -> None:
+    folder, name = copy(family), "decoder.layers.0.adapter.weight"
+    edit_tensors(folder, lambda tensors: tensors | {name: next(iter(tensors.values())).clone()})
+    assert "unknown" in refused(CheckpointCorrupt, name, lambda: build(folder))
 
 
-def test_a_decoder_without_its_encoder_is_refused_as_what_it_is(copy: Callable[[str], Path]) -> None:
+def test_a_decoder_without_its_encoder_is_refused_as_what_it_is(copy: Copy) -> None:
     folder = copy("bart")
     edit_json(folder / "config.json", architectures=["BartForCausalLM"])
     message = refused(CheckpointUnsupported, "BartForCausalLM", lambda: build(folder))
     assert "can't be exported" in message
 
 
-def test_many_missing_tensors_are_counted(copy: Callable[[str], Path]) -> None:
+def test_many_missing_tensors_are_counted(copy: Copy) -> None:
     folder = copy("gpt2")
     edit_tensors(folder, lambda tensors: {"transformer.wte.weight": tensors["transformer.wte.weight"]})
     assert " more" in refused(CheckpointCorrupt, "transformer.wpe.weight", lambda: build(folder))
 
 
-def test_a_tensor_with_an_endless_name_is_cut_in_the_message(copy: Callable[[str], Path]) -> None:
+def test_a_tensor_with_an_endless_name_is_cut_in_the_message(copy: Copy) -> None:
     folder = copy("gpt2")
     edit_tensors(folder, lambda tensors: tensors | {"x" * 100_000: tensors["transformer.ln_f.bias"].clone()})
     refused(CheckpointCorrupt, "xxx", lambda: build(folder))
@@ -111,9 +102,7 @@ def test_a_tensor_with_an_endless_name_is_cut_in_the_message(copy: Callable[[str
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize(("family", "name"), EACH_TENSOR)
-def test_weights_that_are_not_finite_are_named(
-    copy: Callable[[str], Path], family: str, name: str, value: float
-) -> None:
+def test_weights_that_are_not_finite_are_named(copy: Copy, family: str, name: str, value: float) -> None:
     folder = copy(family)
 
     def poison(tensors: Tensors) -> Tensors:
@@ -124,13 +113,13 @@ def test_weights_that_are_not_finite_are_named(
     refused(CheckpointCorrupt, name, lambda: build(folder))
 
 
-def test_whole_numbers_are_no_weights(copy: Callable[[str], Path]) -> None:
+def test_whole_numbers_are_no_weights(copy: Copy) -> None:
     folder = copy("gpt2")
     edit_tensors(folder, lambda tensors: {key: tensor.int() for key, tensor in tensors.items()})
     refused(CheckpointCorrupt, "I32", lambda: build(folder))
 
 
-def test_a_shard_that_lacks_what_the_index_promises_is_named(copy: Callable[[str], Path]) -> None:
+def test_a_shard_that_lacks_what_the_index_promises_is_named(copy: Copy) -> None:
     folder = copy("gpt2")
     model = tiny_generators.build("gpt2")
     (folder / "model.safetensors").unlink()
@@ -145,7 +134,7 @@ def test_a_shard_that_lacks_what_the_index_promises_is_named(copy: Callable[[str
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_truncated_pickle_is_corrupt(copy: Callable[[str], Path], zipped: bool) -> None:
+def test_a_truncated_pickle_is_corrupt(copy: Copy, zipped: bool) -> None:
     folder = copy("gpt2")
     file = pickle_weights(folder, lambda tensors: tensors, _use_new_zipfile_serialization=zipped)
     content = file.read_bytes()
@@ -155,7 +144,7 @@ def test_a_truncated_pickle_is_corrupt(copy: Callable[[str], Path], zipped: bool
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_malicious_pickle_is_not_run(copy: Callable[[str], Path], tmp_path: Path, zipped: bool) -> None:
+def test_a_malicious_pickle_is_not_run(copy: Copy, tmp_path: Path, zipped: bool) -> None:
     folder, marker = copy("gpt2"), tmp_path / "ran"
     options = {"_use_new_zipfile_serialization": zipped}
     pickle_weights(folder, lambda tensors: tensors | {"x": Malice(marker)}, **options)
@@ -164,7 +153,7 @@ def test_a_malicious_pickle_is_not_run(copy: Callable[[str], Path], tmp_path: Pa
 
 
 @pytest.mark.parametrize("content", [[1, 2], {}, {"a": "text"}, {"a": {"b": 1}}, {1: 2}])
-def test_a_pickle_without_tensors_is_corrupt(copy: Callable[[str], Path], content: Any) -> None:
+def test_a_pickle_without_tensors_is_corrupt(copy: Copy, content: Any) -> None:
     folder = copy("gpt2")
     pickle_weights(folder, lambda tensors: content)
     refused(CheckpointCorrupt, "pytorch_model.bin", lambda: build(folder))
@@ -203,9 +192,7 @@ CORRUPT_CASES = [
 
 
 @pytest.mark.parametrize(("family", "field", "value"), CORRUPT_CASES)
-def test_a_field_that_cannot_be_meant_is_named(
-    copy: Callable[[str], Path], family: str, field: str, value: Any
-) -> None:
+def test_a_field_that_cannot_be_meant_is_named(copy: Copy, family: str, field: str, value: Any) -> None:
     folder = copy(family)
     edit_json(folder / "config.json", **{field: value})
     refused(CheckpointCorrupt, field, lambda: build(folder))
@@ -224,18 +211,14 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("family", "fields", "named"), UNSUPPORTED, ids=[named for _, _, named in UNSUPPORTED])
-def test_a_net_without_blocks_is_unsupported(
-    copy: Callable[[str], Path], family: str, fields: dict[str, Any], named: str
-) -> None:
+def test_a_net_without_blocks_is_unsupported(copy: Copy, family: str, fields: dict[str, Any], named: str) -> None:
     folder = copy(family)
     edit_json(folder / "config.json", **fields)
     refused(CheckpointUnsupported, named, lambda: build(folder))
 
 
 @pytest.mark.parametrize(("family", "field"), [("gpt2", "n_embd"), ("bart", "d_model"), ("t5", "d_model")])
-def test_a_config_of_another_size_is_refused_before_memory_is_taken(
-    copy: Callable[[str], Path], family: str, field: str
-) -> None:
+def test_a_config_of_another_size_is_refused_before_memory_is_taken(copy: Copy, family: str, field: str) -> None:
     folder = copy(family)
     edit_json(folder / "config.json", **{field: 480_000})
     refused(CheckpointCorrupt, "config.json says", lambda: build(folder))

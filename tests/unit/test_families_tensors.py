@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.tensors import CheckpointTensors
+from tests.attacks.damage import edit_tensors
 from tests.unit import tiny_generators
 
 
@@ -55,15 +55,8 @@ def test_a_tied_table_is_found_under_any_of_its_names(tmp_path: Path, bart: Any,
         return {kept if name == "model.shared.weight" else name: tensor for name, tensor in tensors.items()}
 
     tiny_generators.save(tmp_path, bart)
-    edit(tmp_path, rename)
+    edit_tensors(tmp_path, rename)
     assert len(weights(tmp_path / "engine", tiny_generators.checkpoint(tmp_path))) == len(want)
-
-
-def edit(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    from safetensors.torch import load_file, save_file
-
-    file = folder / "model.safetensors"
-    save_file(change(load_file(file)), file, metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -86,7 +79,7 @@ def test_a_checkpoint_of_the_bare_model_is_read(tmp_path: Path, name: str, root:
         return {key.removeprefix(root): tensor for key, tensor in tensors.items() if key != "final_logits_bias"}
 
     tiny_generators.save(tmp_path, tiny_generators.build(name))
-    edit(tmp_path, strip)
+    edit_tensors(tmp_path, strip)
     write_engine_folder(tiny_generators.checkpoint(tmp_path), tmp_path / "engine", FORMATS["fp32"], 127)
 
 
@@ -107,7 +100,7 @@ def test_tensors_that_transformers_computes_or_ties_are_no_surprise(
     import torch
 
     tiny_generators.save(tmp_path, tiny_generators.build(name))
-    edit(tmp_path, lambda tensors: tensors | {key: torch.ones(shape) for key, shape in extra.items()})
+    edit_tensors(tmp_path, lambda tensors: tensors | {key: torch.ones(shape) for key, shape in extra.items()})
     write_engine_folder(tiny_generators.checkpoint(tmp_path), tmp_path / "engine", FORMATS["fp32"], 127)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -26,32 +27,30 @@ from tests.unit.writing_checkpoints import write_version
 
 pytestmark = pytest.mark.slow
 TEXTS = ("the cat sat on the mat.", "a", "zebras, quickly.")
+Checkpoints = Callable[[str], Path]
+Generators = Callable[[str], TextGenerator]
 # Of a log-probability: both sides add up a few dozen float32 products in other orders.
 TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     folder = tmp_path_factory.mktemp("checkpoints")
     return cache(lambda name: save(folder / name, name))
 
 
 @pytest.fixture(scope="module")
-def generators(
-    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], TextGenerator]]:
+def generators(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generators]:
     """What serves each translator, without the gate."""
     folder = tmp_path_factory.mktemp("models")
-    opened: dict[str, TextGenerator] = {}
+    with ExitStack() as opened:
 
-    def generator(name: str) -> TextGenerator:
-        if name not in opened:
-            opened[name] = TextGenerator.open(write_version(checkpoint(name), folder / name))
-        return opened[name]
+        @cache
+        def generator(name: str) -> TextGenerator:
+            version = write_version(checkpoint(name), folder / name)
+            return opened.enter_context(TextGenerator.open(version))
 
-    yield generator
-    for each in opened.values():
-        each.close()
+        yield generator
 
 
 def source_ids(name: str, text: str, code: str | None) -> list[int]:
@@ -103,7 +102,7 @@ def assert_same(generator: TextGenerator, folder: Path, name: str, text: str, pa
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "length_penalty": 2.0}], ids=str)
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_every_pair_is_translated_as_by_transformers(
-    generators: Callable[[str], TextGenerator], checkpoint: Callable[[str], Path], name: str, options: dict[str, Any]
+    generators: Generators, checkpoint: Checkpoints, name: str, options: dict[str, Any]
 ) -> None:
     prefixes = ("", *(f"{code} " for code in MARIAN_CODES)) if name == "marian" else ("",)  # it reads its target there
     for pair, prefix, text in product((None, *TRANSLATORS[name].pairs), prefixes, TEXTS):
@@ -111,9 +110,7 @@ def test_every_pair_is_translated_as_by_transformers(
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSLATORS if name != "marian"])
-def test_a_text_has_the_tokens_of_its_language_however_long_it_is(
-    generators: Callable[[str], TextGenerator], name: str
-) -> None:
+def test_a_text_has_the_tokens_of_its_language_however_long_it_is(generators: Generators, name: str) -> None:
     configuration, prompts = generators(name).configuration, generators(name)._prompts
     for source, _ in TRANSLATORS[name].pairs:
         choices = choose({"source_lang": source}, configuration)
@@ -124,7 +121,7 @@ def test_a_text_has_the_tokens_of_its_language_however_long_it_is(
         assert (ids[0], ids[-1]) == (short[0], short[-1])
 
 
-def test_texts_of_several_languages_run_together(generators: Callable[[str], TextGenerator]) -> None:
+def test_texts_of_several_languages_run_together(generators: Generators) -> None:
     pairs = TRANSLATORS["mbart50"].pairs
     streams = [generators("mbart50").stream(TEXTS[0], source_lang=a, target_lang=b) for a, b in pairs]
     together = ["".join(piece.text for piece in stream) for stream in streams]
@@ -134,9 +131,7 @@ def test_texts_of_several_languages_run_together(generators: Callable[[str], Tex
     ]
 
 
-def test_every_part_of_a_long_text_has_its_language(
-    generators: Callable[[str], TextGenerator], checkpoint: Callable[[str], Path]
-) -> None:
+def test_every_part_of_a_long_text_has_its_language(generators: Generators) -> None:
     text = " ".join(["the quick brown fox jumps."] * 5)
     fields = {"source_lang": "zh_CN", "target_lang": "fr_XX"}
     whole = generators("mbart").generate(text, long="chunk", overlap=0, **fields)
@@ -164,7 +159,7 @@ def test_every_part_of_a_long_text_has_its_language(
     ids=lambda value: str(value)[:20],
 )
 def test_a_language_that_is_none_of_the_model_s_is_refused_by_name(
-    generators: Callable[[str], TextGenerator], field: str, name: str, value: Any, said: str
+    generators: Generators, field: str, name: str, value: Any, said: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field} is ") as caught:
         generators(name).generate("a text", **{field: value})
@@ -221,8 +216,8 @@ def test_a_folder_with_languages_beyond_the_embeddings_is_refused(tmp_path: Path
 
 
 def test_the_command_line_takes_languages(
-    checkpoint: Callable[[str], Path],
-    generators: Callable[[str], TextGenerator],
+    checkpoint: Checkpoints,
+    generators: Generators,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
