@@ -111,13 +111,14 @@ ABSENT = """
 import json, sys
 sys.modules["openvino"] = None
 from pathlib import Path
-from hfx.errors import HfxError
-from tests.unit.test_export_generation_runtimes import answers
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.errors import ProviderMissing
+from tests.unit.test_export_generation_runtimes import answers, engine
 print(json.dumps(answers(Path(sys.argv[1]))))
 try:
-    answers(Path(sys.argv[1]), "openvino")
-except HfxError as error:
-    print(error.message, error.fix)
+    Engine.open(engine(Path(sys.argv[1])), slots=2, threads=1, runtime="openvino")
+except ProviderMissing as error:
+    print(error)
 """
 
 
