@@ -19,6 +19,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from hfx.client.tensors import from_bytes, to_bytes, to_tensors
+from hfx.perf.load import Request, RequestSet
 
 CLASSIFIER, WRITER = "labels", "writer"
 INPUTS = {
@@ -31,6 +32,12 @@ OUTPUTS = {
 }
 INPUT_TOKENS = 3
 HANG_SECONDS = 30.0
+
+
+def orders(*texts: str, **settings: int) -> RequestSet:
+    """A request for each text, all with `settings`."""
+    shared = {name: (value,) for name, value in settings.items()}
+    return RequestSet(tuple(Request({"text_input": (text,), **shared}) for text in texts), "orders")
 
 
 class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]

@@ -26,7 +26,7 @@ from hfx.perf.loadgen.log import COLUMNS
 from hfx.perf.loadgen.stats import run_of
 from hfx.perf.measuring import MeasureSpec, Target, metadata
 from hfx.perf.results import Distribution, Run, Subject
-from tests.unit.perf_fake_server import CLASSIFIER, INPUT_TOKENS, WRITER, FakeServer
+from tests.unit.perf_fake_server import CLASSIFIER, INPUT_TOKENS, WRITER, FakeServer, orders
 
 pytestmark = pytest.mark.slow
 LATE = 0.04  # seconds
@@ -38,11 +38,6 @@ ROUNDING = 0.002  # of the histogram, relative
 def server() -> Iterator[FakeServer]:
     with FakeServer() as running:
         yield running
-
-
-def orders(*texts: str, **settings: int) -> RequestSet:
-    shared = {name: (value,) for name, value in settings.items()}
-    return RequestSet(tuple(Request({"text_input": (text,), **shared}) for text in texts), "orders")
 
 
 def measured(

@@ -11,14 +11,9 @@ from dataclasses import replace
 import pytest
 
 from hfx.errors import LoadFailed, ServerUnreachable, UsageError
-from hfx.perf.load import Closed, Limits, Open, Request, RequestSet, Slo
+from hfx.perf.load import Closed, Limits, Open, RequestSet, Slo
 from hfx.perf.measuring import MeasureSpec, Target, device_of, measure
-from tests.unit.perf_fake_server import CLASSIFIER, WRITER, FakeServer
-
-
-def orders(*texts: str) -> RequestSet:
-    return RequestSet(tuple(Request({"text_input": (text,)}) for text in texts), "orders")
-
+from tests.unit.perf_fake_server import CLASSIFIER, WRITER, FakeServer, orders
 
 TEN = MeasureSpec(orders("write 3"), Limits(requests=10, timeout=10), stream=False)
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hfx.client import ModelMetadata
 from hfx.errors import HfxError, LoadFailed, UsageError
@@ -118,7 +118,11 @@ def report_folder(model: str) -> Path:
 def read_records(path: Path) -> list[RequestRecord]:
     """The requests that users wrote down; a last line that is not whole is left out."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [_recorded(json.loads(line)) for line in lines if line.endswith("\n")]
+    records = []
+    for values in (json.loads(line) for line in lines if line.endswith("\n")):
+        pieces, error = values.pop("pieces"), values.pop("error")
+        records.append(RequestRecord(0, messages=pieces, error=tuple(error) if error else None, **values))
+    return records
 
 
 def failure(text: str) -> HfxError:
@@ -127,8 +131,3 @@ def failure(text: str) -> HfxError:
     line = [*lines, *(line for line in lines if "/ERROR/" in line or "error:" in line)][-1]
     kind = UsageError if "unrecognized arguments" in line else LoadFailed
     return kind(f"locust ended by itself: {line.partition(': ')[2] or line}", "`locust --help` shows its options.")
-
-
-def _recorded(values: dict[str, Any]) -> RequestRecord:
-    pieces, error = values.pop("pieces"), values.pop("error")
-    return RequestRecord(0, messages=pieces, error=tuple(error) if error else None, **values)
