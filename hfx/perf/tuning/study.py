@@ -143,8 +143,6 @@ def _study(path: Path, name: str, again: bool) -> optuna.Study:
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
     try:
         storage = optuna.storages.RDBStorage(url)
-        storage.engine.dispose()  # its connection was made without the settings
-        sqlalchemy.event.listen(storage.engine, "connect", _without_waiting)
         known = {each.study_name: each for each in optuna.get_all_study_summaries(storage)}
         if name in known and known[name].user_attrs.get("done") and not again:
             optuna.delete_study(study_name=name, storage=storage)
@@ -156,12 +154,6 @@ def _study(path: Path, name: str, again: bool) -> optuna.Study:
         reason = str(error).splitlines()[0]
         raise UsageError(f"{path} is no study that can be used: {reason}.", "Give another --study.") from error
     return study
-
-
-def _without_waiting(connection: sqlite3.Connection, record: object) -> None:
-    """No wait for the disk at each of a trial's many small writes; a kill loses none of them."""
-    connection.execute("PRAGMA journal_mode=WAL").close()
-    connection.execute("PRAGMA synchronous=NORMAL").close()
 
 
 def _name(identity: Mapping[str, object], space: Space) -> str:
