@@ -59,8 +59,6 @@ class EngineSpec:
     """
 
     kind: str
-    family: str
-    precision: str
     vocab_size: int
     layers: int
     heads: int
@@ -94,8 +92,6 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
     openvino = None if fields.values.get("openvino") is None else _openvino(folder, fields.inside("openvino"), crosses)
     return EngineSpec(
         kind=kind,
-        family=fields.take("family", filled),
-        precision=fields.take("precision", filled),
         vocab_size=fields.take("vocab_size", integer(1)),
         layers=fields.take("layers", integer(1)),
         heads=fields.take("heads", integer(1)),
