@@ -60,7 +60,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 def _publish(target: Path, build: Callable[[Path], dict[str, Any]]) -> None:
-    # The lock is ours, so whatever a killed build left is nobody's.
+    # Under the lock no other build is under way: what is there was left by one that was killed.
     for leftover in target.parent.glob(".building-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))

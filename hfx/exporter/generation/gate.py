@@ -106,8 +106,7 @@ def measure_greedy(engine: Engine, reference: Reference, settings: Settings, alo
         same += completion.ids == expected
         place = _parting(expected, completion.ids)
         if place is not None:
-            theirs, ours = expected[place], completion.ids[place]
-            ties += is_tie(reference.positions[index], place, theirs, ours, margin)
+            ties += is_tie(reference.positions[index], place, expected[place], completion.ids[place], margin)
     return Whole(len(completions), same / len(completions), ties / len(completions), again, variant)
 
 
@@ -148,6 +147,6 @@ def _completions(engine: Engine, requests: Sequence[Request]) -> list[Completion
     return [handle.result()[0] for handle in [engine.submit(request) for request in requests]]
 
 
-def _parting(expected: Ids, found: Ids) -> int | None:
+def _parting(expected: Ids, actual: Ids) -> int | None:
     """The first place where both have a token, and another one."""
-    return next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), None)
+    return next((i for i, (a, b) in enumerate(zip(expected, actual, strict=False)) if a != b), None)
