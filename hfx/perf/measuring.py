@@ -47,7 +47,8 @@ class MeasureSpec:
 
 def server_target(server: EmbeddedServer, model: str, precision: str = "") -> Target:
     """`model` on a Triton that this process started."""
-    return Target(model, server.grpc_url, server.http_url, server.metrics_url, server.device, precision, pid=server.pid)
+    metrics, device = server.metrics_url, server.device
+    return Target(model, server.grpc_url, metrics_url=metrics, device=device, precision=precision, pid=server.pid)
 
 
 def metadata(target: Target) -> ModelMetadata:

@@ -6,7 +6,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -144,17 +146,33 @@ def test_a_process_that_ends_keeps_what_it_had_taken() -> None:
     assert busy_cores(looks) == pytest.approx((1.0 + 0.5 + 0.5) / 2)
 
 
-def test_what_listens_but_is_no_triton_has_no_other_addresses_and_a_free_port_nothing() -> None:
+def test_what_listens_but_is_no_triton_has_no_metrics_and_a_free_port_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"127.0.0.1:{listener.getsockname()[1]}"
         found = located(Target("any", url))
-    assert (found.http_url, found.metrics_url, found.pid) == ("", "", os.getpid())
+    assert (found.metrics_url, found.pid) == ("", os.getpid())
     gone = located(Target("any", url))
-    assert (gone.http_url, gone.metrics_url, gone.pid) == ("", "", None)
+    assert (gone.metrics_url, gone.pid) == ("", None)
     with pytest.raises(ServerUnreachable, match="is not answered"):
         metrics.read(f"http://{url}/metrics")
     with Statistics(url) as statistics, pytest.raises(ServerUnreachable, match="statistics"):
         statistics.look()
+
+
+@pytest.mark.parametrize(("text", "is_found"), [(METRICS, True), ("other_metrics 1\n", False)])
+def test_metrics_two_ports_above_http_are_taken_where_they_are_triton_s(text: str, is_found: bool) -> None:
+    class Metrics(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+    with HTTPServer(("127.0.0.1", 0), Metrics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port
+        found = located(Target("any", "127.0.0.1:1", f"http://127.0.0.1:{port - 2}"))
+        server.shutdown()
+    assert found.metrics_url == (f"http://127.0.0.1:{port}/metrics" if is_found else "")
 
 
 # The machine

@@ -26,7 +26,9 @@ class ServerOptions:
     """Where the server is."""
 
     url: Annotated[str, Option(help="The server's gRPC port: HOST:PORT, or grpcs://HOST:PORT.")] = DEFAULT_URL
-    http_url: Annotated[str, Option(help="Its HTTP port, HOST:PORT; found by itself on this machine.")] = ""
+    http_url: Annotated[
+        str, Option(help="Its HTTP port, HOST:PORT: without --metrics-url, its metrics are looked for two ports above.")
+    ] = ""
     metrics_url: Annotated[str, Option(help="Its metrics, HOST:PORT or a URL; found by itself on this machine.")] = ""
 
 

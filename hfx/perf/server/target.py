@@ -1,11 +1,10 @@
-"""A served model, and the rest of its server: its other addresses, and its process where it is on this machine.
+"""A served model, and the rest of its server: its metrics, and its process where it is on this machine.
 
 Of a server elsewhere, or of another user, nothing is known, and nothing is guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,8 @@ import psutil
 
 from hfx.client.address import parse_address
 
-USUAL_GRPC, USUAL_OTHERS = 8001, (8000, 8002)
+USUAL_GRPC, USUAL_METRICS = 8001, 8002
+METRICS_ABOVE_HTTP = 2  # of Triton's usual ports
 ANSWER_SECONDS = 1.0
 # They listen for a server that is elsewhere, or in a container.
 PROXIES = ("docker-proxy", "containerd-shim", "rootlessport", "sshd", "ssh", "kubectl")
@@ -24,7 +24,8 @@ PROXIES = ("docker-proxy", "containerd-shim", "rootlessport", "sshd", "ssh", "ku
 class Target:
     """A served model: NAME (never NAME_stream), its address (`grpc_url`: HOST:PORT), and what is known of it.
 
-    `http_url` and `metrics_url` are whole URLs; `pid` is the server's, on this machine. What is empty is not known.
+    `metrics_url` is a whole URL; where it is not known, it may be near `http_url`. `pid` is the server's, on this
+    machine. What is empty is not known.
     """
 
     model: str
@@ -38,22 +39,21 @@ class Target:
 
 
 def located(target: Target) -> Target:
-    """`target` with the addresses and the process that it lacks; an address counts only where Triton answers."""
+    """`target` with the metrics and the process that it lacks; metrics count only where Triton's are answered."""
     address = parse_address(target.grpc_url)
-    if address.secure or (target.http_url and target.metrics_url and target.pid is not None):
+    if address.secure or (target.metrics_url and target.pid is not None):
         return target
-    usual = USUAL_OTHERS if address.port == USUAL_GRPC else ()
     own = {each.address for interface in psutil.net_if_addrs().values() for each in interface}
     is_here = address.is_loopback or address.host in own
+    usual = [USUAL_METRICS] if address.port == USUAL_GRPC else []
     pid, ports = (listening(address.port) if is_here else None) or (None, usual)
-    base = address.target.rpartition(":")[0]
-    urls = [f"http://{base}:{port}" for port in ports if port != address.port]
-    return replace(
-        target,
-        http_url=target.http_url or _first(urls, "/v2", b'"triton"'),
-        metrics_url=target.metrics_url or _first(urls, "/metrics", b"nv_inference"),
-        pid=pid if target.pid is None else target.pid,
-    )
+    places = [replace(address, port=port) for port in ports if port != address.port]
+    if target.http_url:
+        http = parse_address(target.http_url)
+        places.append(replace(http, port=http.port + METRICS_ABOVE_HTTP))
+    urls = (f"http://{place.target}/metrics" for place in places)
+    metrics_url = target.metrics_url or next(filter(_has_metrics, urls), "")
+    return replace(target, metrics_url=metrics_url, pid=pid if target.pid is None else target.pid)
 
 
 def listening(port: int) -> tuple[int, list[int]] | None:
@@ -71,10 +71,7 @@ def listening(port: int) -> tuple[int, list[int]] | None:
     return process.pid, sorted(each.laddr.port for each in sockets if each.pid == process.pid)
 
 
-def _first(urls: Iterable[str], path: str, words: bytes) -> str:
-    """The first of `urls` whose `path` holds `words`; that of the metrics with its path."""
-    for url in urls:
-        with suppress(httpx.HTTPError):
-            if words in httpx.get(url + path, timeout=ANSWER_SECONDS, trust_env=False).content:
-                return url + path.removeprefix("/v2")
-    return ""
+def _has_metrics(url: str) -> bool:
+    with suppress(httpx.HTTPError, httpx.InvalidURL):
+        return b"nv_inference" in httpx.get(url, timeout=ANSWER_SECONDS, trust_env=False).content
+    return False
