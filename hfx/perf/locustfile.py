@@ -14,7 +14,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
@@ -36,7 +36,6 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
 SYNTHETIC = 256  # requests, sent in turn
 EPOCH = time.time() - time.perf_counter()
 COUNTS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)
-REQUESTS, TIMES, RECORDS = "requests.jsonl", "times.json", "records.jsonl"  # of a folder of hfx perf run
 Piece = tuple[int, int, int, str]  # tokens read, written and cut off, and why the text ended
 
 
@@ -48,7 +47,7 @@ def now() -> float:
 class Schedule:
     """Which request is next and when it is due, for all users; writes down those of hfx perf run."""
 
-    def __init__(self, requests: RequestSet, times: tuple[float, ...] = (), records: TextIO | None = None) -> None:
+    def __init__(self, requests: RequestSet, times: Sequence[float] = (), records: TextIO | None = None) -> None:
         self.requests = requests
         self.spawned = Event()
         self._numbers = itertools.count()
@@ -124,10 +123,10 @@ def _end(runner: Any) -> None:
 
 def _ordered(folder: Path) -> Schedule:
     """What hfx perf run wrote into `folder`."""
-    lines = map(json.loads, (folder / REQUESTS).read_text(encoding="utf-8").splitlines())
-    requests = tuple(Request({name: tuple(values) for name, values in each.items()}) for each in lines)
-    records = (folder / RECORDS).open("a", buffering=1, encoding="utf-8")
-    return Schedule(RequestSet(requests, ""), tuple(json.loads((folder / TIMES).read_text())), records)
+    load = json.loads((folder / "load.json").read_text(encoding="utf-8"))
+    requests = tuple(Request({name: tuple(values) for name, values in each.items()}) for each in load["requests"])
+    records = (folder / "records.jsonl").open("a", buffering=1, encoding="utf-8")
+    return Schedule(RequestSet(requests, ""), load["times"], records)
 
 
 def _own(chosen: Any, host: str) -> Schedule:

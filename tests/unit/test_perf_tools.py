@@ -22,9 +22,9 @@ from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord
 from hfx.perf.loadgen.stats import run_of
 from hfx.perf.results import Run, Subject
 from hfx.perf.tools import locust, perf_analyzer
-from hfx.perf.tools.perf_analyzer import NEVER, failure, read_record, write_inputs, write_times
+from hfx.perf.tools.perf_analyzer import NEVER, piece_of, read_record, write_inputs, write_times
 from hfx.perf.tools.process import ToolProcess
-from hfx.perf.tools.recorded import callers_of, check_arguments, counted, due_times, log_of, piece_of
+from hfx.perf.tools.recorded import callers_of, check_arguments, due_times, failure, log_of, split
 
 RECORDED = Path(__file__).parent / "perf_recorded"
 TRACE = (0.0, 0.05, 0.06, 0.2, 0.2, 0.5)  # what perf_analyzer_open.json was sent at
@@ -57,21 +57,14 @@ def test_throughput_of_two_callers_is_two_requests_a_latency() -> None:
     callers = callers_of([(at, at + 0.1) for at in times], 2)
     rows = [RequestRecord(0, at, caller, at, at + 0.1) for at, caller in zip(times, callers, strict=True)]
     assert run(rows, Closed(2), Limits(requests=20)).throughput == pytest.approx(20.0)
-    assert sorted(callers) == [0] * 10 + [1] * 10
-
-
-def test_there_are_never_more_callers_than_were_ordered() -> None:
-    assert set(callers_of([(0.0, 1.0), (0.1, 0.9), (0.89, 1.5), (0.95, 2.0)], 2)) == {0, 1}
+    assert callers == [0, 1] * 10
 
 
 def test_the_warm_up_is_left_out_and_no_more_counts_than_was_ordered() -> None:
-    rows = [RequestRecord(0, at / 10, 0, at / 10, at / 10 + 0.05) for at in range(50)]
-
-    def due(limits: Limits) -> list[float]:
-        return [each.due for each in counted(rows, limits)]
-
-    assert due(Limits(requests=3, warmup_requests=5)) == [0.5, 0.6, 0.7]
-    assert due(Limits(seconds=0.25, warmup_seconds=1.0)) == [1.0, 1.1, 1.2]
+    times = [at / 10 for at in range(50)]
+    assert split(times, Limits(requests=3, warmup_requests=5))[1] == [0.5, 0.6, 0.7]
+    assert split(times, Limits(seconds=0.25, warmup_seconds=1.0))[1] == [1.0, 1.1, 1.2]
+    rows = [RequestRecord(0, at, 0, at, at + 0.05) for at in times]
     with pytest.raises(HfxError, match="after the warm-up"):
         run(rows, Closed(1), Limits(requests=1, warmup_requests=50))
 
@@ -146,9 +139,11 @@ def test_it_gets_a_pause_before_each_request_and_every_tensor_with_its_shape(tmp
 
 
 def test_the_reason_of_a_failure_is_one_line() -> None:
-    found = failure((RECORDED / "perf_analyzer_failure.txt").read_text())
-    assert "max_tokens is -8; allowed: a whole number of at least 1" in found.message
-    assert isinstance(failure("perf_analyzer: unrecognized option '--nonsense'"), UsageError)
+    found = failure("perf_analyzer", (RECORDED / "perf_analyzer_failure.txt").read_text())
+    assert found.message.endswith(": max_tokens is -8; allowed: a whole number of at least 1")
+    for text in ("perf_analyzer: unrecognized option '--no'\nUsage:", "locust: error: unrecognized arguments: --no"):
+        refused = failure("tool", text)
+        assert isinstance(refused, UsageError) and "--no" in refused.message
 
 
 # locust
@@ -168,12 +163,6 @@ def test_errors_of_locust_are_counted_by_kind() -> None:
     found = run(locust.read_records(RECORDED / "locust_failed.jsonl"), Closed(4), Limits(requests=2), stream=True)
     assert found.requests.errors == {"RequestRefused": 2} and found.latency is None
     assert "max_tokens is -8" in found.requests.words["RequestRefused"]
-
-
-def test_users_of_an_open_load_are_as_many_as_may_wait_at_the_same_time() -> None:
-    assert locust.users_for([n / 64 for n in range(500)], timeout=2.0) == 128
-    assert locust.users_for([n / 64 for n in range(50)], timeout=60.0) == 50
-    assert locust.users_for([0.0] * 10_000, timeout=1.0) == locust.MAX_USERS
 
 
 # Processes

@@ -10,19 +10,18 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING
 
 from hfx.client import ModelMetadata
-from hfx.errors import HfxError, LoadFailed, UsageError
+from hfx.errors import UsageError
 from hfx.perf.load import Closed, Limits, Plan
 from hfx.perf.loadgen.generate import completed, counts_tokens
 from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, Watch
-from hfx.perf.tools.process import Course, ToolProcess
-from hfx.perf.tools.recorded import check_arguments, due_times, log_of
+from hfx.perf.tools.process import ToolProcess, follow
+from hfx.perf.tools.recorded import check_arguments, due_times, failure, log_of
 
 if TYPE_CHECKING:
     from hfx.perf.measuring import MeasureSpec, Target
@@ -57,28 +56,25 @@ def run_locust(
         raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
     completed(spec.requests, model, stream, limits.timeout)
     times = () if isinstance(plan, Closed) else due_times(plan, limits)
-    users = plan.callers if isinstance(plan, Closed) else users_for(times, limits.timeout)
+    users = plan.callers if isinstance(plan, Closed) else min(len(times), MAX_USERS)
     has_reports = any(word.partition("=")[0] in ("--csv", "--html") for word in spec.arguments)
     reports = None if has_reports else report_folder(target.model)
     with TemporaryDirectory(prefix="hfx-perf-") as name:
         folder = Path(name)
         records = folder / "records.jsonl"
-        lines = (
-            json.dumps({name: list(values) for name, values in each.inputs.items()}) for each in spec.requests.items
-        )
-        (folder / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        (folder / "times.json").write_text(json.dumps(list(times)))
+        load = {"requests": [each.inputs for each in spec.requests.items], "times": times}
+        (folder / "load.json").write_text(json.dumps(load), encoding="utf-8")
         records.touch()
         words = (*command(target, users, limits, stream, folder, reports), *spec.arguments)
+        answered = lambda: records.read_bytes().count(b"\n")  # noqa: E731
         with ToolProcess(words, folder / "output.txt") as process:
-            course = Course(process, lambda: records.read_bytes().count(b"\n"), plan, limits, times)
-            course.follow(watch, stop)
-            if course.ended:
-                raise failure(process.text)
+            cores = follow(process, answered, plan, limits, watch, stop, times)
+            if not process.alive:
+                raise failure("locust", process.text)
             process.interrupt(limits.timeout + END_SECONDS)
         recorded = read_records(records)
     notes = () if reports is None else (f"locust's own reports: {reports}",)
-    log = RequestLog(stream, counts_tokens(model), interrupted=course.interrupted, cores=course.cores, notes=notes)
+    log = RequestLog(stream, counts_tokens(model), interrupted=stop.is_set(), cores=cores, notes=notes)
     return log_of(recorded, limits, log, lambda piece: Piece(*piece))
 
 
@@ -93,16 +89,6 @@ def command(
         "--model", target.model, "--request-timeout", f"{limits.timeout:g}",
         "--hfx-folder", str(folder), *(("--stream",) if stream else ()), *kept,
     )  # fmt: skip
-
-
-def users_for(times: Sequence[float], timeout: float) -> int:
-    """How many users an open load may need: as many as requests that can be under way at the same time."""
-    most, first = 1, 0
-    for index, at in enumerate(times):
-        while times[first] <= at - timeout:
-            first += 1
-        most = max(most, index - first + 1)
-    return min(most, MAX_USERS)
 
 
 def report_folder(model: str) -> Path:
@@ -123,11 +109,3 @@ def read_records(path: Path) -> list[RequestRecord]:
         pieces, error = values.pop("pieces"), values.pop("error")
         records.append(RequestRecord(0, messages=pieces, error=tuple(error) if error else None, **values))
     return records
-
-
-def failure(text: str) -> HfxError:
-    """locust's failure, by the last error that it printed."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it printed nothing"]
-    line = [*lines, *(line for line in lines if "/ERROR/" in line or "error:" in line)][-1]
-    kind = UsageError if "unrecognized arguments" in line else LoadFailed
-    return kind(f"locust ended by itself: {line.partition(': ')[2] or line}", "`locust --help` shows its options.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,15 +17,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from hfx import names
 from hfx.client import ModelMetadata
-from hfx.errors import HfxError, LoadFailed, UsageError
+from hfx.errors import HfxError
 from hfx.perf.load import Closed, Limits, Plan, Request
 from hfx.perf.loadgen.generate import completed, counts_tokens
-from hfx.perf.loadgen.log import RequestLog, RequestRecord, Watch
+from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, Watch
 from hfx.perf.server.statistics import Statistics, requests_of
 from hfx.perf.tools import install
-from hfx.perf.tools.process import Course, ToolProcess
-from hfx.perf.tools.recorded import callers_of, check_arguments, due_times, log_of, piece_of
+from hfx.perf.tools.process import ToolProcess, follow
+from hfx.perf.tools.recorded import callers_of, check_arguments, due_times, failure, log_of
 
 if TYPE_CHECKING:
     from hfx.perf.measuring import MeasureSpec, Target
@@ -76,16 +76,17 @@ def run_perf_analyzer(
         write_times(times, folder / "pauses.txt")
         words = (*command(target, model.name, plan, limits, stream, folder), *spec.arguments)
         before = requests_of(statistics.look(), model.name)
+        answered = lambda: requests_of(statistics.look(), model.name) - before  # noqa: E731
         with ToolProcess((str(program.path), *words), folder / "output.txt", program.environment) as process:
-            answered = lambda: requests_of(statistics.look(), model.name) - before  # noqa: E731
-            course = Course(process, answered, plan, limits, times)
-            course.follow(watch, stop, FAILED)
-            process.interrupt(limits.timeout, lambda: _is_whole(record))
-            if not _is_whole(record):
-                raise failure(process.text)
+            cores = follow(process, answered, plan, limits, watch, stop, times, FAILED)
+            stable = None if limits.stable is None else not process.alive
+            process.interrupt(limits.timeout, lambda: is_whole(record))
+            if not is_whole(record):
+                raise failure(install.NAME, process.text)
         recorded = read_record(record, plan, times)
-    log = RequestLog(stream, counts_tokens(model), interrupted=course.interrupted, cores=course.cores)
-    log.single_core, log.stable = False, None if limits.stable is None else course.ended
+    log = RequestLog(
+        stream, counts_tokens(model), stable=stable, interrupted=stop.is_set(), cores=cores, single_core=False
+    )
     return log_of(recorded, limits, log, piece_of)
 
 
@@ -119,61 +120,38 @@ def write_times(times: Sequence[float], path: Path) -> None:
     path.write_text("".join(f"{round(pause / MICRO)}\n" for pause in pauses), encoding="utf-8")
 
 
+def is_whole(record: Path) -> bool:
+    """Whether the record was written to its end, `…"endpoint":""}`; the program may never end after it."""
+    return record.exists() and bool(END.search(record.read_bytes()[-TAIL_BYTES:]))
+
+
 def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[RequestRecord]:
-    """The requests of a record that were answered. Those of an open `plan` were due at `times`.
+    """The requests of a record that were answered, as they were sent. Those of an open `plan` were due at `times`.
 
     Raises HfxError for a damaged record.
     """
     try:
-        [experiment] = _read_json(path)["experiments"]
+        text = path.read_bytes().decode(errors="replace")
+        [experiment] = json.loads(LEFT_OUT.sub('":null', text))["experiments"]
         recorded = [_recorded(each) for each in experiment["requests"] if each["response_timestamps"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HfxError(f"perf_analyzer's record can't be read: {error!r}.", "Run it again.") from error
+    recorded.sort(key=lambda each: each.sent)
     if isinstance(plan, Closed):
         callers = callers_of([(each.sent, each.end) for each in recorded], plan.callers)
         return [replace(each, caller=caller) for each, caller in zip(recorded, callers, strict=True)]
-    recorded.sort(key=lambda each: each.sent)
     pairs = list(zip(recorded, times, strict=False))  # an interrupted run has fewer
     # The clocks of plan and record meet where a request was least late.
     start = min((each.sent - at for each, at in pairs), default=0.0)
     return [replace(each, due=start + at) for each, at in pairs]
 
 
-def failure(text: str) -> HfxError:
-    """perf_analyzer's failure, by what it printed."""
-    unknown = next((line for line in text.splitlines() if "unrecognized option" in line), "")
-    if unknown:
-        return UsageError(
-            f"perf_analyzer has no such flag:{unknown.rpartition(':')[2]}.",
-            "`perf_analyzer --help` lists them; `hfx perf tools` says where it is.",
-        )
-    lines = [line.strip() for line in text.splitlines()]
-    for lead in (FAILED, "error:", "Error:", "Failed"):
-        reasons = [line.partition(lead)[2].strip() or line for line in lines if lead in line]
-        if reasons:
-            return LoadFailed(
-                f"perf_analyzer ended with the first error: {reasons[-1]}",
-                "It can't go on after one; --tool builtin counts them and goes on.",
-            )
-    return LoadFailed("perf_analyzer got no answer and said nothing.", "Try again, or use --tool builtin.")
-
-
-def _is_whole(record: Path) -> bool:
-    """Whether the record was written to its end, `…"endpoint":""}`; the program may never end after it."""
-    try:
-        with record.open("rb") as file:
-            file.seek(-min(TAIL_BYTES, record.stat().st_size), os.SEEK_END)
-            return bool(END.search(file.read()))
-    except OSError:
-        return False
-
-
-def _read_json(path: Path) -> Any:
-    text = path.read_bytes().decode(errors="replace")
-    try:
-        return json.loads(text)
-    except ValueError:
-        return json.loads(LEFT_OUT.sub('":null', text))
+def piece_of(outputs: Mapping[str, Any]) -> Piece:
+    """From the outputs of an answer by name."""
+    read, written, truncated = (
+        int(outputs.get(name) or 0) for name in (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)
+    )
+    return Piece(read, written, truncated, str(outputs.get(names.FINISH_REASON) or ""))
 
 
 def _recorded(request: Mapping[str, Any]) -> RequestRecord:

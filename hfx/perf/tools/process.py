@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from typing import Self
 
 import psutil
 
-from hfx.perf.load import Closed, Limits, Plan
+from hfx.perf.load import Limits, Open, Plan
 from hfx.perf.loadgen.log import Progress, Watch
 from hfx.triton.process import ends_with_parent
 
 POLL_SECONDS = 0.1
-SHOWN_SECONDS = 1.0  # that a Progress is about
 START_SECONDS = 60.0  # until the first answer
 AFTER_SECONDS = 0.3  # a little more is sent than counts
 
@@ -74,76 +74,68 @@ class ToolProcess:
         self._process.communicate()
 
 
-class Course:
-    """How far a tool's run has come: `cores` that it kept busy after the warm-up, whether Ctrl-C or the tool ended it.
+@dataclass(frozen=True)
+class Look:
+    """At a moment (`at`, time.monotonic): how many answers there are, and the tool's processor seconds."""
 
-    `answered` counts its answers so far; `times` are those of an open plan.
+    at: float
+    answers: int
+    used: float
+
+
+def follow(
+    process: ToolProcess,
+    answered: Callable[[], int],
+    plan: Plan,
+    limits: Limits,
+    watch: Watch,
+    stop: Event,
+    times: Sequence[float] = (),
+    fatal: str = "",
+) -> float:
+    """Return when all is answered, `stop` is set, the process ends or prints `fatal`, or no answer comes any more.
+
+    `times` are those of an open plan. The result: the cores that the process kept busy from the first answer on.
     """
+    pause = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+    moved, cores = Look(time.monotonic(), 0, 0.0), 0.0
+    first: Look | None = None
+    warm: Look | None = None  # the warm-up's end
+    while process.alive and not stop.is_set() and not (fatal and fatal in process.text):
+        now = Look(time.monotonic(), answered(), process.processor_seconds)
+        if now.answers > moved.answers:
+            moved, first = now, first or now
+        if first and now.at > first.at and now.used:
+            cores = (now.used - first.used) / (now.at - first.at)
+        if first and now.at - first.at >= limits.warmup_seconds and now.answers >= limits.warmup_requests:
+            warm = warm or now
+        watch(_progress(first or now, warm, now, limits))
+        patience = limits.timeout + (pause if first else START_SECONDS)
+        if _is_over(warm, now, plan, limits, times) or now.at - moved.at > patience:
+            break
+        time.sleep(POLL_SECONDS)
+    return cores
 
-    def __init__(
-        self, process: ToolProcess, answered: Callable[[], int], plan: Plan, limits: Limits, times: Sequence[float] = ()
-    ) -> None:
-        self._process, self._answered, self._limits, self._times = process, answered, limits, times
-        self._callers = plan.callers if isinstance(plan, Closed) else 0
-        self._first: float | None = None  # answer
-        self._moved = time.monotonic()
-        self._warm: tuple[float, int, float] | None = None  # the warm-up's end: when, answers, processor seconds
-        self._recent: deque[tuple[float, int]] = deque()
-        self._done = 0
-        self.cores = 0.0
-        self.interrupted = self.ended = False
 
-    def follow(self, watch: Watch, stop: Event, fatal: str = "") -> None:
-        """Until all is answered, `stop` is set, the process ends or prints `fatal`, or no answer comes any more."""
-        while self._process.alive:
-            watch(self._look(time.monotonic()))
-            self.interrupted = stop.is_set()
-            if self.interrupted or self._is_over or self._is_stuck or (fatal and fatal in self._process.text):
-                return
-            time.sleep(POLL_SECONDS)
-        self.ended = True
+def _is_over(warm: Look | None, now: Look, plan: Plan, limits: Limits, times: Sequence[float]) -> bool:
+    """Whether all has been answered that was ordered."""
+    if isinstance(plan, Open):
+        return now.answers >= len(times)
+    if warm is None:
+        return False
+    requests, seconds = limits.requests or math.inf, limits.most_seconds or math.inf
+    return now.answers - warm.answers >= requests + plan.callers or now.at - warm.at >= seconds + AFTER_SECONDS
 
-    def _look(self, now: float) -> Progress:
-        limits, done, used = self._limits, self._answered(), self._process.processor_seconds
-        if done != self._done:
-            self._done, self._moved, self._first = done, now, self._first or now
-        self._recent.append((now, done))
-        while self._recent[0][0] < now - SHOWN_SECONDS:
-            self._recent.popleft()
-        is_warm = self._first is not None and now - self._first >= limits.warmup_seconds
-        if self._warm is None and is_warm and done >= limits.warmup_requests:
-            self._warm = (now, done, used)
-        if self._warm is not None and used and now > self._warm[0]:
-            self.cores = (used - self._warm[2]) / (now - self._warm[0])
-        return self._progress(now)
 
-    @property
-    def _is_over(self) -> bool:
-        """Whether all has been answered that was ordered."""
-        if self._times or self._warm is None:
-            return bool(self._times) and self._done >= len(self._times)
-        since, before, _ = self._warm
-        requests, seconds = self._limits.requests, self._limits.most_seconds
-        if requests is not None and self._done - before >= requests + self._callers:
-            return True
-        return seconds is not None and time.monotonic() - since >= seconds + AFTER_SECONDS
-
-    @property
-    def _is_stuck(self) -> bool:
-        """Whether nothing has come for longer than any request may take."""
-        pause = max((later - earlier for earlier, later in itertools.pairwise(self._times)), default=0.0)
-        patience = self._limits.timeout + (START_SECONDS if self._first is None else pause)
-        return time.monotonic() - self._moved > patience
-
-    def _progress(self, now: float) -> Progress:
-        (first, least), (last, most) = self._recent[0], self._recent[-1]
-        counted = self._done - (self._warm[1] if self._warm else 0)
-        return Progress(
-            phase="warmup" if self._limits.warms_up and self._warm is None else "counted",
-            elapsed=now - (self._first or now),
-            sent=counted + self._callers,
-            succeeded=counted,
-            failed=0,
-            in_flight=self._callers,
-            throughput=(most - least) / (last - first) if last > first else 0.0,
-        )
+def _progress(first: Look, warm: Look | None, now: Look, limits: Limits) -> Progress:
+    seconds = now.at - first.at
+    counted = now.answers - (warm.answers if warm else 0)
+    return Progress(
+        phase="counted" if warm or not limits.warms_up else "warmup",
+        elapsed=seconds,
+        sent=counted,
+        succeeded=counted,
+        failed=0,
+        in_flight=0,
+        throughput=now.answers / seconds if seconds else 0.0,
+    )

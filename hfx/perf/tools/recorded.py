@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hfx import names
-from hfx.errors import LoadFailed, UsageError
+from hfx.errors import HfxError, LoadFailed, UsageError
 from hfx.perf.load import Limits, Open
 from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, timestamp
 
 WARM_SECONDS = 0.25  # between the requests of a warm-up that come one after the other
+ERROR = re.compile(r"[Ee]rror:|/ERROR/[^:]*:|(?=unrecognized)")  # what precedes a reason
 
 
 def check_arguments(words: Sequence[str], own: Collection[str]) -> None:
@@ -23,74 +24,68 @@ def check_arguments(words: Sequence[str], own: Collection[str]) -> None:
             raise UsageError(f"{word} is set by hfx.", "Use the options of hfx perf run instead.")
 
 
+def failure(tool: str, text: str) -> HfxError:
+    """The error of a tool that ended before its time, by the last reason in the `text` that it printed."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reasons = [line[match.end() :].strip() or line for line in lines if (match := ERROR.search(line))]
+    reason = ["It printed nothing.", *lines, *reasons][-1]
+    if "unrecognized" in reason:
+        return UsageError(f"{tool}: {reason}", f"`{tool} --help` lists its flags; `hfx perf tools` says where it is.")
+    return LoadFailed(f"{tool} ended by itself: {reason}", "--tool builtin counts requests that fail, and goes on.")
+
+
 def log_of(
     recorded: Sequence[RequestRecord], limits: Limits, log: RequestLog, read: Callable[[Any], Piece]
 ) -> RequestLog:
-    """`log` with what counts of `recorded`. Raises LoadFailed where nothing does."""
-    counts = counted(recorded, limits, log.stable is not None)
+    """`log` with what counts of `recorded`: all after the warm-up where the tool chose the end.
+
+    Raises LoadFailed where nothing counts.
+    """
     if not recorded:
         raise LoadFailed("The load generator got no answer.", "Try one request alone: hfx infer NAME TEXT")
+    ordered = sorted(recorded, key=lambda each: each.due)
+    if log.stable is not None:
+        limits = replace(limits, requests=None, seconds=None, stable=None)
+    warm, counts = split((each.due - ordered[0].due for each in ordered), limits)
     if not counts:
         raise LoadFailed(
             f"None of {len(recorded)} requests came after the warm-up.", "Give the run more requests or time."
         )
-    for number, each in enumerate(counts):
+    for number, each in enumerate(ordered[len(warm) : len(warm) + len(counts)]):
         log.add(replace(each, number=number), read if log.counts else None)
-    log.began = timestamp(counts[0].due)
+    log.began = timestamp(ordered[len(warm)].due)
     return log
 
 
-def counted(recorded: Sequence[RequestRecord], limits: Limits, until_stable: bool = False) -> list[RequestRecord]:
-    """Those that count, in the order in which they were due; all after the warm-up where the tool chose the end."""
-    ordered = sorted(recorded, key=lambda each: each.due)
-    warm = ordered[limits.warmup_requests :]
-    if not warm:
-        return []
-    begin = ordered[0].due + limits.warmup_seconds
-    rows = [each for each in warm if each.due >= begin]
-    if not rows or until_stable:
-        return rows
-    if limits.seconds is not None:
-        rows = [each for each in rows if each.due - rows[0].due < limits.seconds]
-    return rows[: limits.requests]
-
-
-def piece_of(outputs: dict[str, Any]) -> Piece:
-    """From the outputs of an answer by name, as plain values."""
-    return Piece(
-        read=int(outputs.get(names.INPUT_TOKENS) or 0),
-        written=int(outputs.get(names.OUTPUT_TOKENS) or 0),
-        truncated=int(outputs.get(names.TRUNCATED_TOKENS) or 0),
-        finish_reason=str(outputs.get(names.FINISH_REASON) or ""),
-    )
+def split(times: Iterable[float], limits: Limits) -> tuple[list[float], list[float]]:
+    """`times`, which rise from 0, of the warm-up and of what counts; no more of them are read."""
+    warm: list[float] = []
+    counts: list[float] = []
+    for at in times:
+        if not counts and (len(warm) < limits.warmup_requests or at < limits.warmup_seconds):
+            warm.append(at)
+        elif len(counts) == limits.requests or (counts and at - counts[0] >= (limits.most_seconds or math.inf)):
+            break
+        else:
+            counts.append(at)
+    return warm, counts
 
 
 def due_times(plan: Open, limits: Limits) -> tuple[float, ...]:
     """When each request of an open load is due, those of the warm-up first; seconds from the start."""
-    warm = limits.warmup_requests
-    if plan.at_once:  # one after the other before all the others
-        start = warm * WARM_SECONDS
-        return (*(n * WARM_SECONDS for n in range(warm)), *(start + at for at in plan.times(limits.requests)))
-    times: list[float] = []
-    first: int | None = None
-    for at in plan.times():
-        if first is None and len(times) >= warm and at >= limits.warmup_seconds:
-            first = len(times)
-        if first is not None:
-            seconds = at - (times[first:] or [at])[0]
-            if len(times) - first == limits.requests or seconds >= (limits.most_seconds or math.inf):
-                break
-        times.append(at)
-    return tuple(times)
+    if plan.at_once:  # after the warm-up, one by one
+        start = limits.warmup_requests * WARM_SECONDS
+        warm = [number * WARM_SECONDS for number in range(limits.warmup_requests)]
+        return (*warm, *(start + at for at in plan.times(limits.requests)))
+    warm, counts = split(plan.times(), limits)
+    return (*warm, *counts)
 
 
-def callers_of(spans: Sequence[tuple[float, float]], callers: int) -> list[int]:
-    """Which of `callers` sent each of (sent, end): the one that has been free for longest."""
-    free: list[tuple[float, int]] = []
-    found = [0] * len(spans)
-    for index in sorted(range(len(spans)), key=lambda index: spans[index]):
-        sent, end = spans[index]
-        is_new = len(free) < callers and not (free and free[0][0] <= sent)
-        found[index] = len(free) if is_new else heapq.heappop(free)[1]
-        heapq.heappush(free, (end, found[index]))
-    return found
+def callers_of(spans: Iterable[tuple[float, float]], callers: int) -> list[int]:
+    """Which of `callers` sent each of (sent, end), in the order of `sent`: the one that has been free for longest."""
+    free = [(-math.inf, caller) for caller in range(callers)]
+    senders = []
+    for _, end in spans:
+        senders.append(free[0][1])
+        heapq.heapreplace(free, (end, senders[-1]))
+    return senders
