@@ -148,7 +148,6 @@ def test_a_model_type_without_such_a_class_is_unsupported(folder: Path, model_ty
           for attention in (DROPPED, "block_sparse", ["original_full"])),
         ({"max_position_embeddings": 5}, "5 tokens"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_an_architecture_that_can_not_be_exported_is_refused_by_the_plan(
     folder: Path, fields: dict[str, Any], named: str
