@@ -6,7 +6,6 @@ environment, in `$HFX_PERF_CACHE` or `~/.cache/hfx/perf`.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -14,9 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from filelock import FileLock
 
 from hfx.errors import FetchFailed
 
@@ -81,17 +82,12 @@ def _install(name: str, pins: Sequence[str], folder: Path) -> None:
         ) from None
 
 
-@contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    lock = target.with_name(f"{target.name}.lock")
+def _locked(target: Path) -> AbstractContextManager[object]:
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("w")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(target.with_name(f"{target.name}.lock")).acquire()
     except OSError as error:
         raise FetchFailed(
             f"Nothing can be kept in {root()}: {error.strerror}.",
             "Give a folder that you may write to: HFX_PERF_CACHE.",
         ) from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

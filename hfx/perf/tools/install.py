@@ -54,11 +54,19 @@ class Tool:
 
 def tools() -> tuple[Tool, ...]:
     """Every tool that `hfx perf run --tool` takes."""
-    return (
-        Tool("builtin", "asyncio over gRPC, closed and open loop, streaming", _version("hfx"), "part of hfx"),
-        _perf_analyzer(),
-        _locust(),
-    )
+    builtin = Tool("builtin", "asyncio over gRPC, closed and open loop, streaming", _version("hfx"), "part of hfx")
+    analyzer = Tool(NAME, "NVIDIA's, in C++: closed and open loop, streaming")
+    locust = Tool("locust", "in Python, with a web page of its own; gRPC, HTTP, streaming", _version("locust"))
+    try:
+        program = find()
+        analyzer = replace(analyzer, version=program.version, where=str(program.path))
+    except UsageError as error:
+        analyzer = replace(analyzer, fix=f"{error.message} {error.fix}")
+    if locust.version:
+        locust = replace(locust, where=str(Path(__file__).parents[1] / "locustfile.py"))
+    else:
+        locust = replace(locust, fix="pip install 'hfx[perf]'")
+    return builtin, analyzer, locust
 
 
 def find() -> Program:
@@ -111,22 +119,6 @@ def _checked(path: Path, libraries: Path | None) -> Program:
         fix = "Its libraries come with: pip install 'hfx[embedded]'" if "shared librar" in reason else FETCH
         raise UsageError(f"{path} does not run: {reason}.", fix)
     return replace(program, version=version[1])
-
-
-def _perf_analyzer() -> Tool:
-    about = "NVIDIA's, in C++: closed and open loop, streaming"
-    try:
-        program = find()
-    except UsageError as error:
-        return Tool(NAME, about, fix=f"{error.message} {error.fix}")
-    return Tool(NAME, about, program.version, str(program.path))
-
-
-def _locust() -> Tool:
-    about = "in Python, with a web page of its own; gRPC, HTTP, streaming"
-    version = _version("locust")
-    where = str(Path(__file__).parents[1] / "locustfile.py")
-    return Tool("locust", about, version, where) if version else Tool("locust", about, fix="pip install 'hfx[perf]'")
 
 
 def _version(package: str) -> str:

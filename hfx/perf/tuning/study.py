@@ -68,16 +68,6 @@ class Study:
         """The label of a trial that begins now."""
         return f"trial {number}" if (number := len(self.trials)) else PUBLISHED
 
-    @property
-    def timing(self) -> tuple[float, float, float]:
-        """Seconds of the longest measurement, of a server's start and end, and of what goes on around a measurement."""
-        seconds, overhead, margin = self._study.user_attrs["timing"]
-        return seconds, overhead, margin
-
-    @timing.setter
-    def timing(self, seconds: tuple[float, float, float]) -> None:
-        self._study.set_user_attr("timing", seconds)
-
     def ask(self) -> optuna.Trial | None:
         """The next settings that were not tried; None where only such are left."""
         tried = [trial.settings for trial in self.trials]

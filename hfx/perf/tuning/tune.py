@@ -221,10 +221,7 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
 
 
 def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
-    """The budget, by a first look at what is published, which is the first trial too."""
-    if study.trials:
-        seconds, overhead, margin = study.timing
-        return Budget(seconds, len(spec.plans), spec.rounds, overhead, margin)
+    """The budget, by a first look at what is published, which is the first trial of a new study too."""
     began = time.monotonic()
     with open_trial(PUBLISHED, study.space.old) as measure:
         overhead, began = time.monotonic() - began + STOP_SECONDS, time.monotonic()
@@ -237,8 +234,8 @@ def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
                 f"{overhead:.1f} s, a measurement {planned.seconds:.1f} s.",
                 f"Give at least --budget {planned.least + 1:.0f}s, or fewer loads.",
             )
-        study.timing = planned.seconds, overhead, margin
-        first(study, planned, measure)
+        if not study.trials:
+            first(study, planned, measure)
     return planned
 
 
