@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ from typing import Any
 from bench.checkpoints import checkpoint
 from bench.exports import exported
 from bench.peers import Batch
+from hfx.errors import UsageError
 from hfx.names import MAX_TOKENS, MIN_TOKENS, NO_REPEAT_NGRAM_SIZE, NUM_BEAMS, TEXT_INPUT
-from hfx.perf.load import Limits, Open, Plan, Request, RequestSet, parse_lengths, synthetic
+from hfx.perf.load import Limits, Open, Plan, Request, RequestSet, parse_lengths
+from hfx.perf.load.requests import settings_text
+from hfx.perf.load.synthetic import WORDS
 
 SEED, TIMEOUT, MOST_TEXTS = 0, 300.0, 512
 FIRST_ID, LAST_ID = 100, 30_000  # token ids below every vocabulary that is measured, and above the special ones
+FILLER, MOST_FILLERS, MOST_WORDS = " a", 64, 4_000_000
 SENTENCE = "This is a generation for the work"
 SEED_TOKENS, SEED_RATE, SEED_SECONDS, SEED_BURST = 50, 50.0, 3.0, 512
 PROMPT = "Answer the question from the text. Text: {} Question: {}"
@@ -90,19 +95,22 @@ class Case:
         """The requests; `count` gives the tokens of a text."""
         settings: dict[str, Any] = {MAX_TOKENS: self.new, MIN_TOKENS: self.new} if self.new else {}
         settings |= {NUM_BEAMS: self.beams, NO_REPEAT_NGRAM_SIZE: self.ngram} if self.beams > 1 else {}
+        inputs: Mapping[str, Any] = {name: (value,) for name, value in settings.items()}
         if self.texts.text:
             texts = [PROMPT.format(*pair) for pair in FAQ] if self.texts.text == "questions" else [self.texts.text]
-            inputs: Mapping[str, Any] = {name: (value,) for name, value in settings.items()}
             return RequestSet(tuple(Request({TEXT_INPUT: (text,), **inputs}) for text in texts), self.name)
         amount = min(MOST_TEXTS, self.requests or MOST_TEXTS)
-        found = synthetic(amount, parse_lengths(self.texts.lengths), SEED, settings, tokens=count)
+        chance, drawn = random.Random(SEED), parse_lengths(self.texts.lengths)
+        texts = [text_of(drawn.draw(chance), count, chance) for _ in range(amount)]
+        items = [Request({TEXT_INPUT: (text,), **inputs}) for text in texts]
+        words = f"synthetic texts of {drawn.words} tokens{settings_text(inputs)}"
         if not self.texts.answers:
-            return found
+            return RequestSet(tuple(items), words)
         chance, drawn = random.Random(SEED), parse_lengths(self.texts.answers)
-        lengths = [(drawn.draw(chance),) for _ in found.items]
+        lengths = [(drawn.draw(chance),) for _ in items]
         items = [Request({**each.inputs, MAX_TOKENS: new, MIN_TOKENS: new})
-                 for each, new in zip(found.items, lengths, strict=True)]  # fmt: skip
-        return RequestSet(tuple(items), found.words)
+                 for each, new in zip(items, lengths, strict=True)]  # fmt: skip
+        return RequestSet(tuple(items), words)
 
     @property
     def limits(self) -> Limits:
@@ -119,6 +127,23 @@ class Case:
 def callers(count: int) -> str:
     """So many, in words."""
     return f"{count} caller{'s' * (count > 1)}"
+
+
+def text_of(count: int, tokens: Callable[[str], int], chance: random.Random) -> str:
+    """A text of exactly `count` tokens by `tokens`, special ones included. Raises UsageError where there is none."""
+    drawn = chance.choices(WORDS, k=count)
+    while tokens(" ".join(drawn)) < count and len(drawn) < MOST_WORDS:
+        drawn += chance.choices(WORDS, k=len(drawn))
+    # The most words that do not exceed it: the count rises with every word.
+    least = bisect.bisect_right(range(1, len(drawn) + 1), count, key=lambda words: tokens(" ".join(drawn[:words])))
+    text = " ".join(drawn[:least])
+    for _ in range(MOST_FILLERS):  # a word of several tokens would overshoot: single letters fill up
+        if tokens(text) >= count:
+            break
+        text += FILLER
+    if tokens(text) != count:
+        raise UsageError(f"No text has exactly {count} tokens for this model.", "Give more tokens.")
+    return text
 
 
 def token_counter(folder: Path) -> Callable[[str], int]:

@@ -11,10 +11,12 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from bench import generate
+from bench.cases import Case, Texts
 from bench.child import Child, PeerFailed
 from bench.client import Record, drive, summary
 from bench.figures import load
 from bench.roofline import Rates, Weights, share_of_limit, weights_of
+from hfx.errors import UsageError
 from hfx.perf.load import Closed, Open
 
 RATES = Rates(1e9, 1e12, 4e12)
@@ -93,6 +95,17 @@ def test_a_process_answers_cases_and_outlives_one_that_fails() -> None:
 def test_a_way_that_can_not_be_opened_says_why() -> None:
     with pytest.raises(PeerFailed, match="ValueError: no such factor"):
         Child(opened, factor=-1)
+
+
+def test_texts_have_exactly_so_many_tokens() -> None:
+    def tokens(text: str) -> int:  # words of more than four letters are several
+        return 2 + sum((len(word) + 3) // 4 for word in text.split())
+
+    requests = Case("c", Closed(1), Texts(lengths="fixed:64"), requests=5, new=3).request_set(tokens)
+    assert requests.words == "synthetic texts of 64 tokens, max_tokens=3, min_tokens=3"
+    assert {tokens(str(each.inputs["text_input"][0])) for each in requests.items} == {64}
+    with pytest.raises(UsageError, match="exactly 1 tokens"):
+        Case("c", Closed(1), Texts(lengths="fixed:1"), requests=1).request_set(tokens)
 
 
 def test_a_command_measures_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

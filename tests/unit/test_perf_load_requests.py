@@ -124,18 +124,6 @@ def test_synthetic_texts_have_the_lengths_asked_for_and_follow_the_seed() -> Non
     assert {len(str(text).split()) for text in texts(synthetic(9, parse_lengths("fixed:12")))} == {12}
 
 
-def test_synthetic_texts_of_exactly_so_many_tokens() -> None:
-    def tokens(text: str) -> int:  # words of more than four letters are several
-        return 2 + sum((len(word) + 3) // 4 for word in text.split())
-
-    made = synthetic(20, parse_lengths("uniform:5-300"), tokens=tokens)
-    assert all(5 <= tokens(str(text)) <= 300 for text in texts(made))
-    assert {tokens(str(text)) for text in texts(synthetic(5, parse_lengths("fixed:64"), tokens=tokens))} == {64}
-    assert synthetic(1, parse_lengths("fixed:64"), tokens=tokens).words == "synthetic texts of 64 tokens"
-    with pytest.raises(UsageError, match="exactly 1 tokens"):
-        synthetic(1, parse_lengths("fixed:1"), tokens=tokens)
-
-
 def test_synthetic_requests_for_every_kind_of_model() -> None:
     made = synthetic(2, parse_lengths("fixed:50"), settings={"top_k": 2}, tensors=("question", "context"))
     assert len(str(texts(made, "question")[0]).split()) == 8 and len(str(texts(made, "context")[0]).split()) == 50

@@ -1,8 +1,7 @@
-"""Synthetic requests: texts of common words, with drawn lengths in words or in a tokenizer's tokens."""
+"""Synthetic requests: texts of common words, with drawn lengths in words."""
 
 from __future__ import annotations
 
-import bisect
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +21,6 @@ WORDS = (
     "children", "played", "music", "in", "that", "long", "summer", "for", "many", "days", "he", "wrote", "about",
     "work", "city", "light", "on", "water", "small", "boats", "came", "back", "before", "night", "we", "never", "saw",
 )  # fmt: skip
-FILLER = " a"
-MOST_FILLERS = 64
-MOST_WORDS = 4_000_000
 
 
 def synthetic(
@@ -33,9 +29,8 @@ def synthetic(
     seed: int = 0,
     settings: Settings | None = None,
     tensors: Sequence[str] = (TEXT_INPUT,),
-    tokens: Callable[[str], int] | None = None,
 ) -> RequestSet:
-    """`count` requests with texts of drawn `lengths`: in words, or exactly in `tokens`. The same seed, the same texts.
+    """`count` requests with texts of drawn `lengths` in words. The same seed, the same texts.
 
     Of several `tensors`, a question is always short and labels are always the same. Raises UsageError.
     """
@@ -48,13 +43,11 @@ def synthetic(
             return LABELS
         if tensor == QUESTION:
             return (f"{_of_words(QUESTION_WORDS, chance)}?",)
-        length = lengths.draw(chance)
-        return (_of_words(length, chance) if tokens is None else _of_tokens(length, tokens, chance),)
+        return (_of_words(lengths.draw(chance), chance),)
 
     items = tuple(Request({tensor: text(tensor) for tensor in tensors} | shared) for _ in range(count))
-    unit = "word" if tokens is None else "token"
     plural = "" if lengths.words == "1" else "s"
-    return RequestSet(items, f"synthetic texts of {lengths.words} {unit}{plural}{settings_text(shared)}")
+    return RequestSet(items, f"synthetic texts of {lengths.words} word{plural}{settings_text(shared)}")
 
 
 @dataclass(frozen=True)
@@ -114,22 +107,4 @@ KINDS: Mapping[str, Callable[[str], Lengths]] = {"fixed": _fixed, "uniform": _un
 
 
 def _of_words(count: int, chance: random.Random) -> str:
-    """A text of `count` words."""
     return " ".join(chance.choices(WORDS, k=count))
-
-
-def _of_tokens(count: int, tokens: Callable[[str], int], chance: random.Random) -> str:
-    """A text of exactly `count` tokens by `tokens`, special ones included. Raises UsageError where there is none."""
-    drawn = chance.choices(WORDS, k=count)
-    while tokens(" ".join(drawn)) < count and len(drawn) < MOST_WORDS:
-        drawn += chance.choices(WORDS, k=len(drawn))
-    # The most words that do not exceed it: the count rises with every word.
-    least = bisect.bisect_right(range(1, len(drawn) + 1), count, key=lambda words: tokens(" ".join(drawn[:words])))
-    text = " ".join(drawn[:least])
-    for _ in range(MOST_FILLERS):  # a word of several tokens would overshoot: single letters fill up
-        if tokens(text) >= count:
-            break
-        text += FILLER
-    if tokens(text) != count:
-        raise UsageError(f"No text has exactly {count} tokens for this model.", "Give more tokens.")
-    return text
