@@ -14,7 +14,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
@@ -45,15 +45,13 @@ def now() -> float:
 
 
 class Schedule:
-    """Which request is next and when it is due, for all users; writes down those of hfx perf run."""
+    """Which request is next and when it is due, for all users; those of hfx perf run are written into `records`."""
 
     def __init__(self, requests: RequestSet, times: Sequence[float] = (), records: TextIO | None = None) -> None:
-        self.requests = requests
+        self.requests, self.records = requests, records
         self.spawned = Event()
         self._numbers = itertools.count()
-        self._times = times
-        self._records = records
-        self._start = 0.0
+        self._times, self._start = times, 0.0
 
     def next(self) -> tuple[Request, float]:
         """The next request and when it is due. Raises StopUser after the last one."""
@@ -65,11 +63,6 @@ class Schedule:
         if number >= len(self._times):
             raise StopUser
         return self.requests.at(number), self._start + self._times[number]
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append a request that has ended to the records, if there are any."""
-        if self._records is not None:
-            self._records.write(json.dumps(record) + "\n")
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
@@ -179,12 +172,12 @@ class ModelUser(User):
             error = failure
         end = times[-1] if times and error is None else now()
         self._fire(self.model, end - due, len(pieces), error)
-        self.environment.hfx.write(
-            {
-                "due": due, "sent": sent, "end": end, "caller": self.number, "times": times, "pieces": pieces,
-                "error": [type(error).__name__, error.message] if error else None,
-            }
-        )  # fmt: skip
+        record = {
+            "due": due, "sent": sent, "end": end, "caller": self.number, "times": times, "pieces": pieces,
+            "error": [type(error).__name__, error.message] if error else None,
+        }  # fmt: skip
+        if self.environment.hfx.records:
+            self.environment.hfx.records.write(json.dumps(record) + "\n")
 
     def answers(self, request: Request) -> Iterator[tuple[float, Piece]]:
         """The parts of the answer, and when each came."""

@@ -109,7 +109,7 @@ def follow(
             cores = (now.used - first.used) / (now.at - first.at)
         if first and now.at - first.at >= limits.warmup_seconds and now.answers >= limits.warmup_requests:
             warm = warm or now
-        watch(_progress(first or now, warm, now, limits))
+        watch(_progress(first or now, warm, now, plan, limits))
         patience = limits.timeout + (pause if first else START_SECONDS)
         if _is_over(warm, now, plan, limits, times) or now.at - moved.at > patience:
             break
@@ -127,15 +127,15 @@ def _is_over(warm: Look | None, now: Look, plan: Plan, limits: Limits, times: Se
     return now.answers - warm.answers >= requests + plan.callers or now.at - warm.at >= seconds + AFTER_SECONDS
 
 
-def _progress(first: Look, warm: Look | None, now: Look, limits: Limits) -> Progress:
-    seconds = now.at - first.at
-    counted = now.answers - (warm.answers if warm else 0)
+def _progress(first: Look, warm: Look | None, now: Look, plan: Plan, limits: Limits) -> Progress:
+    seconds, counted = now.at - first.at, now.answers - (warm.answers if warm else 0)
+    callers = 0 if isinstance(plan, Open) else plan.callers
     return Progress(
         phase="counted" if warm or not limits.warms_up else "warmup",
         elapsed=seconds,
-        sent=counted,
+        sent=counted + callers,
         succeeded=counted,
         failed=0,
-        in_flight=0,
+        in_flight=callers,
         throughput=now.answers / seconds if seconds else 0.0,
     )
