@@ -206,12 +206,6 @@ def test_loads_with_an_end_are_taken() -> None:
     check(Open(arrivals="burst"), Limits(requests=5, warmup_requests=2), None, stream=False)
 
 
-def test_limits_in_words() -> None:
-    assert Limits(requests=1).words == "1 request"
-    assert Limits(requests=200, seconds=10).words == "200 requests or 10 s"
-    assert Limits(stable=5).words == "until stable within 5 %, 60 s at most"
-
-
 # Service levels
 
 

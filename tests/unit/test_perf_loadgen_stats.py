@@ -44,13 +44,6 @@ def made(plan: Plan, *ended: RequestRecord, slo: str = "", stream: bool = False,
     return run_of(log, Subject("a", "a", "builtin"), plan.load("", ""), plan, judged)
 
 
-def test_percentiles_are_those_of_the_times() -> None:
-    found = made(Closed(1), *(record(at, at, (at + 1) / 1000) for at in range(1000))).latency
-    assert found is not None and found.count == 1000
-    expected = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "min": 1, "max": 1000, "mean": 500.5}
-    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected, rel=DIGITS)
-
-
 def test_throughput_of_callers_leaves_out_that_some_have_nothing_more_to_do() -> None:
     """Two callers at 10 requests a second each; one ends a second earlier than the other."""
     busy = [record(at, at * 0.1, 0.1, caller=0) for at in range(20)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hfx.errors import UsageError
-from hfx.perf.results import Load, cumulative, groups, read_result, to_json, write_result
+from hfx.perf.results import cumulative, groups, read_result, to_json, write_result
 from hfx.perf.results.distribution import distribution, merged
 from hfx.perf.results.rounds import ratios
 from tests.unit.perf_runs import result, run
@@ -96,16 +96,3 @@ def test_ratios_are_taken_round_by_round() -> None:
     found = ratios(variant, base, lambda each: each.throughput)
     assert found is not None and (found.median, found.least, found.most, found.rounds) == (2, 2, 3, 3)
     assert ratios(variant, groups([run("base", 5, round=7)])[0], lambda each: each.throughput) is None
-
-
-@pytest.mark.parametrize(
-    ("load", "label"),
-    [
-        (Load("closed", 1), "1 caller"),
-        (Load("open", rate=50.0, arrivals="poisson"), "50/s poisson"),
-        (Load("open", arrivals="burst"), "burst"),
-        (Load("closed", 8, case="128 tokens"), "128 tokens, 8 callers"),
-    ],
-)
-def test_a_load_has_a_name_in_tables(load: Load, label: str) -> None:
-    assert load.label == label
