@@ -23,7 +23,7 @@ from hfx.perf.loadgen.stats import run_of
 from hfx.perf.results import Run, Subject
 from hfx.perf.tools import locust, perf_analyzer
 from hfx.perf.tools.perf_analyzer import NEVER, piece_of, read_record, write_inputs, write_times
-from hfx.perf.tools.process import ToolProcess
+from hfx.perf.tools.process import ToolProcess, follow
 from hfx.perf.tools.recorded import callers_of, check_arguments, due_times, failure, log_of, split
 
 RECORDED = Path(__file__).parent / "perf_recorded"
@@ -187,6 +187,27 @@ def test_leaving_ends_the_process(tmp_path: Path) -> None:
         assert tool.alive and tool.text == "up\n" and tool.processor_seconds > 0
     assert not tool.alive and tool.processor_seconds == 0
     tool.interrupt(1.0)  # of a process that has ended: no error
+
+
+@pytest.mark.parametrize(
+    ("plan", "limits", "answers", "phase"),
+    [
+        (Closed(2), Limits(requests=5, warmup_requests=3), 3 + 5 + 2, "counted"),  # two are under way at the end
+        (Open(10.0), Limits(requests=4), 4, "counted"),
+        (Closed(1), Limits(seconds=0.5), 2, "counted"),
+        (Closed(1), Limits(requests=50, warmup_seconds=90, timeout=0.5), 2, "warmup"),  # it gets stuck
+    ],
+)
+def test_a_tool_is_followed_until_all_is_answered_or_nothing_comes(
+    plan: Plan, limits: Limits, answers: int, phase: str, tmp_path: Path
+) -> None:
+    counts, phases = iter(range(answers)), list[str]()
+    with ToolProcess([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "o") as tool:
+        times = plan.times(limits.requests) if isinstance(plan, Open) else ()
+        watch, stop = (lambda progress: phases.append(progress.phase)), threading.Event()
+        follow(tool, lambda: next(counts, answers), plan, limits, watch, stop, [*times])
+        assert tool.alive
+    assert phases[-1] == phase and next(counts, None) is None
 
 
 def test_a_process_starts_while_other_threads_use_grpc(tmp_path: Path) -> None:

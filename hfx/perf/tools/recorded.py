@@ -30,7 +30,7 @@ def failure(tool: str, text: str) -> HfxError:
     reasons = [line[match.end() :].strip() or line for line in lines if (match := ERROR.search(line))]
     reason = ["It printed nothing.", *lines, *reasons][-1]
     if "unrecognized" in reason:
-        return UsageError(f"{tool}: {reason}", f"`{tool} --help` lists its flags; `hfx perf tools` says where it is.")
+        return UsageError(f"{tool}: {reason}.", f"`{tool} --help` lists its flags; `hfx perf tools` says where it is.")
     return LoadFailed(f"{tool} ended by itself: {reason}", "--tool builtin counts requests that fail, and goes on.")
 
 
