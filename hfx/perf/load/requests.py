@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,13 +28,19 @@ KINDS: Mapping[str, Kind] = {
 }  # fmt: skip
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
 FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
-# How a kind is described, and the types of its values.
-TYPES: Mapping[Kind, tuple[str, tuple[type, ...]]] = {
-    "text": ("a text", (str,)),
-    "list": ("a list of texts", (str,)),
-    "integer": ("a whole number", (int,)),
-    "number": ("a number", (int, float)),
-    "flag": ("true or false", (bool,)),
+
+
+def _read_list(text: str) -> Any:
+    return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",") if part.strip()]
+
+
+# How a kind is described, the types of its values, and what reads one from a text without spaces around it.
+TYPES: Mapping[Kind, tuple[str, tuple[type, ...], Callable[[str], Any]]] = {
+    "text": ("a text", (str,), str),
+    "list": ("a list of texts", (str,), _read_list),
+    "integer": ("a whole number", (int,), int),
+    "number": ("a number", (int, float), float),
+    "flag": ("true or false", (bool,), lambda text: FLAGS.get(text.lower())),
 }
 
 
@@ -188,19 +194,10 @@ def _pair(part: str, needed: Sequence[str]) -> tuple[str, str]:
 
 
 def _read(kind: Kind, text: str) -> Any:
-    bare = text.strip()
     try:
-        if kind == "integer":
-            return int(bare)
-        if kind == "number":
-            return float(bare)
-        if kind == "list":
-            return (
-                json.loads(bare) if bare.startswith("[") else [part.strip() for part in bare.split(",") if part.strip()]
-            )
+        return text if kind == "text" else TYPES[kind][2](text.strip())
     except ValueError:
         return None
-    return FLAGS.get(bare.lower()) if kind == "flag" else text
 
 
 def _is(kind: Kind, value: Any) -> bool:
