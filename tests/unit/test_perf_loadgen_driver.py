@@ -91,7 +91,7 @@ def test_requests_end_a_load_before_its_seconds() -> None:
 
 def test_progress_has_the_phases_in_order_and_the_counts_of_each() -> None:
     progress: list[Progress] = []
-    log = driven(Server(0.01), Open(100), Limits(seconds=0.7, warmup_seconds=0.3), progress.append)
+    log = driven(Server(0.01), Open(100), Limits(seconds=0.7, warmup_seconds=1.0), progress.append)
     phases = [phase for phase, _ in itertools.groupby(each.phase for each in progress)]
     assert phases == ["warmup", "counted", "draining"]
     counted = [each for each in progress if each.phase == "counted"]
