@@ -75,13 +75,13 @@ def error_in_time() -> Iterator[None]:
 @pytest.mark.parametrize("scheme", ["", "http://"])
 @pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
 def test_what_is_no_triton_server_is_an_error_in_time(behaviour: tuple[bytes, bool], scheme: str) -> None:
-    with listener(*behaviour) as address, Client(scheme + address, timeout=0.5) as client, error_in_time():
+    with listener(*behaviour) as address, Client(scheme + address, timeout=0.2) as client, error_in_time():
         client.classify("name", "text")
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
 def test_a_stream_of_what_is_no_triton_server_is_an_error(scheme: str) -> None:
-    with listener(*BEHAVIOURS["speaks HTTP/1"]) as address, Client(scheme + address, timeout=0.5) as client:
+    with listener(*BEHAVIOURS["speaks HTTP/1"]) as address, Client(scheme + address, timeout=0.2) as client:
         stream = client.stream("name", "text")
         with pytest.raises(ServerError):
             next(stream)
@@ -91,7 +91,7 @@ def test_a_stream_of_what_is_no_triton_server_is_an_error(scheme: str) -> None:
 @pytest.mark.parametrize("name", ["hangs up", "is silent", "speaks HTTP/1", "floods letters"])
 def test_what_is_no_triton_server_is_an_error_in_time_for_a_task(name: str, scheme: str) -> None:
     async def ask(address: str) -> None:
-        async with AsyncClient(address, timeout=0.5, retries=0) as client:
+        async with AsyncClient(address, timeout=0.2, retries=0) as client:
             await client.classify("name", "text")
 
     with listener(*BEHAVIOURS[name]) as address, error_in_time():
