@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from hfx.client import AsyncClient, Client
+from hfx.client import AsyncClient, Client, grpc_transport, http_transport, session
 from hfx.errors import ServerError, ServerUnreachable
 
 pytestmark = pytest.mark.slow
@@ -29,6 +29,13 @@ BEHAVIOURS = {
     "settings, then goes away": (b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" + b"\x00\x00\x08\x07" + bytes(13), True),
     "a huge frame": (b"\xff\xff\xff\x00\x00\x00\x00\x00\x01", False),
 }
+
+
+@pytest.fixture(autouse=True)
+def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the request for a silent server's health, which follows a timeout."""
+    for module in (grpc_transport, http_transport, session):
+        monkeypatch.setattr(module, "PROBE_SECONDS", 0.2)
 
 
 @contextmanager
@@ -75,13 +82,13 @@ def error_in_time() -> Iterator[None]:
 @pytest.mark.parametrize("scheme", ["", "http://"])
 @pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
 def test_what_is_no_triton_server_is_an_error_in_time(behaviour: tuple[bytes, bool], scheme: str) -> None:
-    with listener(*behaviour) as address, Client(scheme + address, timeout=0.2) as client, error_in_time():
+    with listener(*behaviour) as address, Client(scheme + address, timeout=0.2, retries=1) as client, error_in_time():
         client.classify("name", "text")
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
 def test_a_stream_of_what_is_no_triton_server_is_an_error(scheme: str) -> None:
-    with listener(*BEHAVIOURS["speaks HTTP/1"]) as address, Client(scheme + address, timeout=0.2) as client:
+    with listener(*BEHAVIOURS["speaks HTTP/1"]) as address, Client(scheme + address, timeout=0.2, retries=1) as client:
         stream = client.stream("name", "text")
         with pytest.raises(ServerError):
             next(stream)
@@ -113,7 +120,7 @@ BODIES = {
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_a_body_that_is_not_tritons_is_an_error(body: bytes) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    with listener(answer, False) as address, Client(f"http://{address}", timeout=2, retries=0) as client:
+    with listener(answer, False) as address, Client(f"http://{address}", timeout=1, retries=0) as client:
         with pytest.raises(ServerError):
             client.classify("name", "text")
         with pytest.raises(ServerError):
