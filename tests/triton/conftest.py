@@ -18,14 +18,15 @@ from tests.unit import tiny_translators
 
 @pytest.fixture(scope="session")
 def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of WRITERS, trained and int8, of RECITAL and of TRANSLATOR, an mBART.
+    """A repository of WRITERS and a classifier, trained and int8, of RECITAL and of TRANSLATOR, an mBART.
 
-    All have few slots, so that requests have to wait.
+    The generators have few slots, so that requests have to wait.
     """
     folder = tmp_path_factory.mktemp("writers")
     for name, checkpoint in WRITERS.items():
         # T5 loses 0.024 in int8, and 0.0502 with 7-bit weights.
         export_zoo(checkpoint, folder, name, "int8", RUNTIMES[name], slots=SLOTS[name], max_drop=0.06)
+    export_zoo("sentiment-distilbert", folder, "sentiment", "int8")
     checkpoints = tmp_path_factory.mktemp("checkpoint")
     reciting.save(checkpoints / RECITAL)
     tiny_translators.save(checkpoints / TRANSLATOR, "mbart")

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +15,18 @@ import pytest
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.published import export_zoo
 from tests.triton.generation_rig import metrics
 from tests.triton.serve_process import HFX, wait_for
 
 pytestmark = pytest.mark.triton
 
-MODELS = {"stories": "stories-gpt2", "summaries": "summaries-bart"}
+MODELS = ("stories", "summaries")
 ENDLESS = ["--long", "chunk", "--num-beams", "4"]  # of a document: far longer than it takes to interrupt it
 PATIENCE = 60
 CANCELLED, USED = "hfx_requests_cancelled_total", "hfx_slots_used"
 
 Run = subprocess.CompletedProcess[str]
 Infer = Callable[..., Run]
-
-
-@pytest.fixture(scope="module")
-def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a decoder and an encoder-decoder, both int8."""
-    folder = tmp_path_factory.mktemp("generators")
-    for name, checkpoint in MODELS.items():
-        export_zoo(checkpoint, folder, name, "int8", "onnxruntime")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def served(generators: Path) -> Iterator[EmbeddedServer]:
-    """A real Triton that serves them."""
-    with EmbeddedServer(generators) as running:
-        yield running
 
 
 def hfx(*words: str, given: str | bytes = b"", **environment: str) -> Run:
@@ -55,15 +38,15 @@ def hfx(*words: str, given: str | bytes = b"", **environment: str) -> Run:
 
 
 @pytest.fixture
-def infer(served: EmbeddedServer) -> Infer:
+def infer(writing_server: EmbeddedServer) -> Infer:
     """`hfx infer WORDS` through the server."""
-    return lambda *words, **more: hfx("infer", *words, "--url", served.grpc_url, **more)
+    return lambda *words, **more: hfx("infer", *words, "--url", writing_server.grpc_url, **more)
 
 
 @pytest.fixture
-def local(generators: Path) -> Infer:
+def local(writers: Path) -> Infer:
     """`hfx infer WORDS` without it."""
-    return lambda *words, **more: hfx("infer", *words, "--local", "--repository", str(generators), **more)
+    return lambda *words, **more: hfx("infer", *words, "--local", "--repository", str(writers), **more)
 
 
 def texts_of(name: str, count: int) -> list[str]:
@@ -76,9 +59,9 @@ def rows(run: Run) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-def measured(served: EmbeddedServer, metric: str) -> float:
+def measured(writing_server: EmbeddedServer, metric: str) -> float:
     """A metric of the model that summarizes."""
-    return metrics(served, "summaries").get(metric, 0.0)
+    return metrics(writing_server, "summaries").get(metric, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +92,11 @@ def test_a_server_gives_the_texts_of_this_process(name: str, words: list[str], i
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_stream_is_the_whole_text(name: str, infer: Infer, local: Infer, served: EmbeddedServer) -> None:
+def test_a_stream_is_the_whole_text(name: str, infer: Infer, local: Infer, writing_server: EmbeddedServer) -> None:
     words = [name, *texts_of(name, 2), "--max-tokens", "25"]
     whole = infer(*words)
     assert whole.returncode == 0, whole.stderr
-    over_http = hfx("infer", *words, "--stream", "--url", served.http_url)
+    over_http = hfx("infer", *words, "--stream", "--url", writing_server.http_url)
     streams = (infer(*words, "--stream"), local(*words, "--stream"), over_http)
     assert [stream.stdout for stream in streams] == [whole.stdout] * 3
 
@@ -151,8 +134,8 @@ def test_a_bad_line_costs_no_other(infer: Infer, tmp_path: Path) -> None:
     assert found.stderr.startswith("Error: 6 of 13 lines failed. Line 2: ")
 
 
-def test_an_answer_comes_before_the_next_line_is_written(served: EmbeddedServer) -> None:
-    words = [*HFX, "infer", "stories", "--jsonl", "--max-tokens", "3", "--url", served.grpc_url]
+def test_an_answer_comes_before_the_next_line_is_written(writing_server: EmbeddedServer) -> None:
+    words = [*HFX, "infer", "stories", "--jsonl", "--max-tokens", "3", "--url", writing_server.grpc_url]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
         for number in range(3):
@@ -171,31 +154,31 @@ def test_nothing_in_gives_nothing_out(infer: Infer) -> None:
 
 @pytest.mark.parametrize(("words", "protocol"), [("--stream", "grpc"), ("--json", "grpc"), ("--stream", "http")])
 def test_ctrl_c_cancels_on_the_server(
-    words: str, protocol: str, document: str, served: EmbeddedServer, tmp_path: Path
+    words: str, protocol: str, document: str, writing_server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    before = measured(served, CANCELLED)
+    before = measured(writing_server, CANCELLED)
     file = tmp_path / "document.txt"
     file.write_text(document)
-    url = served.grpc_url if protocol == "grpc" else served.http_url
+    url = writing_server.grpc_url if protocol == "grpc" else writing_server.http_url
     command = [*HFX, "infer", "summaries", "--input", str(file), *ENDLESS, words, "--url", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         if words == "--stream":  # over HTTP, Triton sees a leaving reader only after its first piece
             assert process.stdout and process.stdout.read(1)
-        wait_for(lambda: measured(served, USED) > 0)
+        wait_for(lambda: measured(writing_server, USED) > 0)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=10)
     assert (process.returncode, said.splitlines()[-1]) == (130, b"Error: Interrupted.")
-    wait_for(lambda: measured(served, CANCELLED) > before and measured(served, USED) == 0)
+    wait_for(lambda: measured(writing_server, CANCELLED) > before and measured(writing_server, USED) == 0)
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(document: str, served: EmbeddedServer) -> None:
-    before = measured(served, CANCELLED)
-    line = f'"$@" infer summaries - --stream {" ".join(ENDLESS)} --url {served.grpc_url} | head -c 1'
+def test_a_reader_that_has_enough_ends_it_quietly(document: str, writing_server: EmbeddedServer) -> None:
+    before = measured(writing_server, CANCELLED)
+    line = f'"$@" infer summaries - --stream {" ".join(ENDLESS)} --url {writing_server.grpc_url} | head -c 1'
     done = subprocess.run(
         ["bash", "-c", line, "-", *HFX], input=document, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, len(done.stdout), done.stderr) == (0, 1, "")
-    wait_for(lambda: measured(served, CANCELLED) > before and measured(served, USED) == 0)
+    wait_for(lambda: measured(writing_server, CANCELLED) > before and measured(writing_server, USED) == 0)
 
 
 def test_a_deadline_holds_at_the_server(document: str, infer: Infer, local: Infer) -> None:
@@ -224,10 +207,10 @@ def test_what_can_not_be_asked_says_why(words: list[str], code: int, said: str, 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_verify_asks_the_server(name: str, generators: Path, served: EmbeddedServer) -> None:
-    with Client(served.grpc_url) as client:
+def test_verify_asks_the_server(name: str, writers: Path, writing_server: EmbeddedServer) -> None:
+    with Client(writing_server.grpc_url) as client:
         assert name in client.models()
-    words = ["verify", name, "--repository", str(generators), "--json"]
-    through, here = hfx(*words, "--url", served.grpc_url), hfx(*words)
+    words = ["verify", name, "--repository", str(writers), "--json"]
+    through, here = hfx(*words, "--url", writing_server.grpc_url), hfx(*words)
     assert (through.returncode, here.returncode) == (0, 0), through.stderr
     assert json.loads(through.stdout)["parity"] == json.loads(here.stdout)["parity"]

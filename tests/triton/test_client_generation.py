@@ -17,7 +17,6 @@ from hfx.errors import RequestRefused, ServerError
 from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.published import export_zoo
 from tests.triton.generation_rig import metrics, wait_until
 
 pytestmark = pytest.mark.triton
@@ -29,24 +28,9 @@ CANCELLED = "hfx_requests_cancelled_total"
 LONG = GenerationSettings(max_tokens=400, min_tokens=400, num_beams=1)
 
 
-@pytest.fixture(scope="module")
-def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("generators")
-    export_zoo("stories-gpt2", folder, MODEL, "int8", "openvino")
-    export_zoo("summaries-bart", folder, "summaries", "int8", "onnxruntime")
-    export_zoo("sentiment-distilbert", folder, "sentiment", "int8")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def served(generators: Path) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(generators) as running:
-        yield running
-
-
 @pytest.fixture(params=["grpc", "http"])
-def url(request: pytest.FixtureRequest, served: EmbeddedServer) -> str:
-    return served.grpc_url if request.param == "grpc" else served.http_url
+def url(request: pytest.FixtureRequest, writing_server: EmbeddedServer) -> str:
+    return writing_server.grpc_url if request.param == "grpc" else writing_server.http_url
 
 
 @pytest.fixture
@@ -56,10 +40,10 @@ def client(url: str) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def expected(generators: Path) -> dict[str, Generation]:
+def expected(writers: Path) -> dict[str, Generation]:
     """What the engine in this process writes."""
     texts = [example.prompt for example in zoo.heldout("stories", 12)]
-    with LocalGenerator.open(generators, MODEL) as local:
+    with LocalGenerator.open(writers, MODEL) as local:
         return {text: as_generation(local.infer({"text_input": text})) for text in texts}
 
 
@@ -135,28 +119,33 @@ def test_a_long_text_is_cut_and_warned_of_or_read_in_chunks(client: Client) -> N
         client.summarize("summaries", document, long="error")
 
 
-def test_a_stream_that_is_left_frees_its_slot(client: Client, served: EmbeddedServer) -> None:
-    before = figure(served, CANCELLED)
+def test_a_stream_that_is_left_frees_its_slot(client: Client, writing_server: EmbeddedServer) -> None:
+    before = figure(writing_server, CANCELLED)
     for _ in range(10):
         with client.stream(MODEL, TEXT, LONG) as stream:
             next(stream)
     # On a busy machine, some have ended before their reader leaves.
-    wait_until(lambda: figure(served, CANCELLED) > before and figure(served, "hfx_slots_used") == 0, "slots are free")
+    wait_until(
+        lambda: figure(writing_server, CANCELLED) > before and figure(writing_server, "hfx_slots_used") == 0,
+        "slots are free",
+    )
 
 
-def test_the_examples_of_the_documentation_run(served: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    text = DOCUMENTATION.read_text(encoding="utf-8").replace("127.0.0.1:8001", served.grpc_url)
+def test_the_examples_of_the_documentation_run(
+    writing_server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = DOCUMENTATION.read_text(encoding="utf-8").replace("127.0.0.1:8001", writing_server.grpc_url)
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 6
     known: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(DOCUMENTATION), "exec"), known)
-    assert "['sentiment', 'stories', 'summaries']" in capsys.readouterr().out
+    assert "'sentiment', 'stories', 'summaries'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_dead_engine_does_not_hang_its_readers(protocol: str, generators: Path) -> None:
-    with EmbeddedServer(generators) as server:
+def test_a_dead_engine_does_not_hang_its_readers(protocol: str, writers: Path) -> None:
+    with EmbeddedServer(writers, models=(MODEL,)) as server:
         url = server.grpc_url if protocol == "grpc" else server.http_url
         with Client(url, idle_timeout=1.0, timeout=30, retries=0) as client:
             pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end

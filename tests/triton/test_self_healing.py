@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder `toy`, a generator `stories` and a slow stream `ticks`."""
     folder = tmp_path_factory.mktemp("repository")
-    export_zoo("stories-gpt2", folder, "stories", "int8", "onnxruntime")
+    export_zoo("stories-gpt2", folder, "stories", "int8", "onnxruntime", slots=8)
     return write_ticks(write_toy(folder))
 
 
