@@ -33,7 +33,7 @@ SENTENCE = "Anna went from Paris to the market in Berlin, and the weather was aw
 
 @pytest.fixture(params=TOKENIZERS)
 def tokenizer(request: pytest.FixtureRequest) -> Any:
-    return AutoTokenizer.from_pretrained(zoo.checkpoint(request.param))
+    return AutoTokenizer.from_pretrained(zoo.tokenizer(request.param))
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_sparse_text_is_read_on_until_it_fills_the_model(bert: Any, tmp_path: 
 @pytest.mark.parametrize("max_length", [64, 128, 512])
 @pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
 def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
     tokenizer.model_max_length = max_length
     encoder = encoder_for(tokenizer, "question-answering", tmp_path, max_length=max_length)
     long = (SENTENCE, SENTENCE * 6, SENTENCE * 10, "x" * 700 + SENTENCE * 10)
@@ -215,7 +215,7 @@ def test_a_context_of_megabytes_becomes_a_bounded_number_of_windows(bert: Any, s
 @pytest.mark.parametrize("name", ["nli-bart", "answers-bert", "sentiment-xlm-roberta"])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_pairs_equal_the_pipelines(name: str, side: str, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
     tokenizer.truncation_side = side
     tokenizer.model_max_length = 48
     encoder = encoder_for(tokenizer, "zero-shot-classification", tmp_path, max_length=48)

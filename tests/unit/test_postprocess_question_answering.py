@@ -60,7 +60,7 @@ def test_a_trained_reader_answers_as_in_the_pipeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [0.1, 0.5, 1.5])
 @pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
 def test_any_scores_answer_as_in_the_pipeline(name: str, scale: float, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
     pairs = [("Where did Anna go?", context) for context in CONTEXTS] + [("Who?", STORY), ("[CLS] <s> who?", STORY * 3)]
     assert check_equal(tokenizer, random_reader(tokenizer, scale), tmp_path, pairs) > 10
 

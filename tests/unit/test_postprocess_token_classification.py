@@ -87,7 +87,7 @@ def test_a_trained_tagger_answers_as_in_the_pipeline(aggregation: str, tmp_path:
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("name", ["entities-bert", "topics-roberta", "sentiment-xlm-roberta", "sentiment-albert"])
 def test_any_tags_answer_as_in_the_pipeline(name: str, aggregation: str, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
     assert check_equal(tokenizer, random_tagger(tokenizer), aggregation, tmp_path) > 30
 
 

@@ -16,7 +16,7 @@ from tests.zoo.recipes import Recipe
 from tests.zoo.tasks import TASKS
 from tests.zoo.trainer import TrainingMissed
 
-__all__ = ["NAMES", "TASK_NAMES", "TrainingMissed", "checkpoint", "heldout", "key", "train"]
+__all__ = ["NAMES", "TASK_NAMES", "TrainingMissed", "checkpoint", "heldout", "key", "tokenizer", "train"]
 
 NAMES: tuple[str, ...] = tuple(recipes.BY_NAME)
 TASK_NAMES: tuple[str, ...] = tuple(TASKS)
@@ -41,6 +41,17 @@ def checkpoint(name: str) -> Path:
             return dataclasses.asdict(trainer.train(recipe, folder))
 
     return cache.built(name, key(recipe), build)
+
+
+def tokenizer(name: str) -> Path:
+    """A folder with the tokenizer of the checkpoint `name`, which needs no training of its model. Raises KeyError."""
+    recipe = recipes.BY_NAME[name]
+
+    def build(folder: Path) -> dict[str, Any]:
+        trainer.train_tokenizer(recipe).save_pretrained(folder)
+        return {}
+
+    return cache.built(f"{name}-tokenizer", key(recipe), build)
 
 
 def key(recipe: Recipe) -> str:

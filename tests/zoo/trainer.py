@@ -63,11 +63,17 @@ def train(recipe: Recipe, folder: Path) -> Trained:
     return trained
 
 
+def train_tokenizer(recipe: Recipe) -> Any:
+    """The tokenizer of `recipe`, of its training texts."""
+    texts_of = TASKS[recipe.task].objective.texts
+    texts = [text for example in _examples(recipe, "train", recipe.train_examples) for text in texts_of(example)]
+    kind = architectures.ARCHITECTURES[recipe.architecture].tokenizer
+    return tokenization.train(kind, texts, recipe.vocab_size, recipe.max_tokens)
+
+
 def _fit(recipe: Recipe, objective: Objective) -> tuple[Any, Any]:
     examples = _examples(recipe, "train", recipe.train_examples)
-    texts = [text for example in examples for text in objective.texts(example)]
-    kind = architectures.ARCHITECTURES[recipe.architecture].tokenizer
-    tokenizer = tokenization.train(kind, texts, recipe.vocab_size, recipe.max_tokens)
+    tokenizer = train_tokenizer(recipe)
     model = architectures.model(recipe, tokenizer, objective.head, objective.labels, objective.problem_type)
     features = objective.encode(tokenizer, examples)
     if objective.warm_up and recipe.warm_up_steps:
