@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no worker begins one when the others end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow and not item.nodeid.startswith(WITH_SERVER))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded by now out of garbage collections: each export makes five, a fifth of its time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
