@@ -21,7 +21,6 @@ from hfx.perf.report.tables import (
     ratio_of,
     run_table,
     server_table,
-    steps,
     steps_table,
     to_lines,
     trials_table,
@@ -29,6 +28,7 @@ from hfx.perf.report.tables import (
 )
 from hfx.perf.report.trials import beaten, trials
 from hfx.perf.results import Result, Run, Spread, groups
+from hfx.perf.results.rounds import steps
 from tests.unit import perf_samples
 from tests.unit.perf_samples import concurrencies, devices, generator, one_device, tuning
 

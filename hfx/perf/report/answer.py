@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from hfx.perf.compare.cost import KEPT, best, by_work
 from hfx.perf.report.figures import FIGURES, Figure, error_share, main
 from hfx.perf.report.numbers import milliseconds, number, percent, ratio
-from hfx.perf.report.tables import PHASES, by_load, name_of, ratio_of, steps
+from hfx.perf.report.tables import by_load, name_of, ratio_of
 from hfx.perf.report.trials import proof
 from hfx.perf.results import Group, Result, Run, Step, groups
+from hfx.perf.results.rounds import steps
+from hfx.perf.results.schema import PHASES
 from hfx.perf.tuning.settings import words
 
 FULL = 0.85  # share of the cores above which a CPU counts as busy

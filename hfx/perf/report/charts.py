@@ -5,20 +5,22 @@ Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), which people wit
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
 
+from hfx.perf.report import marks
 from hfx.perf.report import trials as tuning
 from hfx.perf.report.figures import FIGURES, Figure, main
 from hfx.perf.report.numbers import number, ratio
-from hfx.perf.report.tables import PHASES, by_load, name_of, ratio_of, steps
+from hfx.perf.report.tables import by_load, name_of, ratio_of
 from hfx.perf.results import Group, Load, Result, cumulative, groups
 from hfx.perf.results.distribution import merged
+from hfx.perf.results.rounds import steps
+from hfx.perf.results.schema import PHASES
 
 LIGHT = {
     "paper": "#ffffff", "ink": "#1b1f24", "soft": "#57606a", "faint": "#d8dee4", "c1": "#0072b2", "c2": "#d55e00",
@@ -30,14 +32,10 @@ DARK = {
 }  # fmt: skip
 PAGE = {name: f"var(--{name})" for name in LIGHT}  # of a page with these CSS variables
 HEIGHT, ROW, SVG_WIDTH = 300, 40, 720  # pixels; ROW: a bar with its name above it
-PHONE, LETTER, SYMBOL = 290, 7, 30  # pixels: a plot on a phone, a letter of a legend, its symbol and gap
-WIDE = 10  # times the least from which on an axis is logarithmic
 MAX_BARS, MAX_LINES, MAX_STEPS = 24, 6, 4
 MIN_REQUESTS = 10  # of a distribution that is worth a line
-PERCENTILES = ("p50", "p99")
 KINDS = ("chosen", "before", "best", "beaten", "misses", "stopped early")
 AXES = {"closed": "callers", "open": "requests/s offered"}
-LINES = alt.Axis(grid=True, tickCount=6)
 CLIP_ID = re.compile(r'(?<=[" #])(clip|gradient_)(\d+)')
 
 
@@ -111,11 +109,11 @@ def front(result: Result) -> Chart | None:
     ]
     best = [row for row, trial in zip(rows, trials, strict=True) if trial.best]
     scale = alt.Scale(zero=False, nice=True, padding=20)
-    x = alt.X("rate:Q", title=f"{rate.title} (more is better)", scale=scale, axis=LINES)
-    y = alt.Y("p99:Q", title=f"{p99.title} ms (less is better)", scale=scale, axis=LINES)
-    line = _data(best).mark_line(interpolate="step-before", strokeDash=[6, 3], color="gray")
+    x = alt.X("rate:Q", title=f"{rate.title} (more is better)", scale=scale, axis=marks.LINES)
+    y = alt.Y("p99:Q", title=f"{p99.title} ms (less is better)", scale=scale, axis=marks.LINES)
+    line = marks.data(best).mark_line(interpolate="step-before", strokeDash=[6, 3], color="gray")
     tooltip = ["trial:N", "settings:N", "kind:N", "rate:Q", "p99:Q"]
-    points = _data(rows).mark_point(size=110).encode(x, y, _colour(rows, "kind", KINDS), tooltip=tooltip)
+    points = marks.data(rows).mark_point(size=110).encode(x, y, marks.colour(rows, "kind", KINDS), tooltip=tooltip)
     names = ", ".join(row["trial"] for row in best) or "none"
     description = f"{len(rows)} trials. No other has both more throughput and a lower p99 than: {names}."
     return _chart("front", "Trials", description, [*([line.encode(x, y, order="rate:Q")] if best else []), points])
@@ -128,14 +126,15 @@ def throughput(result: Result) -> Chart | None:
     rows = [row for group in found if (row := _bar(group, found, result.base, figure))]
     if len({row["variant"] for row in rows}) < 2:
         return None
-    x = alt.X("value:Q", title=f"{figure.title} (more is better)", scale=alt.Scale(zero=True, nice=True), axis=LINES)
-    colour = alt.Color("variant:N", scale=alt.Scale(domain=_distinct(rows, "variant")), legend=None)
-    bars = _bars(rows, x, colour, tooltip=["bar:N", "value:Q", "least:Q", "most:Q"])
-    uneven = _data([row for row in rows if row["least"] < row["most"]] or rows[:1])
-    ranges = uneven.mark_rule(yOffset=6).encode(alt.X("least:Q"), _rows(rows), x2="most:Q")
-    description = f"{figure.title}. " + _sentences(f"{row['bar']} {number(row['value'])}" for row in rows)
+    scale = alt.Scale(zero=True, nice=True)
+    x = alt.X("value:Q", title=f"{figure.title} (more is better)", scale=scale, axis=marks.LINES)
+    colour = alt.Color("variant:N", scale=alt.Scale(domain=marks.distinct(rows, "variant")), legend=None)
+    bars = marks.bars(rows, x, colour, tooltip=["bar:N", "value:Q", "least:Q", "most:Q"])
+    uneven = marks.data([row for row in rows if row["least"] < row["most"]] or rows[:1])
+    ranges = uneven.mark_rule(yOffset=6).encode(alt.X("least:Q"), marks.bar_axis(rows), x2="most:Q")
+    description = f"{figure.title}. " + marks.sentences(f"{row['bar']} {number(row['value'])}" for row in rows)
     title = f"Throughput, and its ratio to {result.base}" if result.base else "Throughput, side by side"
-    return _chart("throughput", title, description, [bars, ranges, _names(rows)], ROW * len(rows))
+    return _chart("throughput", title, description, [bars, ranges, marks.bar_names(rows)], ROW * len(rows))
 
 
 def latency_throughput(result: Result) -> Chart | None:
@@ -144,12 +143,12 @@ def latency_throughput(result: Result) -> Chart | None:
     rows = [row for row in _sweep(result, "") if row["answered"] is not None]
     if not rows:
         return None
-    x = alt.X("answered:Q", title=f"{figure.title} answered", **_axis([row["answered"] for row in rows], 1.1))
-    y = alt.Y("ms:Q", title="ms a request", **_axis([row["ms"] for row in rows]))
-    loads = _data([row for row in rows if row["part"] == "p50"])
+    x = alt.X("answered:Q", title=f"{figure.title} answered", **marks.axis([row["answered"] for row in rows], 1.1))
+    y = alt.Y("ms:Q", title="ms a request", **marks.axis([row["ms"] for row in rows]))
+    loads = marks.data([row for row in rows if row["part"] == "p50"])
     labels = loads.mark_text(align="left", dx=7, dy=12).encode(x, y, text="amount:N")
-    description = f"The numbers at the points are {rows[0]['axis']}. " + _ends(rows, "p99")
-    layers = [*_curves(rows, x, y), labels]
+    description = f"The numbers at the points are {rows[0]['axis']}. " + marks.ends(rows, "p99")
+    layers = [*marks.curves(rows, x, y), labels]
     return _chart("latency-throughput", f"Latency against {figure.title}", description, layers)
 
 
@@ -161,8 +160,8 @@ def first_token(result: Result) -> Chart | None:
     amounts = sorted({float(row["amount"]) for row in rows})
     scale = alt.Scale(type="log", base=2, nice=False, padding=14)
     x = alt.X("amount:Q", title=rows[0]["axis"], scale=scale, axis=alt.Axis(values=amounts, format="~r", grid=False))
-    y = alt.Y("ms:Q", title="ms", **_axis([row["ms"] for row in rows]))
-    return _chart("first-token", "Time to the first token", _ends(rows, "p50"), _curves(rows, x, y))
+    y = alt.Y("ms:Q", title="ms", **marks.axis([row["ms"] for row in rows]))
+    return _chart("first-token", "Time to the first token", marks.ends(rows, "p50"), marks.curves(rows, x, y))
 
 
 def latency_cdf(result: Result) -> Chart | None:
@@ -178,8 +177,8 @@ def latency_cdf(result: Result) -> Chart | None:
         return None
     x = alt.X("ms:Q", title="ms", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(tickCount=8, format="~r"))
     y = alt.Y("share:Q", title="requests that took no longer", axis=alt.Axis(format="%", grid=True, tickCount=5))
-    line = _data(rows).mark_line().encode(x, y, _colour(rows, "line"), order="share:Q")
-    return _chart("latency-cdf", "Distribution of latency", _sentences(sentences), [line])
+    line = marks.data(rows).mark_line().encode(x, y, marks.colour(rows, "line"), order="share:Q")
+    return _chart("latency-cdf", "Distribution of latency", marks.sentences(sentences), [line])
 
 
 def time_in_steps(result: Result) -> Chart | None:
@@ -192,11 +191,12 @@ def time_in_steps(result: Result) -> Chart | None:
     ]
     if not rows:
         return None
-    x = alt.X("ms:Q", title="ms of a request, on average", stack="zero", axis=LINES)
-    bars = _bars(rows, x, _colour(rows, "phase"), tooltip=["bar:N", "phase:N", "ms:Q"])
+    x = alt.X("ms:Q", title="ms of a request, on average", stack="zero", axis=marks.LINES)
+    bars = marks.bars(rows, x, marks.colour(rows, "phase"), tooltip=["bar:N", "phase:N", "ms:Q"])
     longest = max(rows, key=lambda row: float(row["ms"]))
     description = f"The longest part: {number(longest['ms'])} ms in {longest['phase']} of {longest['bar']}."
-    return _chart("steps", "Where the time goes", description, [bars, _names(rows)], ROW * len(rows) // len(PHASES))
+    height = ROW * len(rows) // len(PHASES)
+    return _chart("steps", "Where the time goes", description, [bars, marks.bar_names(rows)], height)
 
 
 BY_CASE: tuple[Callable[[Result], Chart | None], ...] = (latency_throughput, latency_cdf, first_token, time_in_steps)
@@ -241,7 +241,7 @@ def _sweep(result: Result, kind: str) -> list[dict[str, Any]]:
         }
         for name, found in swept.items()
         for order, group in enumerate(sorted(found, key=lambda group: _amount(group.load)))
-        for part in PERCENTILES
+        for part in marks.PERCENTILES
         if (ms := group.median(FIGURES[f"{kind}{part}"].of)) is not None
     ]  # fmt: skip
 
@@ -263,9 +263,6 @@ def _bar(group: Group, found: Sequence[Group], base: str, figure: Figure) -> dic
     }  # fmt: skip
 
 
-# How it is drawn
-
-
 def _of_case(result: Result, case: str, make: Callable[[Result], Chart | None]) -> Chart | None:
     """The chart of one case, which is named above it and not in it."""
     runs = tuple(replace(run, load=replace(run.load, case="")) for run in result.runs if run.load.case == case)
@@ -277,80 +274,3 @@ def _of_case(result: Result, case: str, make: Callable[[Result], Chart | None]) 
 def _chart(name: str, title: str, description: str, layers: Sequence[alt.Chart], height: int = HEIGHT) -> Chart:
     spec = alt.layer(*layers).properties(width="container", height=height, description=description)
     return Chart(name, title, description, {k: v for k, v in spec.to_dict(validate=False).items() if k != "config"})
-
-
-def _data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
-
-
-def _rows(rows: Sequence[Mapping[str, Any]]) -> alt.Y:
-    return alt.Y("bar:N", sort=_distinct(rows, "bar"), axis=None)
-
-
-def _bars(rows: Sequence[Mapping[str, Any]], x: alt.X, colour: alt.Color, tooltip: list[str]) -> Any:
-    return _data(rows).mark_bar(height=14, yOffset=6).encode(x, _rows(rows), colour, tooltip=tooltip)
-
-
-def _names(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The name of each bar above it: so that it has the whole width, on a phone too."""
-    names = _data(list({row["bar"]: row for row in rows}.values()))
-    mark = names.mark_text(align="left", yOffset=-9, limit=alt.expr("width"))
-    return mark.encode(x=alt.value(0), y=_rows(rows), text="text:N")
-
-
-def _curves(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Lines with points: a colour for each variant, p50 solid and p99 dashed."""
-    colour = _colour(rows, "variant")
-    dashes = alt.Scale(domain=list(PERCENTILES), range=[[1, 0], [6, 3]])
-    part = alt.StrokeDash("part:N", scale=dashes, legend=_legend(PERCENTILES))
-    lines = _data(rows).mark_line().encode(x, y, colour, part, order="order:Q", detail=["variant:N", "part:N"])
-    tooltip = ["variant:N", "load:N", "part:N", "ms:Q"]
-    return [lines, _data(rows).mark_point().encode(x, y, colour, tooltip=tooltip)]
-
-
-def _distinct(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
-    return list(dict.fromkeys(row[field] for row in rows))
-
-
-def _colour(rows: Sequence[Mapping[str, Any]], field: str, order: Sequence[str] = ()) -> alt.Color:
-    """A colour for each value of `field`, in order of appearance, or as in `order`."""
-    domain = sorted(_distinct(rows, field), key=order.index) if order else _distinct(rows, field)
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=_legend(domain))
-
-
-def _legend(domain: Sequence[str]) -> alt.Legend:
-    """As many columns as a phone has room for: Vega does not lay legends out again when it has found the width."""
-    return alt.Legend(columns=max(1, PHONE // (LETTER * max(map(len, domain), default=1) + SYMBOL)))
-
-
-def _axis(values: Sequence[float], room: float = 1.05) -> dict[str, Any]:
-    """From zero to `room` times the most; logarithmic where the most is more than WIDE times the least."""
-    least, most = min(values), max(values)
-    if not 0 < WIDE * least < most:
-        return {"scale": alt.Scale(domain=[0, most * room or 1], nice=True), "axis": LINES}
-    low, high = least / 1.2, most * max(room, 1.2) ** 2
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high]
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    return {"scale": scale, "axis": alt.Axis(grid=True, values=ticks, format=",~r")}
-
-
-def _ends(rows: Sequence[Mapping[str, Any]], part: str) -> str:
-    """The first and the last point of each variant in words."""
-    lines = {
-        name: [row for row in rows if (row["variant"], row["part"]) == (name, part)]
-        for name in _distinct(rows, "variant")
-    }
-    return _sentences(
-        f"{name}: {part} {number(line[0]['ms'])} ms with {line[0]['load']}, {number(line[-1]['ms'])} ms with "
-        f"{line[-1]['load']}"
-        for name, line in lines.items()
-        if line
-    )
-
-
-def _sentences(parts: Iterable[str], most: int = 3) -> str:
-    """The first `most` of `parts` as sentences, and how many more there are."""
-    found = list(parts)
-    more = [f"{len(found) - most} more: see the tables."] if len(found) > most else []
-    return " ".join([*(f"{part}." for part in found[:most]), *more])

@@ -15,16 +15,16 @@ from rich.cells import cell_len
 from hfx.perf.compare.cost import best, by_work
 from hfx.perf.report import trials as tuning
 from hfx.perf.report.figures import COMPARED, FIGURES, RUN, SERVER, Figure, present
-from hfx.perf.report.numbers import FORMATS, NOTHING, count, milliseconds, number, size, spread
+from hfx.perf.report.numbers import FORMATS, NOTHING, milliseconds, number, size, spread
 from hfx.perf.results import Group, Machine, Result, Run, Spread, Step, groups
-from hfx.perf.results.rounds import ratios
+from hfx.perf.results.rounds import ratios, steps
+from hfx.perf.results.schema import PHASES
 
 NUMBER = re.compile(r"[0-9.,]+")
 BUSY = 0.5  # load average a core at the start, above which other work was going on
 SHORT = 10  # characters of a base that is named in the heads of ratios; a longer one stands in the note alone
 BEST = ("throughput", "tokens", "goodput", "throughput a core", "cost 1k", "cost 1m")
 RATIOS = ("throughput", "tokens", "p50", "p99", "ttft p50", "tpot p50")  # figures of which ratios are shown
-PHASES = ("queue", "input", "infer", "output")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def server_table(result: Result) -> Table:
 def steps_table(result: Result) -> Table:
     """Where a request's time goes: each model of the server, a request's average (ms) over all rounds."""
     rows = [
-        (name_of(group), group.load.label, step.model, *_times(step), number(step.batch), count(step.executions))
+        (name_of(group), group.load.label, step.model, *_times(step), number(step.batch), f"{step.executions:,}")
         for group in groups(result.runs)
         for step in steps(group.runs)
     ]
@@ -185,25 +185,6 @@ def ratio_of(group: Group, found: Sequence[Group], base: str, figure: Figure) ->
     return None if partner is None or partner is group else ratios(group, partner, figure.of)
 
 
-def steps(runs: Sequence[Run]) -> list[Step]:
-    """The steps of several rounds as one: a request's average over all requests, in the order of the first round."""
-    found: dict[str, list[Step]] = {}
-    for run in runs:
-        for step in run.server.steps if run.server else ():
-            found.setdefault(step.model, []).append(step)
-    return [_joined(same) for same in found.values()]
-
-
-def _joined(same: Sequence[Step]) -> Step:
-    requests, executions = sum(step.requests for step in same), sum(step.executions for step in same)
-
-    def average(phase: str) -> float:
-        return float(sum(getattr(step, phase) * step.requests for step in same) / requests) if requests else 0.0
-
-    batch = requests / executions if executions else 0.0
-    return Step(same[0].model, requests, executions, batch, **{phase: average(phase) for phase in PHASES})
-
-
 # Cells
 
 
@@ -250,7 +231,7 @@ def _without_empty_columns(table: Table) -> Table:
 
 def _answered(group: Group) -> str:
     succeeded, sent = (sum(getattr(run.requests, name) for run in group.runs) for name in ("succeeded", "sent"))
-    return count(sent) if succeeded == sent else f"{count(succeeded)} of {count(sent)}"
+    return f"{sent:,}" if succeeded == sent else f"{succeeded:,} of {sent:,}"
 
 
 def _rounds(found: Sequence[Group]) -> tuple[str, ...]:
@@ -267,12 +248,12 @@ def _failures(runs: Sequence[Run]) -> str:
         messages |= run.requests.words
     messages["timed out"] = messages.get("RequestTimeout", "")
     parts = [
-        f"{count(times)} {kind}" + (f" ({messages[kind].rstrip('.')})" if messages.get(kind) else "")
+        f"{times:,} {kind}" + (f" ({messages[kind].rstrip('.')})" if messages.get(kind) else "")
         for kind, times in kinds.items()
         if times
     ]
     failed, sent = sum(run.requests.failed for run in runs), sum(run.requests.sent for run in runs)
-    return f"{count(failed)} of {count(sent)} requests failed{': ' * bool(parts)}{', '.join(parts)}." if failed else ""
+    return f"{failed:,} of {sent:,} requests failed{': ' * bool(parts)}{', '.join(parts)}." if failed else ""
 
 
 def _cautions(found: Sequence[Group]) -> list[str]:

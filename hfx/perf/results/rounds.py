@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hfx.perf.results.schema import Load, Run, Subject
+from hfx.perf.results.schema import PHASES, Load, Run, Step, Subject
 
 Figure = Callable[[Run], float | None]
 
@@ -62,3 +62,22 @@ def ratios(group: Group, base: Group, figure: Figure) -> Spread | None:
     of_base = {run.round: figure(run) for run in base.runs}
     pairs = ((figure(run), of_base.get(run.round)) for run in group.runs)
     return spread([value / partner for value, partner in pairs if value is not None and partner])
+
+
+def steps(runs: Sequence[Run]) -> list[Step]:
+    """The steps of several rounds as one: a request's average over all requests, in the order of the first round."""
+    found: dict[str, list[Step]] = {}
+    for run in runs:
+        for step in run.server.steps if run.server else ():
+            found.setdefault(step.model, []).append(step)
+    return [_joined(same) for same in found.values()]
+
+
+def _joined(same: Sequence[Step]) -> Step:
+    requests, executions = sum(step.requests for step in same), sum(step.executions for step in same)
+
+    def average(phase: str) -> float:
+        return float(sum(getattr(step, phase) * step.requests for step in same) / requests) if requests else 0.0
+
+    batch = requests / executions if executions else 0.0
+    return Step(same[0].model, requests, executions, batch, **{phase: average(phase) for phase in PHASES})

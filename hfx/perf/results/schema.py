@@ -15,6 +15,7 @@ Kind = Literal["run", "compare", "tune"]
 Tool = Literal["builtin", "perf_analyzer", "locust"]
 Scalar = bool | int | float | str
 
+PHASES = ("queue", "input", "infer", "output")  # of a Step
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 

@@ -18,7 +18,7 @@ from hfx.client.address import parse_address
 from hfx.client.grpc_transport import DIRECT
 from hfx.errors import ServerError, ServerUnreachable
 from hfx.names import STREAM_SUFFIX
-from hfx.perf.results.schema import Step
+from hfx.perf.results.schema import PHASES, Step
 
 ANSWER_SECONDS = 5.0
 POLL_SECONDS = 0.05
@@ -110,7 +110,7 @@ def steps(before: Snapshot, after: Snapshot, members: Sequence[str]) -> tuple[St
         done = Counts(after.get(name))
         done.subtract(before.get(name))
         if min(done.values(), default=0) >= 0 and done["requests"] and done["executions"]:
-            times = {phase: done[phase] / done["requests"] / MILLION for phase in ("queue", "input", "infer", "output")}
+            times = {phase: done[phase] / done["requests"] / MILLION for phase in PHASES}
             done_by.append(Step(name, done["rows"], done["executions"], done["rows"] / done["executions"], **times))
     return tuple(done_by)
 
