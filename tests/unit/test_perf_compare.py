@@ -40,7 +40,6 @@ def test_variants_are_every_combination() -> None:
     expected = [{"max_queue_delay": delay, "instances": count} for delay in (0, 500) for count in (1, 2)]
     assert parse_variants(["max_queue_delay=0,500us", "instances=1,2"]) == expected
     assert parse_variants(["max_queue_delay=0,500us,instances=1,2"]) == expected
-    assert parse_variants(["max_batch=8,16"]) == [{"max_batch_size": 8}, {"max_batch_size": 16}]
     assert label_of(expected[2]) == "max_queue_delay=500us, instances=1"
 
 

@@ -19,7 +19,6 @@ from hfx.repository.catalog import model
 from hfx.repository.edit import scratch
 from hfx.triton.server import DEVICES
 
-SHORT = {"max_batch": "max_batch_size"}
 MAX_VARIANTS = 16
 MADE_BY = "hfx perf compare --variants"
 KINDS = ("devices", "target", "precisions", "variants")
@@ -94,7 +93,7 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
     for part in (part.strip() for text in texts for part in text.split(",")):
         if "=" in part:
             name, _, part = part.partition("=")
-            name = SHORT.get(name.strip(), name.strip())
+            name = name.strip()
             if name in values:
                 raise UsageError(f"--variants names {name} twice.", f"Write all its values at once: {name}=A,B.")
         if not name:
