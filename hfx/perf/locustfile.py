@@ -1,4 +1,4 @@
-"""Users for locust: `locust -f perf/locustfile.py --host grpc://127.0.0.1:8001 --model sentiment`, web page included.
+"""Users for locust: `locust -f hfx/perf/locustfile.py --host grpc://127.0.0.1:8001 --model NAME`, web page included.
 
 GrpcUser and RestUser send whole requests over gRPC and HTTP, StreamingUser reads generators' pieces as they come and
 reports the time to the first one as a request of its own ("first token"). Name the classes that you want, or leave it
