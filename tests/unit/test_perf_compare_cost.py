@@ -13,10 +13,10 @@ from tests.unit.perf_runs import result, run
 
 
 def test_prices_are_read_with_and_without_a_currency() -> None:
-    assert parse_prices(["cpu=0.34/h"]) == {"cpu": Price("cpu", 0.34)}
-    assert parse_prices(["gpu=$4.10/h"]) == {"gpu": Price("gpu", 4.10, "$")}
-    assert parse_prices(["gpu=4€/hour"]) == {"gpu": Price("gpu", 4.0, "€")}
-    assert parse_prices(["instances=2=.5/h"]) == {"instances=2": Price("instances=2", 0.5)}
+    assert parse_prices(["cpu=0.34/h"]) == {"cpu": Price(0.34)}
+    assert parse_prices(["gpu=$4.10/h"]) == {"gpu": Price(4.10, "$")}
+    assert parse_prices(["gpu=4€/hour"]) == {"gpu": Price(4.0, "€")}
+    assert parse_prices(["instances=2=.5/h"]) == {"instances=2": Price(0.5)}
 
 
 @pytest.mark.parametrize("text", ["cpu", "cpu=0.34", "cpu=-1/h", "cpu=0/h", "=1/h", "cpu=1/min", "cpu=$1€/h"])
@@ -34,12 +34,12 @@ def test_prices_that_contradict_each_other_are_refused() -> None:
 
 def test_cost_of_requests_and_tokens() -> None:
     # 3.60 an hour is 0.001 a second; 20 requests and 500 tokens a second.
-    found = cost(Price("cpu", 3.6, "$"), run(throughput=20.0, tokens_per_second=500.0))
+    found = cost(Price(3.6, "$"), run(throughput=20.0, tokens_per_second=500.0))
     assert found is not None and found.per_1m_tokens is not None
     assert math.isclose(found.per_1k_requests, 0.05)  # 1000 requests take 50 s
     assert math.isclose(found.per_1m_tokens, 2.0)  # 2000 s
     assert (found.price_per_hour, found.currency) == (3.6, "$")
-    assert cost(Price("cpu", 3.6), run(throughput=0.0)) is None
+    assert cost(Price(3.6), run(throughput=0.0)) is None
 
 
 def test_a_comparison_has_its_cost_and_break_even() -> None:
@@ -87,5 +87,5 @@ def test_the_best_load_has_the_highest_median_of_those_that_keep_the_slo() -> No
 )
 def test_break_even(cheap: tuple[float, float], dear: tuple[float, float], load: float | None) -> None:
     """Each variant as (price, capacity)."""
-    found = break_even(Price("cheap", cheap[0]), cheap[1], Price("dear", dear[0]), dear[1])
+    found = break_even(Price(cheap[0]), cheap[1], Price(dear[0]), dear[1])
     assert found == (None if load is None else pytest.approx(load))

@@ -273,7 +273,7 @@ def test_a_search_ends_with_the_choices_or_after_so_many_trials(tmp_path: Path) 
 def test_a_trial_that_does_not_start_is_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
     trials = searched(tmp_path / "s.db", 9, space=SMALL, server=Server({"instances": 2}))
     failed = [(each.settings["instances"], each.reason) for each in trials if each.state == "failed"]
-    assert failed == [(2, "the model does not load:\nno room")] * 2
+    assert failed == [(2, "the model does not load: no room")] * 2
 
 
 def test_what_is_published_must_be_measurable(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ _PRICE = re.compile(r"(?P<label>.+)=(?P<front>[$€£]?)(?P<amount>\d+(?:\.\d+)?
 class Price:
     """What an hour of one instance of a variant, or of a device, costs."""
 
-    label: str
     per_hour: float
     currency: str = ""
 
@@ -38,7 +37,7 @@ def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
         label = match["label"].strip()
         if label in prices:
             raise UsageError(f"--price is given twice for {label!r}.", "Leave one of them out.")
-        prices[label] = Price(label, float(match["amount"]), match["front"] or match["back"])
+        prices[label] = Price(float(match["amount"]), match["front"] or match["back"])
     currencies = sorted({price.currency or "none" for price in prices.values()})
     if len(currencies) > 1:
         raise UsageError(f"The prices are in different currencies: {' and '.join(currencies)}.", "Give all in one.")

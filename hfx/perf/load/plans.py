@@ -54,7 +54,10 @@ class Open:
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise UsageError(f"A rate of {self.rate:g} requests a second can't be.", "Give a positive number.")
         if self.arrivals == "trace":
-            self._check_trace()
+            if self.rate is not None:
+                raise UsageError("A trace has its own times.", "Leave the rate out.")
+            if not self.trace or any(later < earlier for earlier, later in itertools.pairwise(self.trace)):
+                raise UsageError("The times of a trace must rise, and there must be one.", "Sort them.")
         elif self.rate is None and (self.arrivals != "burst" or self.burst is not None):
             raise UsageError(f"{self.arrivals.title()} arrivals need a rate.", "Give --rate, in requests a second.")
         if self.burst is not None and (self.arrivals != "burst" or self.burst < 1):
@@ -93,12 +96,6 @@ class Open:
             return _poisson(self.rate, random.Random(self.seed))
         together, rate = self.burst or 1, self.rate
         return (number // together * together / rate for number in itertools.count())
-
-    def _check_trace(self) -> None:
-        if self.rate is not None:
-            raise UsageError("A trace has its own times.", "Leave the rate out.")
-        if not self.trace or any(later < earlier for earlier, later in itertools.pairwise(self.trace)):
-            raise UsageError("The times of a trace must rise, and there must be one.", "Sort them.")
 
 
 Plan = Closed | Open

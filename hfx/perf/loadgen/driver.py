@@ -51,7 +51,8 @@ class Driver:
     ) -> None:
         self._plan, self._limits, self._transmit, self._log = plan, limits, send, log
         self._report, self._read = report, read
-        self._windows = _windows(plan, limits)
+        callers = plan.callers if isinstance(plan, Closed) else 1
+        self._windows = None if limits.stable is None else Windows(limits.window, callers, limits.stable)
         self._tasks: set[asyncio.Task[None]] = set()
         self._phase: Phase = "warmup"
         self._over = False
@@ -244,12 +245,6 @@ class Driver:
                 p99=percentile(latencies, 0.99),
             )
         )
-
-
-def _windows(plan: Plan, limits: Limits) -> Windows | None:
-    if limits.stable is None:
-        return None
-    return Windows(limits.window, plan.callers if isinstance(plan, Closed) else 1, limits.stable)
 
 
 class Windows:

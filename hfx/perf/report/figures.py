@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from hfx.perf.report.numbers import Unit
 from hfx.perf.results import Distribution, Gpu, Run
@@ -32,15 +33,12 @@ def error_share(run: Run) -> float | None:
 
 def _times(kind: str, prefix: str, parts: str, title: str = "") -> list[Figure]:
     """Percentiles of the distribution `kind` of a run, as figures named by `prefix` and the percentile."""
+    return [Figure(prefix + part, f"{title}{part}", partial(_time, kind, part), "ms") for part in parts.split()]
 
-    def of(part: str) -> Callable[[Run], float | None]:
-        def value(run: Run) -> float | None:
-            times: Distribution | None = getattr(run, kind)
-            return None if times is None else float(getattr(times, part))
 
-        return value
-
-    return [Figure(prefix + part, f"{title}{part}", of(part), "ms") for part in parts.split()]
+def _time(kind: str, part: str, run: Run) -> float | None:
+    times: Distribution | None = getattr(run, kind)
+    return None if times is None else float(getattr(times, part))
 
 
 def _server(part: Callable[[ServerSide], float | None]) -> Callable[[Run], float | None]:

@@ -56,11 +56,6 @@ def size(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
-def count(value: int) -> str:
-    """An exact number of things."""
-    return f"{value:,}"
-
-
 def ratio(value: float | None) -> str:
     """A ratio: 2.13×."""
     return NOTHING if value is None else f"{number(value)}×"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import optuna
 
 from hfx.errors import HfxError
+from hfx.perf.compare.candidates import one_line
 from hfx.perf.results import Run
 from hfx.perf.tuning.score import score
 from hfx.perf.tuning.space import Settings
@@ -125,7 +126,7 @@ def _measured(study: Study, proposal: optuna.Trial, budget: Budget, until: float
     except HfxError as error:
         if is_first:
             raise
-        return study.keep(proposal, "failed", (), error.message)
+        return study.keep(proposal, "failed", (), one_line(error))
 
 
 def uninterrupted(runs: tuple[Run, ...]) -> tuple[Run, ...]:

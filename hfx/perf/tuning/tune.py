@@ -178,7 +178,7 @@ def identity(spec: TuneSpec, manifest: Manifest) -> Mapping[str, object]:
 def line(trial: Trial) -> str:
     """A trial in a line."""
     if not trial.runs:
-        return f"{trial.label} failed: {' '.join(trial.reason.split())}"
+        return f"{trial.label} failed: {trial.reason}"
     top = score(trial.runs)
     kept = "" if top.kept else f", {100 * top.run.kept:.0f} % as wanted"
     early = " (stopped early)" if trial.state == "pruned" else ""
@@ -190,7 +190,7 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
     """`findings` as a result file."""
     runs: list[Run] = [run for trial in findings.trials for run in trial.runs]
     failed = [trial for trial in findings.trials if trial.state == "failed"]
-    notes = [f"{trial.label} ({words(trial.settings)}) failed: {' '.join(trial.reason.split())}" for trial in failed]
+    notes = [f"{trial.label} ({words(trial.settings)}) failed: {trial.reason}" for trial in failed]
     best_label, proof = findings.best.label if findings.best else "", findings.proof
     proven = proof is not None and proof.proven
     details: dict[str, Scalar | list[Scalar] | dict[str, Scalar] | None] = {
