@@ -65,7 +65,8 @@ def run(prog: str, works: Mapping[str, Work], arguments: Sequence[str] | None = 
             write_page(options.docs, report(works, results))
             return 0
         for name in options.works or works:
-            results[name] = measured(works[name], settings, f"python -m bench.{prog} {name}")
+            results[name] = stamped(Figures(), f"python -m bench.{prog} {name}" + " --quick" * settings.quick)
+            works[name].measure(settings, results[name])
             if options.output:
                 save(options.output, results)
             print(report(works, {name: results[name]}), flush=True)
@@ -73,13 +74,6 @@ def run(prog: str, works: Mapping[str, Work], arguments: Sequence[str] | None = 
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
-
-
-def measured(work: Work, settings: Settings, command: str) -> Figures:
-    """The figures of a work."""
-    figures = stamped(Figures(), command + " --quick" * settings.quick)
-    work.measure(settings, figures)
-    return figures
 
 
 def report(works: Mapping[str, Work], results: Mapping[str, Figures]) -> str:

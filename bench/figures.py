@@ -207,16 +207,6 @@ def save(path: Path, works: dict[str, Figures]) -> None:
     path.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), encoding="utf-8")
 
 
-def rounds(title: str, count: int, patience: float | None = None) -> Iterator[int]:
-    """The numbers of the rounds; after two of them, fewer where more than `patience` seconds have passed."""
-    begin = time.perf_counter()
-    for turn in range(count):
-        if turn > 1 and patience is not None and time.perf_counter() - begin > patience:
-            return
-        say(f"{title}: round {turn + 1} of {count}")
-        yield turn
-
-
 def take_turns(
     figures: Figures,
     title: str,
@@ -228,9 +218,14 @@ def take_turns(
 ) -> None:
     """Every way measures every case in each of `count` rounds; each way begins as often as the others.
 
-    A way that fails is noted, and not tried again in that case. `skipped(way, case, turn)` leaves turns out.
+    A way that fails is noted, and not tried again in that case. `skipped(way, case, turn)` leaves turns out. After two
+    rounds no other begins once `patience` seconds have passed.
     """
-    for turn in rounds(title, count, patience):
+    begin = time.perf_counter()
+    for turn in range(count):
+        if turn > 1 and patience is not None and time.perf_counter() - begin > patience:
+            return
+        say(f"{title}: round {turn + 1} of {count}")
         for name, case in cases.items():
             for way in rotated(list(ways), turn):
                 if f"{way}, {name}" not in figures.notes and not skipped(way, name, turn):

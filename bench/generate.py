@@ -64,12 +64,11 @@ class Cases:
         if sample.value.written != (new,) * rows:
             raise PeerFailed(f"wrote {sample.value.written} tokens instead of {new} in each of {rows} rows")
         ms = 1e3 * statistics.median(sample.seconds)
-        memory = sample.memory / 1e6
         return {
             "ms": ms,
             "tokens/s": 1e3 * new * rows / ms,
             "processor ms": 1e3 * sample.processor,
-            "memory MB": memory,
+            "memory MB": sample.memory / 1e6,
         }
 
 

@@ -81,12 +81,8 @@ def timed(convert: Callable[..., None], folder: str, arguments: dict[str, Any]) 
     """`convert`, with what it took in a file of the folder."""
     begin = time.perf_counter()
     convert(folder=folder, **arguments)
-    disk = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-    facts = {"seconds": time.perf_counter() - begin, "gigabytes": _gigabytes(), "disk": disk / 1e9}
-    (Path(folder) / FACTS).write_text(json.dumps(facts) + "\n", encoding="utf-8")
-
-
-def _gigabytes() -> float:
-    """The most that this process, or one that it started, held."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return max(resource.getrusage(kind).ru_maxrss for kind in kinds) * 1024 / 1e9
+    peak = max(resource.getrusage(kind).ru_maxrss for kind in kinds)  # of this process, or of one that it started
+    disk = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    facts = {"seconds": time.perf_counter() - begin, "gigabytes": peak * 1024 / 1e9, "disk": disk / 1e9}
+    (Path(folder) / FACTS).write_text(json.dumps(facts) + "\n", encoding="utf-8")

@@ -20,7 +20,7 @@ from bench.packages import Packages, converted, use
 
 # Name in tables -> module of the adapter.
 PEERS = {
-    "torch": "bench.peers.torch_transformers",
+    "torch": "bench.peers.transformers_api",
     "optimum": "bench.peers.optimum_onnx",
     "openvino": "bench.peers.optimum_intel",
     "genai": "bench.peers.openvino_genai",
@@ -77,11 +77,6 @@ class Batch:
     beams: int = 1
     ngram: int = 0
     net_only: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Texts or prompts."""
-        return len(self.texts or self.ids)
 
 
 @dataclass(frozen=True)

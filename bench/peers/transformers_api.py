@@ -1,4 +1,4 @@
-"""transformers' `generate` and text-classification pipeline over any model that offers them: torch's or optimum's."""
+"""transformers: the peer on torch, fp32 or bf16; and `generate` and the pipeline over any model that offers them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.child import Run
+from bench.packages import Packages
 from bench.peers import Batch, Ids, Model
+
+PACKAGES: tuple[Packages, ...] = ()
+TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 class Generating:
@@ -101,3 +105,13 @@ class Classifying:
 def wrapped(net: Any, model: Model) -> Generating | Classifying:
     """A net of the model's kind."""
     return Classifying(net, model) if model.kind == "classifier" else Generating(net, model)
+
+
+def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Generating | Classifying:
+    """The checkpoint in eval mode."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    kind = getattr(transformers, f"Auto{model.auto_class}")
+    return wrapped(kind.from_pretrained(model.folder, dtype=getattr(torch, TYPES[precision])).eval(), model)

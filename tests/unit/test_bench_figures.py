@@ -10,7 +10,7 @@ import pytest
 from bench import guard
 from bench.command import write_page
 from bench.docs import readme_section
-from bench.figures import Figures, Goal, load, rotated, save, ways_table
+from bench.figures import Figures, Goal, load, save, ways_table
 from bench.scenarios import SCENARIOS
 from hfx.errors import LoadFailed, UsageError
 
@@ -64,10 +64,6 @@ def test_a_goal_is_held_to_the_best_way_of_each_side(goal: Goal, value: float | 
 def test_a_table_says_how_many_times_as_fast_the_best_of_ours_is() -> None:
     table = ways_table(figures(ours=(10,), ours_too=(20,), peer=(40,)), "one", ("ms",), ("ours", "ours too"), "ms")
     assert "| peer | 40.0 | 4.00 |" in table and "ours is x" in table
-
-
-def test_each_way_begins_a_round_as_often_as_the_others() -> None:
-    assert [rotated("abc", turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
 
 
 def test_figures_of_a_file_are_those_that_were_saved(tmp_path: Path) -> None:
