@@ -16,6 +16,7 @@ from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import ONNXRUNTIME, read_spec
 
 from .engine_rig import watch_of
+from .tiny_generators import VOCABULARY
 
 Tokens = Sequence[int]
 Array = NDArray[Any]
@@ -72,3 +73,9 @@ def decoded(
         return np.stack([rows.step(column) for column in columns], axis=1)
     first = rows.prefill(inputs)
     return np.stack([first, *(rows.step(column) for column in columns[:-1])], axis=1)
+
+
+def random_rows(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
+    """Tokens of tiny_generators, none of them special."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(3, VOCABULARY, length).tolist() for length in lengths]

@@ -1,7 +1,8 @@
-"""Weight formats: how far each is from float32, and what is stored once."""
+"""Engine folders of every format: how far from float32, what is stored once, and what only some processors run."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,7 @@ import pytest
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS, Formats
 from tests.unit import graph_rows, tiny_generators
+from tests.unit.graph_rows import random_rows
 from tests.unit.processors import LEVELS, int8_error
 
 Export = Callable[..., Path]
@@ -37,12 +39,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
     return make
 
 
-def rows(lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:
-    generator = np.random.default_rng(seed)
-    return [generator.integers(3, tiny_generators.VOCABULARY, length).tolist() for length in lengths]
-
-
-INPUTS, ANSWERS = rows(LENGTHS), rows((STEPS,) * len(LENGTHS), seed=1)
+INPUTS, ANSWERS = random_rows(LENGTHS), random_rows((STEPS,) * len(LENGTHS), seed=1)
 
 
 def error(export: Export, name: str, formats: Formats) -> float:
@@ -81,3 +78,31 @@ def test_any_block_of_four_bits_can_be_chosen(export: Export, block: int) -> Non
 def test_a_head_may_have_four_bits_too(export: Export, name: str) -> None:
     formats = replace(FORMATS["int4"], head="int4", embedding="int4")
     assert error(export, name, formats) <= 1.2 * ERRORS["int4"]
+
+
+@pytest.mark.parametrize("levels", [127, 63])
+def test_only_full_int8_weights_need_vnni(tmp_path: Path, levels: int) -> None:
+    checkpoint = tiny_generators.save(tmp_path, tiny_generators.build("t5"))
+    write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["int8"], levels)
+    assert json.loads((tmp_path / "engine" / "engine.json").read_text())["needs_vnni"] is (levels == 127)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart", "t5-gated"])
+@pytest.mark.parametrize("precision", FORMATS)
+def test_graphs_use_standard_operators_and_contrib_ones_only(export: Export, name: str, precision: str) -> None:
+    for path in export(name, FORMATS[precision]).glob("*.onnx"):
+        model = onnx.load(path, load_external_data=False)
+        assert {opset.domain for opset in model.opset_import} == {"", "com.microsoft"}
+        assert model.ir_version <= 10
+        onnx.checker.check_model(str(path), full_check=False)
+        standard = {node.op_type for node in model.graph.node if not node.domain}
+        assert all(onnx.defs.has(op) for op in standard)
+
+
+def test_decoders_of_all_beam_widths_read_one_file(export: Export) -> None:
+    places = []
+    for beams in (1, 8):
+        graph = onnx.load(export("bart", FORMATS["fp32"]) / f"decoder.{beams}.onnx", load_external_data=False).graph
+        places.append({t.name: [e.value for e in t.external_data] for t in graph.initializer if t.external_data})
+    assert places[0] == places[1]
+    assert {place[0] for place in places[0].values()} == {"weights.bin"}

@@ -22,6 +22,7 @@ from hfx.exporter.openvino.linear import Activations
 from hfx.exporter.quantize.generator import FORMATS, Formats
 from hfx.python_backends.engine.openvino_model import import_openvino
 from tests.unit import graph_rows, tiny_generators
+from tests.unit.graph_rows import random_rows
 from tests.unit.processors import LEVELS, int8_error
 
 pytestmark = pytest.mark.slow
@@ -59,14 +60,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return make
 
 
-def rows(lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:
-    random = np.random.default_rng(seed)
-    return [random.integers(3, tiny_generators.VOCABULARY, length).tolist() for length in lengths]
-
-
 def logits(folder: Path, which: list[int]) -> NDArray[Any]:
     """[rows, steps, vocabulary] of these of the rows, computed in one batch."""
-    inputs, answers = rows(LENGTHS), rows((STEPS,) * len(LENGTHS), seed=1)
+    inputs, answers = random_rows(LENGTHS), random_rows((STEPS,) * len(LENGTHS), seed=1)
     given, fed = [inputs[i] for i in which], [answers[i] for i in which]
     return graph_rows.decoded(folder, given, fed, runtime="openvino")
 
