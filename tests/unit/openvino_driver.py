@@ -24,11 +24,6 @@ FORMS: tuple[tuple[WeightFormat, Activations], ...] = (
 )
 
 
-def error(got: Array, want: Array) -> float:
-    """Relative to `want`."""
-    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
-
-
 class Compiled:
     """An OpenVINO file compiled as the engine compiles: a function of inputs by name, to outputs by name.
 

@@ -8,11 +8,20 @@ OpenVINO's linears by group: they add up in another order, so that the last bits
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hfx.exporter.runtime import weight_levels
 
 LEVELS = weight_levels()  # of the weights that hfx writes here
 FEWEST_ROWS = 1 if LEVELS == 127 else 2  # from which on more rows change no bit of a row; the engine's probe finds it
+
+
+def error(got: NDArray[Any], want: NDArray[Any]) -> float:
+    """Relative to `want`."""
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 def int8_error(at_127: float) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from numpy.typing import NDArray
 
 from hfx.exporter.graph.blocks import Embedding, Linear, constant
 from hfx.exporter.graph.generator import log_softmax_graph, top_k_graph
@@ -17,7 +16,7 @@ from hfx.exporter.graph.writer import GraphWriter, WeightFile
 from hfx.exporter.quantize.generator import WeightFormat
 from hfx.python_backends.engine.sessions import open_session
 from tests.unit.engine_rig import ONE_THREAD
-from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
+from tests.unit.processors import FEWEST_ROWS, LEVELS, error, int8_error
 
 INPUTS, OUTPUTS = 200, 96  # 200 is no multiple of a block
 GENERATOR = np.random.default_rng(0)
@@ -41,10 +40,6 @@ def session(folder: Path, weight_format: WeightFormat, biased: bool) -> Any:
         writer.output("y", np.float32, ["rows", OUTPUTS], linear(x, block))
         writer.save(folder / "linear.onnx")
     return open_session(folder / "linear.onnx", ONE_THREAD)
-
-
-def error(got: NDArray[Any], want: NDArray[Any]) -> float:
-    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 @pytest.mark.parametrize("biased", [True, False])

@@ -15,8 +15,8 @@ from hfx.exporter.openvino.generator import activations_for, dynamic_group
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations, LinearWriter
 from hfx.exporter.quantize.generator import FORMATS, WeightFormat
-from tests.unit.openvino_driver import FORMS, Compiled, error
-from tests.unit.processors import FEWEST_ROWS, LEVELS, int8_error
+from tests.unit.openvino_driver import FORMS, Compiled
+from tests.unit.processors import FEWEST_ROWS, LEVELS, error, int8_error
 
 Array = NDArray[Any]
 OUTPUTS = 96
