@@ -15,8 +15,7 @@ from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from tests import zoo
 from tests.published import export_checkpoint
-from tests.tiers import full
-from tests.unit.shared_data import DATA, needs_data
+from tests.tiers import DATA, full, needs_data
 from tests.unit.test_export_generation import manifest_of
 
 pytestmark = pytest.mark.slow

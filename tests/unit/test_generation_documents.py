@@ -14,9 +14,9 @@ import pytest
 from hfx.python_backends.generation.documents import parts, sentences
 from hfx.python_backends.generation.prompts import PromptEncoder
 from hfx.python_backends.generation.settings import choose
+from tests.tiers import DATA, needs_data
 from tests.unit.generation_models import configuration
 from tests.unit.generation_tokenizers import LINES, byte_level, random_text, unigram
-from tests.unit.shared_data import DATA, needs_data
 
 pytestmark = pytest.mark.slow
 

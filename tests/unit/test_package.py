@@ -1,15 +1,56 @@
-"""One home and one identity for each module: the real files are in hfx/; the top-level names are links to them."""
+"""What can be imported: every public name of the client, documented and light; and each module under one name."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import hfx.client
+import hfx.triton
+from hfx.client.settings import Settings
+
 ROOT = Path(__file__).resolve().parents[2]
-LINKS = ("exporter", "client", "perf", "python_backends")
+LINKS = ("exporter", "client", "perf", "python_backends")  # at the top of the checkout, to folders of hfx/
+HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "hfx.exporter",
+         "numpy", "grpc", "tritonclient", "google", "httpx", "asyncio", "ssl")  # fmt: skip
+
+
+def test_all_names_what_the_package_has() -> None:
+    for package in (hfx.client, hfx.triton):
+        public = {name for name, value in vars(package).items() if inspect.isclass(value) and not name.startswith("_")}
+        assert public == set(package.__all__)
+        assert sorted(package.__all__) == package.__all__
+
+
+def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
+    blocking, waiting = vars(hfx.client.Client), vars(hfx.client.AsyncClient)
+    names = {name for name in blocking if not name.startswith("_")}
+    assert names == {name for name in waiting if not name.startswith("_")}
+    for name in (*names, "__init__"):
+        ours, theirs = (inspect.signature(methods[name]) for methods in (blocking, waiting))
+        if name != "each":  # its call returns an awaitable there
+            assert ours.parameters == theirs.parameters, name
+        if name not in ("each", "stream", "infer_each"):
+            assert ours.return_annotation == theirs.return_annotation, name
+            assert name == "__init__" or inspect.iscoroutinefunction(waiting[name]), name
+
+
+def test_every_setting_is_documented_and_a_keyword() -> None:
+    names = [field.name for field in dataclasses.fields(hfx.client.GenerationSettings)]
+    assert names == list(Settings.__annotations__)
+    for name in names:
+        assert f"    `{name}` " in (hfx.client.GenerationSettings.__doc__ or "")
+
+
+def test_importing_the_client_imports_nothing_heavy() -> None:
+    code = f"import sys, hfx.client; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("name", LINKS)
