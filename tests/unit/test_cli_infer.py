@@ -150,11 +150,6 @@ def test_what_a_model_does_not_take_is_refused_by_name(content: dict[str, Any], 
     assert caught.value.fix
 
 
-def test_an_entry_that_is_none_is_raised() -> None:
-    with pytest.raises(UsageError, match="broken"):
-        asked(Task.TEXT_GENERATION, UsageError("broken"))
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -30,12 +30,6 @@ def test_lines_end_at_newlines_only(data: bytes, texts: list[str]) -> None:
     assert [entry.content for entry in text_lines(BytesIO(data))] == texts
 
 
-def test_a_line_that_is_not_utf8_costs_no_other() -> None:
-    first, second, third = text_lines(BytesIO(b"a\n\xff\xfe\nb\n"))
-    assert (first.content, third.content) == ("a", "b")
-    assert second.place == "Line 2" and isinstance(second.content, UsageError) and "UTF-8" in second.content.message
-
-
 @pytest.mark.parametrize("length", [10, 11, 20, 21, 500])
 def test_a_line_that_is_too_long_is_skipped_to_its_end(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfx.rows.text.MAX_BYTES", 10)

@@ -86,11 +86,6 @@ def classified(kind: str, texts: Iterable[str]) -> tuple[Echo, Callable[[], list
 clients = pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 
 
-def test_a_text_gives_one_result() -> None:
-    result = echo()[1].classify("echo", "a")
-    assert (result.label, result.score, result.truncated_tokens) == ("a", 0.5, 0)
-
-
 @clients
 def test_a_list_gives_a_list_in_order_and_max_in_flight_are_sent_at_a_time(kind: str) -> None:
     texts = [str(number) for number in range(50)]

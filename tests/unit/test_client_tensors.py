@@ -96,12 +96,6 @@ def test_values_become_tensors_of_one_row() -> None:
     }
 
 
-@pytest.mark.parametrize("text", [None, b"bytes", 3, ["list"]])
-def test_what_is_no_string_is_refused_by_its_type(text: object) -> None:
-    with pytest.raises(UsageError, match=type(text).__name__):
-        calls.embed("m")(text)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("labels", "top_k", "said"),
     [([], None, "no candidate labels"), *((["a"], k, "top_k") for k in (0, -1, 2**31, True, 1.5))],

@@ -17,7 +17,6 @@ from hfx.manifest import Precision, TritonTarget, read_manifest, write_manifest
 from hfx.releases import MINIMUM_SECURE
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec
 from hfx.repository.lint import RULES, lint
-from hfx.repository.subject import Finding
 from tests.unit.repositories import (
     CORES,
     ENSEMBLE,
@@ -103,11 +102,8 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda repository: (repository / name).unlink()
 
 
-def write(name: str, text: str) -> Callable[[Path], None]:
-    def plant(repository: Path) -> None:
-        (repository / name).write_text(text)
-
-    return plant
+def write(name: str, text: str) -> Callable[[Path], object]:
+    return lambda repository: (repository / name).write_text(text)
 
 
 def no_version(repository: Path) -> None:
@@ -144,10 +140,6 @@ def single(repository: Path, **changes: object) -> Path:
     put(repository, replace(TOKENIZE, name="single", **changes))  # type: ignore[arg-type]
     (repository / "single/1/model.py").touch()
     return repository / "single/config.pbtxt"
-
-
-def unbatched(repository: Path) -> None:
-    single(repository, max_batch_size=0)
 
 
 def cached(repository: Path) -> None:
@@ -235,7 +227,7 @@ MISTAKES = (
     Mistake("HFX414", configure(UNUSED_OUTPUT, steps(UNUSED_STEP)), ENSEMBLE_FILE, "output_map.*unused"),
     Mistake("HFX501", edit(TOKENIZE_FILE, BATCHING, f"{BATCHING} {PREFERRED}"), TOKENIZE_FILE, PREFERRED),
     Mistake("HFX502", edit(TOKENIZE_FILE, "max_queue_size: 128", ""), TOKENIZE_FILE, "dynamic_batching"),
-    Mistake("HFX503", unbatched, "single/config.pbtxt", "dynamic_batching"),
+    Mistake("HFX503", lambda folder: single(folder, max_batch_size=0), "single/config.pbtxt", "dynamic_batching"),
     Mistake("HFX504", changed(POSTPROCESS, instance_kind="KIND_GPU"), POSTPROCESS_FILE, "KIND_GPU"),
     Mistake("HFX505", edit(CPU_FILE, "count: 1", "count: 2"), CPU_FILE, "intra_op_thread_count"),
     Mistake("HFX506", cached, "single/config.pbtxt", "response_cache"),
@@ -284,17 +276,10 @@ def test_a_planted_mistake_makes_exactly_its_rule_speak(repository: Path, mistak
     assert {finding.rule for finding in findings} == {mistake.rule}, "\n".join(map(str, findings))
     assert mistake.path in {finding.path for finding in findings}
     assert all(finding.fix and finding.severity in ("error", "warning") for finding in findings)
-    found = next(finding for finding in findings if finding.path == mistake.path)
-    assert_line(repository, found, mistake.line)
-
-
-def assert_line(repository: Path, finding: Finding, pattern: str) -> None:
-    if not pattern:
-        assert finding.line is None
-        return
-    assert finding.line is not None
-    line = (repository / finding.path).read_text().splitlines()[finding.line - 1]
-    assert re.search(pattern, line), line
+    line = next(finding.line for finding in findings if finding.path == mistake.path)
+    assert (line is not None) == bool(mistake.line)
+    if line is not None:
+        assert re.search(mistake.line, (repository / mistake.path).read_text().splitlines()[line - 1])
 
 
 def test_every_rule_is_planted_and_has_an_id_and_a_title_of_its_own() -> None:

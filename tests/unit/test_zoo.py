@@ -60,10 +60,6 @@ def test_answers_stand_where_they_say() -> None:
     assert all(e.answer and e.context[e.start : e.start + len(e.answer)] == e.answer for e in examples)
 
 
-def test_every_recipe_has_its_own_name() -> None:
-    assert len(set(zoo.NAMES)) == len(recipes.RECIPES)
-
-
 def test_the_key_changes_with_every_field_of_the_recipe() -> None:
     recipe = recipes.BY_NAME["sentiment-distilbert"]
     changed = [_with_other(recipe, field.name) for field in dataclasses.fields(recipe) if field.name != "task"]
@@ -89,18 +85,6 @@ def test_a_build_that_fails_leaves_nothing(empty_cache: Path) -> None:
     assert [p.name for p in (empty_cache / "k").iterdir()] == [".lock"]
 
 
-def test_a_folder_appears_only_when_it_is_whole(empty_cache: Path) -> None:
-    def build(folder: Path) -> dict[str, Any]:
-        (folder / "config.json").write_text("{}")
-        assert not (empty_cache / "k" / "thing").exists()
-        return {"value": 1.0}
-
-    folder = cache.built("thing", "k", build)
-    assert folder == empty_cache / "k" / "thing"
-    assert [p.name for p in folder.iterdir()] == ["config.json"]
-    assert cache.report(folder) == {"value": 1.0}
-
-
 def test_what_a_killed_build_left_is_cleared(empty_cache: Path) -> None:
     (empty_cache / "k" / ".building-old" / "thing").mkdir(parents=True)
     cache.built("thing", "k", lambda folder: {})
@@ -113,7 +97,8 @@ def test_two_who_build_the_same_build_it_once(empty_cache: Path) -> None:
     def build(folder: Path) -> dict[str, Any]:
         builds.append(folder)
         time.sleep(0.2)
-        return {}
+        assert not (empty_cache / "k" / "thing").exists()
+        return {"value": 1.0}
 
     # flock is held by the open file, so threads exclude each other just as processes do.
     threads = [threading.Thread(target=cache.built, args=("thing", "k", build)) for _ in range(2)]
@@ -122,11 +107,7 @@ def test_two_who_build_the_same_build_it_once(empty_cache: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(builds) == 1
-
-
-def test_importing_the_zoo_loads_no_torch() -> None:
-    code = "import sys; from tests import zoo; zoo.heldout('answers', 1); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert cache.report(empty_cache / "k" / "thing") == {"value": 1.0}
 
 
 def _with_other(recipe: Any, field: str) -> Any:
