@@ -5,7 +5,6 @@ The doors are raw HTTP and raw gRPC, not the client library of this project.
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -55,16 +54,6 @@ def in_process(repository: Path, asks: Sequence[Ask]) -> list[Answer]:
         models = {ask.model for ask in asks}
         local = {model: stack.enter_context(LocalGenerator.open(repository, model)) for model in models}
         return [answer_of([local[ask.model].infer(ask.fields)]) for ask in asks]
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = TIMEOUT) -> float:
-    """Wait until `condition` holds; how many seconds it took. Fails with `what` if it never does."""
-    begin = time.monotonic()
-    while not condition():
-        if time.monotonic() - begin > seconds:
-            raise AssertionError(f"after {seconds} s still not so: {what}")
-        time.sleep(0.02)
-    return time.monotonic() - begin
 
 
 def metrics(server: EmbeddedServer, model: str) -> dict[str, float]:

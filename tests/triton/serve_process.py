@@ -7,29 +7,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hfx.triton import process
 from hfx.triton.workspace import PREFIX, SHARED_MEMORY, region_prefix
+from tests.waiting import wait_until
 
 HFX = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
 FREE_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 SECONDS = 60.0  # until a test gives up; nothing should take as long
-
-
-def wait_for(condition: Callable[[], Any], what: str = "it") -> Any:
-    """What CONDITION gives as soon as it is true."""
-    deadline = time.monotonic() + SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 class ServeProcess:
@@ -59,8 +50,7 @@ class ServeProcess:
 
     def wait_for_words(self, words: str) -> str:
         """The line with WORDS, as soon as it is said."""
-        found = wait_for(lambda: [line for line in list(self._lines) if words in line], repr(words))
-        return str(found[0])
+        return wait_until(lambda: [line for line in list(self._lines) if words in line], repr(words))[0]
 
     @property
     def server(self) -> int:

@@ -16,7 +16,8 @@ from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.triton.generation_rig import metrics
-from tests.triton.serve_process import HFX, wait_for
+from tests.triton.serve_process import HFX
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
@@ -164,11 +165,11 @@ def test_ctrl_c_cancels_on_the_server(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         if words == "--stream":  # over HTTP, Triton sees a leaving reader only after its first piece
             assert process.stdout and process.stdout.read(1)
-        wait_for(lambda: measured(writing_server, USED) > 0)
+        wait_until(lambda: measured(writing_server, USED) > 0)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=10)
     assert (process.returncode, said.splitlines()[-1]) == (130, b"Error: Interrupted.")
-    wait_for(lambda: measured(writing_server, CANCELLED) > before and measured(writing_server, USED) == 0)
+    wait_until(lambda: measured(writing_server, CANCELLED) > before and measured(writing_server, USED) == 0)
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(document: str, writing_server: EmbeddedServer) -> None:
@@ -178,7 +179,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(document: str, writing_server:
         ["bash", "-c", line, "-", *HFX], input=document, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, len(done.stdout), done.stderr) == (0, 1, "")
-    wait_for(lambda: measured(writing_server, CANCELLED) > before and measured(writing_server, USED) == 0)
+    wait_until(lambda: measured(writing_server, CANCELLED) > before and measured(writing_server, USED) == 0)
 
 
 def test_a_deadline_holds_at_the_server(document: str, infer: Infer, local: Infer) -> None:

@@ -12,7 +12,7 @@ from hfx.client import Client
 from hfx.local.encoder import LocalModel
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.triton.serve_process import wait_for
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
@@ -48,6 +48,6 @@ def test_mixed_lengths_share_batches(server: EmbeddedServer) -> None:
     def counted(kind: str) -> int:
         return int(server.statistics()["sentiment-int8_net"][kind]) - int(before[kind])
 
-    wait_for(lambda: counted("inference_count") == len(texts))  # Triton counts a request slightly after it answers
+    wait_until(lambda: counted("inference_count") == len(texts))  # Triton counts a request slightly after it answers
     # 1: nothing was batched; how many come together depends on the machine.
     assert len(texts) / counted("execution_count") >= 1.5

@@ -16,9 +16,9 @@ import pytest
 import tritonclient.grpc as grpc
 
 from hfx.triton import EmbeddedServer
-from tests.triton.serve_process import ServeProcess, infer, left_behind, running_in, serving, wait_for
-from tests.triton.ticking import write_ticks
-from tests.triton.toy_models import write_toy
+from tests.triton.serve_process import ServeProcess, infer, left_behind, running_in, serving
+from tests.triton.toy_models import write_ticks, write_toy
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 BROKEN = (ConnectionError, http.client.HTTPException)
@@ -104,7 +104,7 @@ def test_a_second_signal_ends_it_at_once(repository: Path, threads: ThreadPoolEx
         served.running.terminate()
         served.wait_for_words("Stopping")
         served.running.terminate()
-        wait_for(lambda: not running_in(group))
+        wait_until(lambda: not running_in(group))
         assert served.end() == 130
         with pytest.raises(BROKEN):
             slow.result()
@@ -114,5 +114,5 @@ def test_a_second_signal_ends_it_at_once(repository: Path, threads: ThreadPoolEx
 def test_a_server_with_a_dead_part_does_not_say_that_nothing_was_lost(repository: Path) -> None:
     with EmbeddedServer(repository) as server:
         os.kill(next(iter(server.stubs().values()))[0], signal.SIGKILL)
-        wait_for(server.fault)
+        wait_until(server.fault)
         assert not server.stop()

@@ -25,8 +25,9 @@ from hfx.triton import EmbeddedServer, embedded, process
 from hfx.triton.process import is_running
 from hfx.triton.server import Ports, choose_ports
 from hfx.triton.workspace import SHARED_MEMORY, region_prefix, sweep
-from tests.triton.serve_process import FREE_PORTS, HFX, infer, left_behind, serving, wait_for
+from tests.triton.serve_process import FREE_PORTS, HFX, infer, left_behind, serving
 from tests.triton.toy_models import MODEL, PYTHON, ensemble, loading, write_model, write_toy
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 NO_TOKENIZER = loading("raise ValueError('no tokenizer')")
@@ -69,7 +70,7 @@ def test_a_started_server_answers_and_a_stopped_one_leaves_nothing_and_can_start
         assert client.is_ready()
         assert client.models() == ["toy"]
         assert client.classify("toy", "hello").label == "5 characters"
-        wait_for(lambda: server.statistics()["toy_tokenize"]["inference_count"] == 1)
+        wait_until(lambda: server.statistics()["toy_tokenize"]["inference_count"] == 1)
         assert list(stubs) == ["toy_tokenize_0_0"]
         assert regions(workspace)
         assert server.exposure == ""
@@ -258,7 +259,7 @@ def test_stubs_of_a_killed_server_end_with_the_next_start(repository: Path, temp
     os.kill(owner.pid, signal.SIGKILL)
     os.kill(server, signal.SIGKILL)
     owner.communicate()
-    wait_for(lambda: not is_running(server, server))
+    wait_until(lambda: not is_running(server, server))
     assert is_running(stub, server)
     sweep()
     assert not is_running(stub, server)
@@ -307,8 +308,8 @@ def test_serve_tells_why_a_model_does_not_load_and_keeps_the_log(repository: Pat
 def test_a_signal_while_the_models_load_leaves_nothing(repository: Path, temporary: Path) -> None:
     write_model(repository, "slow", PYTHON, SLOW)
     running = serve(repository)
-    [log] = wait_for(lambda: list(temporary.glob("*/triton.log")))
-    wait_for(lambda: "loading: slow" in log.read_text())
+    [log] = wait_until(lambda: list(temporary.glob("*/triton.log")))
+    wait_until(lambda: "loading: slow" in log.read_text())
     running.send_signal(signal.SIGINT)
     _, messages = running.communicate(timeout=30)
     assert running.returncode == 130, messages

@@ -19,8 +19,9 @@ import pytest
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import Answer, Ask, AskFailed
 from tests.triton.generation_http import post
-from tests.triton.generation_rig import DOORS, RECITAL, SLOTS, metrics, wait_until
+from tests.triton.generation_rig import DOORS, RECITAL, SLOTS, metrics
 from tests.triton.reciting import ENDLESS, Recital
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 

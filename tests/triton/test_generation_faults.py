@@ -16,8 +16,9 @@ from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import Ask, AskFailed
 from tests.triton.generation_grpc import grpc_pieces
 from tests.triton.generation_http import post
-from tests.triton.generation_rig import DOORS, QUEUED_A_SLOT, RECITAL, SLOTS, all_free, metrics, wait_until
+from tests.triton.generation_rig import DOORS, QUEUED_A_SLOT, RECITAL, SLOTS, all_free, metrics
 from tests.triton.reciting import ENDLESS, Recital
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 

@@ -20,8 +20,9 @@ from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import Ask, AskFailed
 from tests.triton.generation_grpc import grpc_events, grpc_request, grpc_stub
 from tests.triton.generation_http import post
-from tests.triton.generation_rig import DOORS, RECITAL, all_free, in_process, metrics, wait_until
+from tests.triton.generation_rig import DOORS, RECITAL, all_free, in_process, metrics
 from tests.triton.reciting import ENDLESS, POSITIONS, Recital
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 

@@ -15,9 +15,9 @@ import pytest
 
 from hfx.triton import EmbeddedServer, liveness
 from hfx.triton.liveness import Target
-from tests.triton.serve_process import infer, wait_for
-from tests.triton.ticking import write_ticks
-from tests.triton.toy_models import MODEL, PYTHON, write_model, write_toy
+from tests.triton.serve_process import infer
+from tests.triton.toy_models import MODEL, PYTHON, write_model, write_ticks, write_toy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 PATIENCE = 1.0
@@ -84,7 +84,7 @@ def test_the_file_by_itself_is_the_health_check(server: EmbeddedServer, tmp_path
 
     assert check() == (0, "healthy: burning, ticks, toy\n")
     os.kill(server.stubs()["ticks_0_0"][0], signal.SIGKILL)
-    wait_for(server.fault)
+    wait_until(server.fault)
     code, line = check()
     assert code == 1
     assert "Stub process 'ticks_0_0' is not healthy" in line

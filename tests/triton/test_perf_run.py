@@ -15,7 +15,8 @@ from hfx.perf.measuring import Target, device_of, server_target
 from hfx.perf.results import Run, Step, read_result
 from hfx.perf.server import located
 from hfx.triton import EmbeddedServer
-from tests.triton.perf_rig import CLASSIFIER, GENERATOR, HFX, PATIENCE, Ended
+from tests.triton.perf_rig import CLASSIFIER, GENERATOR, HFX, Ended
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
@@ -115,14 +116,12 @@ def test_ctrl_c_keeps_what_was_measured(perf_server: EmbeddedServer, tmp_path: P
     def answered() -> int:
         return int(perf_server.statistics()[CLASSIFIER]["inference_count"])
 
-    path, before, deadline = tmp_path / "result.json", answered(), time.monotonic() + PATIENCE
+    path, before = tmp_path / "result.json", answered()
     words = ["perf", "run", CLASSIFIER, "--url", perf_server.grpc_url, "--duration", "90s", "--output", str(path)]
     with subprocess.Popen(
         [*HFX, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as running:
-        while answered() < before + 50:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: answered() >= before + 50, "50 answers")
         time.sleep(1.5)  # past the warm-up
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does: all of its processes get it
         printed, said = running.communicate(timeout=30)

@@ -15,9 +15,9 @@ import pytest
 from hfx.errors import ServerError
 from hfx.triton import EmbeddedServer, process, supervisor
 from tests.published import export_zoo
-from tests.triton.serve_process import ServeProcess, infer, left_behind, post, running_in, serving, wait_for
-from tests.triton.ticking import write_ticks
-from tests.triton.toy_models import PYTHON, loading, write_model, write_toy
+from tests.triton.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
+from tests.triton.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
@@ -73,7 +73,7 @@ def test_whatever_is_killed_is_replaced_and_an_open_stream_of_it_broken(reposito
             os.kill(served.stub(model) if model else before, signal.SIGKILL)
             died = f"the Python process of {model} died" if model else "tritonserver died"
             served.wait_for_words(f"{died} (killed by signal 9); serving again after")
-            wait_for(lambda: answers(served.http_url))
+            wait_until(lambda: answers(served.http_url))
             assert running_in(before) == []
         assert served.words.count("serving again") == 4
         stop(served)
@@ -119,7 +119,7 @@ def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, tempor
     others = set(own.read_text().split())  # those of the session
 
     def kill() -> None:
-        fresh = wait_for(
+        fresh = wait_until(
             lambda: [int(child) for child in {*own.read_text().split()} - others if process.stubs(int(child))]
         )
         os.kill(fresh[0], signal.SIGSEGV)
@@ -155,7 +155,7 @@ def test_too_many_failures_in_a_row_are_the_end(
 def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_back(flaky: tuple[Path, Path]) -> None:
     with EmbeddedServer(flaky[0]) as server:
         os.kill(server.pid, signal.SIGKILL)
-        wait_for(server.fault)
+        wait_until(server.fault)
         with socket.socket() as other:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             port = int(server.http_url.rsplit(":", 1)[1])
@@ -172,7 +172,7 @@ def test_a_killed_hfx_serve_takes_its_server_along_and_the_next_one_sweeps(flaky
     with serving(flaky[0]) as served:
         group = served.server
         served.running.kill()
-        wait_for(lambda: not running_in(group))
+        wait_until(lambda: not running_in(group))
     assert left_behind()
     with EmbeddedServer(flaky[0]) as server:
         assert len(left_behind()) <= 3  # its own folder and regions

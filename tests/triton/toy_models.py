@@ -1,7 +1,8 @@
 """Tiny real Triton models for tests of servers and clients: numpy only, no checkpoint.
 
 `write_toy(repository)` makes the ensemble `toy` (a text-classification by its tensors) = `toy_tokenize`, a Python model
-whose text is its order: `sleep S`, `refuse WHY`, anything else is answered by its length.
+whose text is its order: `sleep S`, `refuse WHY`, anything else is answered by its length. `write_ticks(repository)`
+makes `ticks`, decoupled: N pieces, one each tenth of a second, for the text `N`.
 """
 
 from __future__ import annotations
@@ -77,4 +78,42 @@ def write_toy(repository: Path, name: str = "toy", queue: str = "") -> Path:
     batching = f"dynamic_batching {{ default_queue_policy {{ {queue} }} }}\n" if queue else "dynamic_batching { }\n"
     write_model(repository, f"{name}_tokenize", PYTHON + batching, MODEL)
     write_model(repository, name, ensemble(f"{name}_tokenize"))
+    return repository
+
+
+TICKING = """
+import threading
+import time
+import numpy as np
+import triton_python_backend_utils as pb
+
+FINAL = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            text = pb.get_input_tensor_by_name(request, "text_input").as_numpy()[0, 0].decode()
+            count = int(text) if text.isdigit() else 1
+            threading.Thread(target=self.tick, args=(count, request.get_response_sender())).start()
+
+    def tick(self, count, sender):
+        for number in range(count):
+            time.sleep(0.1)
+            tensor = pb.Tensor("text_output", np.array([[str(number).encode()]], np.object_))
+            sender.send(pb.InferenceResponse([tensor]), flags=FINAL if number == count - 1 else 0)
+"""
+TICKING_CONFIG = """
+backend: "python"
+max_batch_size: 1
+model_transaction_policy { decoupled: true }
+instance_group [ { kind: KIND_CPU count: 1 } ]
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+
+
+def write_ticks(repository: Path) -> Path:
+    """Add the model `ticks`."""
+    write_model(repository, "ticks", TICKING_CONFIG, TICKING)
     return repository

@@ -25,6 +25,7 @@ from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor, triton_to_np_dtype
 
 from hfx.client import AsyncClient
+from tests.waiting import wait_until
 
 INPUTS = {"text_input": "BYTES", "stream": "BOOL", "timeout_ms": "INT32", "max_tokens": "INT32", "seed": "UINT64",
           "stop_words": "BYTES", "early_stopping": "BYTES"}  # fmt: skip
@@ -89,10 +90,7 @@ class Script:
 
     def wait_asked(self, count: int) -> None:
         """Wait until so many requests have come."""
-        deadline = time.monotonic() + 20
-        while len(self.texts) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: len(self.texts) >= count, f"{count} requests", 20)
 
     def when_asked(self, count: int, act: Callable[[], object]) -> threading.Thread:
         """Act in a thread, soon after so many requests have come."""

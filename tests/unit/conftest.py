@@ -1,4 +1,4 @@
-"""A client of a server in this process that answers as it is told, over gRPC and over HTTP."""
+"""Servers in this process that answer as they are told: one for clients, over gRPC and HTTP, and one for loads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from hfx.client import Client
 from tests.unit.client_servers import Script, grpc_server, http_server
+from tests.unit.perf_fake_server import FakeServer
 
 
 @pytest.fixture
@@ -25,3 +26,9 @@ def url(request: pytest.FixtureRequest, script: Script) -> Iterator[str]:
 def client(url: str) -> Iterator[Client]:
     with Client(url, timeout=15, retries=0) as opened:
         yield opened
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as running:
+        yield running

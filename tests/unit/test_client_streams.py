@@ -16,6 +16,7 @@ import pytest
 from hfx import errors
 from hfx.client import AsyncClient, Client, Generation, Piece, TruncationWarning
 from tests.unit.client_servers import Script, asked
+from tests.waiting import wait_until
 
 FILES = Path("/proc/self/fd")  # those that this process has open
 
@@ -67,10 +68,8 @@ def test_streams_that_nobody_holds_leave_no_connection_open(client: Client, scri
     abandon()
     before = len(list(FILES.iterdir()))
     abandon()
-    deadline = time.monotonic() + 5
-    while len(list(FILES.iterdir())) > before + 2:  # those of the server in this process close in their time
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    # Those of the server in this process close in their time.
+    wait_until(lambda: len(list(FILES.iterdir())) <= before + 2, "the end of the connections", 5)
 
 
 def test_another_task_may_cancel_a_stream(url: str, script: Script) -> None:

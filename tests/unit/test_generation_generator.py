@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.results import Piece, joined
 from hfx.python_backends.generation.streams import TextStream
 from tests.unit.generation_models import answered, continued, write_model
+from tests.waiting import wait_until
 
 SOURCE = 48
 ENDLESS = 20_000
-WAIT = 30.0
 
 
 SAMPLES: dict[str, Any] = {"max_tokens": 12, "num_return_sequences": 3, "temperature": 2.0, "seed": 5}
@@ -53,14 +52,9 @@ def summarizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerat
         yield generator
 
 
-def is_idle(generator: TextGenerator) -> bool:
-    """Whether no request is left soon."""
-    end = time.monotonic() + WAIT
-    while (stats := generator.engine.stats()).requests or stats.waiting:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
+def wait_until_idle(generator: TextGenerator) -> None:
+    """Until no request is left."""
+    wait_until(lambda: not ((stats := generator.engine.stats()).requests or stats.waiting), "the last request's end")
 
 
 # One text
@@ -158,7 +152,7 @@ def test_event_loops_get_the_same(decoder: TextGenerator, summarizer: TextGenera
 
 def cancelled(generator: TextGenerator) -> int:
     """How many requests were cancelled, when no other is left."""
-    assert is_idle(generator)
+    wait_until_idle(generator)
     return generator.engine.stats().cancelled
 
 
@@ -229,7 +223,7 @@ def test_a_timeout_is_kept(endless: TextGenerator) -> None:
     for timeout in (0.0, 0.05):
         with pytest.raises(DeadlineExceeded):
             endless.generate("cat", max_tokens=ENDLESS, timeout=timeout)
-    assert is_idle(endless)
+    wait_until_idle(endless)
     for wrong in (-1, "1", float("nan"), True):
         with pytest.raises(InvalidRequest, match="timeout"):
             endless.generate("cat", timeout=wrong)
@@ -260,7 +254,7 @@ def test_a_failed_step_is_raised_in_threads_and_event_loops(tmp_path: Path) -> N
             list(generator.stream(".", max_tokens=5))
         with pytest.raises(StepFailed):
             asyncio.run(read(generator))
-        assert is_idle(generator)
+        wait_until_idle(generator)
 
 
 # Long documents
@@ -313,12 +307,12 @@ def test_a_document_can_be_left_and_cancelled(summarizer: TextGenerator) -> None
     text = " ".join(letter * 40 for letter in "bcdefghijklmnop")
     with summarizer.stream(text, long="chunk", max_tokens=40) as stream:
         next(stream)
-    assert is_idle(summarizer)
+    wait_until_idle(summarizer)
     for merge in ("concat", "recursive"):
         stream = summarizer.stream(text, long="chunk", max_tokens=40, merge=merge)
         stream.cancel()
         assert joined(stream)[0].finish_reason == "cancelled"
-        assert is_idle(summarizer)
+        wait_until_idle(summarizer)
 
 
 # Opening

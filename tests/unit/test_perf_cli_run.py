@@ -7,8 +7,7 @@ import json
 import re
 import shlex
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,13 @@ from hfx.perf.load import Closed, Limits, Open, Plan
 from hfx.perf.loadgen.log import Progress
 from hfx.perf.results import read_result
 from tests.unit.perf_fake_server import WRITER, FakeServer
+from tests.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "perf.md").read_text(encoding="utf-8")
 
 
 def run(server: FakeServer, *words: str) -> int:
     return main(["perf", "run", WRITER, "--url", server.url, "--warmup", "0", *words])
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
 
 
 @pytest.fixture
@@ -186,8 +180,7 @@ def test_a_server_that_dies_leaves_what_was_measured_until_then(
     server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def kill() -> None:
-        while len(server.texts) < 500:
-            time.sleep(0.01)
+        wait_until(lambda: len(server.texts) >= 500)
         server.kill()
 
     path, killer = tmp_path / "result.json", threading.Thread(target=kill)

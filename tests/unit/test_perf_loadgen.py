@@ -27,16 +27,11 @@ from hfx.perf.loadgen.stats import run_of
 from hfx.perf.measuring import MeasureSpec, Target, metadata
 from hfx.perf.results import Distribution, Run, Subject
 from tests.unit.perf_fake_server import CLASSIFIER, HANG_SECONDS, INPUT_TOKENS, WRITER, FakeServer, orders
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 NEVER = threading.Event()  # is set
 ROUNDING = 0.002  # of the histogram, relative
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
 
 
 def measured(
@@ -72,13 +67,6 @@ def workers() -> list[psutil.Process]:
         with suppress(psutil.ZombieProcess):
             found += [each] if "hfx.perf.loadgen.worker" in each.cmdline() else []
     return found
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ The server has neither statistics nor metrics: that must cost nothing but those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,12 +15,6 @@ from hfx.perf.measuring import MeasureSpec, Target, device_of, measure
 from tests.unit.perf_fake_server import CLASSIFIER, WRITER, FakeServer, orders
 
 TEN = MeasureSpec(orders("write 3"), Limits(requests=10, timeout=10), stream=False)
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
 
 
 @pytest.fixture

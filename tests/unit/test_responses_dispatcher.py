@@ -19,6 +19,7 @@ from hfx.python_backends.responses.dispatcher import LONG_TEXT, Dispatcher
 from hfx.python_backends.responses.response_queue import Reply
 from tests.unit.generation_models import write_model
 from tests.unit.response_channels import Caller
+from tests.waiting import wait_until
 
 ENDLESS = 20_000
 WAIT = 30.0
@@ -54,7 +55,7 @@ class Service:
     def close(self) -> None:
         for request in self.requests:
             request.cancel()
-        assert until(lambda: len(self.ends) == len(self.requests))
+        wait_until(lambda: len(self.ends) == len(self.requests))
         self.dispatcher.close()
 
 
@@ -64,15 +65,6 @@ def serving(folder: Path, **changed: Any) -> Iterator[Service]:
         service = Service(generator)
         yield service
         service.close()
-
-
-def until(true: Callable[[], bool]) -> bool:
-    end = time.monotonic() + WAIT
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 @pytest.fixture
@@ -107,13 +99,13 @@ def test_a_refused_request_ends_with_its_error(service: Service) -> None:
 
 def test_a_full_queue_refuses(service: Service) -> None:
     callers = [service.ask("cat", max_tokens=ENDLESS) for _ in range(20)]
-    assert until(lambda: sum(bool(caller.errors) for caller in callers) == 8)
+    wait_until(lambda: sum(bool(caller.errors) for caller in callers) == 8)
     assert all(isinstance(caller.errors[0], QueueFull) for caller in callers if caller.errors)
 
 
 def test_a_request_whose_caller_has_left_is_cancelled_and_others_go_on(service: Service) -> None:
     leaving, staying = service.ask("cat", max_tokens=ENDLESS), service.ask("dog", max_tokens=400)
-    assert until(lambda: bool(leaving.pieces))
+    wait_until(lambda: bool(leaving.pieces))
     leaving.has_left = True
     assert leaving.ended.wait(WAIT)
     assert leaving.pieces[-1].finish_reason == "cancelled"
@@ -149,7 +141,7 @@ def test_a_deadline_is_kept_by_what_the_engine_does_not_have_yet(service: Servic
     assert caller.ended.wait(WAIT)
     assert isinstance(caller.errors[0], DeadlineExceeded)
     goes_on.set()
-    assert until(lambda: len(service.ends) == 1)
+    wait_until(lambda: len(service.ends) == 1)
     assert caller.finals == 1
 
 
@@ -185,7 +177,7 @@ def test_a_failed_step_ends_its_requests_with_the_error(tmp_path: Path) -> None:
 
 def test_closing_the_engine_ends_what_runs(service: Service) -> None:
     caller = service.ask("cat", max_tokens=ENDLESS)
-    assert until(lambda: bool(caller.pieces))
+    wait_until(lambda: bool(caller.pieces))
     service.generator.close()
     assert caller.ended.wait(WAIT)
     assert isinstance(caller.errors[0], EngineError) and caller.finals == 1
