@@ -29,8 +29,9 @@ check: install ## Lint, format, types and import rules
 	$(BIN)/mypy --python-version 3.12 --package hfx.python_backends # the Python of Triton's images
 	$(BIN)/lint-imports
 
-# Three workers on two cores, as servers often wait: one runs the tests of a real server, the other begins with the rest (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -n 3
+# A worker more than cores, as servers often wait: one runs their tests, the others begin with the rest
+# (tests/conftest.py). More threads of torch than one only take turns.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
 
 test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
 	$(MAKE) --jobs 2 --output-sync check zoo-shared
