@@ -1,4 +1,4 @@
-"""Linear layers and embeddings in every weight format: the only place that knows how a weight is stored and read.
+"""Linear layers and embeddings of ONNX Runtime's graphs: how each weight format is stored and read.
 
 int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
 batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch.

@@ -1,4 +1,4 @@
-"""Linear layers in every weight format, with activations quantized by row or by group: the only place that knows.
+"""Linear layers of OpenVINO's graphs in every weight format, with activations quantized by row or by group.
 
 Both ways a row's result never depends on the other rows. By group, OpenVINO quantizes the activations itself, with a
 scale for each group of a row's channels, where the processor has VNNI; with AMX it would compute in bfloat16 instead,
