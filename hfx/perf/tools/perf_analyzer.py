@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -122,7 +123,12 @@ def write_times(times: Sequence[float], path: Path) -> None:
 
 def is_whole(record: Path) -> bool:
     """Whether the record was written to its end, `…"endpoint":""}`; the program may never end after it."""
-    return record.exists() and bool(END.search(record.read_bytes()[-TAIL_BYTES:]))
+    try:
+        with record.open("rb") as file:  # only its end: a long run's record has hundreds of megabytes
+            file.seek(-min(TAIL_BYTES, record.stat().st_size), os.SEEK_END)
+            return bool(END.search(file.read()))
+    except OSError:
+        return False
 
 
 def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[RequestRecord]:
@@ -132,7 +138,11 @@ def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Req
     """
     try:
         text = path.read_bytes().decode(errors="replace")
-        [experiment] = json.loads(LEFT_OUT.sub('":null', text))["experiments"]
+        try:
+            whole = json.loads(text)
+        except ValueError:  # not always, as the pattern may also stand in a text that a model wrote
+            whole = json.loads(LEFT_OUT.sub('":null', text))
+        [experiment] = whole["experiments"]
         recorded = [_recorded(each) for each in experiment["requests"] if each["response_timestamps"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HfxError(f"perf_analyzer's record can't be read: {error!r}.", "Run it again.") from error
