@@ -34,7 +34,7 @@ check: install ## Lint, format, types and import rules
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
 
 test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
-	$(MAKE) --jobs 2 --output-sync check zoo-shared
+	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
 	$(PYTEST) tests/triton tests/unit tests/attacks
 
 zoo-shared: install

@@ -32,7 +32,7 @@ class PendingCall:
         self.cancelled = False
         self._requested = request.requested_output_names()
         self._sender = request.get_response_sender()
-        self._ending = threading.Lock()  # Triton crashes when it is asked about a request that was answered
+        self._ending = threading.Lock()  # Triton crashes when an answered request is polled for cancellation
 
     def answer(self, outputs: dict[str, Any]) -> None:
         """Answer with those outputs that the caller asked for."""

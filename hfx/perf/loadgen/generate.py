@@ -42,7 +42,7 @@ def generate(
     watch: Watch,
     stop: threading.Event,
 ) -> RequestLog:
-    """Put `plan` to `model`, which is what `target` is asked by: NAME_stream for streams.
+    """Put `plan` to `model`, the name that requests have: NAME_stream for streams.
 
     `watch` is called some times a second, and at each change of phase, in this thread. When `stop` is set, requests
     under way are cancelled, and what has ended counts. Raises UsageError for requests that the model does not take,

@@ -46,7 +46,7 @@ def least_units(
     required: bool = False,
     length: int = 0,
 ) -> int:
-    """`least_sequences` of a lane of `slots` units, which runs as many as it is asked to while it is probed.
+    """`least_sequences` of a lane of `slots` units, whose step runs any number of units until `least` is set.
 
     `reset(units)` fills the first units with one and the same, of `length` positions.
     """
