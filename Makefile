@@ -3,10 +3,10 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-SOURCES := hfx exporter client perf python_backends tests examples bench
+SOURCES := hfx exporter client perf batch python_backends tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-fast test-full demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve zoo zoo-shared clean
+.PHONY: help install format check test test-fast test-full demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -15,7 +15,7 @@ install: $(STAMP) ## Create .venv with the pinned dependencies and hfx
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[embedded,perf,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[embedded,perf,batch,spark,dev]'
 	@touch $@
 
 format: install ## Format the code and sort the imports
@@ -79,6 +79,9 @@ bench-generate: install ## Generation against CTranslate2, OpenVINO, optimum and
 
 bench-serve: install ## Generation through Triton against the engine in process
 	$(BIN)/python -m bench.serve
+
+bench-batch: install ## `hfx batch` against its model in process, torch, Spark and a server
+	$(BIN)/python -m bench.batch
 
 docs: install ## Make the generated pages of docs/
 	$(BIN)/python -m hfx.cli.reference docs

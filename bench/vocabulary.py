@@ -51,8 +51,8 @@ KINDS = {
         last=("<|endoftext|>",),
     ),
     "t5": Kind(
-        "T5TokenizerFast", "metaspace", ("<pad>", "</s>", "<unk>"),
-        {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}, options={"extra_ids": 0},
+        "PreTrainedTokenizerFast", "metaspace", ("<pad>", "</s>", "<unk>"),
+        {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
     ),
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -44,6 +44,7 @@ class Model:
     """An opened model; `answer` may be called from `at_once` threads, and raises HfxError.
 
     `stream` gives the text of a generator as it comes (None: of an encoder); closing it cancels the request.
+    `answer_many` answers requests together, faster than one by one (None: there is no such way).
     """
 
     task: Task
@@ -51,6 +52,7 @@ class Model:
     answer: Callable[[Request], Answer]
     stream: Callable[[Request], Parts] | None
     at_once: int
+    answer_many: Callable[[Sequence[Request]], list[Answer | HfxError]] | None = None
 
     def answer_each(
         self, items: Iterable[Item], request_of: Callable[[Item], Request]

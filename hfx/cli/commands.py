@@ -1,8 +1,8 @@
 """Which commands there are, each loaded only when it runs, and options in groups.
 
-A command is a module with a function `command`; a module with a table `COMMANDS` is a group of such, whose help is the
-first line of its docstring. A parameter of a frozen dataclass type stands for its fields: each is an option in typer's
-annotations, and its name is what it sets (a tensor, an argument).
+A command is a module with a function `command`, or MODULE:FUNCTION. A module with a table `COMMANDS` is a group of
+commands, whose help is the first line of its docstring. A parameter of a frozen dataclass type stands for its fields:
+each is an option in typer's annotations, and its name is what it sets (a tensor, an argument).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, get_type_hints
 
@@ -30,6 +30,7 @@ COMMANDS = {
     "infer": "hfx.cli.infer",
     "perf": "hfx.cli.perf",
     "tune": "hfx.cli.perf.tune",
+    "batch": "hfx.cli.batch",
 }
 
 
@@ -58,11 +59,12 @@ class Commands(TyperGroup):
 
 def load(name: str, table: Mapping[str, str] = COMMANDS) -> Any:
     """The parser of the command NAME of TABLE, with the options that all commands take; of a group, the group."""
-    module = importlib.import_module(table[name])
-    if hasattr(module, "COMMANDS"):
+    path, _, function = table[name].partition(":")
+    module = importlib.import_module(path)
+    if not function and hasattr(module, "COMMANDS"):
         return _group(name, module)
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    single.command(name, context_settings=HELP)(_with_shared_options(module.command))
+    single.command(name, context_settings=HELP)(_with_shared_options(getattr(module, function or "command")))
     return typer.main.get_command(single)
 
 
@@ -146,4 +148,11 @@ def flag(group: type, field: str) -> str:
 def _members(group: Any) -> list[inspect.Parameter]:
     types = get_type_hints(group, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
-    return [inspect.Parameter(f.name, kind, default=f.default, annotation=types[f.name]) for f in fields(group)]
+    return [
+        inspect.Parameter(each.name, kind, default=_default(each), annotation=types[each.name])
+        for each in fields(group)
+    ]
+
+
+def _default(field: Field[Any]) -> Any:
+    return inspect.Parameter.empty if field.default is MISSING else field.default

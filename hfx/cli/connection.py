@@ -55,8 +55,8 @@ def connect(connection: Connection) -> Client:
         limits: dict[str, Any] = {name: value for name, value in given(connection).items() if name in LIMITS}
         return Client(
             connection.url or DEFAULT_URL,
-            headers=_headers(connection),
-            token=_token(connection),
+            headers=headers_of(connection),
+            token=token_of(connection),
             tls=None if connection.tls_ca is None else Tls(ca=connection.tls_ca),
             **limits,
         )
@@ -69,7 +69,8 @@ def refuse_all(connection: Connection, reason: str) -> None:
         raise UsageError(f"{option} is for servers; {reason}.", f"Leave {option} out.")
 
 
-def _headers(connection: Connection) -> dict[str, str]:
+def headers_of(connection: Connection) -> dict[str, str]:
+    """The headers to send. Raises UsageError for one that is none."""
     headers = {}
     for header in connection.header or []:
         key, colon, value = header.partition(":")
@@ -79,7 +80,7 @@ def _headers(connection: Connection) -> dict[str, str]:
     return headers
 
 
-def _token(connection: Connection) -> str | None:
+def token_of(connection: Connection) -> str | None:
     """The token; never an option's value, which every user of the machine can see."""
     if connection.token_file is None:
         return os.environ.get(TOKEN_VARIABLE, "").strip() or None

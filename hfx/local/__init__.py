@@ -19,6 +19,7 @@ from hfx.repository import parse_config
 
 Device = Literal["cpu", "gpu"]
 Kind = Literal["CPU", "GPU"]
+THREADS = "intra_op_thread_count"  # the parameter of a net's or engine's configuration
 Tensors = dict[str, NDArray[Any]]
 Request = Mapping[str, Any]  # public input -> one row's value, or the list of its values: texts, numbers, booleans
 Answer = dict[str, Any]  # public output -> one row's value

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import RequestRefused
 from hfx.local import (
+    THREADS,
     Answer,
     Device,
     Kind,
@@ -22,6 +24,8 @@ from hfx.local import (
     read_config,
     scalar_outputs,
 )
+
+Result = TypeVar("Result")
 
 
 class LocalModel:
@@ -48,44 +52,64 @@ class LocalModel:
         self.token_outputs = frozenset(
             o["name"] for o in net["output"] if [int(d) for d in o["dims"]][rank - 1 : rank] == [-1]
         )
+        self._running = threading.Lock()
         check(self.layout, net, self.session)
         last = repository / (name + names.POSTPROCESS_SUFFIX) / "1"
         self.postprocessor = open_postprocessor(last) if last.is_dir() else None
 
     @classmethod
-    def open(cls, repository: Path, name: str, device: Device = "cpu", kind: Kind | None = None) -> LocalModel:
-        """Open NAME as `--model-config-name=DEVICE` would serve it; `kind` runs the files of one device on another."""
+    def open(
+        cls, repository: Path, name: str, device: Device = "cpu", kind: Kind | None = None, threads: int | None = None
+    ) -> LocalModel:
+        """Open NAME as `--model-config-name=DEVICE` would serve it.
+
+        `kind` runs the files of one device on another; `threads` are used instead of the configuration's number.
+        """
         names.check_name(name)
         config = read_config(repository / name / "config.pbtxt")
         net = device_config(repository / (name + names.NET_SUFFIX), device)
+        if threads is not None:
+            net = {**net, "parameters": {**net.get("parameters", {}), THREADS: {"string_value": str(threads)}}}
         return cls(repository, name, config, net, kind or ("GPU" if device == "gpu" else "CPU"))
 
     def encode(self, requests: Sequence[Request]) -> list[Tensors]:
         """The tensors that NAME_tokenize makes of each request. Raises RequestRefused naming the first refused one."""
+        return [_accepted(index, each) for index, each in enumerate(self.encode_each(requests))]
+
+    def encode_each(self, requests: Sequence[Request]) -> list[Tensors | RequestRefused]:
+        """The tensors of each request, or why there are none."""
         from hfx.python_backends.encoding import InvalidInput, tensors
 
         items = [self.encoder.items(as_tensors(request))[0] for request in requests]
-        encoded = []
-        for index, row in enumerate(self.encoder.encode(items)):
-            if isinstance(row, InvalidInput):
-                raise RequestRefused(f"Request {index}: {row}.", "Correct the text; nothing was answered.")
-            encoded.append(tensors([row], self.encoder.settings))
-        return encoded
+        rows = self.encoder.encode(items)
+        settings = self.encoder.settings
+        return [
+            RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else tensors([row], settings) for row in rows
+        ]
 
     def run(self, encoded: Sequence[Tensors]) -> list[Tensors]:
-        """The net's outputs of each request; as many at once as a batch of the server holds."""
+        """The net's outputs of each request. Raises RequestRefused naming the first that can't be run."""
+        return [_accepted(index, each) for index, each in enumerate(self.run_each(encoded))]
+
+    def run_each(self, encoded: Sequence[Tensors]) -> list[Tensors | RequestRefused]:
+        """The net's outputs of each request, or why there are none; as many at once as a batch of the server holds."""
         from hfx.python_backends.onnxruntime import ragged
 
         requests = [
             ragged.Request({name: request[name] for name in self.layout.inputs}, self.layout.outputs)
             for request in encoded
         ]
-        outputs: list[Tensors] = []
+        outputs: list[Tensors | RequestRefused] = []
         for start in range(0, len(requests), self.max_batch_size):
-            for answer in ragged.answer(self.session, self.layout, requests[start : start + self.max_batch_size]):
-                if isinstance(answer, Exception):
-                    raise RequestRefused(f"The net of {self.name} refused a request: {answer}.") from answer
-                outputs.append(answer)
+            batch = requests[start : start + self.max_batch_size]
+            with self._running:  # OpenVINO's session has one infer request
+                answers = ragged.answer(self.session, self.layout, batch)
+            outputs += [
+                RequestRefused(f"The net of {self.name} can't run it: {answer}.")
+                if isinstance(answer, Exception)
+                else answer
+                for answer in answers
+            ]
         return outputs
 
     def answer(self, request: Request, encoded: Tensors, outputs: Tensors) -> Answer:
@@ -106,5 +130,34 @@ class LocalModel:
 
     def infer_all(self, requests: Sequence[Request]) -> list[Answer]:
         """Answer many requests, in order; the net runs them in batches."""
-        encoded = self.encode(requests)
-        return [self.answer(r, e, o) for r, e, o in zip(requests, encoded, self.run(encoded), strict=True)]
+        return [_accepted(index, each) for index, each in enumerate(self.answer_each(requests))]
+
+    def answer_each(self, requests: Sequence[Request]) -> list[Answer | RequestRefused]:
+        """The answer to each request or why there is none, in order; the net runs those of one length together."""
+        answers: list[Answer | RequestRefused] = []
+        accepted: list[tuple[int, Tensors]] = []
+        for index, encoded in enumerate(self.encode_each(requests)):
+            answers.append(encoded if isinstance(encoded, RequestRefused) else {})
+            if not isinstance(encoded, RequestRefused):
+                accepted.append((index, encoded))
+        accepted.sort(key=lambda entry: entry[1][self.layout.inputs[0]].shape)
+        outputs = self.run_each([encoded for _, encoded in accepted])
+        for (index, encoded), output in zip(accepted, outputs, strict=True):
+            answers[index] = self._answer_or_refusal(requests[index], encoded, output)
+        return answers
+
+    def _answer_or_refusal(
+        self, request: Request, encoded: Tensors, outputs: Tensors | RequestRefused
+    ) -> Answer | RequestRefused:
+        if isinstance(outputs, RequestRefused):
+            return outputs
+        try:
+            return self.answer(request, encoded, outputs)
+        except RequestRefused as refusal:
+            return refusal
+
+
+def _accepted(index: int, outcome: Result | RequestRefused) -> Result:
+    if isinstance(outcome, RequestRefused):
+        raise outcome.with_message(f"Request {index}: {outcome.message}")
+    return outcome

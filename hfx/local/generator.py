@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx import errors, names
-from hfx.local import Answer, Device, Kind, Request, device_config
+from hfx.local import THREADS, Answer, Device, Kind, Request, device_config
 from hfx.python_backends.engine import errors as engine
 from hfx.python_backends.engine.errors import EngineError
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 PROVIDERS: Mapping[Kind, str] = {"CPU": "CPU", "GPU": "CUDA"}
 OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}
 # How an engine is opened -> the parameter of its configuration.
-PARAMETERS = {"slots": "slots", "max_queue": "max_queue_size", "threads": "intra_op_thread_count"}
+PARAMETERS = {"slots": "slots", "max_queue": "max_queue_size", "threads": THREADS}
 CPU_RUNTIME = "cpu_runtime"
 ERRORS: tuple[tuple[type[EngineError], type[errors.HfxError]], ...] = (
     (engine.InvalidRequest, errors.UsageError),
     (engine.DoesNotFit, errors.RequestRefused),
     (engine.DeadlineExceeded, errors.RequestTimeout),
     (engine.QueueFull, errors.ServerBusy),
+    (engine.EngineClosed, errors.ServerUnreachable),  # it is a Draining, too
     (engine.Draining, errors.ServerBusy),
     (engine.ModelDamaged, errors.ModelCorrupt),
     (engine.ModelRefused, errors.UsageError),
@@ -53,10 +54,11 @@ class LocalGenerator:
         device: Device = "cpu",
         kind: Kind | None = None,
         cpu_runtime: str | None = None,
+        threads: int | None = None,
     ) -> LocalGenerator:
         """Open NAME as `--model-config-name=DEVICE` would serve it.
 
-        `kind` runs the files of one device on another, and `cpu_runtime` names another than the configuration does.
+        `kind` runs the files of one device on another; `cpu_runtime` and `threads` replace those of the configuration.
         Raises ModelMissing, ModelCorrupt, and UsageError where this machine can't run it.
         """
         names.check_name(name)
@@ -68,6 +70,7 @@ class LocalGenerator:
             "device": device,
             "provider": PROVIDERS[kind or OWN[device]],
             "runtime": cpu_runtime or texts.get(CPU_RUNTIME),
+            **({} if threads is None else {"threads": threads}),
         }
         from hfx.python_backends.generation.generator import TextGenerator
 

@@ -4,38 +4,58 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hfx import names
 from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
-from hfx.errors import UsageError
-from hfx.local import read_config
+from hfx.errors import HfxError, UsageError
+from hfx.local import Device, read_config
 from hfx.metadata import INT32_MAX, ModelMetadata, TensorMetadata
 from hfx.names import GENERATION_TASKS, Task
 from hfx.repository.catalog import model as published_model
 
+if TYPE_CHECKING:
+    from hfx.local.generator import LocalGenerator
+
 
 @contextmanager
-def local_model(repository: Path, name: str, timeout: float | None = None) -> Iterator[Model]:
-    """The model `name` of `repository`, opened on the CPU; a generator's requests must be done in `timeout` seconds.
+def local_model(
+    repository: Path,
+    name: str,
+    timeout: float | None = None,
+    *,
+    device: Device = "cpu",
+    threads: int | None = None,
+) -> Iterator[Model]:
+    """The model `name` of `repository`, opened; a generator's requests must be done in `timeout` seconds.
 
-    Raises RepositoryError, and UsageError for a timeout of an encoder.
+    `threads` compute instead of as many as its configuration says. Raises RepositoryError, and UsageError for a timeout
+    of an encoder.
     """
     task = published_model(repository, name).task
     metadata = published_metadata(repository, name)
     if task in GENERATION_TASKS:
-        with _generator(repository, task, metadata, timeout) as model:
-            yield model
+        from hfx.local.generator import LocalGenerator
+
+        with LocalGenerator.open(repository, name, device, threads=threads) as generator:
+            yield _generator(generator, task, metadata, timeout)
         return
     if timeout is not None:
         raise UsageError(f"A {task} model in this process keeps no timeout.", "Leave the timeout out.")
     from hfx.local.encoder import LocalModel
 
-    encoder = LocalModel.open(repository, name)
-    yield Model(task, metadata, lambda request: plain_values(encoder.infer(request)), None, at_once=1)
+    encoder = LocalModel.open(repository, name, device, threads=threads)
+
+    def answer_many(requests: Sequence[Request]) -> list[Answer | HfxError]:
+        return [each if isinstance(each, HfxError) else plain_values(each) for each in encoder.answer_each(requests)]
+
+    yield Model(
+        task, metadata, lambda request: plain_values(encoder.infer(request)), None, at_once=1, answer_many=answer_many
+    )
 
 
 def published_metadata(repository: Path, name: str) -> ModelMetadata:
@@ -52,10 +72,7 @@ def published_metadata(repository: Path, name: str) -> ModelMetadata:
     return ModelMetadata(name, tuple(inputs), (), str(task))
 
 
-@contextmanager
-def _generator(repository: Path, task: Task, metadata: ModelMetadata, timeout: float | None) -> Iterator[Model]:
-    from hfx.local.generator import LocalGenerator
-
+def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, timeout: float | None) -> Model:
     several = TensorMetadata(names.NUM_RETURN_SEQUENCES, "INT32", (-1, 1))
     deadline = {} if timeout is None else _deadline(timeout)
     one_document = threading.Lock()  # the chunks of one document fill the engine
@@ -71,9 +88,8 @@ def _generator(repository: Path, task: Task, metadata: ModelMetadata, timeout: f
             for piece in pieces:
                 yield Part(piece.text, piece.truncated_tokens)
 
-    with LocalGenerator.open(repository, metadata.name) as generator:
-        metadata = replace(metadata, inputs=(*metadata.inputs, several))
-        yield Model(task, metadata, answer, stream, 2 * generator.slots)
+    metadata = replace(metadata, inputs=(*metadata.inputs, several))
+    return Model(task, metadata, answer, stream, 2 * generator.slots)
 
 
 def _deadline(timeout: float) -> Request:

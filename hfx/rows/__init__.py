@@ -1,9 +1,16 @@
-"""Rows of CSV, TSV, JSON-lines, plain-text and Parquet files, one after the other, each with its place in the file.
+"""Rows of CSV, TSV, JSON-lines, plain-text and Parquet files, each with its place in the file.
 
-`read_rows` raises at the first row that can't be read; `lines` and `json_object` are its parts for readers that go on.
+`read_rows` reads a file from its start, and raises at the first row that can't be read. Large inputs are found by
+`find_sources`, cut into chunks in one pass by `cut`, and read in chunks, bad rows included, by a `ChunkReader`.
 """
 
-from hfx.rows.reading import Place, Row, RowError, Rows, read_rows
+from hfx.rows.chunks import ChunkReader, columns_of, cut, verify
+from hfx.rows.reading import Rows, read_rows
+from hfx.rows.row import Chunk, Place, Row, RowError
+from hfx.rows.sources import Format, Source, find_sources, format_of, source_of
 from hfx.rows.text import MAX_BYTES, Line, json_object, lines
 
-__all__ = ["MAX_BYTES", "Line", "Place", "Row", "RowError", "Rows", "json_object", "lines", "read_rows"]
+__all__ = [
+    "MAX_BYTES", "Chunk", "ChunkReader", "Format", "Line", "Place", "Row", "RowError", "Rows", "Source",
+    "columns_of", "cut", "find_sources", "format_of", "json_object", "lines", "read_rows", "source_of", "verify",
+]  # fmt: skip

@@ -1,80 +1,128 @@
-"""Lines of a file as text, with their numbers and byte offsets, and objects of JSON lines."""
+"""Lines of a file as bytes and as text, and objects of JSON lines."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from hfx.errors import UsageError
 
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
 MAX_BYTES = 64 * 2**20  # of a line or cell; more is a wrong file, and must not fill the memory
+BLOCK = 2**20  # bytes that are hashed together
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Lines:
+    r"""The lines of `file` from the byte `position` on, where line `number` + 1 begins; they end at `\n` only.
+
+    Of a line that is longer than MAX_BYTES, MAX_BYTES + 1 bytes are given. A byte order mark at the start of the file
+    is no part of the first line. `position` and `number` are those of the line that was given last. Lines that begin
+    at the byte `end` or later are not read. All bytes go into `digest`.
+    """
+
+    def __init__(
+        self, file: BinaryIO, position: int = 0, number: int = 0, end: float = math.inf, digest: Hash | None = None
+    ) -> None:
+        self.file, self.position, self.number, self.end = file, position, number, end
+        self.digest = digest if digest is not None else hashlib.sha256()
+        self._undigested: list[bytes] = []
+
+    def __iter__(self) -> Iterator[bytes]:
+        readline, limit, undigested = self.file.readline, MAX_BYTES + 1, self._undigested
+        room = BLOCK
+        while self.position < self.end and (line := readline(limit)):
+            undigested.append(line)
+            size = len(line)
+            if size == limit and not line.endswith(b"\n"):
+                size += self._skip_line()
+            if (room := room - size) < 0:
+                self.flush()
+                room = BLOCK
+            if not self.position and line.startswith(BYTE_ORDER_MARK):
+                line = line[len(BYTE_ORDER_MARK) :]
+            self.position += size
+            self.number += 1
+            yield line
+
+    def flush(self) -> None:
+        """Put into the digest what has been read."""
+        self.digest.update(b"".join(self._undigested))
+        self._undigested.clear()
+
+    def _skip_line(self) -> int:
+        self.flush()
+        skipped = 0
+        while rest := self.file.readline(BLOCK):
+            self.digest.update(rest)
+            skipped += len(rest)
+            if rest.endswith(b"\n"):
+                break
+        return skipped
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line: its number from 1, its bytes [`start`, `end`) and its text with its line end, or why it is none."""
+    """A line: its number from 1, and its text with its line end, or why it is none."""
 
     number: int
-    start: int
-    end: int
     text: str | UsageError
 
 
-def lines(file: BinaryIO, number: int = 1, start: int = 0) -> Iterator[Line]:
-    """The lines of `file`, which stands at the byte `start`, at the beginning of line `number`; it is not closed.
+def lines(file: BinaryIO) -> Iterator[Line]:
+    """The lines of `file`, which is not closed. Lines that are too long, no UTF-8, or hold a NUL are errors."""
+    source = Lines(file)
+    for content in source:
+        yield Line(source.number, text_of(content))
 
-    A byte order mark at the start of the file is no text. Lines that are too long, no UTF-8, or hold a NUL are errors.
-    """
-    while content := file.readline(MAX_BYTES + 1):
-        end = start + len(content)
-        if len(content) > MAX_BYTES and not content.endswith(b"\n"):
-            end += _skip_line(file)
-            yield Line(number, start, end, _too_long())
-        else:
-            yield Line(number, start, end, _text(content, "utf-8-sig" if start == 0 else "utf-8"))
-        number, start = number + 1, end
+
+def text_of(content: bytes, number: int = 0) -> str | UsageError:
+    """The text of a line, or what is wrong with it; its `number`, if given, is in the message."""
+    if is_too_long(content):
+        return UsageError(f"It is longer than {MAX_BYTES // 2**20} MiB.", "Is the input text, one request a line?")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        fix = "Convert it first, e.g. with iconv -f latin1 -t utf-8."
+        return UsageError(f"It is not UTF-8 (byte {error.start + 1} of {_line(number)}).", fix)
+    if "\0" in text:
+        place = f"byte {content.index(0) + 1} of {_line(number)}"
+        return UsageError(f"It holds a NUL ({place}).", "Is it a text file in UTF-8?")
+    return text
+
+
+def is_too_long(content: bytes) -> bool:
+    """Whether these are the first bytes of a line that is longer than MAX_BYTES."""
+    return len(content) > MAX_BYTES and not content.endswith(b"\n")
+
+
+def _line(number: int) -> str:
+    return f"line {number}" if number else "the line"
 
 
 def json_object(text: str) -> dict[str, Any]:
     """The object of a JSON line. Raises UsageError without a place: for other values, NaN, and members given twice."""
     try:
-        value = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+        value = _DECODER.decode(text)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise _no_object("it is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise _no_object(f"{error.msg} at character {error.pos + 1}") from None
+    except UnicodeEncodeError:
+        raise _no_object("it holds half a character (a surrogate without the other one)") from None
     except ValueError as error:
         raise _no_object(str(error)) from None
     if not isinstance(value, dict):
         raise _no_object(f"it is a {type(value).__name__}")
     return value
-
-
-def _text(content: bytes, encoding: str) -> str | UsageError:
-    if 0 in content:
-        return UsageError(f"It holds a NUL (byte {content.index(0) + 1} of the line).", "Is it a text file in UTF-8?")
-    try:
-        return content.decode(encoding)
-    except UnicodeDecodeError as error:
-        return UsageError(
-            f"It is not UTF-8 (byte {error.start + 1} of the line).",
-            "Convert it first, e.g. with iconv -f latin1 -t utf-8.",
-        )
-
-
-def _too_long() -> UsageError:
-    return UsageError(f"It is longer than {MAX_BYTES // 2**20} MiB.", "Is the input text, one request a line?")
-
-
-def _skip_line(file: BinaryIO) -> int:
-    skipped = 0
-    while rest := file.readline(MAX_BYTES):
-        skipped += len(rest)
-        if rest.endswith(b"\n"):
-            break
-    return skipped
 
 
 def _no_object(reason: str) -> UsageError:
@@ -89,5 +137,15 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text} is too large")
+    return value
+
+
 def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number of JSON")
+
+
+# Once: json.loads makes a decoder for each call with such arguments, which takes longer than a short object.
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_float=_finite, parse_constant=_no_constant)

@@ -144,19 +144,28 @@ def test_the_examples_of_the_documentation_run(
     assert "'sentiment', 'stories', 'summaries'" in capsys.readouterr().out
 
 
+def ends_with_its_engine(server: EmbeddedServer, client: Client) -> bool:
+    """Whether a stream whose engine is killed ends by an error, soon; False if it had ended before."""
+    pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end
+    stream = client.stream(MODEL, TEXT, LONG)
+    next(stream)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        list(stream)
+    except ServerError:
+        assert time.monotonic() - began < 10
+        return True
+    return False
+
+
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_a_dead_engine_does_not_hang_its_readers(protocol: str, writers: Path) -> None:
     with EmbeddedServer(writers, models=(MODEL,)) as server:
         url = server.grpc_url if protocol == "grpc" else server.http_url
         with Client(url, idle_timeout=1.0, timeout=30, retries=0) as client:
-            pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end
-            stream = client.stream(MODEL, TEXT, LONG)
-            next(stream)
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-            began = time.monotonic()
-            with pytest.raises(ServerError):
-                list(stream)
-            assert time.monotonic() - began < 10
+            while not ends_with_its_engine(server, client):
+                server.restart()
             with pytest.raises(ServerError):
                 client.generate(MODEL, TEXT, timeout=5)

@@ -1,4 +1,4 @@
-"""Servers in this process that answer as they are told: one for clients, over gRPC and HTTP, and one for loads."""
+"""Servers in this process that answer by a script: one for clients, over gRPC and HTTP, and one for loads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hfx.client import Client
+from tests.unit.batch_jobs import batch, batch_repository, classifier, generator, memory  # noqa: F401 - fixtures
 from tests.unit.client_servers import Script, grpc_server, http_server
 from tests.unit.perf_fake_server import FakeServer
 

@@ -122,7 +122,7 @@ def test_a_refused_request_says_why(
         (engine.InvalidRequest("text_input", "", "more"), errors.RequestRefused),
         (engine.DoesNotFit("rows", 5, 4), errors.RequestRefused),
         (engine.QueueFull("full"), errors.ServerBusy),
-        (engine.EngineClosed("closed"), errors.ServerBusy),
+        (engine.EngineClosed("closed"), errors.ServerUnreachable),
         (engine.ModelDamaged("bad"), errors.ModelCorrupt),
         (engine.ProcessorUnsuited("old"), errors.UsageError),
         (engine.RuntimeTooOld("old"), errors.UsageError),

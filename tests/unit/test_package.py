@@ -15,7 +15,7 @@ import hfx.triton
 from hfx.client.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-LINKS = ("exporter", "client", "perf", "python_backends")  # at the top of the checkout, to folders of hfx/
+LINKS = ("exporter", "client", "perf", "batch", "python_backends")  # at the top of the checkout, to folders of hfx/
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "hfx.exporter",
          "numpy", "grpc", "tritonclient", "google", "httpx", "asyncio", "ssl")  # fmt: skip
 

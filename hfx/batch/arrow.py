@@ -1,0 +1,174 @@
+"""The core over Arrow batches: their columns pass through unchanged, a task's predictions are appended, typed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hfx import names
+from hfx.answering import Answer, Model, Request
+from hfx.batch import columns, scoring
+from hfx.batch.rows import row_seed
+from hfx.errors import HfxError, UsageError
+from hfx.metadata import check_text
+from hfx.names import Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = columns.Kind | Literal["numbers by label"]
+Cells = tuple[Any, ...]
+
+ROWS = 256  # of a batch that is yielded: its predictions come when the last of its rows is answered
+PREDICTED_LABEL = "predicted_label"
+PROBABILITIES = "probabilities"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A column that is appended; `cell` makes it of an answer, or of the error in its place."""
+
+    name: str
+    kind: Kind
+    cell: Callable[[scoring.Outcome], Any]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How batches are scored: `inputs` maps input tensors to columns of text, `settings` hold for all rows.
+
+    The seed of a row follows from `seed` and its text: rows of a DataFrame have no numbers.
+    """
+
+    task: Task
+    inputs: Mapping[str, str]
+    settings: Request
+    seed: int = 0
+    prefix: str = ""
+
+    def predictions(self) -> tuple[Prediction, ...]:
+        """The appended columns: a task's predictions, `error` (null where there is none), and facts about the row."""
+        facts = columns.fact_columns(self.task)
+        return (
+            *_predictions(self.task, self.settings, self.prefix),
+            Prediction(self.prefix + columns.ERROR, "text", _error),
+            *(_of_answer(self.prefix + fact.name, fact.kind, fact.cell) for fact in facts),
+        )
+
+    def request(self, cells: Cells) -> Request:
+        """The request of one row: the cells of `inputs`. Raises UsageError for a cell that is no text."""
+        texts = {name: [_text(cell, self.inputs[name])] for name, cell in zip(self.inputs, cells, strict=True)}
+        seed = {names.SEED: [row_seed(self.seed, *cells)]} if self.task in names.GENERATION_TASKS else {}
+        return {**columns.all_labels(self.task), **seed, **self.settings, **texts}
+
+
+def score_batches(
+    model: Model, batches: Iterable[pa.RecordBatch], plan: Scoring
+) -> Generator[pa.RecordBatch, None, None]:
+    """`batches` in parts of at most ROWS rows, in order, with the predictions appended.
+
+    The model's window of rows runs across batches. Raises what is no fact about a row, as `scoring.score` does.
+    """
+    predictions = plan.predictions()
+    parts: deque[pa.RecordBatch] = deque()  # read, and not yet yielded
+
+    def rows() -> Iterator[Cells]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, ROWS):
+                part = batch.slice(start, ROWS)
+                texts = [_cells(part.column(part.schema.get_field_index(name))) for name in plan.inputs.values()]
+                parts.append(part)
+                yield from zip(*texts, strict=True)
+
+    outcomes: list[scoring.Outcome] = []
+    with closing(scoring.score(model, rows(), plan.request)) as scored:
+        for _, outcome in scored:
+            outcomes.append(outcome)
+            if len(outcomes) == parts[0].num_rows:
+                yield _appended(parts.popleft(), outcomes, predictions)
+                outcomes = []
+
+
+def _predictions(task: Task, settings: Request, prefix: str) -> Iterator[Prediction]:
+    """Classifiers have their probabilities in one map, as labels may be no column names."""
+    if task not in columns.LABELLED:
+        for column in columns.prediction_columns(task, (), settings, prefix):
+            yield _of_answer(column.name, column.kind, column.cell)
+        return
+    label = prefix + names.LABEL if prefix else PREDICTED_LABEL  # many tables have a `label`
+    yield _of_answer(label, "text", lambda answer: answer[names.LABEL][0])
+    yield _of_answer(prefix + names.SCORE, "number", lambda answer: answer[names.SCORE][0])
+    yield _of_answer(prefix + PROBABILITIES, "numbers by label", _probabilities)
+
+
+def _of_answer(name: str, kind: Kind, cell: Callable[[Answer], Any]) -> Prediction:
+    return Prediction(name, kind, lambda outcome: None if isinstance(outcome, HfxError) else cell(outcome))
+
+
+def _error(outcome: scoring.Outcome) -> str | None:
+    return scoring.reason(outcome) if isinstance(outcome, HfxError) else None
+
+
+def _probabilities(answer: Answer) -> list[tuple[str, float]]:
+    return sorted(zip(answer[names.LABEL], answer[names.SCORE], strict=True))
+
+
+def _cells(column: pa.Array) -> list[Any]:
+    """The values of a column; bytes for a text that is not UTF-8."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        import pyarrow
+
+        binary = pyarrow.large_binary() if pyarrow.types.is_large_string(column.type) else pyarrow.binary()
+        values = [_decoded(value) for value in column.view(binary).to_pylist()]
+    return values
+
+
+def _decoded(value: bytes | None) -> str | bytes | None:
+    try:
+        return value if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _text(cell: Any, column: str) -> str:
+    if cell is None or cell != cell:  # NaN is the null of pandas
+        raise UsageError(f"The column {column!r} is null.")
+    if isinstance(cell, bytes):
+        raise UsageError(f"The column {column!r} is not UTF-8.")
+    return check_text(cell, f"column {column!r}")
+
+
+def _appended(
+    part: pa.RecordBatch, outcomes: Sequence[scoring.Outcome], predictions: Sequence[Prediction]
+) -> pa.RecordBatch:
+    import pyarrow
+
+    types = arrow_types()
+    kinds = [types[prediction.kind] for prediction in predictions]
+    arrays = [
+        pyarrow.array([prediction.cell(outcome) for outcome in outcomes], kind)
+        for prediction, kind in zip(predictions, kinds, strict=True)
+    ]
+    fields = [pyarrow.field(prediction.name, kind) for prediction, kind in zip(predictions, kinds, strict=True)]
+    schema = pyarrow.schema([*part.schema, *fields])
+    return pyarrow.RecordBatch.from_arrays([*part.columns, *arrays], schema=schema)
+
+
+def arrow_types() -> Mapping[Kind, pa.DataType]:
+    """The type of each kind of column."""
+    import pyarrow
+
+    number = pyarrow.float32()
+    return {
+        "text": pyarrow.string(),
+        "json": pyarrow.string(),
+        "integer": pyarrow.int32(),
+        "number": number,
+        "numbers": pyarrow.list_(number),
+        "numbers by label": pyarrow.map_(pyarrow.string(), number),
+    }

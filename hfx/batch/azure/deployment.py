@@ -1,0 +1,225 @@
+"""A batch deployment: the YAML of `az ml batch-deployment`, in both of its forms, with Azure's defaults.
+
+`type: model` has its settings under `settings`; without `type` they stand at the root. What hfx has no use for
+(`compute`, `environment`) is kept as it is, so that `az ml` takes the files that hfx writes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from hfx.batch.azure.documents import Plain, Value
+
+SCHEMA = "https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json"
+OutputAction = Literal["append_row", "summary_only"]
+ENDPOINT_NAME = r"[a-zA-Z][-a-zA-Z0-9]*[a-zA-Z0-9]"  # Azure's rule
+MODEL_TYPES = ("custom_model", "triton_model", "mlflow_model")
+LEVELS = ("warning", "info", "debug")
+KEPT = ("$schema", "description", "tags", "properties", "compute", "environment")
+SETTINGS = (
+    "mini_batch_size", "max_concurrency_per_instance", "output_action", "output_file_name", "retry_settings",
+    "error_threshold", "logging_level",
+)  # fmt: skip
+NAMED = ("name", "endpoint_name", "type", "model", "code_configuration", "environment_variables", "resources")
+OWN_VARIABLES = ("AZUREML_MODEL_DIR", "AZUREML_BI_OUTPUT_PATH")
+DEFAULT_MINI_BATCH = 10  # files
+PLAIN_NAME = re.compile(r"\w[-.\w]{0,99}", re.ASCII)  # what can be the name of a file
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a deployment's jobs run; the defaults are Azure's.
+
+    `mini_batch_size` files (default 10) go to one call of a script's run(), which may take `timeout` seconds and is
+    tried `max_retries` times more; of a published model it counts rows, and has the default of `hfx batch run`.
+    More than `error_threshold` failed files (rows) end the job; -1 allows all.
+    """
+
+    instance_count: int = 1
+    max_concurrency_per_instance: int = 1
+    mini_batch_size: int | None = None
+    max_retries: int = 3
+    timeout: int = 30
+    error_threshold: int = -1
+    output_action: OutputAction = "append_row"
+    output_file_name: str = "predictions.csv"
+    logging_level: str = "info"
+    environment_variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def processes(self) -> int:
+        """How many processes run a scoring script."""
+        return self.instance_count * self.max_concurrency_per_instance
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A deployment; `model` is a file or folder, `code` the folder of the scoring script.
+
+    `kept` are the keys that only Azure reads. `has_type` is the form of its YAML, which stays: each form has its own
+    loader in azure-ai-ml, which does not take the other one.
+    """
+
+    name: str
+    endpoint_name: str
+    model: Path | None
+    code: Path | None
+    scoring_script: str | None
+    settings: Settings
+    kept: dict[str, Plain]
+    has_type: bool = True
+
+
+def parse_deployment(document: Value, folder: Path, repository: Path) -> Deployment:
+    """The deployment of a document, whose paths are relative to `folder`. Raises UsageError.
+
+    A registered model `azureml:NAME@latest` is the published model NAME of `repository`.
+    """
+    has_type = "type" in document.members()
+    root = _root(document, has_type)
+    code, script = _code(root.get("code_configuration"), folder)
+    model = _model(root["model"], folder, repository) if "model" in root else None
+    if code is None and model is None:
+        document.refuse("has neither model nor code_configuration", "Give at least one of them.")
+    return Deployment(
+        checked_name(required(document, root, "name")),
+        checked_name(required(document, root, "endpoint_name"), ENDPOINT_NAME),
+        model,
+        code,
+        script,
+        _settings(root, has_type),
+        {key: _resolved(key, root[key].plain(), folder) for key in KEPT if key in root},
+        has_type,
+    )
+
+
+def _root(document: Value, has_type: bool) -> dict[str, Value]:
+    for key in SETTINGS if has_type else ("settings",):
+        if key in document.members():
+            fix = "Move it under `settings`." if has_type else "Add `type: model`."
+            document.members()[key].refuse("does not belong at the root", fix)
+    root = document.known(*KEPT, *NAMED, *(["settings"] if has_type else SETTINGS))
+    if "type" in root and root["type"].choice("model", "pipeline") != "model":
+        root["type"].refuse("can't be pipeline here", "hfx runs deployments of type model.")
+    return root
+
+
+def deployment_document(deployment: Deployment) -> dict[str, Plain]:
+    """The document of a deployment."""
+    settings: dict[str, Plain] = {key: value for key, value in asdict(deployment.settings).items() if value is not None}
+    resources: Plain = {"instance_count": settings.pop("instance_count")}
+    settings["retry_settings"] = {key: settings.pop(key) for key in ("max_retries", "timeout")}
+    document: dict[str, Plain] = {"$schema": SCHEMA, **deployment.kept}
+    document |= {"name": deployment.name, "endpoint_name": deployment.endpoint_name, "resources": resources}
+    if deployment.model is not None:
+        document["model"] = {"path": str(deployment.model)}
+    if deployment.code is not None:
+        document["code_configuration"] = {"code": str(deployment.code), "scoring_script": deployment.scoring_script}
+    if not deployment.has_type:
+        return document | settings
+    return {"compute": "local"} | document | {"type": "model", "settings": settings}  # Azure demands a compute
+
+
+def required(document: Value, members: dict[str, Value], key: str) -> Value:
+    """The member `key`. Raises UsageError where it is missing."""
+    if key not in members:
+        document.refuse(f"has no {key}", f"Add `{key}:`.")
+    return members[key]
+
+
+def checked_name(value: Value, pattern: str = r"[a-zA-Z][-_a-zA-Z0-9]*[a-zA-Z0-9]") -> str:
+    """A name of 3 to 32 characters. Raises UsageError for what is none."""
+    name = value.text()
+    if not (3 <= len(name) <= 32 and re.fullmatch(pattern, name)):
+        value.refuse(f"is {name!r}, which is no name", f"A name has 3 to 32 characters of the form {pattern}.")
+    return name
+
+
+def _model(value: Value, folder: Path, repository: Path) -> Path:
+    if isinstance(value.content, dict):
+        members = value.known("path", "name", "version", "type", "description", "tags", "properties", "stage")
+        if "type" in members and members["type"].choice(*MODEL_TYPES) == "mlflow_model":
+            members["type"].refuse("can't be mlflow_model here", "Write a scoring script that loads the model.")
+        return _existing(required(value, members, "path"), folder)
+    registered = re.fullmatch("azureml:([^:@/]+)(@latest|:1)", value.text())
+    if registered is None and value.text().startswith("azureml:"):
+        value.refuse("names no model of a repository", "Write azureml:NAME@latest, NAME published by `hfx export`.")
+    if registered is None:
+        return _existing(value, folder)
+    path = repository / registered[1]
+    if not path.is_dir():
+        value.refuse(f"is not in {repository}", "Give --repository DIR, or export the model first.")
+    return path.resolve()
+
+
+def _existing(value: Value, folder: Path) -> Path:
+    path = folder / value.text()
+    if not path.exists():
+        value.refuse(f"is {path}, which does not exist", "Correct the path; it is relative to the file.")
+    return path.resolve()
+
+
+def _code(value: Value | None, folder: Path) -> tuple[Path | None, str | None]:
+    if value is None:
+        return None, None
+    members = value.known("code", "scoring_script")
+    code = _existing(required(value, members, "code"), folder)
+    script = required(value, members, "scoring_script")
+    if not (code / script.text()).is_file() or not (code / script.text()).resolve().is_relative_to(code):
+        script.refuse(f"is no file of {code}", "Name a file below `code`.")
+    return code, script.text()
+
+
+def _settings(root: dict[str, Value], has_type: bool) -> Settings:
+    found = root
+    if has_type:
+        settings = root.get("settings")
+        found = settings.known(*SETTINGS, "environment_variables", "instance_count") if settings else {}
+    resources = root["resources"].known("instance_count") if "resources" in root else {}
+    retries = found["retry_settings"].known("max_retries", "timeout") if "retry_settings" in found else {}
+    least = {"mini_batch_size": 1, "max_concurrency_per_instance": 1, "error_threshold": -1}
+    least |= {"instance_count": 1, "max_retries": 0, "timeout": 1}
+    numbers = {**found, **resources, **retries}
+    values: dict[str, object] = {key: numbers[key].integer(low) for key, low in least.items() if key in numbers}
+    if "output_action" in found:
+        values["output_action"] = found["output_action"].choice(*get_args(OutputAction))
+    if "logging_level" in found:
+        values["logging_level"] = found["logging_level"].choice(*LEVELS)
+    if "output_file_name" in found:
+        values["output_file_name"] = _file_name(found["output_file_name"])
+    places = [place["environment_variables"] for place in (root, found) if "environment_variables" in place]
+    variables = {name: text for place in places for name, text in _variables(place).items()}
+    return Settings(**values, environment_variables=variables)  # type: ignore[arg-type]
+
+
+def _file_name(value: Value) -> str:
+    name = value.text()
+    if Path(name).name != name or name.startswith(".") or len(name.encode()) > 200 or not name.isprintable():
+        value.refuse("must be the name of a file, without a folder", "E.g. predictions.csv.")
+    return name
+
+
+def _variables(value: Value) -> dict[str, str]:
+    variables = {}
+    for name, member in value.members().items():
+        if not isinstance(member.content, str | int | float) or isinstance(member.content, bool):
+            member.refuse("must be text or a number", "Put it in quotes.")
+        if name in OWN_VARIABLES or not name or "=" in name:
+            member.refuse("can't be set", "The job sets it.")
+        variables[name] = str(member.content)
+    return variables
+
+
+def _resolved(key: str, value: Plain, folder: Path) -> Plain:
+    """The environment with absolute paths: the stored file lies elsewhere than the one that was read."""
+    if key != "environment" or not isinstance(value, dict):
+        return value
+    value = dict(value)
+    if isinstance(value.get("conda_file"), str):
+        value["conda_file"] = str((folder / str(value["conda_file"])).resolve())
+    if isinstance(build := value.get("build"), dict) and isinstance(build.get("path"), str):
+        value["build"] = {**build, "path": str((folder / str(build["path"])).resolve())}
+    return value

@@ -1,0 +1,91 @@
+"""The process that runs a scoring script: `init()` once, then `run(files)` for each line of requests.
+
+It imports nothing of hfx: what the script imports is the script's choice. Requests and replies are lines of JSON on
+descriptors of their own, so that what the script prints does no harm. The results go into files, never through a pipe.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+MAX_TRACEBACK = 20_000  # characters in a reply
+
+
+class WrongResult(Exception):
+    """run() returned what is neither a list nor a table."""
+
+
+def main() -> None:
+    """Serve the script argv[1] over the descriptors argv[2] and argv[3]; the rest of argv are the script's."""
+    script, requests, replies, *arguments = sys.argv[1:]
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path.cwd())  # the code's folder
+    with os.fdopen(int(requests), encoding="utf-8") as source, os.fdopen(int(replies), "w", encoding="utf-8") as target:
+        for reply in _replies(script, source):
+            print(json.dumps(reply), file=target, flush=True)
+
+
+def _replies(script: str, requests: Iterable[str]) -> Iterator[dict[str, Any]]:
+    try:
+        module = _load(script)
+        run = module.run
+        module.init()
+    except Exception:
+        yield {"init": _traceback()}
+        return
+    yield {"ready": True}
+    for line in requests:
+        request = json.loads(line)
+        try:
+            elements, lines = _lines(run(request["files"]))
+            encoded = lines.encode() if request["rows"] else b""
+        except Exception:
+            yield {"error": _traceback()}
+            continue
+        yield _written(request["path"], encoded, elements)
+
+
+def _load(script: str) -> Any:
+    spec = importlib.util.spec_from_file_location("scoring_script", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # pickles of the script's classes need it
+    spec.loader.exec_module(module)
+    return module
+
+
+def _lines(result: Any) -> tuple[int, str]:
+    """The number of elements and their lines, as Azure writes them: a table's cells are separated by spaces."""
+    pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
+    if pandas and isinstance(result, pandas.DataFrame):
+        return len(result), result.to_csv(sep=" ", header=False, index=False, lineterminator="\n")
+    arrays = tuple(kind for kind in (pandas and pandas.Series, numpy and numpy.ndarray) if kind)
+    if isinstance(result, list | tuple) or (arrays and isinstance(result, arrays) and result.shape):
+        return len(result), "".join(f"{element}\n" for element in result)
+    raise WrongResult(f"run() must return a list, an array or a DataFrame, and returned {type(result).__name__}.")
+
+
+def _written(path: str, content: bytes, elements: int) -> dict[str, Any]:
+    try:
+        with Path(path).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return {"storage": str(error)}
+    return {"elements": elements}
+
+
+def _traceback() -> str:
+    return traceback.format_exc()[-MAX_TRACEBACK:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The workspace: endpoints, deployments and jobs as files, all written by rename.
+
+    endpoints/E/endpoint.yml
+    endpoints/E/deployments/D.yml
+    endpoints/E/deployments/D.TOKEN/  its code as it was when the deployment was created
+    jobs/J/                           hfx/batch/azure/jobs.py
+
+A name that begins with a point is of what a crash has left.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hfx.batch.azure.deployment import (
+    DEFAULT_MINI_BATCH,
+    ENDPOINT_NAME,
+    PLAIN_NAME,
+    Deployment,
+    checked_name,
+    deployment_document,
+    parse_deployment,
+    required,
+)
+from hfx.batch.azure.documents import Plain, Value, read_document, with_settings, write_document
+from hfx.batch.azure.published import published_model
+from hfx.errors import UsageError
+
+SCHEMA = "https://azuremlschemas.azureedge.net/latest/batchEndpoint.schema.json"
+MAX_CODE_BYTES = 300 << 20  # Azure's limit
+NOT_CODE = ("__pycache__", ".git", ".ipynb_checkpoints")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A batch endpoint; `default` is the deployment of an invocation that names none. `kept`: what only Azure reads."""
+
+    name: str
+    default: str | None
+    kept: dict[str, Plain]
+
+
+def parse_endpoint(document: Value) -> Endpoint:
+    """The endpoint of a document. Raises UsageError."""
+    members = document.known("$schema", "name", "description", "tags", "properties", "auth_mode", "defaults")
+    defaults = members["defaults"].known("deployment_name") if "defaults" in members else {}
+    if "auth_mode" in members:
+        members["auth_mode"].choice("aad_token")
+    default = checked_name(defaults["deployment_name"]) if "deployment_name" in defaults else None
+    kept = {key: value.plain() for key, value in members.items() if key not in ("name", "defaults")}
+    return Endpoint(checked_name(required(document, members, "name"), ENDPOINT_NAME), default, kept)
+
+
+def endpoint_document(endpoint: Endpoint) -> dict[str, Plain]:
+    """The document of an endpoint."""
+    defaults: dict[str, Plain] = {"defaults": {"deployment_name": endpoint.default}} if endpoint.default else {}
+    return {"$schema": SCHEMA, "name": endpoint.name, **endpoint.kept, **defaults}
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The folder of all endpoints, deployments and jobs. All methods raise UsageError."""
+
+    folder: Path
+    repository: Path = Path("model_repository")
+
+    @property
+    def jobs(self) -> Path:
+        """The folder of the jobs."""
+        return self.folder / "jobs"
+
+    def endpoints(self) -> list[Endpoint]:
+        """All endpoints, by name."""
+        return [parse_endpoint(read_document(path)) for path in sorted(self._endpoints.glob("[!.]*/endpoint.yml"))]
+
+    def endpoint(self, name: str) -> Endpoint:
+        """One endpoint."""
+        return parse_endpoint(self.endpoint_file(name))
+
+    def endpoint_file(self, name: str) -> Value:
+        """The document of an endpoint."""
+        path = self._endpoints / name / "endpoint.yml"
+        if not PLAIN_NAME.fullmatch(name) or not path.is_file():
+            raise UsageError(f"There is no endpoint {name!r} in {self.folder}.", "`hfx batch endpoint list` shows all.")
+        return read_document(path)
+
+    def write_endpoint(self, endpoint: Endpoint) -> None:
+        """Create an endpoint, or write it anew; its deployments and jobs stay."""
+        if endpoint.default is not None:
+            self.deployment(endpoint.name, endpoint.default)
+        write_document(self._endpoints / endpoint.name / "endpoint.yml", endpoint_document(endpoint))
+
+    def delete_endpoint(self, name: str) -> None:
+        """Delete an endpoint with its deployments; its jobs stay."""
+        self.endpoint_file(name)
+        removed = self._endpoints / f".{name}.{os.getpid()}"
+        (self._endpoints / name).rename(removed)
+        shutil.rmtree(removed)
+
+    def deployments(self, endpoint: str) -> list[Deployment]:
+        """The deployments of an endpoint, by name."""
+        self.endpoint_file(endpoint)
+        paths = sorted((self._endpoints / endpoint / "deployments").glob("*.yml"))
+        return [parse_deployment(read_document(path), path.parent, self.repository) for path in paths]
+
+    def deployment(self, endpoint: str, name: str, settings: Sequence[str] = ()) -> Deployment:
+        """One deployment of an endpoint, with `settings` of the form KEY=VALUE put in.
+
+        `settings.KEY` is KEY where the file is of the form that has no `settings`.
+        """
+        document = self._deployment_file(endpoint, name)
+        root = "" if "type" in document.members() else "settings."
+        document = with_settings(document, [setting.removeprefix(root) for setting in settings])
+        return parse_deployment(document, self._deployment_path(endpoint, name).parent, self.repository)
+
+    def _deployment_file(self, endpoint: str, name: str) -> Value:
+        """The document of a deployment."""
+        self.endpoint_file(endpoint)
+        path = self._deployment_path(endpoint, name)
+        if not PLAIN_NAME.fullmatch(name) or not path.is_file():
+            raise UsageError(
+                f"The endpoint {endpoint} has no deployment {name!r}.",
+                f"`hfx batch deployment list --endpoint-name {endpoint}` shows all.",
+            )
+        return read_document(path)
+
+    def write_deployment(self, deployment: Deployment, set_default: bool = False) -> Deployment:
+        """Create a deployment with a copy of its code, or write it anew; jobs that run keep what they have."""
+        endpoint = self.endpoint(deployment.endpoint_name)
+        size = DEFAULT_MINI_BATCH if deployment.code else published_model(deployment).rows
+        if deployment.settings.mini_batch_size is None:  # Azure's parser demands one
+            deployment = replace(deployment, settings=replace(deployment.settings, mini_batch_size=size))
+        path = self._deployment_path(endpoint.name, deployment.name)
+        if deployment.code is not None:
+            kept = path.with_suffix(f".{secrets.token_hex(4)}")
+            copy_code(deployment.code, kept)
+            deployment = replace(deployment, code=Path(kept.name))
+        write_document(path, deployment_document(deployment))
+        _remove_code(path, keep=deployment.code)
+        if set_default:
+            self.write_endpoint(replace(endpoint, default=deployment.name))
+        return self.deployment(endpoint.name, deployment.name)
+
+    def delete_deployment(self, endpoint: str, name: str) -> None:
+        """Delete a deployment; an endpoint whose default it was has none afterwards."""
+        self._deployment_file(endpoint, name)
+        parent = self.endpoint(endpoint)
+        if parent.default == name:
+            self.write_endpoint(replace(parent, default=None))
+        path = self._deployment_path(endpoint, name)
+        path.unlink()
+        _remove_code(path, keep=None)
+
+    @property
+    def _endpoints(self) -> Path:
+        return self.folder / "endpoints"
+
+    def _deployment_path(self, endpoint: str, name: str) -> Path:
+        return self._endpoints / endpoint / "deployments" / f"{name}.yml"
+
+
+def copy_code(code: Path, target: Path) -> None:
+    """Copy the folder `code`. Raises UsageError."""
+    try:
+        if sum(path.lstat().st_size for path in code.rglob("*")) > MAX_CODE_BYTES:
+            raise UsageError(
+                f"The code {code} is larger than {MAX_CODE_BYTES >> 20} MiB.", "Put models and data elsewhere."
+            )
+        shutil.copytree(code, target, ignore=shutil.ignore_patterns(*NOT_CODE))
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise UsageError(f"The code {code} can't be copied: {error}.", "Correct the folder.") from error
+
+
+def _remove_code(path: Path, keep: Path | None) -> None:
+    """Remove the copies of code of the deployment file `path`; jobs have their own."""
+    for copy in path.parent.glob(f"{path.stem}.*"):
+        if copy.is_dir() and (keep is None or copy.name != keep.name):
+            shutil.rmtree(copy, ignore_errors=True)

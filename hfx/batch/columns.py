@@ -1,0 +1,144 @@
+"""The columns that a job adds to its rows: a task's answers as cells, errors, and facts of each row.
+
+Cells are plain values; a float is one of float32, whose shortest decimal text is what CSV and JSON lines get.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hfx import names
+from hfx.answering import Answer, Model, Request
+from hfx.errors import UsageError
+from hfx.metadata import INT32_MAX
+from hfx.names import GENERATION_TASKS, Task
+
+Kind = Literal["text", "integer", "number", "numbers", "json", "any"]
+Cell = str | int | float | list[float] | None
+
+ROW = "row"
+ERROR = "error"
+PROBABILITY = "probability_"
+GENERATED = {Task.SUMMARIZATION: "summary", Task.TRANSLATION: "translation"}
+LABELLED = (Task.TEXT_CLASSIFICATION, Task.ZERO_SHOT_CLASSIFICATION)
+PROBE = "A text."
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the output: `cell` takes it out of an answer's outputs."""
+
+    name: str
+    kind: Kind
+    cell: Callable[[Answer], Cell]
+
+
+def prediction_columns(task: Task, labels: Sequence[str], settings: Request, prefix: str = "") -> tuple[Column, ...]:
+    """The columns of a task's predictions, `prefix` before their names; `labels` are those of a classifier.
+
+    `settings` are the tensors that all requests have: they decide whether there are log-probabilities.
+    """
+    columns = _predictions(task, labels)
+    if task in GENERATION_TASKS and settings.get(names.RETURN_LOG_PROBS) == [True]:
+        columns = (*columns, Column(names.OUTPUT_LOG_PROBS, "numbers", lambda answer: answer[names.OUTPUT_LOG_PROBS]))
+    return tuple(replace(column, name=prefix + column.name) for column in columns)
+
+
+def fact_columns(task: Task) -> tuple[Column, ...]:
+    """What the output says of each row besides its prediction and its error."""
+    truncated = _output(names.TRUNCATED_TOKENS, "integer")
+    return (truncated, _output(names.FINISH_REASON, "text")) if task in GENERATION_TASKS else (truncated,)
+
+
+def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
+    """The labels of a classifier, sorted, as its answer to a short text has them; empty for other tasks."""
+    if model.task not in LABELLED:
+        return ()
+    request = {names.TEXT_INPUT: [PROBE], **all_labels(model.task), **settings}
+    labels: list[str] = model.answer(request)[names.LABEL]
+    if len(set(labels)) < len(labels):
+        raise UsageError("Two classes of this model have the same label.", "Give them different names in id2label.")
+    return tuple(sorted(labels))
+
+
+def all_labels(task: Task) -> Request:
+    """The setting by which a classifier answers with all of its labels."""
+    return {names.TOP_K: [INT32_MAX]} if task in LABELLED else {}
+
+
+def as_float32(value: float) -> float:
+    """A float32 as the double with the same shortest decimal text: 0.1, not 0.10000000149011612."""
+    import numpy as np
+
+    return float(str(np.float32(value)))
+
+
+def as_float32s(values: Sequence[float]) -> list[float]:
+    """`as_float32` of each value, by arrays: numpy takes four times as long to write a float32 as Python for a float.
+
+    A short decimal is a whole number divided by a power of ten. Both are exact up to 1e22: the quotient is the double
+    with that text.
+    """
+    import numpy as np
+
+    floats = np.array(values, np.float32)
+    shortest, size = floats.astype(np.float64), np.abs(floats)
+    fits = (size >= 1e-13) & (size < 1e5)
+    exponents = np.floor(np.log10(np.where(fits, size, 1), dtype=np.float64)).astype(np.int64)
+    powers = np.array([float(f"1e{exponent}") for exponent in range(23)])
+    for digits in (9, 8, 7, 6):  # nine are always enough, and six hold all that were written with fewer
+        scale = powers[digits - 1 - exponents]
+        rounded = np.rint(floats * scale) / scale
+        shortest = np.where(fits & (rounded.astype(np.float32) == floats), rounded, shortest)
+    found: list[float] = shortest.tolist()
+    for at in np.flatnonzero(~fits):
+        found[at] = as_float32(floats[at])
+    return found
+
+
+def _predictions(task: Task, labels: Sequence[str]) -> tuple[Column, ...]:
+    if task in LABELLED:
+        return (
+            Column(names.LABEL, "text", lambda answer: answer[names.LABEL][0]),
+            Column(names.SCORE, "number", lambda answer: answer[names.SCORE][0]),
+            *(_probability(label) for label in labels),
+        )
+    if task in GENERATION_TASKS:
+        return (replace(_output(names.TEXT_OUTPUT, "text"), name=GENERATED.get(task, "generated_text")),)
+    if task is Task.TOKEN_CLASSIFICATION:
+        return (Column(names.ENTITIES, "json", lambda answer: _compact(answer[names.ENTITIES])),)
+    if task is Task.FEATURE_EXTRACTION:
+        return (_output(names.EMBEDDING, "numbers"),)
+    return (
+        _output(names.ANSWER, "text"),
+        _output(names.SCORE, "number"),
+        _output(names.START, "integer"),
+        _output(names.END, "integer"),
+    )
+
+
+def _output(name: str, kind: Kind) -> Column:
+    return Column(name, kind, lambda answer: answer[name])
+
+
+def _probability(label: str) -> Column:
+    def cell(answer: Answer) -> Cell:
+        score: float = answer[names.SCORE][answer[names.LABEL].index(label)]
+        return score
+
+    return Column(PROBABILITY + label, "number", cell)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(_shortest(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _shortest(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _shortest(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_shortest(member) for member in value]
+    return as_float32(value) if isinstance(value, float) else value

@@ -1,0 +1,147 @@
+"""A new job: its inputs found and planned, its columns checked, before anything is computed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hfx.answering import Request
+from hfx.batch.folder import JOB, LOCK, LOG, PARTS, PLAN, SPOOLED, TEMPORARY, Folder, new_file, storage
+from hfx.batch.job import Job, JobModel, Output, read_job, this_machine, write_job
+from hfx.batch.local import check_machine
+from hfx.batch.options import RunOptions
+from hfx.batch.plan import PlannedChunk, check_rows, read_plan, write_plan
+from hfx.batch.rows import Requests, check_settings, inputs_of, layout_of
+from hfx.errors import JobError, UsageError
+from hfx.names import GENERATION_TASKS, Task
+from hfx.rows import Format, Source, columns_of, find_sources
+
+STANDARD_INPUT = "-"
+ENDINGS: dict[Format, str] = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "text": "txt", "parquet": "parquet"}
+# Rows that are published together: what a kill costs at most, and what one file of the parts holds.
+ROWS_OF_GENERATORS, ROWS_OF_ENCODERS = 64, 4096
+KEEP_ALL, KEEP_NONE = "all", "none"
+OnBadRow = Literal["record", "fail"]
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What a job is to do. `output.keep` is made of `keep_columns`: "all", "none", or names with commas."""
+
+    name: str
+    inputs: Sequence[str]
+    columns: Sequence[str]
+    settings: Request
+    seed: int
+    output: Output
+    keep_columns: str = KEEP_NONE
+    format: Format | None = None
+    mini_batch_size: int | None = None
+    on_bad_row: OnBadRow = "record"
+
+
+def create(
+    folder: Folder, spec: JobSpec, task: Task, options: RunOptions, opened: Callable[[], JobModel], shared: bool = False
+) -> tuple[Job, list[PlannedChunk]]:
+    """Plan a job and write it down; `opened` waits for the model, which opens meanwhile.
+
+    A job that is `shared` with other shards may be there already, if it is the same. Raises JobError and UsageError.
+    """
+    check_settings(task, spec.settings)
+    columns = inputs_of(task, spec.columns, spec.settings)
+    sources = find_sources(_spooled(folder, spec.inputs, spec.format), spec.format)
+    output = replace(spec.output, keep=_kept(spec.keep_columns, sources))
+    rows = spec.mini_batch_size or default_rows(task)
+    is_planned = shared and (folder.path / JOB).exists()
+    planned = read_plan(folder) if is_planned else write_plan(folder, sources, [*columns.values(), *output.keep], rows)
+    job = Job(
+        model=opened(),
+        inputs=sources,
+        columns=columns,
+        settings=spec.settings,
+        seed=spec.seed,
+        output=output,
+        mini_batch_size=rows,
+        machine=this_machine(options.in_process),
+        run=options.as_json(),
+    )
+    layout_of(job)
+    if spec.on_bad_row == "fail" and not is_planned:
+        check_rows(sources, planned, Requests.of(job))
+    if (folder.path / JOB).exists():  # by now, perhaps
+        if not shared:
+            raise _occupied(folder)
+        return _same(folder, job, options), planned
+    write_job(folder, job)
+    return job, planned
+
+
+def default_rows(task: Task) -> int:
+    """The rows of a mini-batch, where nothing else is said."""
+    return ROWS_OF_GENERATORS if task in GENERATION_TASKS else ROWS_OF_ENCODERS
+
+
+def prepare(folder: Folder, shared: bool = False) -> None:
+    """Make the folder of a job. Raises JobError for one that holds other files, or a job that is not `shared`."""
+    with storage(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        names = sorted(path.name for path in folder.path.iterdir())
+    if shared and JOB in names:
+        return
+    if JOB in names:
+        raise _occupied(folder)
+    own = (PARTS, PLAN, LOCK, LOG)  # of a job whose planning was interrupted
+    foreign = [name for name in names if name not in own and not name.startswith((SPOOLED, TEMPORARY))]
+    if foreign:
+        raise JobError(f"{folder.path} holds other files, such as {foreign[0]}.", "Give a new folder as --output.")
+    with storage(folder.path):
+        folder.parts.mkdir(exist_ok=True)
+
+
+def _occupied(folder: Folder) -> JobError:
+    fix = f"`hfx batch resume {folder.path}` goes on with it; or give another --output."
+    return JobError(f"{folder.path} holds a job already.", fix)
+
+
+def _spooled(folder: Folder, inputs: Sequence[str], form: Format | None) -> list[str]:
+    """The inputs, with a copy of the standard input in the place of `-`."""
+    if STANDARD_INPUT not in inputs:
+        return list(inputs)
+    if form is None or inputs.count(STANDARD_INPUT) > 1:
+        raise UsageError("The standard input has no ending that says its format.", "Give - once, and --input-format.")
+    copy = folder.path / f"{SPOOLED}{ENDINGS[form]}"
+    with new_file(copy) as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    return [str(copy) if name == STANDARD_INPUT else name for name in inputs]
+
+
+def _kept(text: str, sources: Sequence[Source]) -> tuple[str, ...]:
+    """The columns that `--keep-columns` names. Raises UsageError for one that a file has not."""
+    if text == KEEP_NONE:
+        return ()
+    headers = [columns_of(source) for source in sources]
+    if text == KEEP_ALL:
+        differing = next((at for at, header in enumerate(headers) if set(header) != set(headers[0])), None)
+        if differing is not None:
+            raise UsageError(
+                f"{sources[differing].name} has other columns than {sources[0].name}.", "Name those to keep: a,b."
+            )
+        return headers[0]
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def _same(folder: Folder, job: Job, options: RunOptions) -> Job:
+    """The job that is there already, if it is `job`, on such a machine. Raises JobError."""
+    there = read_job(folder)
+    check_machine(there, options)
+    neutral = replace(job, machine=there.machine, run=there.run, inputs=there.inputs)
+    names = [source.name for source in there.inputs]
+    if neutral != there or names != [source.name for source in job.inputs]:
+        raise JobError(
+            f"{folder.path} holds a job with other inputs or settings.",
+            "Give all shards the same options, or another --output.",
+        )
+    return there

@@ -1,0 +1,184 @@
+"""job.json: all that shapes the output of a job. It is written once, and what a resumed job must agree with."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePath
+from typing import Any, Literal, get_args
+
+import hfx
+from hfx.answering import Model, Request
+from hfx.batch.folder import JOB, LOG, PLAN, SPOOLED, TEMPORARY, Folder, storage, write_file
+from hfx.batch.records import record_of
+from hfx.errors import JobError, UsageError
+from hfx.manifest import hash_file
+from hfx.names import MANIFEST_FILE, NUM_RETURN_SEQUENCES, Task
+from hfx.rows import Source
+
+FORMAT = 1
+MAX_BYTES = 64 << 20
+ENDINGS = (".csv", ".jsonl", ".parquet")
+Action = Literal["append_row", "summary_only"]
+# Instructions for which libraries choose other kernels, whose sums differ in the last bits.
+INSTRUCTIONS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "sve",
+    "i8mm",
+)
+LIBRARIES = ("onnxruntime", "openvino", "tokenizers", "numpy")
+CPUINFO = Path("/proc/cpuinfo")
+IN_PROCESS = (NUM_RETURN_SEQUENCES,)  # inputs that a server's model does not have
+
+
+@dataclass(frozen=True)
+class JobModel:
+    """The model: SHA-256 of its manifest (empty behind a server, which does not show it) and of its inputs."""
+
+    name: str
+    task: str
+    manifest: str
+    inputs: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is written: `keep` are the input's columns, which stand before the predictions."""
+
+    action: Action
+    file_name: str
+    keep: tuple[str, ...]
+    prefix: str
+
+    @property
+    def ending(self) -> str:
+        """The ending of the output, which is its format."""
+        return PurePath(self.file_name).suffix
+
+    def __post_init__(self) -> None:
+        if self.action not in get_args(Action):
+            raise UsageError(f"{self.action!r} is no output action.", f"Give {' or '.join(get_args(Action))}.")
+        if not (_is_file_name(self.file_name) and self.ending in ENDINGS):
+            raise UsageError(
+                f"{self.file_name!r} can't be the output's name.",
+                f"Give a short file name, without a folder, that ends in {', '.join(ENDINGS)}.",
+            )
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether `name` is that of a file, and not one of the job's own; what is added to it while it is written fits."""
+    own = name in RESERVED or name.startswith((TEMPORARY, SPOOLED))
+    return PurePath(name).name == name and len(os.fsencode(name)) <= LONGEST_NAME and "\0" not in name and not own
+
+
+RESERVED = (PLAN, LOG)
+LONGEST_NAME = 200  # bytes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """On what answers have equal bytes: versions of what computes, and instructions of the processor."""
+
+    versions: Mapping[str, str]
+    instructions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job. `columns` maps input tensors to columns of the rows, `settings` holds the other tensors of all requests.
+
+    `run` are the options of the first run that a later one may change, as the command line has them.
+    """
+
+    model: JobModel
+    inputs: tuple[Source, ...]
+    columns: Mapping[str, str]
+    settings: Request
+    seed: int
+    output: Output
+    mini_batch_size: int
+    machine: Machine
+    run: Mapping[str, Any]
+
+
+def model_record(model: Model, repository: str | None, labels: tuple[str, ...]) -> JobModel:
+    """The record of an opened model, of a `repository` or (None) behind a server."""
+    described = [tensor for tensor in model.metadata.inputs if tensor.name not in IN_PROCESS]
+    tensors = [[tensor.name, tensor.datatype, *tensor.shape] for tensor in described]
+    manifest = ""
+    if repository is not None:
+        manifest = hash_file(Path(repository, model.metadata.name, MANIFEST_FILE)).sha256
+    inputs = hashlib.sha256(json.dumps(sorted(tensors)).encode()).hexdigest()
+    return JobModel(model.metadata.name, str(model.task), manifest, inputs, labels)
+
+
+def this_machine(in_process: bool) -> Machine:
+    """The machine that computes; of a server only the client's version is known."""
+    versions = {"hfx": hfx.__version__}
+    if not in_process:
+        return Machine(versions, ())
+    for library in LIBRARIES:
+        try:
+            versions[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Machine(versions, (platform.machine(), *_instructions()))
+
+
+def _instructions() -> tuple[str, ...]:
+    lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else []
+    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return tuple(flag for flag in INSTRUCTIONS if flag in flags)
+
+
+def differences(planned: Machine, here: Machine) -> str:
+    """How this machine differs from the one that a job was planned on; empty where it does not."""
+    versions = [
+        f"{name} {here.versions.get(name, 'is missing')} here, {version} there"
+        for name, version in planned.versions.items()
+        if here.versions.get(name) != version
+    ]
+    if planned.instructions != here.instructions:
+        versions.append(f"{' '.join(here.instructions)} here, {' '.join(planned.instructions)} there")
+    return "; ".join(versions)
+
+
+def write_job(folder: Folder, job: Job) -> None:
+    """Write job.json."""
+    text = json.dumps({"format": FORMAT, **asdict(job)}, indent=2, ensure_ascii=False) + "\n"
+    write_file(folder.path / JOB, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
+
+
+def read_job(folder: Folder) -> Job:
+    """Read job.json. Raises JobError where there is none, or where it is damaged or of another version."""
+    path = folder.path / JOB
+    if not path.is_file():
+        raise JobError(f"{folder.path} holds no job.", "Give the --output of a `hfx batch run`.")
+    with storage(path), path.open("rb") as file:
+        data = file.read(MAX_BYTES)
+    try:
+        values = json.loads(data.decode("utf-8", "surrogateescape"))
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        job = record_of(Job, values)
+        Task(job.model.task)
+    except (ValueError, RecursionError, UsageError) as error:
+        raise JobError(
+            f"{path} can't be read: {error.message if isinstance(error, UsageError) else error}.",
+            "Was it written by another version of hfx? Start the job anew.",
+        ) from error
+    return job

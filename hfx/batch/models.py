@@ -1,0 +1,116 @@
+"""The model of a job: of a repository, in this process, or behind servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hfx import names
+from hfx.answering import Model, Request
+from hfx.batch.servers import Persistence, persistent
+from hfx.errors import UsageError
+from hfx.metadata import ModelMetadata
+
+BATCHES = (1, 2, 8, 16)  # rows of one text that must be answered alike, to the bit
+WIDTHS = (4, 40)  # words of such a text
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A model repository, whose models run in this process on `device`; on `threads`, or as many as configured."""
+
+    path: Path
+    device: Literal["cpu", "gpu"] = "cpu"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Addresses of servers of one and the same model, each of which gets up to `at_once` requests at a time.
+
+    `options` are keyword arguments of hfx.client.Client, such as `headers`, and `tls_ca`, a file.
+    """
+
+    urls: tuple[str, ...]
+    at_once: int = 64
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+Place = Repository | Servers
+
+
+@contextmanager
+def open_model(name: str, place: Place, persistence: Persistence | None = None) -> Iterator[Model]:
+    """The model `name`, opened; its answers raise RequestRefused for a fact about the request only.
+
+    Raises RepositoryError or ServerError where there is no such model, and UsageError for one whose answers depend on
+    the rows beside them on this processor.
+    """
+    persistence = persistence or Persistence()
+    with ExitStack() as stack:
+        if isinstance(place, Servers):
+            models = [stack.enter_context(_served(name, url, place, persistence)) for url in place.urls]
+            _check_equal(models)
+            yield persistent(models, persistence)
+            return
+        from hfx.local.models import local_model
+
+        model = stack.enter_context(
+            local_model(place.path, name, timeout=persistence.row_timeout, device=place.device, threads=place.threads)
+        )
+        _check_independence(model)
+        yield persistent([model], persistence, returns=False)
+
+
+def describe(name: str, place: Place) -> tuple[names.Task, ModelMetadata]:
+    """The task and the inputs of a model, without opening it. Raises RepositoryError or ServerError."""
+    if isinstance(place, Repository):
+        from hfx.local.models import published_metadata
+
+        metadata = published_metadata(place.path, name)
+        return names.Task(metadata.task), metadata
+    with _served(name, place.urls[0], place, Persistence()) as model:
+        return model.task, model.metadata
+
+
+@contextmanager
+def _served(name: str, url: str, place: Servers, persistence: Persistence) -> Iterator[Model]:
+    from hfx.client import Client, Tls
+    from hfx.client.served import served_model
+
+    timeout = persistence.row_timeout or max(persistence.patience, 300.0)
+    options = dict(place.options)
+    if ca := options.pop("tls_ca", None):
+        options["tls"] = Tls(ca=ca)
+    with Client(url, timeout=timeout, retries=0, max_in_flight=place.at_once, **options) as client:
+        yield served_model(client, name)
+
+
+def _check_independence(model: Model) -> None:
+    """Raise UsageError for an encoder whose answer to a text depends on how many are answered with it."""
+    if model.answer_many is None or model.task is names.Task.QUESTION_ANSWERING:
+        return
+    for words in WIDTHS:
+        request: Request = {names.TEXT_INPUT: [" ".join(["word"] * words)]}
+        if model.task is names.Task.ZERO_SHOT_CLASSIFICATION:
+            request[names.CANDIDATE_LABELS] = ["a", "b"]
+        answers = [model.answer_many([request] * rows)[0] for rows in BATCHES]
+        if any(answer != answers[0] for answer in answers):
+            raise UsageError(
+                f"On this processor, the answers of {model.metadata.name} depend on the rows beside them.",
+                "Export it here with --cpu-runtime onnxruntime, or score it behind a server (--url).",
+            )
+
+
+def _check_equal(models: Sequence[Model]) -> None:
+    """Raise UsageError if servers have different models under one name."""
+    first = models[0]
+    for model in models[1:]:
+        if model.task != first.task or model.metadata != first.metadata:
+            raise UsageError(
+                f"The servers have different models of the name {first.metadata.name!r}.",
+                "Give servers of one and the same repository.",
+            )

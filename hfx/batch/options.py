@@ -1,0 +1,71 @@
+"""The options of a run, which may differ between the runs of one job; answers do not depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hfx.batch.models import Place, Repository, Servers
+from hfx.batch.records import record_of
+from hfx.batch.servers import Persistence
+from hfx.batch.threshold import Threshold
+from hfx.errors import UsageError
+
+CONCURRENCY = 64  # requests under way at each server
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where the model is, and how its work is done. The fields are plain values: job.json and workers get them.
+
+    `client` are options of the connection that are secrets, or files that hold them: they are not written down.
+    """
+
+    repository: str = ""
+    urls: tuple[str, ...] = ()
+    device: Literal["cpu", "gpu"] = "cpu"
+    workers: int = 1
+    max_concurrency: int | None = None
+    retries: int = 3
+    patience: float = 300.0
+    row_timeout: float | None = None
+    error_threshold: str = "-1"
+    mixed_processors: bool = False
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> RunOptions:
+        """The options that `as_json` gave. Raises UsageError for others."""
+        try:
+            return record_of(cls, {"client": {}, **values})
+        except ValueError as error:
+            raise UsageError(
+                f"The options of the job's first run can't be read: {error}.", "Start a new job."
+            ) from error
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the model runs in the workers."""
+        return not self.urls
+
+    @property
+    def threshold(self) -> Threshold:
+        """The error threshold. Raises UsageError."""
+        return Threshold.parse(self.error_threshold)
+
+    @property
+    def persistence(self) -> Persistence:
+        """How long a request is sent again."""
+        return Persistence(self.patience, self.retries, self.row_timeout)
+
+    def place(self, threads: int | None = None) -> Place:
+        """Where the model is."""
+        if self.urls:
+            return Servers(self.urls, self.max_concurrency or CONCURRENCY, dict(self.client))
+        return Repository(Path(self.repository), self.device, threads)
+
+    def as_json(self) -> dict[str, Any]:
+        """The options that job.json keeps."""
+        return {name: value for name, value in asdict(self).items() if name != "client"}

@@ -1,0 +1,230 @@
+"""Rows of the output as CSV, JSON lines or Parquet: written as parts, read back and joined.
+
+Equal rows have equal bytes, wherever they were written: "\\n" ends a line, a float is the shortest decimal text of its
+float32, and nothing of a run (time, host, path) stands in a part.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, BinaryIO, Protocol
+
+from hfx.batch.columns import ERROR, ROW, Kind, as_float32s
+from hfx.errors import UsageError
+
+Columns = Mapping[str, Kind]
+Block = Sequence[Sequence[Any]]  # the cells of some rows, column by column
+Checks = Iterator[list[tuple[int, str | None]]]  # the number and the error of each of some rows
+ROWS = 1024  # that are read back at a time
+GROUP = 1 << 16  # rows of a row group of a joined Parquet file
+
+
+class PartFormat(Protocol):
+    """How rows become bytes."""
+
+    def write(self, file: BinaryIO, blocks: Iterable[Block]) -> None:
+        """Write a part."""
+
+    def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
+        """Copy the rows of `parts` to `target`, and yield what is checked. Raises ValueError for a bad part."""
+
+
+def format_of(ending: str, columns: Columns, kept: Mapping[str, Any]) -> PartFormat:
+    """The format of an ending; `kept` are the Arrow types of columns of Parquet inputs that are kept, where known."""
+    if ending == ".parquet":
+        return Parquet(columns, kept)
+    return Csv(columns) if ending == ".csv" else JsonLines(columns)
+
+
+class Csv:
+    """Comma-separated values with a header, quoted where needed."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._header = _csv([list(columns)])
+
+    def write(self, file: BinaryIO, blocks: Iterable[Block]) -> None:
+        """Write a part, which has the header, too."""
+        file.write(self._header)
+        kinds = list(self._columns.values())
+        for columns in blocks:
+            cells = [_texts(kind, values) for kind, values in zip(kinds, columns, strict=True)]
+            file.write(_csv(zip(*cells, strict=True)))
+
+    def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
+        """Copy the rows behind the parts' headers."""
+        csv.field_size_limit(sys.maxsize)
+        target.write(self._header)
+        names = list(self._columns)
+        row, error = names.index(ROW), names.index(ERROR)
+        for part in parts:
+            if part.read(len(self._header)) != self._header:
+                raise ValueError("its header is another")
+            _copy(part, target)
+            part.seek(len(self._header))
+            reader = csv.reader(io.TextIOWrapper(part, "utf-8", newline=""), strict=True)
+            try:
+                while block := list(islice(reader, ROWS)):
+                    if any(len(cells) != len(names) for cells in block):
+                        raise ValueError("a row has other columns")
+                    yield [(int(cells[row]), cells[error] or None) for cells in block]
+            except csv.Error as bad:
+                raise ValueError(f"{bad}") from bad
+
+
+class JsonLines:
+    """An object a line."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+
+    def write(self, file: BinaryIO, blocks: Iterable[Block]) -> None:
+        """Write a part."""
+        names, kinds = list(self._columns), list(self._columns.values())
+        for columns in blocks:
+            cells = [_json_values(kind, values) for kind, values in zip(kinds, columns, strict=True)]
+            for row in zip(*cells, strict=True):
+                line = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+                file.write(_utf8(f"{line}\n"))
+
+    def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
+        """Copy the lines."""
+        for part in parts:
+            _copy(part, target)
+            part.seek(0)
+            rows = ((values[ROW], values[ERROR]) for values in map(json.loads, part))
+            while found := list(islice(rows, ROWS)):
+                yield found
+
+
+class Parquet:
+    """Parquet, in row groups of GROUP rows when joined, so that its bytes don't depend on the parts."""
+
+    def __init__(self, columns: Columns, kept: Mapping[str, Any]) -> None:
+        pyarrow = _pyarrow()
+        types = {
+            "text": pyarrow.string(),
+            "json": pyarrow.string(),
+            "any": pyarrow.string(),
+            "integer": pyarrow.int64(),
+            "number": pyarrow.float32(),
+            "numbers": pyarrow.list_(pyarrow.float32()),
+        }
+        self._pyarrow = pyarrow
+        self._typed = kept
+        self._columns = columns
+        self._schema = pyarrow.schema([(name, kept.get(name, types[kind])) for name, kind in columns.items()])
+
+    def write(self, file: BinaryIO, blocks: Iterable[Block]) -> None:
+        """Write a part."""
+        with self._writer(file) as writer:
+            for columns in blocks:
+                writer.write_batch(self._batch(columns))
+
+    def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
+        """Copy the rows in groups of one size."""
+        table = self._schema.empty_table()
+        with self._writer(target) as writer:
+            for part in parts:
+                for batch in self._pyarrow.parquet.ParquetFile(part).iter_batches():
+                    yield list(zip(batch[ROW].to_pylist(), batch[ERROR].to_pylist(), strict=True))
+                    table = self._pyarrow.concat_tables(
+                        [table, self._pyarrow.Table.from_batches([batch], self._schema)]
+                    )
+                    while table.num_rows >= GROUP:
+                        writer.write_table(table.slice(0, GROUP).combine_chunks(), row_group_size=GROUP)
+                        table = table.slice(GROUP)
+            writer.write_table(table.combine_chunks(), row_group_size=GROUP)
+
+    def _writer(self, file: BinaryIO) -> Any:
+        return self._pyarrow.parquet.ParquetWriter(file, self._schema)
+
+    def _batch(self, columns: Sequence[Sequence[Any]]) -> Any:
+        arrays = [
+            self._pyarrow.array(self._values(name, kind, values), self._schema.field(name).type)
+            for (name, kind), values in zip(self._columns.items(), columns, strict=True)
+        ]
+        return self._pyarrow.record_batch(arrays, schema=self._schema)
+
+    def _values(self, name: str, kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+        return [_text(value) for value in values] if kind == "any" and name not in self._typed else values
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError("Parquet needs pyarrow.", "Run: pip install 'hfx[batch]'") from error
+    return pyarrow
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
+    """Lines of CSV. A cell with a carriage return is quoted only where that may end a line, too (CPython 3.11)."""
+    lines: list[str] = []
+    csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(rows)
+    return _utf8("".join([f"{line[:-2]}\n" for line in lines]))
+
+
+def _utf8(text: str) -> bytes:
+    """`text` in UTF-8, with U+FFFD for bytes of the input that were none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
+
+
+def _copy(part: BinaryIO, target: BinaryIO) -> None:
+    """Copy the lines of a part. Raises ValueError for one that is cut off."""
+    shutil.copyfileobj(part, target)
+    if part.tell():
+        part.seek(-1, os.SEEK_END)
+        if part.read(1) != b"\n":
+            raise ValueError("its last line has no end")
+
+
+def _texts(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+    """The cells of a column as CSV has them."""
+    if kind == "number":
+        return _numbers(values)
+    if kind == "numbers":
+        return [None if value is None else json.dumps(as_float32s(value)) for value in values]
+    return [_text(value) for value in values] if kind == "any" else values
+
+
+def _text(value: Any) -> Any:
+    """A kept value as text: what is no text, as JSON."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _numbers(values: Sequence[float | None]) -> list[float | None]:
+    """float32 values with their shortest decimal texts; None stays."""
+    known = iter(as_float32s([value for value in values if value is not None]))
+    return [None if value is None else next(known) for value in values]
+
+
+def _json_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+    if kind == "number":
+        return _numbers(values)
+    if kind == "numbers":
+        return [None if value is None else as_float32s(value) for value in values]
+    if kind == "json":
+        return [None if value is None else json.loads(value) for value in values]
+    return [json.loads(_text(value), parse_constant=_nothing) if _is_other(value) else value for value in values]
+
+
+def _nothing(constant: str) -> None:
+    """What JSON lines have for NaN and infinities."""
+
+
+def _is_other(value: Any) -> bool:
+    """Whether JSON may lack `value`, such as a date of a Parquet file."""
+    return value is not None and not isinstance(value, str | int | bool)

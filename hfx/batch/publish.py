@@ -1,0 +1,173 @@
+"""From parts to the output: all rows, in order, counted, or a refusal that says what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hfx.batch.folder import SUMMARY, Folder, new_file, storage, write_file
+from hfx.batch.job import Job
+from hfx.batch.plan import PlannedChunk, count_rows
+from hfx.batch.rows import layout_of
+from hfx.batch.scored_parts import commonest, kind_of, part_format
+from hfx.batch.shards import Shard
+from hfx.batch.threshold import Threshold
+from hfx.errors import JobError, TooManyErrors
+
+PARTIAL = ".partial"
+SHOWN_RANGES = 5
+DAMAGE = (ValueError, LookupError, TypeError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The rows of an output, those that are errors, and these by kind."""
+
+    rows: int
+    errors: int
+    kinds: dict[str, int]
+
+
+def publish(
+    folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold, partial: bool = False
+) -> dict[str, Any]:
+    """Join the parts into the output and write summary.json, which is returned.
+
+    Raises JobError for missing parts, unless the output is to be `partial`, and for a damaged one; TooManyErrors for
+    more error rows than the threshold allows. Nothing is published then.
+    """
+    done = folder.done()
+    missing = [chunk for chunk in planned if chunk.number not in done]
+    if missing and not partial:
+        raise _incomplete(folder, [chunk.number for chunk in missing], len(planned))
+    there = [chunk for chunk in planned if chunk.number in done]
+    summary = {
+        "status": "partial" if missing else "completed",
+        "model": job.model.name,
+        "task": job.model.task,
+        "inputs": len(job.inputs),
+        **_write(folder, job, there, threshold, PARTIAL if missing else ""),
+        "missing_rows": count_rows(missing),
+    }
+    name = f"summary{PARTIAL}.json" if missing else SUMMARY
+    text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    write_file(folder.path / name, lambda file: file.write(text.encode()))
+    return summary
+
+
+def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError:
+    """What is missing, and of which shards, where the job was run in shards."""
+    shards = [Shard(index, count) for count in _logged_shards(folder) for index in range(count)]
+    lacking = [str(shard) for shard in shards if not set(missing).isdisjoint(shard.chunks(chunks))]
+    of_shards = f", of the shards {', '.join(lacking[:SHOWN_RANGES])}" if lacking else ""
+    again = f"`hfx batch resume {folder.path}{f' --shard {lacking[0]}' if lacking else ''}`"
+    return JobError(
+        f"{len(missing)} of {chunks} parts of {folder.path} are missing: {ranges(missing)}{of_shards}.",
+        f"{again} computes them; `hfx batch publish {folder.path} --partial` writes what is there.",
+    )
+
+
+def _logged_shards(folder: Folder) -> set[int]:
+    """Into how many shards the job was divided, as its log has it."""
+    return {int(shard.partition("/")[2]) for event in folder.events() if (shard := event.get("shard"))}
+
+
+def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: Threshold, mark: str) -> dict[str, Any]:
+    """Write the output, or for summary_only count what would be in it."""
+    total = count_rows(there)
+    if job.output.action == "summary_only":
+        return _figures(count(folder, job, there), threshold, total)
+    name = Path(job.output.file_name)
+    target = folder.path / f"{name.stem}{mark}{name.suffix}"
+    with new_file(target) as file:
+        figures = _figures(_joined(folder, job, there, file), threshold, total)
+    return {"output": target.name, **figures, "sha256": _sha256(target)}
+
+
+def _figures(counts: Counts, threshold: Threshold, total: int) -> dict[str, Any]:
+    if threshold.is_exceeded(counts.errors, total):
+        raise too_many(counts.errors, total, threshold)
+    return {"rows": counts.rows, "errors": counts.errors, "errors_by_kind": counts.kinds}
+
+
+def too_many(errors: int, total: int, threshold: Threshold) -> TooManyErrors:
+    """The error of a job above its threshold."""
+    return TooManyErrors(
+        f"{errors} of {total} rows are errors, and --error-threshold allows {threshold}.",
+        "What was done is kept: `hfx batch resume DIR --error-threshold N` goes on with a higher one.",
+    )
+
+
+def count(folder: Folder, job: Job, there: Sequence[PlannedChunk]) -> Counts:
+    """The rows and errors of parts that are there. Raises JobError for a damaged one."""
+    with Path(os.devnull).open("wb") as nowhere:
+        return _joined(folder, job, there, nowhere)
+
+
+def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: BinaryIO) -> Counts:
+    """Copy the parts and check that each has exactly the rows of its chunk."""
+    kinds: Counter[str] = Counter()
+    rows = 0
+    parts = _Parts(folder, job.output.ending, there)
+    try:
+        for found in part_format(job, layout_of(job)).join(parts.files(), target):
+            parts.check([number for number, _ in found])
+            rows += len(found)
+            kinds.update(kind_of(error) for _, error in found if error is not None)
+    except (*DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the file system, and not of pyarrow
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise JobError(
+            f"{parts.current} is damaged: {reason}.", f"Delete it, then `hfx batch resume {folder.path}`."
+        ) from error
+    return Counts(rows, kinds.total(), commonest(kinds))
+
+
+class _Parts:
+    """The files of parts, opened one after the other; `current` is the last, whose rows are checked."""
+
+    def __init__(self, folder: Folder, ending: str, there: Iterable[PlannedChunk]) -> None:
+        self._parts = [(folder.part(chunk.number, ending), chunk.rows) for chunk in there]
+        self._expected: Iterator[int] = iter(())
+        self.current = folder.parts
+
+    def files(self) -> Iterator[BinaryIO]:
+        """Each part, closed when the next is opened. Raises ValueError for one without all of its rows."""
+        for path, rows in self._parts:
+            self.current, self._expected = path, iter(rows)
+            with storage(path):
+                file = path.open("rb")
+            with file:
+                yield file
+            if (lacking := next(self._expected, None)) is not None:
+                raise ValueError(f"the row {lacking} is missing")
+
+    def check(self, rows: Sequence[int]) -> None:
+        """Raise ValueError for rows that are not the next ones."""
+        if [*islice(self._expected, len(rows))] != rows:
+            raise ValueError(f"other rows belong in the place of {rows[0]} to {rows[-1]}")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order as ranges: "0-3, 7"."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    texts = [f"{first}-{last}" if first < last else str(first) for first, last in found]
+    return ", ".join(texts[:SHOWN_RANGES]) + (", …" if len(texts) > SHOWN_RANGES else "")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

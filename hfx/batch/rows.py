@@ -1,0 +1,150 @@
+"""From a row of the input to a request, and with its answer to a row of the output."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hfx import names
+from hfx.answering import Answer, Model, Request
+from hfx.batch.columns import ERROR, LABELLED, ROW, Column, Kind, all_labels, fact_columns, prediction_columns
+from hfx.batch.job import Job
+from hfx.batch.scoring import reason
+from hfx.errors import HfxError, UsageError
+from hfx.metadata import check_text
+from hfx.names import GENERATION_TASKS, Task
+from hfx.rows import Row
+
+# The inputs that a request must have; the first is that of `--column COLUMN`.
+INPUTS: Mapping[Task, tuple[str, ...]] = {Task.QUESTION_ANSWERING: (names.QUESTION, names.CONTEXT)}
+SEEDS = 2**63
+
+
+class NumberedRow(NamedTuple):
+    """A row, its number over the whole job from 1, and the number of its chunk."""
+
+    chunk: int
+    number: int
+    row: Row
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of the output: `kept` of the input, then the predictions, the error, and the facts."""
+
+    kept: tuple[str, ...]
+    predictions: tuple[Column, ...]
+    facts: tuple[Column, ...]
+
+    @property
+    def columns(self) -> dict[str, Kind]:
+        """The name and kind of each column."""
+        kept: dict[str, Kind] = dict.fromkeys(self.kept, "any")
+        predictions, facts = ({each.name: each.kind for each in own} for own in (self.predictions, self.facts))
+        return {ROW: "integer", **kept, **predictions, ERROR: "text", **facts}
+
+    def cells(self, scored: Sequence[tuple[NumberedRow, Answer | HfxError]]) -> list[list[Any]]:
+        """The cells of rows of the output, column by column."""
+        errors = [reason(outcome) if isinstance(outcome, HfxError) else None for _, outcome in scored]
+        answers = [None if isinstance(outcome, HfxError) else outcome for _, outcome in scored]
+
+        def cells_of(column: Column) -> list[Any]:
+            return [None if answer is None else column.cell(answer) for answer in answers]
+
+        kept = [[item.row.cells.get(name) for item, _ in scored] for name in self.kept]
+        numbers = [item.number for item, _ in scored]
+        return [numbers, *kept, *map(cells_of, self.predictions), errors, *map(cells_of, self.facts)]
+
+
+def layout_of(job: Job) -> Layout:
+    """The columns of a job's output. Raises UsageError where two of them have one name."""
+    task = Task(job.model.task)
+    layout = Layout(
+        job.output.keep,
+        prediction_columns(task, job.model.labels, job.settings, job.output.prefix),
+        fact_columns(task),
+    )
+    own = [ROW, *(column.name for column in layout.predictions), ERROR, *(column.name for column in layout.facts)]
+    twice = [name for name in own if name in layout.kept]
+    if twice:
+        fix = "Give --output-prefix predicted_, or leave the column out of --keep-columns."
+        if twice[0] not in {column.name for column in layout.predictions}:
+            fix = "Leave the column out of --keep-columns."
+        raise UsageError(f"The input has a column {twice[0]!r}, and so has the output.", fix)
+    return layout
+
+
+class Requests:
+    """Makes the request of each row of a job."""
+
+    def __init__(self, columns: Mapping[str, str], settings: Request, task: Task, seed: int) -> None:
+        self._columns = columns
+        self._settings = {**all_labels(task), **settings}
+        self._seed = seed if task in GENERATION_TASKS else None
+
+    @classmethod
+    def of(cls, job: Job) -> Requests:
+        """The requests of a job."""
+        return cls(job.columns, job.settings, Task(job.model.task), job.seed)
+
+    def __call__(self, item: NumberedRow) -> Request:
+        """The tensors of a row. Raises the RowError of a row that could not be read, and UsageError for no text."""
+        if item.row.error is not None:
+            raise item.row.error
+        texts = {name: [self._text(item.row, column)] for name, column in self._columns.items()}
+        seed = {} if self._seed is None else {names.SEED: [row_seed(self._seed, item.number)]}
+        return {**seed, **self._settings, **texts}
+
+    def _text(self, row: Row, column: str) -> str:
+        value = row.cells.get(column)
+        if value is None:
+            raise UsageError(f"The column {column!r} is null." if column in row.cells else f"There is no {column!r}.")
+        if not isinstance(value, str):
+            raise UsageError(f"The column {column!r} is of type {type(value).__name__}, not a text.")
+        return check_text(value, f"column {column!r}")
+
+
+def row_seed(seed: int, *row: int | str) -> int:
+    """The seed of a row: the first 63 bits of the SHA-256 of "SEED:ROW", of its number or its texts."""
+    digest = hashlib.sha256(":".join(map(str, (seed, *row))).encode()).digest()
+    return int.from_bytes(digest[:8], "big") % SEEDS
+
+
+def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str, str]:
+    """`--column [INPUT=]COLUMN` as input tensor -> column; inputs among the `settings` are the same for all rows.
+
+    Raises UsageError for an input that the task has not, and for one that has no column.
+    """
+    needed = [name for name in INPUTS.get(task, (names.TEXT_INPUT,)) if name not in settings]
+    chosen: dict[str, str] = {}
+    for text in columns:
+        name, equals, column = text.partition("=")
+        tensor, column = (name, column) if equals and name in needed else (needed[0], text)
+        if tensor in chosen:
+            raise UsageError(f"There are two columns for {tensor}.", f"This task takes {', '.join(needed)}.")
+        chosen[tensor] = column
+    missing = [tensor for tensor in needed if tensor not in chosen]
+    if missing:
+        raise UsageError(f"No column is given for {missing[0]}.", f"Give --column {missing[0]}=COLUMN.")
+    return chosen
+
+
+def check_settings(task: Task, settings: Request) -> None:
+    """Raise UsageError for a setting that the columns of the output leave no room for, and for one that is missing."""
+    if names.TOP_K in settings and task in LABELLED:
+        raise UsageError("The output has a column for each label.", "Leave --top-k out.")
+    if task is Task.ZERO_SHOT_CLASSIFICATION and names.CANDIDATE_LABELS not in settings:
+        raise UsageError("This task needs labels.", "Give --labels sports,politics,food.")
+
+
+def probe(model: Model, settings: Request) -> None:
+    """Answer a short text, so that a setting that can't be taken is refused before the work. Raises HfxError."""
+    request: Request = {name: ["A text."] for name in INPUTS.get(model.task, (names.TEXT_INPUT,))}
+    least = {}
+    if model.task in GENERATION_TASKS:
+        least = {
+            names.MAX_TOKENS: [min(settings.get(names.MAX_TOKENS, [1])[0], settings.get(names.MIN_TOKENS, [1])[0])]
+        }
+    model.answer({**request, **all_labels(model.task), **settings, **least})

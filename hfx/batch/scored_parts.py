@@ -1,0 +1,136 @@
+"""From chunks of the input to parts of the output: what every worker does, of whatever runner."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+from hfx.answering import Answer, Model, Request
+from hfx.batch.folder import Folder, new_file
+from hfx.batch.job import Job
+from hfx.batch.parts import PartFormat, format_of
+from hfx.batch.plan import PlannedChunk, rows_of
+from hfx.batch.rows import Layout, NumberedRow, Requests, layout_of
+from hfx.batch.scoring import reason, score
+from hfx.errors import HfxError, RequestRefused
+from hfx.rows import Source
+
+KINDS_SHOWN = 20
+OTHERS = "Other errors."
+BLOCK = 1024  # rows that are formatted together
+KILLER = "The process that computes it ends every time."
+
+
+@dataclass(frozen=True)
+class ChunkDone:
+    """A chunk whose part is on the disk: its rows, its errors by kind, and the seconds since the one before."""
+
+    number: int
+    rows: int
+    errors: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is called on the way, from any thread: with the number of a chunk that begins, and of each row."""
+
+    chunk: Callable[[int], object] = lambda number: None
+    row: Callable[[int], object] = lambda number: None
+
+
+def part_format(job: Job, layout: Layout) -> PartFormat:
+    """The format of a job's parts and output."""
+    types = kept_types(job.inputs, job.output.keep) if job.output.ending == ".parquet" else {}
+    return format_of(job.output.ending, layout.columns, types)
+
+
+def kept_types(sources: Sequence[Source], kept: Sequence[str]) -> dict[str, Any]:
+    """The Arrow types of the kept columns on which all inputs, which are Parquet files, agree."""
+    if not all(source.format == "parquet" for source in sources):
+        return {}
+    import pyarrow.parquet
+
+    schemas = []
+    for source in sources:
+        with source.open() as file:
+            schemas.append(pyarrow.parquet.read_schema(file))
+    first, *others = schemas
+    types = {name: first.field(name).type for name in kept}
+    return {name: kind for name, kind in types.items() if all(schema.field(name).type == kind for schema in others)}
+
+
+def score_chunks(
+    folder: Folder,
+    job: Job,
+    planned: Sequence[PlannedChunk],
+    model: Model,
+    *,
+    at_once: int | None = None,
+    watch: Watch | None = None,
+    killers: Iterable[int] = (),
+    alone: bool = False,
+) -> Generator[ChunkDone, None, None]:
+    """Score chunks, write their parts, and yield each when it is on the disk.
+
+    Rows whose numbers are `killers` become error rows without being computed. With `alone`, one row is under way at a
+    time. Raises InputChanged, StorageFull, and what `score` raises; parts that are there stay. Close the generator to
+    cancel what is under way.
+    """
+    watch = watch or Watch()
+    layout, request_of = layout_of(job), Requests.of(job)
+    written = part_format(job, layout)
+    deadly = frozenset(killers)
+
+    def checked_request(item: NumberedRow) -> Request:
+        if item.number in deadly:
+            raise RequestRefused(KILLER)
+        return request_of(item)
+
+    rows = {chunk.number: len(chunk.rows) for chunk in planned}
+    items = _watched(rows_of(job.inputs, planned, [*job.columns.values(), *layout.kept]), watch)
+    began = time.monotonic()
+    with closing(score(model, items, checked_request, 1 if alone else at_once)) as outcomes:
+        for number, group in groupby(outcomes, key=lambda outcome: outcome[0].chunk):
+            errors: Counter[str] = Counter()
+            with new_file(folder.part(number, job.output.ending)) as file:
+                written.write(file, _blocks(layout, group, errors))
+            now = time.monotonic()
+            yield ChunkDone(number, rows[number], commonest(errors), now - began)
+            began = now
+
+
+def _watched(items: Iterable[NumberedRow], watch: Watch) -> Iterator[NumberedRow]:
+    chunk = None
+    for item in items:
+        if item.chunk != chunk:
+            watch.chunk(chunk := item.chunk)
+        watch.row(item.number)
+        yield item
+
+
+def _blocks(
+    layout: Layout, outcomes: Iterator[tuple[NumberedRow, Answer | HfxError]], errors: Counter[str]
+) -> Iterator[list[list[Any]]]:
+    """The cells of up to BLOCK rows at a time, column by column."""
+    while block := list(islice(outcomes, BLOCK)):
+        errors.update(kind_of(reason(outcome)) for _, outcome in block if isinstance(outcome, HfxError))
+        yield layout.cells(block)
+
+
+def commonest(errors: Counter[str]) -> dict[str, int]:
+    """The commonest kinds of errors, and under one name how many the others are."""
+    shown = dict(errors.most_common(KINDS_SHOWN))
+    others = errors.total() - sum(shown.values())
+    return {**shown, OTHERS: others} if others else shown
+
+
+def kind_of(text: str) -> str:
+    """The kind of an error: its text without its numbers."""
+    return re.sub(r"\d+", "N", text)[:200]

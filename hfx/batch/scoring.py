@@ -1,0 +1,107 @@
+"""Rows in, answers out, in order, with a bounded number of rows between the two. Knows no files and no processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+from hfx.answering import Answer, Model, Request, ordered_map
+from hfx.errors import HfxError, RequestRefused, UsageError
+from hfx.rows import RowError
+
+Item = TypeVar("Item")
+Outcome = Answer | HfxError
+
+TOGETHER = 256  # rows of an encoder in this process that are answered together
+MOST_CHARACTERS = 4 << 20  # of the texts of such rows
+FIRST_TOGETHER = 16  # rows of the first group; the next ones double, so that the first answer comes soon
+PIPELINED = 2  # such groups at a time: one is tokenized while the net runs another
+
+# What Triton, the name of a model's member and places in a batch add to a refusal.
+ADDED = re.compile(
+    r"^(?:in ensemble '[^']*', )?(?:Failed to process the request\(s\)[^,]*, message: )?|\[hfx:[A-Z_]+\] "
+)
+
+
+def score(
+    model: Model, items: Iterable[Item], request_of: Callable[[Item], Request], at_once: int | None = None
+) -> Generator[tuple[Item, Outcome], None, None]:
+    """Each item with the answer to the request that `request_of` makes of it, or the error of its row.
+
+    At most `at_once` rows (None: as many as keep the model busy) are read and not yet yielded. Raises what is no fact
+    about a row: a server that stays away, a bug. Close the generator to cancel what is under way.
+    """
+    if model.answer_many is not None:
+        outcomes = _together(model, items, request_of, at_once or PIPELINED * TOGETHER)
+    else:
+        outcomes = ordered_map(lambda item: model.answer(request_of(item)), items, at_once or model.at_once)
+    with closing(outcomes):
+        for item, outcome in outcomes:
+            if isinstance(outcome, HfxError) and not is_of_row(outcome):
+                raise outcome
+            yield item, outcome
+
+
+def is_of_row(error: HfxError) -> bool:
+    """Whether an error says something about a row, and not about a server or this process."""
+    return isinstance(error, UsageError | RequestRefused)
+
+
+def reason(error: HfxError) -> str:
+    """The text of an error cell: one line, the same whether the model is in this process or behind a server.
+
+    A server's message has the advice in it, which an error of this process has in `fix`.
+    """
+    text = error.message
+    if isinstance(error, RowError):
+        text = error.reason
+    elif isinstance(error, RequestRefused):
+        text = f"{text} {error.fix}"
+    return " ".join(ADDED.sub("", text.strip()).split()).rstrip(".") + "."
+
+
+def _together(
+    model: Model, items: Iterable[Item], request_of: Callable[[Item], Request], at_once: int
+) -> Generator[tuple[Item, Outcome], None, None]:
+    """Groups of rows, each answered by one call of `answer_many`."""
+    answer_many = model.answer_many
+    assert answer_many is not None
+
+    def answer(group: Sequence[tuple[Item, Request | HfxError]]) -> list[Outcome]:
+        requests = [request for _, request in group if not isinstance(request, HfxError)]
+        answers = iter(answer_many(requests))
+        return [request if isinstance(request, HfxError) else next(answers) for _, request in group]
+
+    groups = _groups(items, request_of, max(1, at_once // PIPELINED))
+    with closing(ordered_map(answer, groups, min(PIPELINED, at_once))) as answered:
+        for group, outcomes in answered:
+            if isinstance(outcomes, HfxError):
+                raise outcomes
+            for (item, _), outcome in zip(group, outcomes, strict=True):
+                yield item, outcome
+
+
+def _groups(
+    items: Iterable[Item], request_of: Callable[[Item], Request], rows: int
+) -> Iterator[list[tuple[Item, Request | HfxError]]]:
+    """Up to `rows` consecutive items each, fewer at first and where their texts are long."""
+    group: list[tuple[Item, Request | HfxError]] = []
+    characters, size = 0, min(rows, FIRST_TOGETHER)
+    for item in items:
+        try:
+            request: Request | HfxError = request_of(item)
+        except HfxError as error:
+            request = error
+        group.append((item, request))
+        characters += 0 if isinstance(request, HfxError) else _characters(request)
+        if len(group) == size or characters >= MOST_CHARACTERS:
+            yield group
+            group, characters, size = [], 0, min(rows, 2 * size)
+    if group:
+        yield group
+
+
+def _characters(request: Request) -> int:
+    return sum(len(value) for values in request.values() for value in values if isinstance(value, str))

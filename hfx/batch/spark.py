@@ -1,0 +1,287 @@
+"""Predictions as columns of Spark DataFrames: in each Python worker a model, which stays open between tasks.
+
+`score` is the way for tables; `udf` and `make_predict_fn` are for code that works with columns and UDFs. Only
+DataFrames are used, so that all of it runs under Spark Connect, too. A row that can't be answered has the reason in
+`error`; a server that stays away fails the task, which Spark runs again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from hfx import names
+from hfx.answering import Model, Request
+from hfx.batch import scoring
+from hfx.batch.arrow import Kind, Scoring, score_batches
+from hfx.batch.models import Place, Repository, Servers, describe, open_model
+from hfx.batch.rows import INPUTS, inputs_of
+from hfx.batch.servers import Persistence
+from hfx.errors import RequestTimeout, ServerBusy, ServerUnreachable, UsageError
+from hfx.metadata import check_values
+from hfx.names import Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+Array = Any  # numpy.ndarray, of one column
+
+KEPT = 2  # models that a Python worker keeps open: it gets tasks of several plans in turn
+AWAY, PAUSE_SECONDS = (ServerUnreachable, ServerBusy, RequestTimeout), 1.0
+GPU, VISIBLE_GPUS = "gpu", "CUDA_VISIBLE_DEVICES"
+
+
+class Options(TypedDict, total=False):
+    """Where a model is, and the options of its requests.
+
+    `repository` is a folder that every machine of the cluster can read; its models run on `device` in the Python
+    workers. `url` is an address of a server, or several, which get `headers`; a task fails when none has answered for
+    `patience` seconds. `settings` are inputs that all rows have, such as `max_tokens`.
+    """
+
+    repository: str | Path
+    device: Literal["cpu", "gpu"]
+    url: str | Sequence[str]
+    headers: Mapping[str, str]
+    patience: float
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """What a task needs to score its rows; it travels to the Python workers."""
+
+    model: str
+    place: Place
+    persistence: Persistence
+    scoring: Scoring
+
+    def batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function of `mapInArrow`."""
+        with closing(score_batches(self.opened(), batches, self.scoring)) as scored:
+            yield from scored
+
+    def structs(self, arrays: Iterator[Any]) -> Iterator[pa.Array]:
+        """The function of `arrow_udf`: the predictions of a row as one struct."""
+        import pyarrow
+
+        inputs = list(self.scoring.inputs.values())
+        batches = (
+            pyarrow.RecordBatch.from_arrays(list(each) if isinstance(each, tuple) else [each], names=inputs)
+            for each in arrays
+        )
+        for batch in self.batches(batches):
+            yield batch.select(batch.schema.names[len(inputs) :]).to_struct_array()
+
+    def opened(self) -> Model:
+        """The model, as this worker has it open."""
+        return open_in_worker(self.model, self.place, self.persistence)
+
+
+@dataclass(frozen=True)
+class PredictFunction:
+    """What `predict_batch_udf` takes: called in a worker, it opens the model and returns the function of a batch."""
+
+    scorer: Scorer
+
+    @property
+    def return_type(self) -> StructType:
+        """The fields of a prediction."""
+        return _spark_schema(self.scorer.scoring, MAPLESS)
+
+    def __call__(self) -> Callable[..., dict[str, Array]]:
+        """The function of one batch: an array of text for each input of the model."""
+        if len(self.scorer.scoring.inputs) > 1:  # Spark counts the parameters
+            return lambda first, second: self._predict(first, second)
+        return lambda texts: self._predict(texts)
+
+    def _predict(self, *inputs: Array) -> dict[str, Array]:
+        rows = zip(*(column.tolist() for column in inputs), strict=True)
+        with closing(scoring.score(self.scorer.opened(), rows, self.scorer.scoring.request)) as scored:
+            outcomes = [outcome for _, outcome in scored]
+        predictions = [each for each in self.scorer.scoring.predictions() if each.kind in MAPLESS]
+        return {each.name: _array([each.cell(outcome) for outcome in outcomes], each.kind) for each in predictions}
+
+
+def score(
+    df: DataFrame, *, model: str, column: str | Mapping[str, str] = "text", prefix: str = "", **options: Unpack[Options]
+) -> DataFrame:
+    """`df` with the predictions of `model` for `column` (or a column for each input of the model) appended.
+
+    `prefix` stands before the names of the new columns. Raises UsageError for columns that are not there, hold no text,
+    or would be there twice; RepositoryError and ServerError.
+    """
+    scorer = _scorer(model, column, prefix, options)
+    _check_columns(df, scorer.scoring)
+    added = _spark_schema(scorer.scoring)
+    from pyspark.sql.types import StructType
+
+    return df.mapInArrow(scorer.batches, StructType([*df.schema.fields, *added.fields]))
+
+
+def udf(*, model: str, **options: Unpack[Options]) -> Any:
+    """A UDF that takes a column of text (for question answering: question and context) and gives a struct.
+
+    Needs Spark 4.1. Raises UsageError, RepositoryError and ServerError.
+    """
+    try:
+        from pyspark.sql.functions import ArrowUDFType, arrow_udf
+    except ImportError:
+        raise UsageError("This Spark has no arrow_udf, which came with 4.1.", "Use hfx.batch.spark.score.") from None
+    scorer = _scorer(model, None, "", options)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # about type hints, which need pyarrow here
+        made = arrow_udf(scorer.structs, _spark_schema(scorer.scoring), ArrowUDFType.SCALAR_ITER)
+    # Otherwise each field that is selected of the struct can be a run of the model of its own.
+    return made.asNondeterministic()
+
+
+def make_predict_fn(*, model: str, **options: Unpack[Options]) -> PredictFunction:
+    """What `pyspark.ml.functions.predict_batch_udf` takes as `make_predict_fn`; its `return_type` is that of the UDF.
+
+    A classifier's probabilities are left out, as such a UDF has no maps. Raises UsageError, RepositoryError and
+    ServerError.
+    """
+    return PredictFunction(_scorer(model, None, "", options))
+
+
+def _scorer(model: str, column: str | Mapping[str, str] | None, prefix: str, options: Options) -> Scorer:
+    place = _place(options)
+    task, metadata = describe(model, place)
+    settings: Request = {
+        name: list(value) if isinstance(value, list | tuple) else [value]
+        for name, value in options.get("settings", {}).items()
+    }
+    inputs = _inputs(task, column)
+    check_values(metadata, settings)
+    seed = settings.pop(names.SEED, [0])[0]
+    if own := [name for name in inputs if name in settings]:
+        raise UsageError(f"The settings hold {', '.join(own)}, which each row has.", "Leave it out of settings.")
+    return Scorer(
+        model, place, Persistence(options.get("patience", 300.0)), Scoring(task, inputs, settings, seed, prefix)
+    )
+
+
+def _inputs(task: Task, column: str | Mapping[str, str] | None) -> dict[str, str]:
+    """Input tensor -> column; of a UDF (None), which knows no columns, as error cells name them."""
+    if column is None:
+        return {name: name.removesuffix("_input") for name in INPUTS.get(task, (names.TEXT_INPUT,))}
+    return inputs_of(task, [column] if isinstance(column, str) else [f"{name}={of}" for name, of in column.items()], {})
+
+
+def _place(options: Options) -> Place:
+    """Raises UsageError unless there is one place."""
+    repository, url = options.get("repository"), options.get("url")
+    if (repository is None) == (url is None):
+        raise UsageError("A model is in a repository or behind servers.", "Give repository=FOLDER or url=ADDRESS.")
+    if repository is not None:
+        if "headers" in options:
+            raise UsageError("headers are for servers.", "Leave headers out, or give url=ADDRESS.")
+        return Repository(Path(repository).absolute(), options.get("device", "cpu"))
+    if "device" in options:
+        raise UsageError("A server runs its models where it was started to.", "Leave device out.")
+    urls = (url,) if isinstance(url, str) else tuple(url or ())
+    return Servers(urls, options={"headers": dict(options["headers"])} if "headers" in options else {})
+
+
+def _placed(place: Place) -> Place:
+    """`place` with the cores of this task, on its GPU.
+
+    CUDA reads the variable once. A worker therefore stays on the GPU of its first task: the workers of an executor, as
+    many as it runs tasks at a time, began on different ones.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None or isinstance(place, Servers):
+        return place
+    gpu = context.resources().get(GPU)
+    if place.device == GPU and gpu and not _models:
+        os.environ[VISIBLE_GPUS] = gpu.addresses[0]
+    return replace(place, threads=context.cpus())
+
+
+_models: dict[tuple[str, Place, Persistence], tuple[ExitStack, Model]] = {}
+
+
+def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
+    """The model of this Python worker, opened unless it still is; of KEPT, the one not used for longest is closed.
+
+    A server that is away is waited for: a task that fails at once would fail as often as Spark allows before the server
+    is back.
+    """
+    place = _placed(place)
+    key = name, place, persistence
+    if key not in _models:
+        while len(_models) >= KEPT:
+            _models.pop(next(iter(_models)))[0].close()
+        stack = ExitStack()
+        _models[key] = stack, _patiently(lambda: stack.enter_context(open_model(*key)), persistence.patience)
+    _models[key] = _models.pop(key)  # the last one is the one used last
+    return _models[key][1]
+
+
+def _patiently(open_it: Callable[[], Model], patience: float) -> Model:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return open_it()
+        except AWAY:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(PAUSE_SECONDS)
+
+
+def _check_columns(df: DataFrame, scoring: Scoring) -> None:
+    from pyspark.sql.types import StringType
+
+    present = {name.casefold() for name in df.columns}  # Spark tells no columns apart by case
+    for column in scoring.inputs.values():
+        if df.columns.count(column) != 1:
+            problem = "several columns" if column in df.columns else "no column"
+            raise UsageError(f"The DataFrame has {problem} {column!r}.", f"It has {', '.join(df.columns)}.")
+        if not isinstance(kind := df.schema[column].dataType, StringType):
+            raise UsageError(f"The column {column!r} is of type {kind.simpleString()}.", 'Use col.cast("string").')
+    taken = [each.name for each in scoring.predictions() if each.name.casefold() in present]
+    if taken:
+        raise UsageError(
+            f"The DataFrame already has {', '.join(taken)}.", 'Give prefix="predicted_", or drop or rename them.'
+        )
+
+
+MAPLESS: frozenset[Kind] = frozenset({"text", "json", "integer", "number", "numbers"})
+
+
+def _spark_schema(scoring: Scoring, kinds: frozenset[Kind] | None = None) -> StructType:
+    """The appended columns as Spark has them, all or those of some `kinds`."""
+    from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StringType, StructField, StructType
+
+    types: Mapping[Kind, DataType] = {
+        "text": StringType(),
+        "json": StringType(),
+        "integer": IntegerType(),
+        "number": FloatType(),
+        "numbers": ArrayType(FloatType()),
+        "numbers by label": MapType(StringType(), FloatType()),
+    }
+    predictions = [each for each in scoring.predictions() if kinds is None or each.kind in kinds]
+    return StructType([StructField(each.name, types[each.kind]) for each in predictions])
+
+
+def _array(cells: Sequence[Any], kind: Kind) -> Array:
+    """One row of numbers for each cell, NaN where there is none; other cells as they are."""
+    import numpy as np
+
+    if kind == "numbers":
+        width = next((len(cell) for cell in cells if cell is not None), 0)
+        return np.array([[np.nan] * width if cell is None else cell for cell in cells], np.float32)
+    array = np.empty(len(cells), np.object_)
+    array[:] = cells
+    return array

@@ -1,0 +1,128 @@
+"""A worker process: opens the model, scores the chunks that it is given, and reports on its standard output.
+
+Both directions are JSON lines. In: a Start, then Work until the end of the input. Out: `opened`, `chunk` (begun),
+`row` (begun, of work that is done row by row), `done`, `finished`, and `error`, which is the last. What libraries print
+on the standard output goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from hfx import errors
+from hfx.answering import Model, Request
+from hfx.batch.columns import labels_of
+from hfx.batch.folder import Folder
+from hfx.batch.job import model_record, read_job
+from hfx.batch.models import open_model
+from hfx.batch.options import RunOptions
+from hfx.batch.plan import read_plan
+from hfx.batch.rows import probe
+from hfx.batch.scored_parts import Watch, score_chunks
+from hfx.errors import HfxError, ServerError
+
+COMMAND = (sys.executable, "-P", "-m", "hfx.batch.worker")
+ENGINE_ENDED = 70  # exit code: the model of this process can't go on
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model that a worker opens; with `probe`, it answers a short text with `settings`, which can be refused."""
+
+    name: str
+    options: Mapping[str, Any]
+    threads: int | None
+    settings: Request
+    probe: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """Chunks of a job: those in `alone` row by row; rows that are `killers` are errors without being computed."""
+
+    folder: str
+    chunks: tuple[int, ...]
+    alone: tuple[int, ...] = ()
+    killers: tuple[int, ...] = ()
+
+
+def main() -> None:
+    """Run until the standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner ends its workers
+    reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    start = Start(**json.loads(sys.stdin.readline()))
+    options = RunOptions.of(start.options)
+    try:
+        _serve(start, options, reports)
+    except ServerError as error:
+        if options.in_process:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(ENGINE_ENDED)
+        _report(reports, error=described(error))
+    except HfxError as error:
+        _report(reports, error=described(error))
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        _report(reports, error=described(HfxError(f"Unexpected: {type(error).__name__}: {error}")))
+    os._exit(0)  # threads that wait for a server must not hold the process
+
+
+def _serve(start: Start, options: RunOptions, reports: TextIO) -> None:
+    began = time.monotonic()
+    with open_model(start.name, options.place(start.threads), options.persistence) as model:
+        seconds = time.monotonic() - began
+        if start.probe or not options.in_process:  # what was answered once tells a sound server from a row's own fault
+            probe(model, start.settings)
+        repository = options.repository if options.in_process else None
+        record = model_record(model, repository, labels_of(model, start.settings))
+        _report(reports, opened={"model": asdict(record), "seconds": seconds})
+        while line := sys.stdin.readline():
+            _score(model, Work(**json.loads(line)), options, reports)
+            _report(reports, finished=True)
+
+
+def _score(model: Model, work: Work, options: RunOptions, reports: TextIO) -> None:
+    folder = Folder(Path(work.folder))
+    job, planned = read_job(folder), read_plan(folder)
+    for numbers, alone in ((work.chunks, False), (work.alone, True)):
+        watch = Watch(
+            chunk=lambda number: _report(reports, chunk=number),
+            row=(lambda number: _report(reports, row=number)) if alone else (lambda number: None),
+        )
+        chunks = [planned[number] for number in numbers]
+        for done in score_chunks(
+            folder, job, chunks, model, at_once=options.max_concurrency, watch=watch, killers=work.killers, alone=alone
+        ):
+            _report(reports, done=asdict(done))
+
+
+def _report(reports: TextIO, **message: Any) -> None:
+    reports.write(json.dumps(message) + "\n")
+    reports.flush()
+
+
+def described(error: HfxError) -> dict[str, str]:
+    """An error as plain values, of which `reported` makes it again."""
+    known = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return {"type": known.__name__, "message": error.message, "fix": error.fix}
+
+
+def reported(error: Mapping[str, str]) -> HfxError:
+    """The error that was `described`."""
+    kind: type[HfxError] = getattr(errors, error["type"], HfxError)
+    return kind(error["message"], error["fix"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Batch deployments by the files and commands of `az ml batch-deployment`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from hfx.cli.batch.azure import File, InWorkspace, Named, Set, Yes, confirm, document
+from hfx.cli.commands import grouped
+from hfx.cli.output import reporter
+from hfx.errors import UsageError
+
+if TYPE_CHECKING:
+    from hfx.batch.azure.deployment import Deployment
+
+COMMANDS = {name: f"{__name__}:{name}" for name in ("create", "show", "list", "update", "delete")} | {
+    "list": f"{__name__}:list_"
+}
+Endpoint = Annotated[str, Option("--endpoint-name", "-e", help="Its endpoint.")]
+MODELS = Path("model_repository")
+
+
+@grouped
+def create(
+    ctx: typer.Context,
+    name: Named,
+    place: InWorkspace,
+    endpoint_name: Annotated[str | None, Option("--endpoint-name", "-e", help="Its endpoint.")] = None,
+    file: File = None,
+    set_: Set = None,
+    set_default: Annotated[bool, Option("--set-default", help="Make it the endpoint's default.")] = False,
+    repository: Annotated[Path, Option(help="Where models that azureml:NAME@latest names are published.")] = MODELS,
+) -> None:
+    """Create a deployment, or write it anew, with a copy of its code as it is now."""
+    from hfx.batch.azure.deployment import parse_deployment
+
+    if file is None:
+        raise UsageError("A deployment is created from a file.", "Give --file deployment.yml.")
+    content = document(file, {"name": name.optional, "endpoint_name": endpoint_name}, set_)
+    deployment = parse_deployment(content, file.absolute().parent, repository)
+    _report(ctx, place.opened(repository).write_deployment(deployment, set_default))
+
+
+@grouped
+def update(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: Endpoint, set_: Set = None) -> None:
+    """Change keys of a deployment: --set settings.mini_batch_size=4. Jobs that run keep what they have."""
+    names = [f"name={name.given}", f"endpoint_name={endpoint_name}"]
+    workspace = place.opened()
+    deployment = workspace.deployment(endpoint_name, name.given, [*(set_ or []), *names])
+    _report(ctx, workspace.write_deployment(deployment))
+
+
+@grouped
+def show(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: Endpoint) -> None:
+    """Show a deployment as YAML."""
+    from hfx.batch.azure.documents import dump
+
+    value = _value(place.opened().deployment(endpoint_name, name.given))
+    reporter(ctx).result(value, dump(value).rstrip())
+
+
+@grouped
+def list_(ctx: typer.Context, place: InWorkspace, endpoint_name: Endpoint) -> None:
+    """List the deployments of an endpoint."""
+    workspace = place.opened()
+    default, deployments = workspace.endpoint(endpoint_name).default, workspace.deployments(endpoint_name)
+    value = {"deployments": [_value(deployment) for deployment in deployments]}
+    rows = [(each.name, "yes" * (each.name == default), each.model, each.scoring_script) for each in deployments]
+    shown = [[cell or "-" for cell in row] for row in rows]
+    reporter(ctx).table(value, ("NAME", "DEFAULT", "MODEL", "SCRIPT"), shown)
+
+
+@grouped
+def delete(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: Endpoint, yes: Yes = False) -> None:
+    """Delete a deployment; its jobs stay."""
+    confirm(f"the deployment {name.given} of {endpoint_name}", yes)
+    place.opened().delete_deployment(endpoint_name, name.given)
+    reporter(ctx).result({"deleted": name.given}, f"Deleted the deployment {name.given}; its jobs stay.")
+
+
+def _report(ctx: typer.Context, deployment: Deployment) -> None:
+    text = f"Wrote the deployment {deployment.name} of {deployment.endpoint_name}."
+    reporter(ctx).result(_value(deployment), text)
+
+
+def _value(deployment: Deployment) -> dict[str, Any]:
+    from hfx.batch.azure.deployment import deployment_document
+
+    return deployment_document(deployment)

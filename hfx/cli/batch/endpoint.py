@@ -1,0 +1,72 @@
+"""Batch endpoints by the files and commands of `az ml batch-endpoint`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from hfx.cli.batch.azure import File, InWorkspace, Named, Set, Yes, confirm, document
+from hfx.cli.commands import grouped
+from hfx.cli.output import reporter
+
+if TYPE_CHECKING:
+    from hfx.batch.azure.documents import Value
+    from hfx.batch.azure.workspace import Workspace
+
+COMMANDS = {name: f"{__name__}:{name}" for name in ("create", "show", "list", "update", "delete")} | {
+    "list": f"{__name__}:list_"
+}
+
+
+@grouped
+def create(ctx: typer.Context, name: Named, place: InWorkspace, file: File = None, set_: Set = None) -> None:
+    """Create an endpoint, or write it anew: from a file, or with a name."""
+    _write(ctx, place.opened(), document(file, {"name": name.optional}, set_))
+
+
+@grouped
+def update(ctx: typer.Context, name: Named, place: InWorkspace, set_: Set = None) -> None:
+    """Change an endpoint: --set defaults.deployment_name=D makes D its default."""
+    from hfx.batch.azure.documents import with_settings
+
+    workspace = place.opened()
+    stored = workspace.endpoint_file(name.given)
+    _write(ctx, workspace, with_settings(stored, [*(set_ or []), f"name={name.given}"]))
+
+
+@grouped
+def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
+    """Show an endpoint as YAML."""
+    from hfx.batch.azure.documents import dump
+    from hfx.batch.azure.workspace import endpoint_document
+
+    value = endpoint_document(place.opened().endpoint(name.given))
+    reporter(ctx).result(value, dump(value).rstrip())
+
+
+@grouped
+def list_(ctx: typer.Context, place: InWorkspace) -> None:
+    """List the endpoints."""
+    from hfx.batch.azure.workspace import endpoint_document
+
+    endpoints = place.opened().endpoints()
+    value = {"endpoints": [endpoint_document(each) for each in endpoints]}
+    rows = [(endpoint.name, endpoint.default or "-") for endpoint in endpoints]
+    reporter(ctx).table(value, ("NAME", "DEFAULT DEPLOYMENT"), rows)
+
+
+@grouped
+def delete(ctx: typer.Context, name: Named, place: InWorkspace, yes: Yes = False) -> None:
+    """Delete an endpoint and its deployments; its jobs stay."""
+    confirm(f"the endpoint {name.given} and its deployments", yes)
+    place.opened().delete_endpoint(name.given)
+    reporter(ctx).result({"deleted": name.given}, f"Deleted the endpoint {name.given}; its jobs stay.")
+
+
+def _write(ctx: typer.Context, workspace: Workspace, content: Value) -> None:
+    from hfx.batch.azure.workspace import endpoint_document, parse_endpoint
+
+    endpoint = parse_endpoint(content)
+    workspace.write_endpoint(endpoint)
+    reporter(ctx).result(endpoint_document(endpoint), f"Wrote the endpoint {endpoint.name}.")

@@ -1,0 +1,106 @@
+"""`hfx batch list | show | logs | cancel | publish`: what is known of jobs from their folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hfx.cli.batch.running import duration, report_end
+from hfx.cli.output import reporter
+from hfx.errors import JobError
+
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The job's folder.")]
+
+
+def list_jobs(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder of jobs; default: this one.")] = Path(),
+) -> None:
+    """List the jobs in a folder."""
+    from hfx.batch.progress import jobs_in, status_of, unreadable
+
+    found = []
+    for job in jobs_in(folder):
+        try:
+            found.append(status_of(job))
+        except JobError:  # `show` says why
+            found.append(unreadable(job))
+    value = {"jobs": [asdict(status) for status in found]}
+    rows = [(s.folder, s.model, s.state, f"{s.done}/{s.rows}", sum(s.errors.values())) for s in found]
+    reporter(ctx).table(value, ("JOB", "MODEL", "STATE", "ROWS", "ERRORS"), rows)
+
+
+def show(ctx: typer.Context, folder: Dir) -> None:
+    """Show how far a job is: rows, rate, time left, errors by kind; also while it runs elsewhere."""
+    from hfx.batch.folder import Folder
+    from hfx.batch.progress import status_of
+
+    status = status_of(Folder(folder))
+    lines = [f"{status.folder}: {status.state}", f"model   {status.model}", f"rows    {status.done} of {status.rows}"]
+    if status.rows_per_second and status.eta is not None:
+        lines.append(f"rate    {status.rows_per_second:.1f} rows/s, {duration(status.eta)} left")
+    lines.append(f"errors  {sum(status.errors.values())}")
+    lines += [f"{count:>8}  {kind}" for kind, count in status.errors.items()]
+    reporter(ctx).result(asdict(status), lines)
+
+
+def logs(ctx: typer.Context, folder: Dir) -> None:
+    """Print a job's log: runs, chunks, workers that ended."""
+    from hfx.batch.folder import Folder
+    from hfx.batch.job import read_job
+
+    job_folder = Folder(folder)
+    read_job(job_folder)
+    events = list(job_folder.events())
+    reporter(ctx).result({"events": events}, map(_line, events))
+
+
+def cancel(ctx: typer.Context, folder: Dir) -> None:
+    """Stop a job, on whatever machines it runs; what is done is kept, and `hfx batch resume` goes on."""
+    from hfx.batch.folder import Folder
+    from hfx.batch.job import read_job
+
+    job_folder = Folder(folder)
+    read_job(job_folder)
+    if job_folder.summary.exists():
+        raise JobError(f"{folder} is completed.", "There is nothing to stop.")
+    job_folder.cancel()
+    text = f"{folder}: cancelled. `hfx batch resume {folder}` goes on."
+    reporter(ctx).result({"folder": str(folder), "status": "cancelled"}, text)
+
+
+def publish(
+    ctx: typer.Context,
+    folder: Dir,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Write what is there, into files that are marked .partial.")
+    ] = False,
+    error_threshold: Annotated[
+        str | None, typer.Option(metavar="N|P%|-1", help="Error rows that are allowed; default: the job's.")
+    ] = None,
+) -> None:
+    """Join the parts of a job into its output; refused while parts are missing."""
+    from hfx.batch.folder import Folder
+    from hfx.batch.job import read_job
+    from hfx.batch.options import RunOptions
+    from hfx.batch.plan import read_plan
+    from hfx.batch.publish import publish as publish_job
+    from hfx.batch.threshold import Threshold
+
+    job_folder = Folder(folder)
+    job = read_job(job_folder)
+    threshold = Threshold.parse(error_threshold or RunOptions.of(job.run).error_threshold)
+    with job_folder.locked():
+        summary = publish_job(job_folder, job, read_plan(job_folder), threshold, partial)
+    report_end(job_folder, summary, None, reporter(ctx))
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.get("time", 0)))
+    rest = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("time", "event"))
+    return f"{at} {event.get('event', '')} {rest}"

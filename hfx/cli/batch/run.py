@@ -1,0 +1,125 @@
+"""`hfx batch run`: a job from its inputs to its output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hfx.cli.batch.running import (
+    EngineOptions,
+    PlaceOptions,
+    Watcher,
+    WorkOptions,
+    opened_runner,
+    parsed_shard,
+    report_end,
+    run_options,
+    working,
+)
+from hfx.cli.commands import grouped
+from hfx.cli.infer_options import EncoderOptions, GenerationOptions, checked, settings
+from hfx.cli.interrupts import deferred
+from hfx.cli.output import reporter
+from hfx.errors import UsageError
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """What is read."""
+
+    input: Annotated[list[str] | None, typer.Option(help="The same as INPUT; may be given several times.")] = None
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[INPUT=]COLUMN", help="The column of the text; question=A and context=B of question answering."
+        ),
+    ] = None
+    input_format: Annotated[
+        Literal["csv", "tsv", "jsonl", "text", "parquet"] | None,
+        typer.Option(help="What the inputs are, where their endings don't say it; needed for the standard input (-)."),
+    ] = None
+    on_bad_row: Annotated[
+        Literal["record", "fail"], typer.Option(help="Rows that can't be read: error rows, or the end before any work.")
+    ] = "record"
+    mini_batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Rows that are published together; default 64, of encoders 4096.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is written."""
+
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new folder of the job.")]
+    output_action: Annotated[
+        Literal["append_row", "summary_only"], typer.Option(help="One file of all rows, or only the parts.")
+    ] = "append_row"
+    output_file_name: Annotated[str, typer.Option(help="Its name in that folder; .csv, .jsonl or .parquet.")] = (
+        "predictions.csv"
+    )
+    keep_columns: Annotated[str, typer.Option(metavar="all|none|A,B", help="Columns of the input to copy.")] = "none"
+    output_prefix: Annotated[str, typer.Option(help="Before the names of predictions, e.g. predicted_.")] = ""
+
+
+@grouped
+def command(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The published model.")],
+    source: InputOptions,
+    target: OutputOptions,
+    place: PlaceOptions,
+    work: WorkOptions,
+    engine: EngineOptions,
+    encoder: EncoderOptions,
+    generation: GenerationOptions,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="INPUT", help="Files (also .gz), folders, globs, s3:// gs:// abfs:// URIs, or -."),
+    ] = None,
+) -> None:
+    """Answer each row of CSV, TSV, JSON lines, text or Parquet files; the output has a row for each, in order.
+
+    All files are checked before anything is computed. A row that can't be answered gets an error in its place. A run
+    that ends early loses nothing: `hfx batch resume` goes on, and the output has the same bytes.
+    """
+    report = reporter(ctx)
+    given_inputs = [*(inputs or []), *(source.input or [])]
+    if not given_inputs:
+        raise UsageError("There is no input.", "Give files: hfx batch run NAME FILE... --column COLUMN --output DIR.")
+    with deferred():
+        from hfx.batch.create import JobSpec, create, prepare
+        from hfx.batch.folder import Folder
+        from hfx.batch.job import Output
+        from hfx.batch.local import finish, logged, missing_chunks, score_missing
+        from hfx.batch.models import describe
+        from hfx.batch.options import RunOptions
+    options = run_options(place, work, RunOptions(repository=str(Path("model_repository").absolute())))
+    shard = parsed_shard(work.shard)
+    task, metadata = describe(name, options.place())
+    chosen = checked(settings(task, encoder, generation), metadata)
+    seed = chosen.pop("seed", [0])[0]
+    spec = JobSpec(
+        name,
+        given_inputs,
+        source.column or ["text"],
+        chosen,
+        seed,
+        Output(target.output_action, target.output_file_name, (), target.output_prefix),
+        target.keep_columns,
+        source.input_format,
+        source.mini_batch_size,
+        source.on_bad_row,
+    )
+    folder = Folder(target.output)
+    prepare(folder, shared=shard is not None)
+    with working(folder, shard, f"Scoring by {name}", report) as show:
+        show("planning")
+        with opened_runner(engine, name, options, chosen, probe=True) as running:
+            job, planned = create(folder, spec, task, options, running.open, shared=shard is not None)
+            on_event = logged(folder, shard, Watcher.of(folder, planned, shard, show))
+            score_missing(folder, job, planned, missing_chunks(folder, planned, shard), running, on_event)
+        summary = finish(folder, job, planned, options.threshold, on_event)
+    report_end(folder, summary, shard, report)

@@ -1,0 +1,223 @@
+"""What `hfx batch run` and `hfx batch resume` share: the options of a run, and how it is watched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Option
+
+from hfx.cli.commands import given
+from hfx.cli.connection import TOKEN_VARIABLE
+from hfx.errors import HfxError, UsageError
+
+if TYPE_CHECKING:
+    from hfx.answering import Request
+    from hfx.batch.folder import Folder
+    from hfx.batch.local import ChunkRunner
+    from hfx.batch.options import RunOptions
+    from hfx.batch.plan import PlannedChunk
+    from hfx.batch.shards import Shard
+    from hfx.cli.output import Reporter
+
+SECONDS = 10.0  # between two lines of progress where there is no terminal
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Where the model is."""
+
+    repository: Annotated[
+        Path | None, Option(help="The repository of the model, which runs in this command; default model_repository.")
+    ] = None
+    device: Annotated[Literal["cpu", "gpu"] | None, Option(help="What it runs on, in this command.")] = None
+    url: Annotated[
+        list[str] | None, Option(help="A server of the model instead; may be given several times: the least loaded.")
+    ] = None
+    header: Annotated[list[str] | None, Option(help="Header to send to servers, KEY:VALUE.")] = None
+    token_file: Annotated[
+        Path | None, Option(help=f"File with the servers' token; else {TOKEN_VARIABLE} of the environment.")
+    ] = None
+    tls_ca: Annotated[Path | None, Option("--tls-ca", help="File with the certificates of servers to trust.")] = None
+
+
+@dataclass(frozen=True)
+class WorkOptions:
+    """How the work is done; answers do not depend on it."""
+
+    workers: Annotated[int | None, Option(min=1, max=1024, help="Processes on this machine; default 1.")] = None
+    shard: Annotated[
+        str | None,
+        Option(metavar="I/N|env", help="Only this share of the chunks: I of N (0/N is N/N), or as the launcher says."),
+    ] = None
+    max_concurrency: Annotated[
+        int | None, Option(min=1, help="Rows under way at a time; default: what keeps the model busy.")
+    ] = None
+    retries: Annotated[
+        int | None, Option(min=0, help="Further tries of a row that fails on a server that answers others; default 3.")
+    ] = None
+    patience: Annotated[
+        str | None, Option(metavar="5m", help="How long a server may answer nothing: 30s, 5m, 2h; default 5m.")
+    ] = None
+    row_timeout: Annotated[
+        float | None, Option(min=0.001, help="Seconds a row may take before it counts as failed; default: no limit.")
+    ] = None
+    error_threshold: Annotated[
+        str | None, Option(metavar="N|P%|-1", help="Error rows that are allowed (exit code 6 above); default -1: any.")
+    ] = None
+    mixed_processors: Annotated[
+        bool | None,
+        Option("--mixed-processors", help="Go on where the last digits of scores may differ from those before."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What runs the work."""
+
+    engine: Annotated[
+        Literal["local", "spark"], Option(help="Processes of this machine, or tasks of Spark on shared storage.")
+    ] = "local"
+    master: Annotated[str, Option(help="Spark's master, e.g. spark://HOST:7077; default: this machine.")] = ""
+
+
+def run_options(place: PlaceOptions, work: WorkOptions, before: RunOptions) -> RunOptions:
+    """The options `before` with those that were given. Raises UsageError for what can't be taken."""
+    if place.url and (place.repository or place.device):
+        raise UsageError("--url and --repository exclude each other.", "Choose where the model runs.")
+    changes = {name: value for name, value in given(work).items() if name not in ("shard", "patience")}
+    if work.patience is not None:
+        changes["patience"] = seconds(work.patience)
+    if place.repository or place.device:
+        changes |= {"urls": ()}
+    if place.repository:
+        changes["repository"] = str(place.repository.absolute())
+    if place.device:
+        changes["device"] = place.device
+    if place.url:
+        changes |= {"urls": tuple(place.url)}
+    options = replace(before, **changes)
+    options.threshold  # noqa: B018 - it is checked now
+    return replace(options, client=_client(place, options.urls))
+
+
+def _client(place: PlaceOptions, urls: tuple[str, ...]) -> dict[str, Any]:
+    """Keyword arguments of the client, as plain values."""
+    from hfx.cli.connection import Connection, headers_of, token_of
+
+    connection = Connection(header=place.header, token_file=place.token_file, tls_ca=place.tls_ca)
+    if not urls:
+        if given(connection):
+            raise UsageError("--header, --token-file and --tls-ca are for servers.", "Give --url, or leave them out.")
+        return {}
+    ca = {"tls_ca": str(place.tls_ca.absolute())} if place.tls_ca else {}
+    return {"headers": headers_of(connection), "token": token_of(connection), **ca}
+
+
+def seconds(text: str) -> float:
+    """The seconds of a duration: 90, 30s, 5m, 2h. Raises UsageError."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in ("s", "m", "h") else (text, "s")
+    if not number.isdecimal() or not number.isascii() or len(number) > 9:
+        raise UsageError(f"{text!r} is no duration.", "Give seconds, or a number with s, m or h: 30s, 5m, 2h.")
+    return int(number) * {"s": 1.0, "m": 60.0, "h": 3600.0}[unit]
+
+
+def parsed_shard(text: str | None) -> Shard | None:
+    """The shard of an option, if any."""
+    from hfx.batch.shards import parse
+
+    return None if text is None else parse(text)
+
+
+@contextmanager
+def opened_runner(
+    engine: EngineOptions, name: str, options: RunOptions, settings: Request, probe: bool = False
+) -> Iterator[ChunkRunner]:
+    """The runner that `engine` names. Raises UsageError for a master without Spark."""
+    if engine.engine == "spark":
+        from hfx.batch.spark_runner import spark_runner
+
+        with spark_runner(name, options, settings, probe, engine.master) as by_spark:
+            yield by_spark
+        return
+    if engine.master:
+        raise UsageError("--master is Spark's.", "Add --engine spark, or leave --master out.")
+    from hfx.batch.local import runner
+
+    with runner(name, options, settings, probe) as local:
+        yield local
+
+
+@contextmanager
+def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -> Iterator[Callable[[str], None]]:
+    """Hold the job's lock, show progress by the function that is yielded, and log why a run has failed."""
+    with folder.locked(shared=shard is not None), report.progress(title) as show:
+        try:
+            yield show
+        except HfxError as error:
+            folder.log({"event": "failed", "error": error.message})
+            raise
+
+
+class Watcher:
+    """Shows the progress of a run from its events."""
+
+    def __init__(self, rows: int, done: int, show: Callable[[str], None]) -> None:
+        self._rows, self._done, self._show = rows, done, show
+        self._began, self._first = time.monotonic(), done
+        self._errors = 0
+        self._shown = -SECONDS
+
+    @classmethod
+    def of(
+        cls, folder: Folder, planned: Sequence[PlannedChunk], shard: Shard | None, show: Callable[[str], None]
+    ) -> Watcher:
+        """The watcher of a run of the chunks of `shard`."""
+        from hfx.batch.plan import count_rows
+
+        mine = [planned[at] for at in (shard.chunks(len(planned)) if shard else range(len(planned)))]
+        done = folder.done()
+        finished = count_rows(chunk for chunk in mine if chunk.number in done)
+        return cls(count_rows(mine), finished, show)
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take an event of a runner."""
+        if event["event"] == "death":
+            self._show(f"A worker has ended ({event['how']}); another goes on.")
+        if event["event"] == "chunk":
+            self._done += event["rows"]
+            self._errors += sum(event["errors"].values())
+            self._say()
+
+    def _say(self) -> None:
+        passed = time.monotonic() - self._began
+        if time.monotonic() - self._shown < SECONDS and self._done < self._rows:
+            return
+        self._shown = time.monotonic()
+        rate = (self._done - self._first) / max(passed, 0.001)
+        left = (self._rows - self._done) / rate if rate else 0
+        errors = f", {self._errors} errors" if self._errors else ""
+        self._show(f"{self._done} of {self._rows} rows, {rate:.1f} rows/s, {duration(left)} left{errors}")
+
+
+def duration(left: float) -> str:
+    """Seconds as people read them."""
+    minutes, rest = divmod(round(left), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def report_end(folder: Folder, summary: Mapping[str, Any] | None, shard: Shard | None, report: Reporter) -> None:
+    """Print how a run ended."""
+    if summary is None:
+        value = {"folder": str(folder.path), "status": "shard completed", "shard": str(shard)}
+        report.result(value, f"Shard {shard} is done; other shards have to finish before the output is published.")
+        return
+    value = {"folder": str(folder.path), **summary}
+    where = folder.path / summary["output"] if "output" in summary else folder.parts
+    errors = "".join(f"\n{count:>8}  {kind}" for kind, count in summary["errors_by_kind"].items())
+    report.result(value, f"{where}: {summary['rows']} rows, {summary['errors']} errors{errors}")

@@ -1,0 +1,114 @@
+"""Batch jobs over hostile rows, names and folders: every row is answered for, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.batch_jobs import CLASSIFIER, CommandLine, Opened, output_rows, table, texts
+
+pytestmark = pytest.mark.slow
+
+ODD = ("a\nb\udcff", "-rf [b]*?", "%20 #'\"é😀$(touch x)\\", "n" * 240)
+
+
+def test_hostile_rows_are_errors_and_their_neighbours_are_not(
+    batch: CommandLine, classifier: Opened, tmp_path: Path
+) -> None:
+    good = '{"text": "The garden is lovely."}'
+    bad = (
+        '{"text": ' + "[" * 10_000_000,
+        '{"text": ' + "9" * 1_000_000 + "}",
+        '{"text": "\\ud800"}',
+        '{"text": ["a"]}',
+        '{"text": "a", "text": "b"}',
+        '{"text": 1e999}',
+        "\x00",
+        "null",
+        '{"text": "' + "\\u0007" * 10,
+    )
+    large = json.dumps({"text": "lovely " * 700_000})
+    lines = [good, *(line for each in bad for line in (each, good)), large]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    began = time.monotonic()
+    batch.done(*batch.new(CLASSIFIER, tmp_path / "job", tmp_path / "a.jsonl", "--mini-batch-size", "4"))
+    assert time.monotonic() - began < 30
+    rows = output_rows(tmp_path / "job" / "predictions.csv")
+    assert len(rows) == len(lines)
+    for row, line in zip(rows, lines, strict=True):
+        assert bool(row["error"]) == (line in bad), row
+        assert len(row["error"] or "") < 300 and "\n" not in (row["error"] or "")
+    answers = [{**row, "row": ""} for row, line in zip(rows, lines, strict=True) if line == good]
+    assert all(answer == answers[0] for answer in answers)
+    (tmp_path / "good.jsonl").write_text(good + "\n")
+    classifier.run(tmp_path / "whole", [tmp_path / "good.jsonl"])
+    assert {**output_rows(tmp_path / "whole" / "predictions.csv")[0], "row": ""} == answers[0]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_name_is_only_a_name(name: str, batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    source = texts(folder / f"{name[:200]}.csv", 3)
+    job, planned = classifier.plan(folder / "job", [source], size=1)
+    classifier.score(folder / "job", job, planned[:2])
+    for words in (("show",), ("logs",), ("resume",), ("show",), ("publish",)):
+        assert batch.value(*words, folder / "job")
+    assert batch.done("list", folder)
+    assert len(output_rows(folder / "job" / "predictions.csv")) == 3
+    assert sorted(path.name for path in folder.iterdir()) == sorted([source.name, "job"])
+    (folder / "job" / "parts" / "000000.csv").unlink()
+    source.write_bytes(source.read_bytes().replace(b"0", b"9"))
+    code, text = batch("resume", folder / "job")
+    assert code == 2 and "changed since the job was planned" in text
+
+
+def test_what_is_no_new_folder_is_no_output(batch: CommandLine, tmp_path: Path) -> None:
+    source = texts(tmp_path / "a.csv", 2)
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    before = sorted(tmp_path.iterdir())
+    places = ["file", "file/job", "dangling", "loop", ".", "a.csv"]
+    for place in (*(tmp_path / name for name in places), Path("/dev/null"), Path("/proc/job"), Path("/sys/job")):
+        code, text = batch(*batch.new(CLASSIFIER, place, source))
+        assert (code, "Unexpected" in text, "Traceback" in text) == (2, False, False), text
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_is_no_file_is_no_input(batch: CommandLine, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "dangling.csv").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "zero.csv").symlink_to("/dev/zero")
+    (tmp_path / "folder.csv").mkdir()
+    names = ["pipe.csv", "dangling.csv", "zero.csv", "folder.csv", "absent.csv", "*.tsv"]
+    for place in (*(tmp_path / name for name in names), "/dev/zero", "/proc/self/mem", "/dev/stdin", ""):
+        code, text = batch(*batch.new(CLASSIFIER, tmp_path / "job", str(place)))
+        assert (code, "Unexpected" in text, "Traceback" in text) == (2, False, False), text
+        assert not (tmp_path / "job" / "job.json").exists()
+
+
+def test_links_in_a_job_lead_nowhere(batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
+    precious = table(tmp_path / "precious", [{"row": "1", "error": ""}])
+    kept = precious.read_bytes()
+    source = texts(tmp_path / "a.csv", 4)
+    job, planned = classifier.plan(tmp_path / "job", [source], size=2)
+    classifier.score(tmp_path / "job", job, planned)
+    part = tmp_path / "job" / "parts" / "000001.csv"
+    whole = part.read_bytes()
+    for target in (precious, Path("/dev/zero"), tmp_path / "absent", part):
+        part.unlink()
+        part.symlink_to(target)
+        code, text = batch("resume", tmp_path / "job")
+        assert (code, "Unexpected" in text) == (2, False) and "000001.csv" in text, text
+    part.unlink()
+    part.write_bytes(whole)
+    for name in ("predictions.csv", "summary.json"):
+        (tmp_path / "job" / name).unlink(missing_ok=True)
+        (tmp_path / "job" / name).symlink_to(precious)
+    batch.done("resume", tmp_path / "job")
+    assert precious.read_bytes() == kept and len(output_rows(tmp_path / "job" / "predictions.csv")) == 4

@@ -1,0 +1,109 @@
+"""Batch jobs through a real server: the rows of a job in this process, also when the server is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hfx.triton import EmbeddedServer
+from tests.tiers import full
+from tests.unit.batch_jobs import CommandLine, output_rows, table, texts
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.triton
+SETTINGS = ("--max-tokens", "16", "--long", "error", "--sample", "--seed", "3")
+
+
+@pytest.fixture
+def batch(writers: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(writers, capsys)
+
+
+def job(batch: CommandLine, folder: Path, name: str, *words: str | Path, code: int = 0) -> bytes:
+    """The output of a job."""
+    found, text = batch(*batch.new(name, folder, *words, "--column", "text"))
+    assert found == code, text
+    return (folder / "predictions.csv").read_bytes() if code == 0 else text.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("stories", SETTINGS), ("sentiment", ()), full("summaries", SETTINGS[:4]), full("notes", SETTINGS)],
+)
+def test_rows_have_the_same_bytes_behind_a_server(
+    name: str, settings: tuple[str, ...], batch: CommandLine, writing_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    long = "a garden and a house " * 2000
+    cells = ["The garden is lovely.", "", " ", "a\0b", "é\r\n😀", long, 5, None, "[hfx:FAILED] in ensemble 'x', no"]
+    source = table(tmp_path / "a.jsonl", [{"text": text} for text in cells])
+    expected = job(batch, tmp_path / "here", name, source, *settings)
+    for url in (writing_server.grpc_url, writing_server.http_url):
+        folder = tmp_path / url.replace("/", "-")
+        found = job(batch, folder, name, source, *settings, "--url", url, "--mini-batch-size", "4")
+        assert found == expected
+
+
+@pytest.mark.parametrize(("name", "words"), [("nli-int8", ("--labels", "sports,food")), ("answers-int8", ())])
+def test_refusals_of_encoders_have_the_same_text_behind_a_server(
+    name: str,
+    words: tuple[str, ...],
+    repository: Path,
+    server: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    batch = CommandLine(repository, capsys)
+    rows = [{"text": text, "q": "Who?"} for text in ("Ada came.", "", "a" * 200_000, "\0", "Ben left.")]
+    source = table(tmp_path / "a.jsonl", rows)
+    columns = ("--column", "text") if words else ("--column", "question=q", "--column", "context=text")
+    here, served = tmp_path / "here", tmp_path / "served"
+    batch.done(*batch.new(name, here, source, *columns, *words))
+    batch.done(*batch.new(name, served, source, *columns, *words, "--url", server.grpc_url))
+    errors = [[row["error"] for row in output_rows(folder / "predictions.csv")] for folder in (here, served)]
+    assert errors[0] == errors[1] and any(errors[0])
+
+
+def test_a_server_that_is_killed_on_the_way_costs_no_row(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
+    source = texts(tmp_path / "a.csv", 150)
+    settings = ("--max-tokens", "24", "--min-tokens", "24", "--sample", "--seed", "3")
+    expected = job(batch, tmp_path / "here", "stories", source, *settings)
+    folder = tmp_path / "served"
+    with EmbeddedServer(writers, models=["stories"]) as server:
+        words = batch.new("stories", folder, source, *settings, "--url", server.grpc_url, "--mini-batch-size", "4")
+        with batch.start(*words, "--max-concurrency", "8") as running:
+            for parts in (2, 15):
+                wait_until(lambda count=parts: len([*folder.glob("parts/0*")]) >= count, f"{parts} parts")
+                if parts == 2:
+                    server.kill()  # with all of its processes
+                    time.sleep(1)
+                else:
+                    [stub] = server.stubs()["stories_stream_0_0"]
+                    os.kill(stub, signal.SIGKILL)  # the engine: the server goes on, and refuses all requests
+                    time.sleep(1)
+                assert running.poll() is None
+                server.restart()
+            assert running.wait(120) == 0, running.communicate()[0]
+    assert (folder / "predictions.csv").read_bytes() == expected
+
+
+def test_a_job_goes_on_when_the_server_is_there_again(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
+    source = texts(tmp_path / "a.csv", 60)
+    expected = job(batch, tmp_path / "here", "stories", source, "--max-tokens", "16")
+    folder = tmp_path / "served"
+    with EmbeddedServer(writers, models=["stories"]) as server:
+        options = ("--max-tokens", "16", "--mini-batch-size", "4", "--patience", "1s", "--max-concurrency", "4")
+        words = batch.new("stories", folder, source, "--url", server.grpc_url, *options)
+        with batch.start(*words) as running:
+            wait_until(lambda: [*folder.glob("parts/0*")], "a part")
+            server.kill()
+            assert running.wait(60) == 5
+            assert "No server has answered for" in running.communicate()[0]
+        code, text = batch("resume", folder)
+        assert code == 5 and "can't be reached" in text
+        server.restart()
+        batch.done("resume", folder)
+    assert (folder / "predictions.csv").read_bytes() == expected

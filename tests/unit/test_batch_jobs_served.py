@@ -1,0 +1,143 @@
+"""Rows behind servers: what a server refuses is a fact about a row, and what ails the server never is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hfx import names
+from hfx.answering import Answer, Request
+from hfx.batch.models import Servers, open_model
+from hfx.batch.scoring import reason, score
+from hfx.batch.servers import Persistence
+from hfx.errors import HfxError, ServerBusy, ServerError, ServerUnreachable
+from tests.unit.batch_jobs import CLASSIFIER, CommandLine, texts
+from tests.unit.client_servers import Script, grpc_server
+
+IMPATIENT = Persistence(patience=1.0, retries=2)
+Outcomes = list[tuple[str, Answer | HfxError]]
+Scored = Callable[[Sequence[str]], Outcomes]
+
+
+@contextmanager
+def scoring(*urls: str, persistence: Persistence = IMPATIENT) -> Iterator[Scored]:
+    """A function that scores texts by a model behind servers."""
+
+    def request_of(text: str) -> Request:
+        return {names.TEXT_INPUT: [text]}
+
+    with open_model("writer", Servers(urls, at_once=4), persistence) as model:
+        yield lambda texts: list(score(model, texts, request_of))
+
+
+def errors(outcomes: Outcomes) -> dict[str, str]:
+    """The reasons of the rows that are errors."""
+    return {text: reason(outcome) for text, outcome in outcomes if isinstance(outcome, HfxError)}
+
+
+def test_only_rows_at_which_a_sound_server_fails_are_errors(url: str) -> None:
+    refused, failing = "fail INVALID_ARGUMENT No such word.", "fail INTERNAL It broke."
+    ending = "sleep 0.1 fail UNAVAILABLE It is gone."
+    texts = [*("write 1",) * 5, refused, failing, *("write 2",) * 5]
+    texts += [] if url.startswith("http") else [ending]  # HTTP's 503 says that it is busy
+    with scoring(url) as scored:
+        outcomes = scored(texts)
+    assert [text for text, _ in outcomes] == texts
+    reasons = {refused: "No such word.", failing: "The server fails at it: It broke."}
+    if ending in texts:
+        reasons[ending] = "The server ends at it every time."
+    assert errors(outcomes) == reasons
+
+
+@pytest.mark.parametrize(
+    ("text", "once"),
+    [
+        ("fail UNAUTHENTICATED No token.", True),
+        ("fail NOT_FOUND unknown model", False),
+        ("fail INTERNAL It broke.", False),
+    ],
+)
+def test_what_a_server_says_to_all_ends_the_run(text: str, once: bool, url: str, script: Script) -> None:
+    with scoring(url) as scored, pytest.raises(ServerError) as caught:
+        scored([text] * 6)
+    assert type(caught.value) is ServerError
+    assert (len(script.values) <= 6) is once  # or each row is asked again until the patience ends
+
+
+def test_a_busy_server_gets_fewer_requests_and_all_rows(script: Script, url: str) -> None:
+    script.busy = 40
+    with scoring(url, persistence=Persistence(patience=20.0, retries=0)) as scored:
+        assert not errors(scored(["write 1"] * 40))
+    assert len(script.texts) >= 80
+
+
+def test_a_row_for_which_a_server_is_busy_for_ever_ends_the_run(url: str) -> None:
+    with scoring(url) as scored, pytest.raises(ServerBusy, match="No server has answered for"):
+        scored(["write 1", "fail UNAVAILABLE Exceeds maximum queue size"])
+
+
+def test_a_row_that_takes_too_long_is_an_error(url: str) -> None:
+    with scoring(url, persistence=Persistence(patience=20.0, retries=1, row_timeout=0.4)) as scored:
+        outcomes = scored(["write 1", "sleep 2", "write 1"])
+    assert errors(outcomes) == {"sleep 2": "It takes longer than 0.4 s."}
+
+
+def test_of_two_servers_one_may_end(script: Script) -> None:
+    other = Script()
+    with grpc_server(script) as stays, ExitStack() as stack:
+        ends = stack.enter_context(grpc_server(other))
+        with scoring(stays, ends, persistence=Persistence(patience=20.0, retries=0)) as scored:
+            ending = other.when_asked(4, stack.close)
+            outcomes = scored(["sleep 0.1 write 1"] * 40)
+            ending.join()
+    assert not errors(outcomes)
+    assert len(other.texts) >= 4 and len(script.texts) > 20
+
+
+def test_a_server_that_comes_back_costs_no_row(script: Script) -> None:
+    with ExitStack() as stack:
+        url = stack.enter_context(grpc_server(script))
+        with scoring(url, persistence=Persistence(patience=20.0, retries=0)) as scored:
+
+            def restart() -> None:
+                stack.close()
+                time.sleep(1)
+                stack.enter_context(grpc_server(script, port=int(url.rpartition(":")[2])))
+
+            restarting = script.when_asked(8, restart)
+            assert not errors(scored(["sleep 0.1 write 1"] * 20))
+            restarting.join()
+
+
+def test_a_server_that_stays_away_ends_the_run(script: Script) -> None:
+    with ExitStack() as stack:
+        url = stack.enter_context(grpc_server(script))
+        with scoring(url) as scored:
+            ending = script.when_asked(2, stack.close)
+            with pytest.raises(ServerUnreachable, match="No server has answered for") as caught:
+                scored(["sleep 0.1 write 1"] * 20)
+            ending.join()
+    assert "--patience" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "script_url", "reason"),
+    [
+        ("unknown", True, "has no model 'unknown'"),
+        ("writer", False, "can't be reached"),
+        (CLASSIFIER, True, "has no model"),
+    ],
+)
+def test_what_is_not_served_is_refused_at_once(
+    name: str, script_url: bool, reason: str, url: str, batch: CommandLine, tmp_path: Path
+) -> None:
+    address = url if script_url else "127.0.0.1:9"
+    began = time.monotonic()
+    code, text = batch(*batch.new(name, tmp_path / "job", texts(tmp_path / "a.csv", 1), "--url", address))
+    assert code == 5 and reason in text
+    assert time.monotonic() - began < 10
+    assert not (tmp_path / "job").exists()
