@@ -1,8 +1,8 @@
 """A server's failure as an error of hfx: HTTP statuses, gRPC codes, and reasons that hfx's own backends write.
 
-hfx's backends begin a message with `[hfx:REASON]` (python_backends/responses/codes.py), which goes first. Triton has no
-such reason: where its status says too little (every error of a generate endpoint is HTTP 400, and within a stream there
-is none), its phrases are looked up in one table.
+hfx's backends begin a message with `[hfx:REASON]` (python_backends/serving/response_writer.py), which goes first.
+Triton has no such reason: where its status says too little (every error of a generate endpoint is HTTP 400, and within
+a stream there is none), its phrases are looked up in one table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hfx.errors import (
 
 Kind = type[ServerError]
 
-# python_backends/responses/codes.py has the same reasons.
+# python_backends/serving/response_writer.py has the same reasons.
 REASON = re.compile(r"\[hfx:([A-Z_]+)\] ")
 REASONS: dict[str, Kind] = {
     "INVALID_REQUEST": RequestRefused,

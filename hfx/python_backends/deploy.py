@@ -20,10 +20,10 @@ _SHARED = ("inputs", "tasks")
 _EXTRA = {"token_classification": ("text_classification",)}
 
 # A generator's engine: packages, and what they need beside them.
-_GENERATOR = ("engine", "generation", "responses")
+_GENERATOR = ("engine", "generation", "serving")
 _GENERATOR_SHARED = ("inputs",)
 
-# What a relay needs of the package `responses`; the rest is the engine's.
+# What a relay needs of the package `serving`; the rest is the engine's.
 _RELAY = ("__init__", "cancellation_poller", "ipc", "outputs")
 
 BACKEND_PACKAGE = "hfx_onnxruntime"
@@ -50,7 +50,7 @@ def relay_files() -> Files:
     """Target name in NAME/1 of a generator -> source."""
     return {
         "model.py": HERE / "relay.py",
-        **{f"responses/{module}.py": HERE / "responses" / f"{module}.py" for module in _RELAY},
+        **{f"serving/{module}.py": HERE / "serving" / f"{module}.py" for module in _RELAY},
     }
 
 

@@ -24,14 +24,12 @@ from .engine.errors import Draining, EngineError, InvalidRequest
 from .generation.generator import TextGenerator
 from .generation.results import Piece
 from .generation.streams import TextStream
-from .responses.active_request import ActiveRequest, CancelRegistry
-from .responses.codes import reason_of
-from .responses.dispatcher import Dispatcher
-from .responses.generate_request import GenerateRequest, parse_request
-from .responses.metrics_publisher import MetricsPublisher
-from .responses.relay_server import RelayServer
-from .responses.response_queue import Channel, Reply
-from .responses.triton_channel import TritonChannel
+from .serving.dispatcher import Dispatcher
+from .serving.metrics import MetricsPublisher
+from .serving.relay_server import RelayServer
+from .serving.request import ActiveRequest, CancelRegistry, GenerateRequest, parse_request
+from .serving.response_writer import Channel, Reply, reason_of
+from .serving.triton_channel import TritonChannel
 
 CANCELLED = Piece("", finish_reason="cancelled")
 LAST_RESPONSES_SECONDS = 5.0  # to send callers that the engine has closed
@@ -61,7 +59,7 @@ class TritonPythonModel:
         self.draining = False
         self.dispatcher = Dispatcher(pb.Logger.log_error)
         self.metrics = MetricsPublisher(
-            config["name"].removesuffix("_stream"), self.generator.engine.stats, self.refused
+            pb.MetricFamily, config["name"].removesuffix("_stream"), self.generator.engine.stats, self.refused
         )
         self.relays = RelayServer(config["name"], self._take, self.registry.cancel)
 

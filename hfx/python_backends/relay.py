@@ -15,9 +15,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb
 
-from .responses.cancellation_poller import CancellationPoller
-from .responses.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, text_of
-from .responses.outputs import output
+from .serving.cancellation_poller import CancellationPoller
+from .serving.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, text_of
+from .serving.outputs import output
 
 IDLE_SECONDS = 0.05
 

@@ -1,4 +1,4 @@
-"""A Channel (response_queue.py) to a caller of Triton: texts and errors as responses.
+"""A Channel (response_writer.py) to a caller of Triton: texts and errors as responses.
 
 Each call crosses into the server's process, so one thread makes them all.
 """
@@ -10,8 +10,8 @@ from typing import Any
 import triton_python_backend_utils as pb
 
 from ..generation.results import Piece
-from .codes import code_of, message_of
 from .outputs import output
+from .response_writer import code_of, message_of
 
 # Outputs that most responses of a request have in common: their tensors are made once, in shared memory too.
 _CACHED = ("finish_reason", "input_tokens", "truncated_tokens", "output_log_probs")

@@ -14,11 +14,11 @@ import pytest
 
 from hfx.python_backends.engine.errors import DeadlineExceeded, EngineError, InvalidRequest, QueueFull, StepFailed
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.responses.active_request import ActiveRequest
-from hfx.python_backends.responses.dispatcher import LONG_TEXT, Dispatcher
-from hfx.python_backends.responses.response_queue import Reply
+from hfx.python_backends.serving.dispatcher import LONG_TEXT, Dispatcher
+from hfx.python_backends.serving.request import ActiveRequest
+from hfx.python_backends.serving.response_writer import Reply
 from tests.unit.generation_models import write_model
-from tests.unit.response_channels import Caller
+from tests.unit.serving_channels import Caller
 from tests.waiting import wait_until
 
 ENDLESS = 20_000

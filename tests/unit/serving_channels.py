@@ -9,7 +9,7 @@ from hfx.python_backends.generation.results import Piece
 
 
 class Caller:
-    """A Channel (response_queue.py) that keeps what comes; `sending` is called before each response."""
+    """A Channel (response_writer.py) that keeps what comes; `sending` is called before each response."""
 
     def __init__(self, sending: Callable[[], None] = lambda: None) -> None:
         self.pieces: list[Piece] = []

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..engine.handle import Listener
 from ..generation.streams import Waker
-from .active_request import ActiveRequest
 from .cancellation_poller import CancellationPoller
-from .response_queue import ResponseQueue, Update
+from .request import ActiveRequest
+from .response_writer import ResponseQueue, Update
 
 # Threads that tokenize and submit. Long texts have one of their own: short ones must not wait for them.
 OPENERS = 4

@@ -10,9 +10,9 @@ import pytest
 
 from hfx.python_backends.engine.errors import StepFailed
 from hfx.python_backends.generation.results import Piece
-from hfx.python_backends.responses.cancellation_poller import LONGEST, MOST, SHORTEST, CancellationPoller
-from hfx.python_backends.responses.response_queue import COALESCED_AT_ONCE, Reply, ResponseQueue
-from tests.unit.response_channels import Caller
+from hfx.python_backends.serving.cancellation_poller import LONGEST, MOST, SHORTEST, CancellationPoller
+from hfx.python_backends.serving.response_writer import COALESCED_AT_ONCE, Reply, ResponseQueue
+from tests.unit.serving_channels import Caller
 
 
 def reply() -> tuple[Reply, Caller]:

@@ -21,11 +21,10 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.engine.stats import Stats
-from hfx.python_backends.responses.active_request import CancelRegistry
-from hfx.python_backends.responses.codes import _CODES, code_of, reason_of
-from hfx.python_backends.responses.generate_request import DECODED, GenerateRequest, parse_request
-from hfx.python_backends.responses.ipc import ENGINE_UNREACHABLE
-from hfx.python_backends.responses.metrics import counts, histograms
+from hfx.python_backends.serving.ipc import ENGINE_UNREACHABLE
+from hfx.python_backends.serving.metrics import counts, histograms
+from hfx.python_backends.serving.request import DECODED, CancelRegistry, GenerateRequest, parse_request
+from hfx.python_backends.serving.response_writer import _CODES, code_of, reason_of
 
 
 def parsed(**tensors: Any) -> GenerateRequest:

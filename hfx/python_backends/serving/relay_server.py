@@ -11,9 +11,8 @@ from typing import Any
 
 from ..engine.errors import InvalidRequest
 from ..generation.results import Piece
-from .codes import code_of, message_of
 from .ipc import FramedSocket, address, bytes_of, check_peer
-from .response_queue import Channel
+from .response_writer import Channel, code_of, message_of
 
 RETRY_SECONDS = 0.1
 
@@ -23,7 +22,7 @@ Take = Callable[[Values, Channel, str], None]
 
 
 class RelayChannel:
-    """A Channel (response_queue.py) to a caller of a relay; the relay itself polls whether its caller has left."""
+    """A Channel (response_writer.py) to a caller of a relay; the relay itself polls whether its caller has left."""
 
     def __init__(self, connection: FramedSocket, number: int) -> None:
         self._connection = connection

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Optional, Protocol
 
+from ..engine.errors import DeadlineExceeded, DoesNotFit, Draining, InvalidRequest, QueueFull
 from ..generation.results import Piece, merged
 
 # A response costs so much of a processor here, in Triton's process and at a caller on the same machine, together.
@@ -18,6 +19,19 @@ RESPONSE_SECONDS = 330e-6
 SHARE = 0.1
 LONGEST_PAUSE = 0.25  # seconds
 COALESCED_AT_ONCE = 8  # so that a first piece never waits for more than these to be sent
+
+# Kind, Triton's code, reason in the message, reason of a refusal in the metrics; hfx/client/errors.py and
+# docs/generation-serving.md have the same reasons. Codes are names in pb.TritonError, which is not there yet while the
+# stub imports a model.
+_CODES = (
+    (InvalidRequest, "INVALID_ARG", "INVALID_REQUEST", "invalid"),
+    (DoesNotFit, "INVALID_ARG", "TOO_LONG", "too_long"),
+    (QueueFull, "UNAVAILABLE", "QUEUE_FULL", "queue_full"),
+    (Draining, "UNAVAILABLE", "DRAINING", "draining"),
+    (DeadlineExceeded, "CANCELLED", "DEADLINE_EXCEEDED", None),
+    (Exception, "INTERNAL", "FAILED", None),
+)
+REASONS = tuple(reason for *_, reason in _CODES if reason)
 
 
 class Channel(Protocol):
@@ -125,3 +139,19 @@ class ResponseQueue:
             return timeout
         pause = max(self._paused_until - time.monotonic(), 0.0)
         return pause if timeout is None else min(pause, timeout)
+
+
+def code_of(error: Exception) -> str:
+    """The name of the code that a caller gets."""
+    return next(code for kind, code, _, _ in _CODES if isinstance(error, kind))
+
+
+def message_of(error: Exception) -> str:
+    """What a caller reads: `[hfx:REASON]`, for programs, and the error's own message."""
+    reason = next(reason for kind, _, reason, _ in _CODES if isinstance(error, kind))
+    return f"[hfx:{reason}] {error}"
+
+
+def reason_of(error: Exception) -> str | None:
+    """Why a request was refused; None for one that was taken and went wrong."""
+    return next(reason for kind, _, _, reason in _CODES if isinstance(error, kind))

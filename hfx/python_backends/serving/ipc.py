@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 NAMESPACE = Path("/proc/self/ns/pid")
-# The reason in the message of a call whose engine has died, or is not there yet; the other reasons are in codes.py.
+# The reason in the message of a call whose engine has died, or is not there yet; response_writer.py has the others.
 ENGINE_UNREACHABLE = "ENGINE_UNREACHABLE"
 HEADER = struct.Struct("<Q")  # the length of the message behind it
 CREDENTIALS = struct.Struct("3i")  # process, user, group: unix(7), SO_PEERCRED

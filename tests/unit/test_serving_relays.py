@@ -11,10 +11,10 @@ import pytest
 
 from hfx.python_backends.engine.errors import QueueFull
 from hfx.python_backends.generation.results import Piece
-from hfx.python_backends.responses import ipc
-from hfx.python_backends.responses.ipc import FramedSocket, address, bytes_of, connect, text_of
-from hfx.python_backends.responses.relay_server import RelayServer
-from hfx.python_backends.responses.response_queue import Channel
+from hfx.python_backends.serving import ipc
+from hfx.python_backends.serving.ipc import FramedSocket, address, bytes_of, connect, text_of
+from hfx.python_backends.serving.relay_server import RelayServer
+from hfx.python_backends.serving.response_writer import Channel
 
 SECONDS = 10
 
