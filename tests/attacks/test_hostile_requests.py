@@ -65,6 +65,26 @@ def test_a_huge_text_costs_little_and_kills_nothing(filling: bytes, server: Embe
     assert not server.fault()
 
 
+@pytest.mark.parametrize("width", [0, 513, 4096])
+def test_a_width_that_the_model_does_not_take_fails_no_innocent_text(width: int, server: EmbeddedServer) -> None:
+    model = "sentiment-fp32-openvino"
+    sentences = [example.text for example in zoo.heldout("sentiment", 12)]
+    with Client(server.grpc_url) as client, grpc.InferenceServerClient(server.grpc_url) as raw:
+        expected = client.classify(model, sentences)
+        for sentence, answer in zip(sentences, expected, strict=True):
+            with pytest.raises(grpc.InferenceServerException) as caught:
+                raw.infer(f"{model}_net", token_tensors(width))
+            assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+            assert client.classify(model, sentence) == answer
+
+
+def token_tensors(width: int) -> list[grpc.InferInput]:
+    tensors = [grpc.InferInput(name, [1, width], "INT32") for name in ("input_ids", "attention_mask")]
+    for tensor in tensors:
+        tensor.set_data_from_numpy(np.ones((1, width), np.int32))
+    return tensors
+
+
 def test_random_bytes_never_break_the_server(send: Send, server: EmbeddedServer) -> None:
     for length in (1, 7, 64, 1000, 65536):
         assert refusal(send, b"\xc3" + os.urandom(length) + b"\xff")

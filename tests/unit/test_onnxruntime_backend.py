@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, relay_files, stream_files, tokenize_files
 from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, session_options
-from hfx.python_backends.onnxruntime.ragged import BatchInput, Layout, Request, answer, check
+from hfx.python_backends.onnxruntime.ragged import BatchInput, InvalidShape, Layout, Request, answer, check
 from hfx.python_backends.onnxruntime.sessions import (
     Feed,
     OnnxRuntimeSession,
@@ -195,6 +195,48 @@ def test_only_the_guilty_request_of_a_batch_fails(tmp_path: Path) -> None:
     good, bad, also_good = answer(open_session(config, path), Layout.read(config), requests)
     assert isinstance(bad, Exception) and "99" in str(bad)
     assert (outputs(good)["out"].tolist(), outputs(also_good)["out"].tolist()) == ([7], [8])
+
+
+def test_a_width_that_the_model_does_not_take_is_refused_before_the_run(
+    ragged_file: Path, config: dict[str, Any]
+) -> None:
+    session = Recording(open_session(config, ragged_file))
+    requests = [request([1, 2, 3]), request([1] * 4), request([]), request([4, 5, 6])]
+    layout = Layout.read(config | {"parameters": string_parameters(max_width="3")})
+    good, wide, empty, also_good = answer(session, layout, requests)
+    assert [feed["item_shape"].tolist() for feed in session.feeds] == [[[3], [3]]]
+    assert all(isinstance(refused, InvalidShape) for refused in (wide, empty))
+    assert str(wide) == "ids has the shape [1, 4]; the model takes 1 to 3 tokens a row"
+    assert [outputs(found)["total"].tolist() for found in (good, also_good)] == [[[6]], [[15]]]
+
+
+def test_a_failed_run_leaves_the_next_one_of_any_width_alone(tmp_path: Path, config: dict[str, Any]) -> None:
+    # Learned positions, as BERT has them: a table of 4, of which a wider text would need more.
+    nodes = [
+        helper.make_node("Shape", ["item_shape"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+        helper.make_node("Concat", ["rows", "rest"], ["dense_shape"], axis=0),
+        helper.make_node("Reshape", ["ids", "dense_shape"], ["dense"]),
+        helper.make_node("Shape", ["dense"], ["dense_sizes"]),
+        helper.make_node("Gather", ["dense_sizes", "one"], ["width"]),
+        helper.make_node("Slice", ["places", "zero", "width", "one"], ["positions"]),
+        helper.make_node("Gather", ["table", "positions"], ["place_embeddings"]),
+        helper.make_node("Gather", ["table", "dense"], ["word_embeddings"]),
+        helper.make_node("Add", ["word_embeddings", "place_embeddings"], ["embeddings"]),
+        helper.make_node("Cast", ["embeddings"], ["hidden"], to=TensorProto.INT32),
+        helper.make_node("ReduceSum", ["hidden", "two"], ["doubled"], keepdims=0),
+        helper.make_node("ReduceSum", ["doubled", "one"], ["total"], keepdims=1),
+    ]
+    inputs = [value("ids", ["tokens"]), value("item_shape", ["rows", 1])]
+    outputs_made = [value("total", ["rows", 1]), value("doubled", ["rows", "width"])]
+    constants: dict[str, Any] = {"places": [[0, 1, 2, 3]], "table": [[0, 1], [1, 1], [2, 1], [3, 1]]}
+    path = save(tmp_path, nodes, inputs, outputs_made, zero=[0], one=[1], two=[2], rest=[-1], **constants)
+    session, layout = open_session(config, path), Layout.read(config)
+    innocent = [request([1] * width) for width in (2, 3, 4)]
+    for before in innocent:
+        expected = outputs(answer(session, layout, [before])[0])["total"].tolist()
+        assert isinstance(answer(session, layout, [request([1] * 6)])[0], Exception)
+        assert outputs(answer(session, layout, [before])[0])["total"].tolist() == expected
 
 
 def test_inputs_that_are_not_ragged_are_joined_by_rows(tmp_path: Path) -> None:

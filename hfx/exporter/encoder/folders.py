@@ -110,6 +110,7 @@ def write_net(
     plan: EncoderPlan, folder: Path, inputs: tuple[str, ...], files: dict[Device, str], choice: CpuChoice | None
 ) -> None:
     """The configurations of NAME_net, whose ONNX files `files` (device -> file name) lie in its version folder."""
+    widest = {"max_width": str(plan.widths[-1])}
     config = ModelConfig(
         name=plan.name + names.NET_SUFFIX,
         backend="onnxruntime",
@@ -118,6 +119,7 @@ def write_net(
         outputs=plan.task.net_outputs(plan.checkpoint.config),
         item_shapes={names.ITEM_SHAPE: names.INPUT_IDS},
         batching=True,
+        parameters=widest,
         warmups=_width_warmups(plan, inputs),
     )
     variants: dict[Device, ModelConfig] = {}
@@ -128,7 +130,7 @@ def write_net(
             config,
             default_model_filename=files["cpu"],
             instance_kind="KIND_CPU",
-            parameters=choice.parameters(plan.threads),
+            parameters=widest | choice.parameters(plan.threads),
             cpu_accelerators=choice.accelerators,
         )
     (folder / "configs").mkdir()

@@ -12,7 +12,7 @@ from typing import Any
 import triton_python_backend_utils as pb
 
 from .config import model_file
-from .ragged import Layout, Request, answer, check
+from .ragged import InvalidShape, Layout, Request, answer, check
 from .sessions import open_session
 
 
@@ -46,6 +46,8 @@ class TritonPythonModel:
 
 
 def _response(outputs: Any) -> Any:
+    if isinstance(outputs, InvalidShape):
+        return pb.InferenceResponse(error=pb.TritonError(f"{outputs}.", pb.TritonError.INVALID_ARG))
     if isinstance(outputs, Exception):
         error = pb.TritonError(f"the model could not be run: {outputs}", pb.TritonError.INTERNAL)
         return pb.InferenceResponse(error=error)

@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import DTYPES, Config, ConfigError
+from .config import DTYPES, Config, ConfigError, integer
 from .sessions import Feed, Outputs, Session, Tensor
 
 Sources = Sequence[NDArray[Any]]
+
+
+class InvalidShape(ValueError):
+    """A client's tensor of a shape that the model can't run; the text names the tensor and says what fits."""
 
 
 def _counts(sources: Sources, batched: bool) -> NDArray[Any]:
@@ -89,13 +93,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a configuration says about inputs and outputs."""
+    """What a configuration says about inputs and outputs.
+
+    `max_width` is the largest last dimension of a ragged input, 0 for any: the parameter max_width.
+    """
 
     inputs: tuple[str, ...]
     ragged: frozenset[str]
     outputs: tuple[str, ...]
     batch_inputs: tuple[BatchInput, ...]
     batched: bool
+    max_width: int = 0
 
     @classmethod
     def read(cls, config: Config) -> Layout:
@@ -109,6 +117,7 @@ class Layout:
             outputs=tuple(each["name"] for each in config["output"]),
             batch_inputs=tuple(BatchInput.read(each) for each in config.get("batch_input") or []),
             batched=int(config.get("max_batch_size", 0)) > 0,
+            max_width=integer(config, "max_width", 0),
         )
 
 
@@ -147,20 +156,33 @@ def answer(session: Session, layout: Layout, requests: Sequence[Request]) -> lis
     A request's answer is the same bytes whatever it is batched with. When a run fails its requests are run alone, so
     that only those fail that can't be run.
     """
-    answers: list[Outputs | Exception] = [{} for _ in requests]
-    for members in _groups(layout, requests):
+    answers: list[Outputs | Exception] = [_shape_error(layout, request.feed) or {} for request in requests]
+    runnable = [at for at, refusal in enumerate(answers) if not isinstance(refusal, InvalidShape)]
+    for members in _groups(layout, requests, runnable):
         group = [requests[member] for member in members]
         for member, outputs in zip(members, _answer_group(session, layout, group), strict=True):
             answers[member] = outputs
     return answers
 
 
-def _groups(layout: Layout, requests: Sequence[Request]) -> list[list[int]]:
-    """Positions of the requests that may share a run: equal outputs, equal inputs, equal shapes of rows."""
+def _shape_error(layout: Layout, feed: Feed) -> InvalidShape | None:
+    """Why a request's ragged inputs can't be run, if they can't."""
+    for name in layout.ragged & feed.keys() if layout.max_width else ():
+        shape = feed[name].shape
+        if 0 in shape or shape[-1] > layout.max_width:
+            return InvalidShape(
+                f"{name} has the shape {[*shape]}; the model takes 1 to {layout.max_width} tokens a row"
+            )
+    return None
+
+
+def _groups(layout: Layout, requests: Sequence[Request], positions: Sequence[int]) -> list[list[int]]:
+    """Those of `positions` whose requests may share a run: equal outputs, equal inputs, equal shapes of rows."""
     if not layout.batched:
-        return [[at] for at in range(len(requests))]
+        return [[at] for at in positions]
     groups: dict[object, list[int]] = {}
-    for at, request in enumerate(requests):
+    for at in positions:
+        request = requests[at]
         key = (request.wanted, tuple((name, array.shape[1:]) for name, array in request.feed.items()))
         groups.setdefault(key, []).append(at)
     return list(groups.values())
