@@ -17,6 +17,7 @@ import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 # What the Python backend says of a process that it has lost; no other answer is the end of a model.
-LOST = re.compile(r"Stub process[^\"\\]*is not healthy\.?|Failed to obtain the health mutex\.?")
+LOST = re.compile(
+    r"Stub process(?: '(?P<model>[^'\"\\]+)_\d+_\d+')?[^\"\\]*is not healthy\.?|Failed to obtain the health mutex\.?"
+)
 TEXT = "hi"
 SETTINGS = {"max_tokens": 1, "timeout_ms": 10_000}  # of generators, where their configuration lists them
 CONNECT_SECONDS = 5.0
@@ -51,23 +54,30 @@ class Target:
 
 @dataclass(frozen=True)
 class Probe:
-    """A cheap request to the entry point `model`; `workers` are the models that compute the answer.
-
-    Probes of the same `group` share workers: one that waits for its answer stands for all of them.
-    """
+    """A cheap request to the entry point `model`; `workers` are the models that compute the answer."""
 
     model: str
     path: str
     body: bytes
     workers: tuple[str, ...]
-    group: str
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why a model can't answer: `models` are those whose processes are to be replaced."""
+
+    models: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a probe's workers have done so far; `counts` is empty when the server gives none."""
+    """What a probe's workers have completed so far; `counts` is empty when the server gives none.
 
-    counts: tuple[bytes, ...]
+    Failures are none: a stopped engine under streams fails them one after the other.
+    """
+
+    counts: tuple[int | bytes, ...]
     cpu_seconds: float
     at: float
 
@@ -80,21 +90,18 @@ class Progress:
 # Making probes
 
 
-def probe_groups(target: Target) -> list[list[Probe]]:
-    """A probe for each entry point whose required inputs are all texts, by group; raises one of NO_ANSWER.
+def probes(target: Target) -> list[Probe]:
+    """A probe for each entry point whose required inputs are all texts, by name; raises one of NO_ANSWER.
 
-    In each group the order is that of the names: an entry point before the engine that it calls. Members of an ensemble
-    with a probe are covered by it, and models that take other inputs by those that call them.
+    Members of an ensemble with a probe are covered by it, and models that take other inputs by those that call them.
+    The names are those of the statistics, which are open where the repository's index is not.
     """
-    index = json.loads(call(f"{target.http_url}/v2/repository/index", b'{"ready": true}'))
-    names = sorted({entry["name"] for entry in index})
+    models = json.loads(call(f"{target.http_url}/v2/models/stats"))["model_stats"]
+    names = sorted({model["name"] for model in models})
     configs = [json.loads(call(f"{target.http_url}{_path(name)}/config")) for name in names]
     configs = [config for config in configs if _takes_texts_only(config)]
     covered = {step for config in configs for step in _steps(config)}
-    groups: dict[str, list[Probe]] = {}
-    for probe in (_probe(config) for config in configs if config["name"] not in covered):
-        groups.setdefault(probe.group, []).append(probe)
-    return list(groups.values())
+    return [_probe(config) for config in configs if config["name"] not in covered]
 
 
 def _takes_texts_only(config: Mapping[str, Any]) -> bool:
@@ -112,7 +119,7 @@ def _probe(config: Mapping[str, Any]) -> Probe:
     workers = tuple(_steps(config)) or (name, *filter(None, [engine]))
     decoupled = config.get("model_transaction_policy", {}).get("decoupled")
     path, body = ("generate", _generate(config)) if decoupled else ("infer", _infer(config))
-    return Probe(name, f"{_path(name)}/{path}", json.dumps(body).encode(), workers, engine or name)
+    return Probe(name, f"{_path(name)}/{path}", json.dumps(body).encode(), workers)
 
 
 def _generate(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,8 +164,8 @@ def _path(model: str) -> str:
 # Sending a probe, and what its answer means
 
 
-def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> str:
-    """Why the model is dead; an empty string when it is not, or when the connection broke.
+def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> Death | None:
+    """Why the model is dead; None when it is not, or when the connection broke.
 
     Waits for the answer for as long as the model makes progress, so a server that is merely overloaded is alive.
     """
@@ -170,18 +177,16 @@ def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> st
             while not _readable(connection, patience):
                 now = progress(target, probe)
                 if before is not None and not now.beyond(before):
-                    return f"{probe.model} gave no answer for {2 * patience:g} s and did nothing meanwhile"
+                    silence = f"gave no answer for {2 * patience:g} s and did nothing meanwhile"
+                    return Death(probe.workers, f"{probe.model} {silence}")
                 before = now
             answer = connection.getresponse().read(MAX_BYTES).decode(errors="replace")
         except (OSError, http.client.HTTPException):
-            return ""
+            return None
     lost = LOST.search(answer)
-    return f"{probe.model} can't answer ({lost[0]})" if lost else ""
-
-
-def send_group(target: Target, group: Sequence[Probe], patience: float = PATIENCE_SECONDS) -> str:
-    """Why a model of `group` is dead, from the first probe that finds it; an empty string when all are alive."""
-    return next(filter(None, (send(target, probe, patience) for probe in group)), "")
+    if lost is None:
+        return None
+    return Death((lost["model"],) if lost["model"] else probe.workers, f"{probe.model} can't answer ({lost[0]})")
 
 
 def _readable(connection: http.client.HTTPConnection, seconds: float) -> bool:
@@ -191,13 +196,18 @@ def _readable(connection: http.client.HTTPConnection, seconds: float) -> bool:
 
 
 def progress(target: Target, probe: Probe) -> Progress:
-    """What the workers of `probe` have done until now: Triton's statistics, an engine's steps, and CPU time."""
-    counts: list[bytes] = []
-    with suppress(OSError, http.client.HTTPException):
-        counts += [call(f"{target.http_url}{_path(worker)}/stats") for worker in probe.workers]
+    """What the workers of `probe` have completed until now: requests, an engine's steps, and CPU time."""
+    counts: list[int | bytes] = []
+    with suppress(*NO_ANSWER):
+        counts += [_successes(call(f"{target.http_url}{_path(worker)}/stats")) for worker in probe.workers]
         if target.metrics_url:
             counts += _steps_made(call(target.metrics_url), probe.workers)
     return Progress(tuple(counts), cpu_seconds(probe.workers if counts else ()), time.monotonic())
+
+
+def _successes(statistics: bytes) -> int:
+    """The requests that a model has answered without an error, of all its versions."""
+    return sum(int(version["inference_stats"]["success"]["count"]) for version in json.loads(statistics)["model_stats"])
 
 
 def _steps_made(metrics: bytes, workers: Sequence[str]) -> list[bytes]:
@@ -294,14 +304,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("metrics_url", nargs="?", default="", help="http://HOST:PORT/metrics")
     target = Target(**vars(parser.parse_args(arguments)))
     try:
-        groups = probe_groups(target)
+        requests = probes(target)
     except NO_ANSWER as error:
         print(f"unhealthy: no Triton server answers at {target.http_url} ({type(error).__name__}: {error})")
         return 1
-    dead = [reason for group in groups if (reason := send_group(target, group))]
-    names = ", ".join(probe.model for group in groups for probe in group)
-    print(f"unhealthy: {'; '.join(dead)}" if dead else f"healthy: {names or 'no model takes a probe'}")
-    return 1 if dead else 0
+    names = ", ".join(probe.model for probe in requests) or "no model takes a probe"
+    with ThreadPoolExecutor(len(requests) or 1) as threads:
+        deaths = list(filter(None, threads.map(lambda probe: send(target, probe), requests)))
+    print(f"unhealthy: {'; '.join(death.reason for death in deaths)}" if deaths else f"healthy: {names}")
+    return 1 if deaths else 0
 
 
 if __name__ == "__main__":

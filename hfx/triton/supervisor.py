@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
 from hfx.errors import ServerError
-from hfx.triton.liveness import NO_ANSWER, PATIENCE_SECONDS, Probe, Target, probe_groups, send_group
+from hfx.triton.liveness import NO_ANSWER, PATIENCE_SECONDS, Death, Probe, Target, probes, send
 from hfx.triton.server import Server
 
 CHECK_SECONDS = 0.2
@@ -63,13 +63,13 @@ def stop(server: Server, report: Report) -> None:
 
 
 def _next_fault(server: Server) -> str:
-    probes = ProbeLoop(Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS)
+    probing = ProbeLoop(Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS)
     try:
-        while not (fault := server.fault() or probes.fault):
+        while not (fault := server.fault() or (probing.death.reason if probing.death else "")):
             time.sleep(CHECK_SECONDS)
         return fault
     finally:
-        probes.stop()
+        probing.stop()
 
 
 def _restart(server: Server, fault: str, restarts: int, report: Report) -> int:
@@ -110,13 +110,13 @@ def _after(seconds: float, action: Callable[[], None]) -> Iterator[None]:
 
 
 class ProbeLoop:
-    """Probes of the server at `target` until `stop()`, each group of models every `interval` seconds in its own thread.
+    """Probes of the server at `target` until `stop()`, each model every `interval` seconds in a thread of its own.
 
-    `fault` is why a model can't answer any longer (see liveness.send for `patience`); an empty string while all can.
+    `death` is why a model can't answer any longer (see liveness.send for `patience`); None while all can.
     """
 
     def __init__(self, target: Target, interval: float, patience: float) -> None:
-        self.fault = ""
+        self.death: Death | None = None
         self._target = target
         self._interval = interval
         self._patience = patience
@@ -128,22 +128,22 @@ class ProbeLoop:
         self._stopped.set()
 
     def _begin(self) -> None:
-        groups = self._groups()
-        for place, group in enumerate(groups):
-            self._spawn(self._repeat, group, self._interval * place / len(groups))
+        requests = self._probes()
+        for place, probe in enumerate(requests):
+            self._spawn(self._repeat, probe, self._interval * place / len(requests))
 
-    def _groups(self) -> list[list[Probe]]:
+    def _probes(self) -> list[Probe]:
         while not self._stopped.is_set():
             try:
-                return probe_groups(self._target)
+                return probes(self._target)
             except NO_ANSWER:  # a busy or dying server; the process check tells which
                 self._stopped.wait(self._interval)
         return []
 
-    def _repeat(self, group: list[Probe], delay: float) -> None:
+    def _repeat(self, probe: Probe, delay: float) -> None:
         self._stopped.wait(delay)
         while not self._stopped.wait(self._interval):
-            self.fault = self.fault or send_group(self._target, group, self._patience)
+            self.death = self.death or send(self._target, probe, self._patience)
 
     def _spawn(self, work: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=work, args=arguments, name="probe", daemon=True).start()

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,32 @@ def test_a_stopped_stub_is_found_by_a_probe_and_replaced(
         assert lines[0].startswith("flaky ") and "serving again after" in lines[0]
         assert infer(server.http_url, "flaky", "four") == "4 characters"
         server.kill()
+
+
+def test_a_stopped_engine_is_found_while_streams_come_in(repository: Path) -> None:
+    """Each stream that fails changes Triton's statistics, which is no progress; the relay hangs, hiding nothing."""
+    ended = threading.Event()
+
+    def keep_streaming(url: str) -> None:
+        while not ended.is_set():
+            with suppress(OSError, http.client.HTTPException):
+                post(f"{url}/v2/models/stories_stream/generate", {"text_input": "Once", "max_tokens": 20}, 5.0)
+
+    with serving(repository) as served:
+        streams = [threading.Thread(target=keep_streaming, args=(served.http_url,)) for _ in range(4)]
+        for stream in streams:
+            stream.start()
+        try:
+            wait_until(lambda: answers(served.http_url))
+            os.kill(served.stub("stories_stream"), signal.SIGSTOP)
+            served.wait_for_words("serving again after")
+            wait_until(lambda: answers(served.http_url))
+        finally:
+            ended.set()
+            for stream in streams:
+                stream.join()
+        assert "stories_stream can't answer" in served.words
+        stop(served)
 
 
 def test_a_model_that_does_not_load_again_is_tried_until_it_does(flaky: tuple[Path, Path]) -> None:

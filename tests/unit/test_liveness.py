@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hfx.triton import liveness, supervisor
-from hfx.triton.liveness import Target
+from hfx.triton.liveness import Death, Target
 
 TEXT = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}
 NUMBER = {"name": "input_ids", "data_type": "TYPE_INT64", "dims": [-1]}
@@ -79,7 +79,7 @@ class Peer:
 @contextmanager
 def peer(answers: dict[str, Answer], *configs: dict[str, Any]) -> Iterator[Peer]:
     known: dict[str, Answer] = {f"/v2/models/{c['name']}/config": http(c) for c in configs}
-    known["/v2/repository/index"] = http([{"name": c["name"], "version": "1", "state": "READY"} for c in configs])
+    known["/v2/models/stats"] = http({"model_stats": [{"name": c["name"], "version": "1"} for c in configs]})
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = Peer(listener, {**known, **answers})
         try:
@@ -88,9 +88,9 @@ def peer(answers: dict[str, Answer], *configs: dict[str, Any]) -> Iterator[Peer]
             found.closing.set()
 
 
-def verdict(answers: dict[str, Answer]) -> str:
+def verdict(answers: dict[str, Answer]) -> Death | None:
     with peer(answers, config("x", TEXT)) as found:
-        [[probe]] = liveness.probe_groups(found.target)
+        [probe] = liveness.probes(found.target)
         return liveness.send(found.target, probe, PATIENCE)
 
 
@@ -104,7 +104,14 @@ INFER, STATISTICS = "/v2/models/x/infer", "/v2/models/x/stats"
     [error(LOST), error(LOST, "400 Bad Request"), http({"error": LOST}), error("Stub process is not healthy.")],
 )
 def test_only_a_lost_process_is_a_death(answer: bytes) -> None:
-    assert verdict({INFER: answer}).startswith("x can't answer (Stub process ")
+    death = verdict({INFER: answer})
+    assert death is not None and death.models == ("x",)
+    assert death.reason.startswith("x can't answer (Stub process ")
+
+
+def test_a_lost_member_is_named_by_its_instance() -> None:
+    death = verdict({INFER: error("in ensemble 'x', Stub process 'x_tokenize_0_1' is not healthy.")})
+    assert death is not None and death.models == ("x_tokenize",)
 
 
 @pytest.mark.parametrize(
@@ -122,37 +129,55 @@ def test_only_a_lost_process_is_a_death(answer: bytes) -> None:
     ],
 )
 def test_any_other_answer_and_a_broken_connection_are_none(answer: bytes) -> None:
-    assert verdict({INFER: answer}) == ""
+    assert verdict({INFER: answer}) is None
 
 
 def silent() -> None:
     return None
 
 
-@pytest.mark.parametrize("statistics", [http({"model_stats": [{"inference_count": 7}]}), error("what?")])
-def test_silence_without_progress_is_a_death_after_one_probe(statistics: bytes) -> None:
-    with peer({INFER: silent, STATISTICS: statistics}, config("x", TEXT)) as found:
-        [[probe]] = liveness.probe_groups(found.target)
-        assert "x gave no answer for 0.6 s" in liveness.send(found.target, probe, PATIENCE)
+def statistics(successes: int, failures: int = 0) -> bytes:
+    counts = {"success": {"count": successes}, "fail": {"count": failures}}
+    return http({"model_stats": [{"inference_stats": counts, "execution_count": failures}]})
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda: statistics(7), lambda: error("what?"), lambda: statistics(7, next(NUMBERS))],
+    ids=["the same statistics", "none", "only failures"],
+)
+def test_silence_without_progress_is_a_death_after_one_probe(answer: Callable[[], bytes]) -> None:
+    with peer({INFER: silent, STATISTICS: answer}, config("x", TEXT)) as found:
+        [probe] = liveness.probes(found.target)
+        death = liveness.send(found.target, probe, PATIENCE)
+        assert death == Death(("x",), "x gave no answer for 0.6 s and did nothing meanwhile")
         assert [path for path, _ in found.asked].count(INFER) == 1
 
 
 @pytest.mark.parametrize("source", ["statistics of the model", "steps of the engine"])
 def test_silence_with_progress_is_work(source: str) -> None:
     numbers = itertools.count()
-    counting = STATISTICS if source.startswith("statistics") else "/metrics"
+    by_statistics = source.startswith("statistics")
 
     def late() -> bytes:
         time.sleep(5 * PATIENCE)
         return http({})
 
     def count() -> bytes:
-        return http(f'hfx_steps_total{{model="x"}} {next(numbers)}\n'.encode())
+        return (
+            statistics(next(numbers))
+            if by_statistics
+            else http(f'hfx_steps_total{{model="x"}} {next(numbers)}\n'.encode())
+        )
 
-    with peer({INFER: late, STATISTICS: http({}), "/metrics": http(b""), counting: count}, config("x", TEXT)) as found:
+    counting: dict[str, Answer] = {STATISTICS if by_statistics else "/metrics": count}
+    with peer({INFER: late, STATISTICS: statistics(7), "/metrics": http(b""), **counting}, config("x", TEXT)) as found:
         target = Target(found.target.http_url, f"{found.target.http_url}/metrics")
-        [[probe]] = liveness.probe_groups(target)
-        assert liveness.send(target, probe, PATIENCE) == ""
+        [probe] = liveness.probes(target)
+        assert liveness.send(target, probe, PATIENCE) is None
     assert next(numbers) >= 2  # it was looked at
 
 
@@ -184,21 +209,18 @@ def test_a_generator_is_asked_for_one_token_within_a_deadline_by_itself_and_thro
     relay = config("x", TEXT, *settings, parameters={"engine": {"string_value": "x_stream"}})
     engine = config("x_stream", TEXT, *settings, model_transaction_policy={"decoupled": True})
     with peer({INFER: http({}), "/v2/models/x_stream/generate": http({})}, relay, engine) as found:
-        [group] = liveness.probe_groups(found.target)
-        assert liveness.send_group(found.target, group) == ""
+        requests = liveness.probes(found.target)
+        assert [liveness.send(found.target, probe) for probe in requests] == [None, None]
         assert body(found, "/v2/models/x_stream/generate") == {"text_input": "hi", "max_tokens": 1, "timeout_ms": 10000}
         assert [tensor["data"] for tensor in body(found, INFER)["inputs"]] == [["hi"], [1], [10000]]
-    assert {probe.model: probe.workers for probe in group} == {"x": ("x", "x_stream"), "x_stream": ("x_stream",)}
-    with peer({INFER: error(LOST)}, relay, engine) as found:  # where the relay is dead, the engine gets no request
-        assert liveness.send_group(found.target, liveness.probe_groups(found.target)[0])
-        assert not [path for path, _ in found.asked if path.endswith("/generate")]
+    assert {probe.model: probe.workers for probe in requests} == {"x": ("x", "x_stream"), "x_stream": ("x_stream",)}
 
 
 def test_an_ensemble_covers_its_members_and_numbers_can_not_be_asked() -> None:
     steps = {"step": [{"model_name": "x_tokenize"}, {"model_name": "x_net"}]}
     ensemble = config("x", TEXT, ensemble_scheduling=steps)
     with peer({}, ensemble, config("x_tokenize", TEXT), config("x_net", NUMBER), config("alone", TEXT)) as found:
-        workers = {probe.model: probe.workers for [probe] in liveness.probe_groups(found.target)}
+        workers = {probe.model: probe.workers for probe in liveness.probes(found.target)}
     assert workers == {"x": ("x_tokenize", "x_net"), "alone": ("alone",)}
 
 
@@ -226,7 +248,7 @@ def test_the_health_of_a_server_is_one_line(
     [b"", b"garbage", http(b"no JSON"), http({"a": 1}), http([1]), http([{}]), error("closed", "403 Forbidden")],
 )
 def test_what_is_no_triton_is_unhealthy(index: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with peer({"/v2/repository/index": index}) as found:
+    with peer({"/v2/models/stats": index}) as found:
         assert liveness.main([found.target.http_url]) == 1
     assert capsys.readouterr().out.startswith("unhealthy: no Triton server answers at")
 
