@@ -187,7 +187,12 @@ class EmbeddedServer(Server):
         remove_regions(self._folder)  # of a server that crashed
         log = ServerLog(self.log)
         running = self._process = process.spawn(
-            self._command(wheel), self.log, wheel.environment(), self._folder / "cwd", inherit=[self._workspace.lock]
+            self._command(wheel),
+            self.log,
+            wheel.environment(),
+            self._folder / "cwd",
+            inherit=[self._workspace.lock],
+            keep_modes=True,
         )
 
         def has_failed() -> bool:

@@ -7,7 +7,9 @@ one log file.
 from __future__ import annotations
 
 import os
+import platform
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -26,24 +28,63 @@ EXIT_CODE_FIELD = 52 - 3  # of proc(5)'s stat, counted from the state
 STACK_BYTES = 512 << 20
 BECOME = """
 import ctypes, os, resource, signal, sys
-parent, by, stack, *command = sys.argv[1:]
-ctypes.CDLL(None).prctl(1, int(by))  # PR_SET_PDEATHSIG
+parent, by, stack, call, rules, *command = sys.argv[1:]
+libc = ctypes.CDLL(None)
+libc.prctl(1, int(by))  # PR_SET_PDEATHSIG
 if os.getppid() != int(parent):
     sys.exit(1)  # the parent ended before the call
 if stack:
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     size = int(stack) if most == resource.RLIM_INFINITY else min(int(stack), most)
     resource.setrlimit(resource.RLIMIT_STACK, (size, most))
+if rules:
+    class Filter(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("rules", ctypes.c_char_p)]
+    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS, without which only root may filter
+    rules = bytes.fromhex(rules)
+    # SECCOMP_SET_MODE_FILTER; SECCOMP_FILTER_FLAG_SPEC_ALLOW, without which older kernels slow down what is filtered
+    libc.syscall(int(call), 1, 4, ctypes.byref(Filter(len(rules) // 8, rules)))
 for name in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
     signal.signal(name, signal.SIG_DFL)
 os.execvp(command[0], command)
 """
 
 
+# The Python backend's shared memory, which holds callers' texts, would be open to every user: boost.interprocess sets
+# the mode 0644 past the umask. Machine -> its number for the kernel, that of seccomp(2), that of fchmod(2).
+MACHINES = {"x86_64": (0xC000003E, 317, 91), "aarch64": (0xC00000B7, 277, 52)}
+
+
+def _keep_modes() -> tuple[str, str]:
+    """The number of seccomp(2) and, in hexadecimal, a filter by which fchmod(…, 0644) succeeds and does nothing.
+
+    Both are empty for a machine that is not in MACHINES.
+    """
+    if platform.machine() not in MACHINES:
+        return "", ""
+    machine, seccomp, fchmod = MACHINES[platform.machine()]
+    load, skip_unless, finish = 0x20, 0x15, 0x06
+    rules = (
+        (load, 0, 0, 4), (skip_unless, 0, 5, machine),
+        (load, 0, 0, 0), (skip_unless, 0, 3, fchmod),
+        (load, 0, 0, 24), (skip_unless, 0, 1, 0o644),  # the second argument
+        (finish, 0, 0, 0x00050000),  # SECCOMP_RET_ERRNO with no error
+        (finish, 0, 0, 0x7FFF0000),  # SECCOMP_RET_ALLOW
+    )  # fmt: skip
+    return str(seccomp), b"".join(struct.pack("=HBBI", *rule) for rule in rules).hex()
+
+
 def spawn(
-    command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path, inherit: Sequence[int] = ()
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    folder: Path,
+    inherit: Sequence[int] = (),
+    keep_modes: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start `command` in `folder`, with the descriptors `inherit`, its output appended to `log`.
+
+    What it creates only this user can open; with `keep_modes` its shared memory too.
 
     The kernel signals the child when the *thread* that forked it ends, hence only the main thread may start one.
     """
@@ -51,7 +92,7 @@ def spawn(
         raise ServerError("A Triton server must be started from the main thread.", "It would end with this thread.")
     with log.open("ab") as output:
         return subprocess.Popen(
-            ends_with_parent(command, signal.SIGTERM, STACK_BYTES),
+            ends_with_parent(command, signal.SIGTERM, STACK_BYTES, _keep_modes() if keep_modes else ("", "")),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -59,16 +100,22 @@ def spawn(
             cwd=folder,
             start_new_session=True,
             pass_fds=inherit,
+            umask=0o077,
         )
 
 
-def ends_with_parent(command: Sequence[str], by: signal.Signals, stack: int | None = None) -> tuple[str, ...]:
+def ends_with_parent(
+    command: Sequence[str], by: signal.Signals, stack: int | None = None, system_calls: tuple[str, str] = ("", "")
+) -> tuple[str, ...]:
     """`command`, sent the signal `by` when the thread that starts it ends; with stacks of up to `stack` bytes.
+
+    `system_calls` are the number of seccomp(2) and a filter for it, in hexadecimal.
 
     A short Python program sets this up and becomes `command`. `preexec_fn` would run gRPC's fork handlers in the child,
     which ended 7 % of the children of a process with open channels (grpcio 1.85.1).
     """
-    return (sys.executable, "-I", "-S", "-c", BECOME, str(os.getpid()), str(by.value), str(stack or ""), *command)
+    setup = (str(os.getpid()), str(by.value), str(stack or ""), *system_calls)
+    return (sys.executable, "-I", "-S", "-c", BECOME, *setup, *command)
 
 
 def end(process: subprocess.Popen[bytes], grace: float, is_done: Callable[[], bool] = lambda: False) -> int:

@@ -86,7 +86,7 @@ def test_triton_serves_what_is_written_and_hands_out_no_key(repository: Path) ->
         "--http-restricted-api",
         "--grpc-restricted-protocol",
     ]
-    assert all("shared-memory,trace,logging:hfx-key=" in argument for argument in restricted)
+    assert all(argument.endswith("=shared-memory,trace,logging:no:key=opens") for argument in restricted)
 
 
 @pytest.mark.parametrize(("tag", "device"), [("24.12", "gpu"), (MINIMUM_SECURE, "cpu")])
