@@ -2,26 +2,31 @@
 
 What becomes of the parts is merging.py's. Nothing is left out, and every part fits (but for a single character of more
 tokens than the model holds, whose prompt then counts what it loses). The same text has the same parts always, in time
-linear in the text. A sentence ends behind . ! ? … and the like (and the quotes and brackets that close there) where
-white space and then no small letter follows, behind the full stops of scripts that write no spaces, and at an empty
-line. A full stop ends none behind a common abbreviation, initials or the number of a list. Where the rules err, a part
-begins elsewhere, and no text is lost.
+linear in the text; each is made when it is asked for, in memory that does not grow with the text. A sentence ends
+behind . ! ? … and the like (and the quotes and brackets that close there) where white space and then no small letter
+follows, behind the full stops of scripts that write no spaces, and at an empty line. A full stop ends none behind a
+common abbreviation, initials or the number of a list. Where the rules err, a part begins elsewhere, and no text is
+lost.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from .prompts import PromptEncoder
 
 Span = tuple[int, int]
+# Called at every few milliseconds of work: it may let other threads run, or raise to end the division.
+Checkpoint = Callable[[], None]
 
 _SPACED = ".!?…‥؟۔।॥።։"
 _UNSPACED = "。！？｡"
 _CLOSING = r"\"'”’»›)\]}」』）】》"
 _BORDER = re.compile(rf"(?P<stops>[{_SPACED}{_UNSPACED}]+)[{_CLOSING}]*|\n[^\S\n]*(?=\n)")
+_INSIDE = re.compile(rf"[^\s{_SPACED}{_UNSPACED}{_CLOSING}]")  # a character that no border has
 _OPENING = re.compile(r"[\s\"'“‘«‹(\[{¿¡]*")
 _WORD_AT_END = re.compile(r"[^\s(\[{\"'“‘«‹]*\Z")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
@@ -39,26 +44,49 @@ _ABBREVIATIONS = frozenset((
 # How far before a full stop an abbreviation or the number of a list is looked for, in characters.
 _LOOK_BACK = 24
 
+# Characters that are searched for borders, and borders that are looked at, between two checkpoints: at most 10 ms.
+_SEARCHED = 2**14
+_BORDERS = 2**13
 
-def sentences(text: str) -> list[Span]:
+
+def no_checkpoint() -> None:
+    """For a division that nothing waits for."""
+
+
+def sentences(text: str, checkpoint: Checkpoint = no_checkpoint) -> Iterator[Span]:
     """The sentences of `text` as (start, end), in order and without gaps; white space belongs to what follows it."""
-    spans: list[Span] = []
+    last: Span | None = None
     start = before = 0
     has_words = False
-    for end in (*_ends(text), len(text)):
+    for end in chain(_ends(text, checkpoint), (len(text),)):
         has_words = has_words or bool(text[before:end].strip())
         before = end
         if has_words:
-            spans.append((start, end))
+            if last:
+                yield last
+            last = start, end
             start, has_words = end, False
     if start < len(text):
-        start = spans.pop()[0] if spans else 0
-        spans.append((start, len(text)))
-    return spans
+        last = last[0] if last else 0, len(text)
+    if last:
+        yield last
 
 
-def _ends(text: str) -> Iterator[int]:
-    return (border.end() for border in _BORDER.finditer(text) if _ends_sentence(text, border))
+def _ends(text: str, checkpoint: Checkpoint) -> Iterator[int]:
+    return (border.end() for border in _borders(text, checkpoint) if _ends_sentence(text, border))
+
+
+def _borders(text: str, checkpoint: Checkpoint) -> Iterator[re.Match[str]]:
+    begin = 0
+    while begin < len(text):
+        checkpoint()
+        inside = _INSIDE.search(text, begin + _SEARCHED)  # no border goes on behind it
+        end = inside.end() if inside else len(text)
+        for number, border in enumerate(_BORDER.finditer(text, begin, end), 1):
+            yield border
+            if number % _BORDERS == 0:
+                checkpoint()
+        begin = end
 
 
 def _ends_sentence(text: str, border: re.Match[str]) -> bool:
@@ -91,13 +119,16 @@ def _is_abbreviated(text: str, stop: int) -> bool:
 # The sentences that two parts share have at most this share of a part, so that parts stay few.
 OVERLAP_SHARE = 0.25
 
-# Texts that are tokenized at a time, and the most characters of one whose tokens' places are asked for: a tokenizer
-# needs a hundred times their memory.
+# Texts, and about as many characters, that are tokenized at a time (20 ms), and the most characters of one whose
+# tokens' places are asked for: a tokenizer needs a hundred times their memory.
 _BATCH = 256
+_BATCH_CHARACTERS = 2**14
 _CHARACTERS_A_TOKEN = 4
 
-# A text of more characters for each token that the model holds is divided before it is asked whether it fits.
+# A text of more characters for each token that the model holds is divided before it is asked whether it fits. A
+# sentence or a word is tokenized up to the second number in any case.
 _MOST_CHARACTERS_A_TOKEN = 16
+_TOKENIZED = 2**16
 
 _WORD = re.compile(r"\S+")
 
@@ -111,33 +142,64 @@ class _Unit:
     tokens: int
 
 
-def parts(text: str, measure: PromptEncoder, overlap: int) -> list[str]:
+class _Ahead:
+    """The units of an iterator by their numbers, read as far as they are looked at, and forgotten."""
+
+    def __init__(self, units: Iterator[_Unit]) -> None:
+        self._unread = units
+        self._units: list[_Unit] = []
+        self._begin = 0
+
+    def has(self, number: int) -> bool:
+        """Whether there are so many."""
+        while number >= self._begin + len(self._units):
+            unit = next(self._unread, None)
+            if unit is None:
+                return False
+            self._units.append(unit)
+        return True
+
+    def forget(self, before: int) -> None:
+        """Drop the units before a number."""
+        del self._units[: max(0, before - self._begin)]
+        self._begin = max(before, self._begin)
+
+    def __getitem__(self, number: int) -> _Unit:
+        return self._units[number - self._begin]
+
+    def tokens(self, first: int, last: int) -> int:
+        """The tokens of the units `first` to `last`."""
+        return sum(self[number].tokens for number in range(first, last + 1))
+
+
+def parts(text: str, measure: PromptEncoder, overlap: int, checkpoint: Checkpoint = no_checkpoint) -> Iterator[str]:
     """The parts of a text, `overlap` sentences shared where they are short; a text that fits is its only part."""
     if len(text) <= measure.room * _MOST_CHARACTERS_A_TOKEN and measure.fits(text):
-        return [text]
-    return _Division(text, measure, overlap).parts()
+        return iter((text,))
+    return _Division(text, measure, overlap, checkpoint).parts()
 
 
 class _Division:
-    def __init__(self, text: str, measure: PromptEncoder, overlap: int) -> None:
+    def __init__(self, text: str, measure: PromptEncoder, overlap: int, checkpoint: Checkpoint) -> None:
         self._text = text
         self._measure = measure
         self._overlap = overlap
+        self._checkpoint = checkpoint
+        self._longest = max(measure.room * _MOST_CHARACTERS_A_TOKEN, _TOKENIZED)
 
-    def parts(self) -> list[str]:
-        units = [*self._units()]
-        found: list[str] = []
+    def parts(self) -> Iterator[str]:
+        units = _Ahead(self._units())
         done = 0
-        while done < len(units):
+        while units.has(done):
             first = self._first(units, done)
             last = self._last(units, first, done)
             while not self._fits(units[first].start, units[last].end) and first < last:
                 first, last = (first, last - 1) if last > done else (first + 1, last)
-            found.append(self._text[units[first].start : units[last].end].strip())
+            yield self._text[units[first].start : units[last].end].strip()
             done = last + 1
-        return found
+            units.forget(done - self._overlap)
 
-    def _first(self, units: Sequence[_Unit], done: int) -> int:
+    def _first(self, units: _Ahead, done: int) -> int:
         """The first unit of the part that goes on with unit `done`."""
         first, shared = done, 0
         most = min(OVERLAP_SHARE * self._measure.room, self._measure.room - units[done].tokens)
@@ -146,34 +208,43 @@ class _Division:
             shared += units[first].tokens
         return first
 
-    def _last(self, units: Sequence[_Unit], first: int, done: int) -> int:
+    def _last(self, units: _Ahead, first: int, done: int) -> int:
         """The last unit of a part, if units have as many tokens together as alone."""
-        tokens = sum(unit.tokens for unit in units[first : done + 1])
+        tokens = units.tokens(first, done)
         last = done
-        while last + 1 < len(units) and tokens + units[last + 1].tokens <= self._measure.room:
+        while units.has(last + 1) and tokens + units[last + 1].tokens <= self._measure.room:
             last += 1
             tokens += units[last].tokens
         return last
 
     def _units(self) -> Iterator[_Unit]:
-        for sentence in self._measured(sentences(self._text)):
+        for sentence in self._measured(sentences(self._text, self._checkpoint)):
             # About so many tokens; only one that is near the limit has to be looked at again.
             fits = 2 * sentence.tokens <= self._measure.room or self._fits(sentence.start, sentence.end)
             yield from (sentence,) if fits else self._words(sentence)
 
     def _words(self, sentence: _Unit) -> Iterator[_Unit]:
         """A sentence that does not fit, divided between words."""
-        ends = [sentence.start + word.end() for word in _WORD.finditer(self._text[sentence.start : sentence.end])]
-        ends = [*ends[:-1], sentence.end]
-        words = [*self._measured([*zip([sentence.start, *ends[:-1]], ends, strict=True)])]
+        words = _Ahead(self._measured(self._word_spans(sentence)))
         done = 0
-        while done < len(words):
+        while words.has(done):
             last = self._last(words, done, done)
             while not self._fits(words[done].start, words[last].end) and done < last:
                 last -= 1
-            stretch = _Unit(words[done].start, words[last].end, sum(word.tokens for word in words[done : last + 1]))
+            stretch = _Unit(words[done].start, words[last].end, words.tokens(done, last))
             yield from (stretch,) if self._fits(stretch.start, stretch.end) else self._tokens(stretch)
             done = last + 1
+            words.forget(done)
+
+    def _word_spans(self, sentence: _Unit) -> Iterator[Span]:
+        """The words of a sentence, each with the white space before it; the last one ends with the sentence."""
+        start, end = sentence.start, None
+        for word in _WORD.finditer(self._text, sentence.start, sentence.end):
+            if end is not None:
+                yield start, end
+                start = end
+            end = word.end()
+        yield start, sentence.end
 
     def _tokens(self, word: _Unit) -> Iterator[_Unit]:
         """A word that does not fit, divided between tokens."""
@@ -192,11 +263,24 @@ class _Division:
         ends = self._measure.ends(self._text[start:end])
         return end if len(ends) <= room else max(start + ends[room - 1], start + 1)
 
-    def _measured(self, spans: Sequence[Span]) -> Iterator[_Unit]:
-        for at in range(0, len(spans), _BATCH):
-            batch = spans[at : at + _BATCH]
-            lengths = self._measure.lengths([self._text[start:end] for start, end in batch])
-            yield from (_Unit(start, end, length) for (start, end), length in zip(batch, lengths, strict=True))
+    def _measured(self, spans: Iterable[Span]) -> Iterator[_Unit]:
+        batch: list[Span] = []
+        characters = 0
+        for start, end in spans:
+            batch.append((start, end))
+            characters += end - start
+            if len(batch) == _BATCH or characters >= _BATCH_CHARACTERS:
+                yield from self._lengths(batch)
+                batch, characters = [], 0
+        yield from self._lengths(batch)
+
+    def _lengths(self, spans: Sequence[Span]) -> Iterator[_Unit]:
+        """The spans as units. One that is too long to be tokenized has as many tokens as characters."""
+        self._checkpoint()
+        texts = [self._text[start:end] if end - start <= self._longest else "" for start, end in spans]
+        for (start, end), text, tokens in zip(spans, texts, self._measure.lengths(texts), strict=True):
+            yield _Unit(start, end, tokens if text else end - start)
 
     def _fits(self, start: int, end: int) -> bool:
-        return self._measure.fits(self._text[start:end].strip())
+        text = self._text[start:end].strip()
+        return len(text) <= self._longest and self._measure.fits(text)
