@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import random
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
 
-from hfx.python_backends.generation.documents import parts, sentences
+from hfx.python_backends.generation.documents import parts as divided
+from hfx.python_backends.generation.documents import sentences
 from hfx.python_backends.generation.prompts import PromptEncoder
 from hfx.python_backends.generation.settings import choose
 from tests.tiers import DATA, needs_data
@@ -32,6 +34,10 @@ def encoder(tokenizer: Any, room: int, prefix: str = "") -> PromptEncoder:
 @pytest.fixture(scope="module", params=["bart", "t5"])
 def tokenizer(request: pytest.FixtureRequest) -> Any:
     return byte_level("bart") if request.param == "bart" else unigram()
+
+
+def parts(text: str, measure: Any, overlap: int) -> list[str]:
+    return [*divided(text, measure, overlap)]
 
 
 def letters(texts: Sequence[str]) -> str:
@@ -166,9 +172,56 @@ def test_bills_are_divided_between_sentences(tokenizer: Any, room: int) -> None:
         assert all(map(measure.fits, found))
         assert in_order_without_gaps(found, bill)
         assert len(found) <= 1 + 2.2 * measure.lengths([bill])[0] / room
-        spans = sentences(bill)
+        spans = [*sentences(bill)]
         if all(measure.fits(bill[start:end].strip()) for start, end in spans):
             ends = {bill[:end].strip()[-60:] for _, end in spans}
             assert all(part[-60:] in ends for part in found)
             whole += 1
     assert whole > 5 or room < 1000
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("piece", ["a", "a ", "a. ", "\n", "One sentence. "])
+def test_a_division_can_be_stopped_at_any_time(piece: str) -> None:
+    """There are checkpoints in the work for every kind of text: one for each 2**17 characters, at least."""
+    calls = 0
+
+    def checkpoint() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        [*divided(piece * (2**20 // len(piece)), encoder(byte_level("bart"), 500), 0, checkpoint)]
+
+
+def test_a_part_is_made_when_it_is_asked_for() -> None:
+    calls = 0
+
+    def checkpoint() -> None:
+        nonlocal calls
+        calls += 1
+
+    text = " ".join(LINES * 2000)
+    made = divided(text, encoder(byte_level("bart"), 500), 1, checkpoint)
+    next(made)
+    first = calls
+    assert len([*made]) > 50
+    assert calls > 20 * first
+
+
+@pytest.mark.parametrize("piece", ["x", "x ", "x\n", "One sentence. "])
+def test_memory_does_not_grow_with_the_text(piece: str) -> None:
+    text = piece * (2**21 // len(piece))
+    measure = encoder(byte_level("bart"), 500)
+    tracemalloc.start()
+    try:
+        for _ in islice(divided(text, measure, 1), 400):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(text) + 2**20
+    finally:
+        tracemalloc.stop()

@@ -49,6 +49,6 @@ def test_every_character_is_in_one_sentence() -> None:
     draw = random.Random(5)
     for _ in range(3000):
         text = "".join(draw.choice((random_text(draw), draw.choice(LINES), ". ", "\n\n", "?”")) for _ in range(5))
-        spans = sentences(text)
+        spans = [*sentences(text)]
         assert "".join(text[start:end] for start, end in spans) == text
         assert all(text[start:end].strip() for start, end in spans) or not text.strip()

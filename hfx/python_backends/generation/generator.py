@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Union
 
@@ -13,11 +12,10 @@ from ..engine.engine import DEFAULT_SLOTS, Engine
 from ..engine.errors import InvalidRequest, ModelDamaged
 from .configuration import Configuration
 from .detokenizer import Detokenizer
-from .documents import parts
 from .merging import Document, concatenated, gathered, one_after_the_other, summarized
 from .prompts import PromptEncoder, Text
 from .results import Piece, joined
-from .runs import Read, Run, Submission, deadline_in, in_order
+from .runs import Read, Run, Runs, Submission, deadline_in
 from .settings import Choices, choose
 from .streams import Script, TextStream
 
@@ -26,6 +24,7 @@ PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
 
 # Parts of a document that are submitted at a time, for each slot: enough to keep them busy, and no full queue.
 DOCUMENT_SHARE = 2
+PARTS = 16  # that are made before other documents have their turn: of 1,000 tokens each, 100 ms
 
 OPENVINO = "openvino"
 
@@ -139,7 +138,8 @@ class TextGenerator:
             script = one_after_the_other(gathered(self._script(text, submission)) for text in texts)
         else:
             at_once = self._slots + self.engine.max_queue
-            script = in_order(submission.submit, texts, lambda run: gathered(_read(choices)(run)), at_once)
+            runs = Runs(submission.submit, map(submission.prompt, texts), at_once)
+            script = runs.pieces(lambda run: gathered(_read(choices)(run)))
         return list(TextStream(script, submission.cancel))
 
     def warm_up(self) -> None:
@@ -172,13 +172,12 @@ class TextGenerator:
         choices = submission.choices
         read = read or _read(choices)
         if choices.long != "chunk":
-            return read(submission.submit(text))
-        document = Document(
-            text=self._prompts.document(text),
-            split=partial(parts, measure=self._prompts, overlap=choices.overlap),
-            submit=submission.submit,
-            at_once=DOCUMENT_SHARE * self._slots,
-        )
+            return read(submission.submit(submission.prompt(text)))
+
+        def runs(text: str) -> Runs:
+            return Runs(submission.submit, submission.parts(text), DOCUMENT_SHARE * self._slots, PARTS)
+
+        document = Document(self._prompts.document(text), runs)
         return (summarized if choices.merge == "recursive" else concatenated)(document, read)
 
 

@@ -5,13 +5,13 @@ Both are scripts over runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 
 from .results import Piece, merged
-from .runs import Read, Run, Submit, in_order
-from .streams import Script, work
+from .runs import Read, Run, Runs
+from .streams import Script
 
 # Between the texts of two parts.
 SEPARATOR = " "
@@ -21,22 +21,15 @@ _REASONS = ("stop", "length", "cancelled")  # of several, the last one counts
 
 @dataclass(frozen=True)
 class Document:
-    """A text, how it and others are divided, and how parts are submitted, `at_once` at a time."""
+    """A text, and how it and others are divided and run."""
 
     text: str
-    split: Callable[[str], Sequence[str]]
-    submit: Submit
-    at_once: int
-
-    def runs(self, parts: Sequence[str], read: Read) -> Script:
-        """The pieces of the parts' texts, one part after the other."""
-        return in_order(self.submit, parts, read, self.at_once)
+    runs: Callable[[str], Runs]
 
 
 def concatenated(document: Document, read: Read) -> Script:
     """The texts of all parts, joined; those that are empty leave no space."""
-    parts = yield work(partial(document.split, document.text))
-    yield from _changed(document.runs(parts, read), _Joining(len(parts), Piece("")))
+    yield from _joined(document.runs(document.text), read, Piece(""))
 
 
 def summarized(document: Document, read: Read) -> Script:
@@ -45,26 +38,41 @@ def summarized(document: Document, read: Read) -> Script:
     Should they not get shorter (fewer parts than before), or be empty, they are left at that. Counts are those of all
     rounds, pieces those of the last.
     """
-    parts: Sequence[str] = yield work(partial(document.split, document.text))
     counts = Piece("")
-    while len(parts) > 1:
+    runs = document.runs(document.text)
+    yield from runs.prepare(2)
+    while runs.count > 1:
         pieces: list[Piece] = []
-        yield from _changed(document.runs(parts, Run.whole), pieces.append)
+        yield from _changed(runs.pieces(Run.whole), pieces.append)
         counts = reduce(_summed, pieces, replace(counts, finish_reason=None))
         text = SEPARATOR.join(piece.text for piece in pieces if piece.text)
-        before, parts = len(parts), (yield work(partial(document.split, text)))
-        if not text or len(parts) >= before:
+        if runs.cancelled:
+            counts = replace(counts, finish_reason="cancelled")
+        if runs.cancelled or not text:
             yield replace(counts, text=text)
             return
-    yield from _changed(document.runs(parts, read), _Joining(1, replace(counts, finish_reason=None)))
+        before, runs = runs.count, document.runs(text)
+        yield from runs.prepare(before)
+        if runs.count >= before:
+            yield replace(counts, text=text)
+            return
+    yield from _joined(runs, read, replace(counts, finish_reason=None))
+
+
+def _joined(runs: Runs, read: Read, counts: Piece) -> Script:
+    """The pieces of all runs as those of one text; `counts` are what came before."""
+    joining = _Joining(runs, counts)
+    yield from _changed(runs.pieces(read), joining)
+    if runs.cancelled:
+        yield replace(joining.counts, text="", finish_reason="cancelled")
 
 
 class _Joining:
-    """Makes the pieces of `parts` texts those of one text; `counts` are what came before."""
+    """Makes the pieces of runs those of one text. `counts` are those of the runs that are over."""
 
-    def __init__(self, parts: int, counts: Piece) -> None:
-        self._left = parts
-        self._counts = counts
+    def __init__(self, runs: Runs, counts: Piece) -> None:
+        self.counts = counts
+        self._runs = runs
         self._has_text = False
         self._separates = False
 
@@ -73,13 +81,12 @@ class _Joining:
         if text:
             text = SEPARATOR + text if self._separates else text
             self._has_text, self._separates = True, False
-        summed = _summed(self._counts, piece)
+        summed = _summed(self.counts, piece)
         if piece.finish_reason:
-            self._counts, self._separates = summed, self._has_text
-            self._left -= 1
-        if self._left:
-            summed = replace(summed, finish_reason=None)
-        return replace(summed, text=text) if text or not self._left else None
+            self.counts, self._separates = summed, self._has_text
+        is_last = bool(piece.finish_reason) and self._runs.at_end
+        summed = replace(summed, text=text, finish_reason=summed.finish_reason if is_last else None)
+        return summed if text or is_last else None
 
 
 def gathered(script: Script) -> Script:

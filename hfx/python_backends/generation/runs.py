@@ -10,20 +10,22 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from ..engine.engine import Engine
-from ..engine.errors import EngineClosed, InvalidRequest, QueueFull
+from ..engine.errors import DeadlineExceeded, EngineClosed, InvalidRequest, QueueFull
 from ..engine.handle import Handle
 from ..engine.request import Completion, Event, Request, Token
 from .detokenizer import Decoding, Detokenizer
+from .documents import parts
 from .prompts import Prompt, PromptEncoder, Text
 from .results import Piece
 from .settings import Choices
 from .stopping import StopStrings
-from .streams import PENDING, Script, Waker
+from .streams import PENDING, Script, Waker, work
 
 
 class Transcript:
@@ -66,7 +68,7 @@ class Transcript:
         return self._stops.push(self._decoding.push(token_id))
 
 
-Submit = Callable[[Text], "Run"]
+Submit = Callable[[Prompt], "Run"]
 Read = Callable[["Run"], Script]
 
 
@@ -148,31 +150,77 @@ class Run:
         )
 
 
-def in_order(submit: Submit, texts: Iterable[Text], read: Read, at_once: int) -> Script:
-    """The pieces of one text after the other, while `at_once` texts run already.
+class Cancelled(Exception):
+    """The call was cancelled while its texts were divided."""
 
-    Submits fewer where the engine's queue is full, and more when the first is done. Raises what `submit` raises.
+
+class Runs:
+    """Runs of prompts that follow each other: `at_once` of them, at least 2, are submitted ahead of their reader.
+
+    Prompts are made as they are needed, `slice_size` of them at a time; `count` are made, and `cancelled` says that the
+    others will not be.
     """
-    waiting: deque[Text] = deque(texts)
-    running: deque[Run] = deque()
-    try:
-        while waiting or running:
-            _submit_more(submit, waiting, running, at_once)
-            yield from read(running.popleft())
-    finally:
-        for run in running:
-            run.cancel()
 
+    def __init__(self, submit: Submit, prompts: Iterator[Prompt], at_once: int, slice_size: int = 1) -> None:
+        self.count = 0
+        self.cancelled = False
+        self._slice_size = slice_size
+        self._submit = submit
+        self._unmade = prompts
+        self._at_once = at_once
+        self._complete = False
+        self._ready: deque[Prompt] = deque()
+        self._running: deque[Run] = deque()
 
-def _submit_more(submit: Submit, waiting: deque[Text], running: deque[Run], at_once: int) -> None:
-    while waiting and len(running) < at_once:
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing follows the run that is read."""
+        return self._complete and not (self._ready or self._running or self.cancelled)
+
+    def prepare(self, most: int) -> Script:
+        """Make prompts until there are `most`, or all of them."""
+        while self.count < most and not self._complete:
+            yield work(self._prepare)
+
+    def pieces(self, read: Read) -> Script:
+        """The pieces of one run after the other. Raises what submitting raises.
+
+        Submits fewer where the engine's queue is full, and more when the first is done.
+        """
         try:
-            running.append(submit(waiting[0]))
-        except QueueFull:
-            if not running:
-                raise
+            while True:
+                yield from self._submit_more()
+                if not self._running:
+                    return
+                yield from read(self._running.popleft())
+        finally:
+            for run in self._running:
+                run.cancel()
+
+    def _submit_more(self) -> Script:
+        while len(self._running) < self._at_once:
+            if not self._ready:
+                if self._complete:
+                    return
+                yield work(self._prepare)
+                continue
+            try:
+                self._running.append(self._submit(self._ready[0]))
+            except QueueFull:
+                if not self._running:
+                    raise
+                return
+            self._ready.popleft()
+
+    def _prepare(self) -> None:
+        try:
+            prompts = [*islice(self._unmade, self._slice_size)]
+        except Cancelled:
+            self.cancelled = self._complete = True
             return
-        waiting.popleft()
+        self._ready += prompts
+        self.count += len(prompts)
+        self._complete = len(prompts) < self._slice_size
 
 
 @dataclass
@@ -188,9 +236,16 @@ class Submission:
     _cancelled: bool = field(init=False, default=False)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)  # of the two above
 
-    def submit(self, text: Text) -> Run:
-        """A run of one text; its end at once, if the call is cancelled. Raises EngineError in its kinds."""
-        prompt = self.prompts.encode(text, self.choices)
+    def prompt(self, text: Text) -> Prompt:
+        """The prompt of one text. Raises InvalidRequest and DoesNotFit."""
+        return self.prompts.encode(text, self.choices)
+
+    def parts(self, text: str) -> Iterator[Prompt]:
+        """The prompts of a document's parts, each made when it is asked for. Raises Cancelled and DeadlineExceeded."""
+        return map(self.prompt, parts(text, self.prompts, self.choices.overlap, self._checkpoint))
+
+    def submit(self, prompt: Prompt) -> Run:
+        """A run of one prompt; its end at once, if the call is cancelled. Raises EngineError in its kinds."""
         handle = self.engine.submit(Request(prompt.ids, prompt.settings, deadline=self.deadline))
         texts = range(prompt.settings.num_return_sequences)
         run = Run(handle, prompt, [Transcript(self.detokenizer.open(), self.choices.stop_words) for _ in texts])
@@ -208,6 +263,12 @@ class Submission:
             runs = tuple(self._runs)
         for run in runs:
             run.cancel()
+
+    def _checkpoint(self) -> None:
+        if self._cancelled:
+            raise Cancelled
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise DeadlineExceeded
 
 
 def deadline_in(timeout: float | None) -> float | None:
