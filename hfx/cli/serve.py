@@ -13,6 +13,7 @@ from hfx.errors import UsageError
 
 if TYPE_CHECKING:
     from hfx.triton import DockerServer, Server
+    from hfx.triton.front import Front
 
 
 Device = Literal["cpu", "gpu"]
@@ -42,9 +43,12 @@ def command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Container: only print the docker lines.")] = False,
 ) -> None:
     """Serve a model repository with a real Triton server."""
+    from hfx.front.settings import Limits
     from hfx.releases import MINIMUM_SECURE, security_warning
     from hfx.triton import DockerServer, EmbeddedServer
+    from hfx.triton.front import Front
     from hfx.triton.models import check_published, check_release
+    from hfx.triton.server import LOOPBACK, Ports, check_ports
 
     report = reporter(context)
     if method == "embedded" and (triton or image or dry_run):
@@ -58,55 +62,64 @@ def command(
         check_release(repository, names, tag)
         if warning := security_warning(tag):
             report.warn(warning)
+    check_ports(Ports(http_port, grpc_port, metrics_port))
     settings: dict[str, Any] = {
         "device": device,
         "host": host,
-        "http_port": http_port,
+        "http_host": LOOPBACK,
         "grpc_port": grpc_port,
         "metrics_port": metrics_port,
         "models": names,
         "timeout": timeout,
         "exit_timeout": drain,
     }
-    if method == "embedded":
-        _serve(EmbeddedServer(repository, **settings), report)
-        return
-    server = DockerServer(repository, **settings, triton=tag, image=image)
     if dry_run:
-        _print_lines(server, report)
+        plain = settings | {"http_host": host, "http_port": http_port}
+        _print_lines(DockerServer(repository, **plain, triton=tag, image=image), report)
+        return
+    server: Server
+    if method == "embedded":
+        server = EmbeddedServer(repository, **settings)
     else:
-        _serve(server, report)
+        server = DockerServer(repository, **settings, triton=tag, image=image)
+    _serve(server, Front(host, http_port, limits=Limits(), report=report.warn), report)
 
 
-def _serve(server: Server, report: Reporter) -> None:
-    """Start `server`, say so, and keep it serving until a stop signal comes."""
+def _serve(server: Server, front: Front, report: Reporter) -> None:
+    """Start `server` behind `front`, say so, and keep it serving until a stop signal comes."""
     from hfx.triton import StopSignals, supervisor
 
+    def kill() -> None:
+        front.kill()
+        server.kill()
+
     with StopSignals() as signals:
-        signals.at_once = server.kill
+        signals.at_once = kill
         with report.progress("Starting Triton") as server.progress:
             if server.exposure:
                 report.warn(server.exposure)
             server.start()  # cleans up by itself when it fails or is interrupted
         try:
-            _announce(server, report)
+            front.start(server.ports.http)
+            _announce(server, front, report)
             supervisor.keep_serving(server, report.warn)
         except KeyboardInterrupt:
-            supervisor.stop(server, report.note)
+            supervisor.stop(server, front, report.note)
         finally:
+            front.kill()
             server.stop()
 
 
-def _announce(server: Server, report: Reporter) -> None:
+def _announce(server: Server, front: Front, report: Reporter) -> None:
     from hfx.triton.server import entry_points
 
-    urls = {"http_url": server.http_url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
+    urls = {"http_url": front.url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
     names = entry_points(server.http_url)
     report.result(
         {"ready": True, **urls, "models": names},
         [
             "Ready. Ctrl-C stops.",
-            f"  HTTP     {server.http_url}",
+            f"  HTTP     {front.url}",
             f"  gRPC     {server.grpc_url}",
             f"  metrics  {server.metrics_url}",
             f"  models   {', '.join(names)}",

@@ -62,13 +62,17 @@ class DockerServer(Server):
         """The `docker run` line; ports that were given as 0 are chosen now."""
         self.ports = choose_ports(self.ports, self.host)
         names = select_models(self.repository, self.models)
-        ports = ((self.ports.http, HTTP), (self.ports.grpc, GRPC), (self.ports.metrics, METRICS))
+        ports = (
+            (f"{self.http_host}:{self.ports.http}", HTTP),
+            (f"{self.host}:{self.ports.grpc}", GRPC),
+            (f"{self.host}:{self.ports.metrics}", METRICS),
+        )
         return [
             *("docker", "run", "--rm", "--name", self.container),
             *("--user", _user(), "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
             *("--shm-size", SHARED_MEMORY, "--ulimit", f"stack={process.STACK_BYTES}"),
             *(("--gpus", "all") if self.device == "gpu" else ()),
-            *(part for outer, inner in ports for part in ("--publish", f"{self.host}:{outer}:{inner}")),
+            *(part for outer, inner in ports for part in ("--publish", f"{outer}:{inner}")),
             *(part for name in names for part in ("--mount", _mount((self.repository / name).resolve(), name))),
             self.image,
             "tritonserver",

@@ -160,7 +160,7 @@ class EmbeddedServer(Server):
             *server_arguments(str(self._folder / "repository"), self.device, self.timeout, self.exit_timeout),
             f"--backend-directory={self._folder / 'backends'}",
             f"--cache-directory={wheel.caches}",
-            f"--http-address={self.host}",
+            f"--http-address={self.http_host}",
             f"--http-port={ports.http}",
             f"--grpc-address={self.host}",
             f"--grpc-port={ports.grpc}",

@@ -20,6 +20,7 @@ from hfx.triton.liveness import call
 DEVICES = ("cpu", "gpu")
 OPTIONS = {"http": "--http-port", "grpc": "--grpc-port", "metrics": "--metrics-port"}
 ANSWER_SECONDS = 10.0
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,17 @@ class Server(ABC):
     """A Triton server that ends with this process; a context manager.
 
     `repository` is a folder of model folders, each with a config.pbtxt; `models` limits it to some (with the members
-    they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 stands for a free one. `timeout` is
-    the number of seconds the models may take to load, `exit_timeout` the seconds that requests in flight get at the
-    end. `progress` receives one line for each model loaded.
+    they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 stands for a free one. `http_host` is
+    the address of HTTP where it is not `host`: that of a server behind a front. `timeout` is the number of seconds the
+    models may take to load, `exit_timeout` the seconds that requests in flight get at the end. `progress` receives one
+    line for each model loaded.
     """
 
     repository: Path
     _: KW_ONLY
     device: str = "cpu"
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
+    http_host: str = ""
     http_port: int = 0
     grpc_port: int = 0
     metrics_port: int = 0
@@ -57,32 +60,29 @@ class Server(ABC):
         if self.device not in DEVICES:
             raise UsageError(f"{self.device!r} is no device.", "Give cpu or gpu.")
         self.repository = Path(self.repository)
-        self.host = _address(self.host)
+        self.host = address(self.host)
+        self.http_host = address(self.http_host or self.host)
         self.ports = self.requested_ports = Ports(self.http_port, self.grpc_port, self.metrics_port)
-
-    @property
-    def _contact(self) -> str:
-        return "127.0.0.1" if ipaddress.ip_address(self.host).is_unspecified else self.host
 
     @property
     def http_url(self) -> str:
         """`http://HOST:PORT` of the HTTP API."""
-        return f"http://{self._contact}:{self.ports.http}"
+        return f"http://{contact(self.http_host)}:{self.ports.http}"
 
     @property
     def grpc_url(self) -> str:
         """`HOST:PORT` of the gRPC API, as clients take it."""
-        return f"{self._contact}:{self.ports.grpc}"
+        return f"{contact(self.host)}:{self.ports.grpc}"
 
     @property
     def metrics_url(self) -> str:
         """`http://HOST:PORT/metrics`, Prometheus text."""
-        return f"http://{self._contact}:{self.ports.metrics}/metrics"
+        return f"http://{contact(self.host)}:{self.ports.metrics}/metrics"
 
     @property
     def exposure(self) -> str:
         """A warning when others than this machine can reach the server, else an empty string."""
-        return "" if ipaddress.ip_address(self.host).is_loopback else self._exposure()
+        return "" if is_loopback(self.host) else self._exposure()
 
     @abstractmethod
     def _exposure(self) -> str: ...
@@ -122,15 +122,25 @@ class Server(ABC):
         self.stop()
 
 
-def _address(host: str) -> str:
+def address(host: str) -> str:
     """The IPv4 address to listen at; `localhost` is 127.0.0.1."""
     try:
-        return str(ipaddress.IPv4Address("127.0.0.1" if host == "localhost" else host))
+        return str(ipaddress.IPv4Address(LOOPBACK if host == "localhost" else host))
     except ValueError:
         raise UsageError(
             f"{host!r} is not an IPv4 address to listen at.",
             "Give 127.0.0.1 (this machine only) or 0.0.0.0 (everyone).",
         ) from None
+
+
+def contact(host: str) -> str:
+    """The address at which this machine reaches a server that listens at `host`."""
+    return LOOPBACK if ipaddress.ip_address(host).is_unspecified else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens at `host`."""
+    return ipaddress.ip_address(host).is_loopback
 
 
 # Ports
@@ -142,11 +152,10 @@ def choose_ports(requested: Ports, host: str) -> Ports:
     Triton has no "port 0" and runs on without metrics when that port is taken, so all three are tried before it
     starts. Another process can still take a free port before Triton does: the caller tries again.
     """
-    fixed = {use: port for use, port in asdict(requested).items() if port}
-    _check_fixed(fixed)
+    fixed = check_ports(requested)
     with ExitStack() as held:  # until all are known, so that no port is chosen twice
         for use, port in fixed.items():
-            held.enter_context(_bind(host, port, use))
+            held.enter_context(bind(host, port, use))
         free = {}
         for use in OPTIONS.keys() - fixed.keys():
             sock = held.enter_context(socket.socket())
@@ -155,21 +164,26 @@ def choose_ports(requested: Ports, host: str) -> Ports:
     return Ports(**fixed, **free)
 
 
-def _check_fixed(fixed: dict[str, int]) -> None:
+def check_ports(requested: Ports) -> dict[str, int]:
+    """Those of `requested` that are not 0; raises UsageError for a number that is no port, or that two of them have."""
+    fixed = {use: port for use, port in asdict(requested).items() if port}
     for use, port in fixed.items():
         if not 0 < port < 65536:
             raise UsageError(f"{OPTIONS[use]} {port} is no port.", "Ports go from 1 to 65535; 0 takes a free one.")
         twin = next((other for other in fixed if other != use and fixed[other] == port), None)
         if twin:
             raise UsageError(f"{OPTIONS[use]} and {OPTIONS[twin]} are both {port}.", "Give each its own port.")
+    return fixed
 
 
-def _bind(host: str, port: int, use: str) -> socket.socket:
+def bind(host: str, port: int, use: str, listening: bool = True) -> socket.socket:
+    """A socket at HOST:PORT; raises ServerError when another program listens there."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Triton does: a port in TIME_WAIT is free
     try:
         sock.bind((host, port))
-        sock.listen(1)
+        if listening:
+            sock.listen(1)
     except OSError as error:
         sock.close()
         raise port_taken(use, host, port, error.strerror or str(error)) from error

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
 from hfx.errors import ServerError
+from hfx.triton.front import Front
 from hfx.triton.liveness import NO_ANSWER, PATIENCE_SECONDS, Death, Probe, Target, probes, send
 from hfx.triton.server import Server
 
@@ -44,22 +45,28 @@ def keep_serving(server: Server, report: Report) -> NoReturn:
         restarts = _restart(server, fault, restarts, report)
 
 
-def stop(server: Server, report: Report) -> None:
-    """End `server`, which gives the requests in flight its `exit_timeout` to finish; ServerError when some did not."""
+def stop(server: Server, front: Front, report: Report) -> None:
+    """End `front` and then `server`, each of which gives the requests in flight the server's `exit_timeout` to finish.
+
+    Raises ServerError when some did not.
+    """
     began = time.monotonic()
     waiting = f"Stopping: requests under way have up to {server.exit_timeout} s to finish; a second signal ends them."
     with _after(SLOW_STOP_SECONDS, lambda: report(waiting)):
-        finished = server.stop()
+        drained = front.stop(server.exit_timeout)
+        drained_at = time.monotonic()
+        finished = server.stop() and drained
     took = time.monotonic() - began
+    is_cut = time.monotonic() - drained_at >= server.exit_timeout
     if not finished:
         raise ServerError(
             f"Triton was not done after {took:.1f} s: requests that were still under way are lost.",
             "Give them more time with --drain.",
         )
-    if took < server.exit_timeout:
-        report(f"Stopped after {took:.1f} s; no accepted request was lost.")
-    else:  # beside an open HTTP connection Triton does not count streams
+    if is_cut:  # beside an open HTTP connection Triton does not count streams
         report(f"Stopped after {took:.1f} s with connections still open; streams on them are cut off.")
+    else:
+        report(f"Stopped after {took:.1f} s; no accepted request was lost.")
 
 
 def _next_fault(server: Server) -> str:

@@ -1,0 +1,166 @@
+"""The ASGI application: a request is checked, passed on to Triton, and its answer passed back piece by piece."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
+from hfx.front.refusals import RETRY, Header, Refusal, overloaded
+from hfx.front.routes import endpoint
+from hfx.front.settings import Limits
+from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
+
+# What Triton reads of a request's headers. Content-Type is not among them: it parses a form's body on its stack.
+FORWARDED = {b"accept-encoding", b"traceparent", b"tracestate"}
+CLOSE: Header = (b"connection", b"close")
+SINGLE = {b"content-length", b"content-encoding", b"authorization", HEAD_LENGTH}
+BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold in memory
+
+Scope = dict[str, Any]
+Send = Callable[[Any], Awaitable[None]]
+
+
+class App:
+    """Passes requests on to `upstream` within `limits`, for callers with one of `keys` (none: for all)."""
+
+    def __init__(self, upstream: Upstream, limits: Limits, keys: Sequence[str] = (), access_log: bool = False) -> None:
+        self._upstream = upstream
+        self._limits = limits
+        self._keys = [_digest(key.encode()) for key in keys]
+        self._access_log = access_log
+        self._requests = 0
+        self._held = 0  # bytes of bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        began = time.perf_counter()
+        exchange = Exchange(send)
+        try:
+            await self._answer(scope, receive, exchange)
+        except Refusal as refusal:
+            await exchange.start(refusal.status, refusal.headers)
+            await exchange.body(refusal.body, more=False)
+        except (Disconnected, UpstreamLost):
+            exchange.broken = True  # uvicorn closes the connection of an answer that has no end
+        except Exception:
+            traceback.print_exc()
+            raise
+        if self._access_log:
+            _log(scope, exchange, time.perf_counter() - began)
+
+    async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+        headers = _single_headers(scope["headers"])
+        path, method = scope["raw_path"], scope["method"].encode()
+        if path == b"/health":
+            path = b"/v2/health/ready"  # load balancers have no key
+        else:
+            self._check_key(headers)
+        part = endpoint(method, path)
+        if self._requests >= self._limits.requests:
+            raise overloaded(f"{self._limits.requests} requests are in progress, as many as are taken at a time.")
+        self._requests += 1
+        reserved = 0
+
+        def reserve(size: int) -> None:
+            nonlocal reserved
+            if self._held + size > BODIES_AT_ONCE * self._limits.body:
+                raise overloaded("The bodies of the requests in progress take all the memory that is for them.")
+            reserved += size
+            self._held += size
+
+        try:
+            body = await read_body(receive, headers, self._limits.body, reserve)
+            head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
+            check_body(body, head_length)
+            forwarded = [header for header in scope["headers"] if header[0] in FORWARDED]
+            if head_length is not None:
+                forwarded.append((HEAD_LENGTH, head_length))
+            if part == b"generate_stream":
+                forwarded.append(CLOSE)  # until its connection ends, Triton 2.51 holds the request and its model
+            head = request_head(method, path, len(body), forwarded)
+            await self._pass_on(head, body, scope["extensions"]["hfx"]["connection"], exchange)
+        finally:
+            self._held -= reserved
+            self._requests -= 1
+
+    def _check_key(self, headers: dict[bytes, bytes]) -> None:
+        if not self._keys:
+            return
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        digest = _digest(given.strip())
+        known = [hmac.compare_digest(digest, key) for key in self._keys]  # all of them: the time tells nothing
+        if scheme.lower() != b"bearer" or not any(known):
+            message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
+            raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
+
+    async def _pass_on(self, head: bytes, body: bytes, client: Any, exchange: Exchange) -> None:
+        try:
+            connection = await self._upstream.connect()
+        except OSError:
+            message = "Triton does not take requests at the moment; it is being started again. Try again later."
+            raise Refusal(503, message, [RETRY]) from None
+        client.upstream = connection  # closed with the client's connection
+        try:
+            connection.send(head, body)
+            await _pass_back(connection, exchange)
+        except UpstreamLost:
+            if exchange.status:
+                raise
+            message = "Triton ended before it answered; it is being started again. Send the request again."
+            raise Refusal(502, message, [RETRY]) from None
+        finally:
+            client.upstream = None
+            connection.release()
+
+
+class Exchange:
+    """The answer to a client, and what the access log tells of it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.bytes = 0
+        self.broken = False
+
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
+        """Send the head."""
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def body(self, piece: bytes, more: bool) -> None:
+        """Send a piece of the body."""
+        self.bytes += len(piece)
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+async def _pass_back(connection: UpstreamConnection, exchange: Exchange) -> None:
+    piece = await connection.read()
+    await exchange.start(connection.status, connection.headers)
+    await exchange.body(piece, more=not connection.complete)
+    while not connection.complete:
+        piece = await connection.read()
+        await exchange.body(piece, more=not connection.complete)
+
+
+def _single_headers(headers: Sequence[Header]) -> dict[bytes, bytes]:
+    """The headers by name; raises Refusal (400) when one that decides how a request is read is there twice."""
+    by_name = dict(headers)
+    if len(by_name) != len(headers):
+        names = [name for name, _ in headers]
+        if any(names.count(name) > 1 for name in SINGLE):
+            raise Refusal(400, "A header that says how to read the request is there twice. Send it once.")
+    return by_name
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _log(scope: Scope, exchange: Exchange, seconds: float) -> None:
+    print("access", file=sys.stderr)

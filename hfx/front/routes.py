@@ -1,0 +1,34 @@
+"""Which requests are passed on to Triton: a closed list of paths of its V2 protocol, with their methods.
+
+Paths go on as they came, not decoded, so a path that Triton would read differently is not in the list.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hfx.front.refusals import Refusal
+
+NAME = rb"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%(?!00|2[fF])[0-9A-Fa-f]{2})+"
+MODEL = rb"/v2/models/" + NAME + rb"(?:/versions/[0-9]{1,18})?"
+READ = re.compile(rb"/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|" + MODEL + rb"(?:/(?:ready|config|stats))?")
+ASKED = re.compile(MODEL + rb"/(infer|generate|generate_stream)|/v2/repository/index")
+# They load models, map memory, and write files.
+CLOSED = re.compile(
+    rb"/v2/repository/models/.*|/v2/(?:systemsharedmemory|cudasharedmemory|trace|logging)(?:/.*)?|.*/trace/setting"
+)
+METHODS = {b"GET": READ, b"POST": ASKED}
+
+
+def endpoint(method: bytes, path: bytes) -> bytes:
+    """The last part of a path that takes a body, such as `infer`; empty for others. Raises Refusal (403, 404, 405)."""
+    match = METHODS[method].fullmatch(path) if method in METHODS else None
+    if match is not None:
+        return match[1] or b"" if match.re is ASKED else b""
+    if CLOSED.fullmatch(path):
+        raise Refusal(403, "This part of Triton's API is closed. Use `hfx serve` and its options instead.")
+    allowed = b", ".join(name for name, paths in METHODS.items() if paths.fullmatch(path))
+    if allowed:
+        text = allowed.decode()
+        raise Refusal(405, f"This path takes {text} only. Send it with {text}.", [(b"allow", allowed)])
+    raise Refusal(404, "There is nothing at this path. The API is Triton's V2 protocol, from /v2 on.")

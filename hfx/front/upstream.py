@@ -1,0 +1,156 @@
+"""Requests to Triton's HTTP port over kept connections; answers are passed on while they come in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import httptools
+
+from hfx.front.refusals import Header
+
+HOST = "127.0.0.1"
+BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
+# Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
+HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection"}
+
+
+class UpstreamLost(Exception):
+    """Triton's connection broke before the answer was complete."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """A connection to Triton with one request at a time: its answer's `status`, `headers` and, by and by, body."""
+
+    def __init__(self, pool: Upstream) -> None:
+        self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.status = 0
+        self.headers: list[Header] = []
+        self.complete = False
+        self._pieces: list[bytes] = []
+        self._buffered = 0
+        self._paused = False
+
+    def send(self, head: bytes, body: bytes) -> None:
+        """Write a request."""
+        self._begin()
+        assert self._transport is not None
+        self._transport.write(head + body if len(body) < BUFFERED_BYTES else head)
+        if len(body) >= BUFFERED_BYTES:
+            self._transport.write(body)
+
+    async def read(self) -> bytes:
+        """What of the body has come since the last call; waits for the headers, and then for any of it.
+
+        Raises UpstreamLost.
+        """
+        while not self._pieces and not self.complete:
+            if self._transport is None:
+                raise UpstreamLost
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        content = b"".join(self._pieces)
+        self._pieces.clear()
+        self._buffered = 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return content
+
+    def release(self) -> None:
+        """Keep the connection for another request when its answer is complete; close it otherwise (Triton cancels)."""
+        if self._transport is None:
+            return
+        if self.complete and self._parser.should_keep_alive() and not self._pool.closed:
+            self._pool.free.append(self)
+        else:
+            self._transport.abort()
+
+    def abort(self) -> None:
+        """Close the connection, so that Triton cancels the request; `read` raises UpstreamLost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Called once."""
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called once."""
+        self._transport = None
+        if self in self._pool.free:
+            self._pool.free.remove(self)
+        self._wake()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse a part of an answer."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.abort()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # httptools' callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep an end-to-end header."""
+        if (name := name.lower()) not in HOP_BY_HOP:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The answer has begun."""
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece for `read`."""
+        self._pieces.append(body)
+        self._buffered += len(body)
+        if self._buffered > BUFFERED_BYTES and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The answer is complete."""
+        self.complete = True
+
+
+class Upstream:
+    """Triton's HTTP port, with connections that are kept between requests."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.free: list[UpstreamConnection] = []
+        self.closed = False
+
+    async def connect(self) -> UpstreamConnection:
+        """A connection that no other request uses; raises OSError when Triton does not listen."""
+        if self.free:
+            return self.free.pop()
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: UpstreamConnection(self), HOST, self._port)
+        return connection
+
+    def close(self) -> None:
+        """Keep no connection any longer; those in use are closed when their answers are complete."""
+        self.closed = True
+        for connection in list(self.free):
+            connection.abort()
+
+
+def request_head(method: bytes, path: bytes, length: int, headers: Sequence[Header]) -> bytes:
+    """The head of a request to Triton with a body of `length` bytes."""
+    lines = [b"%b %b HTTP/1.1\r\nhost: triton\r\ncontent-length: %d\r\n" % (method, path, length)]
+    lines += [b"%b: %b\r\n" % header for header in headers]
+    return b"".join([*lines, b"\r\n"])

@@ -1,0 +1,154 @@
+"""The front process of a server: started, watched, replaced when it dies or hangs, and drained.
+
+The listening socket belongs to this process, and the front inherits it: while a new front starts, the kernel keeps
+connections that are being made.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from hfx.errors import ServerError
+from hfx.front.settings import Limits, Settings, Tls
+from hfx.triton.process import ends_with_parent, exit_reason
+from hfx.triton.server import address, bind, contact
+
+SILENCE_SECONDS = 10.0  # without a heartbeat: then the front hangs
+START_SECONDS = 60.0
+MAX_PAUSE_SECONDS = 5.0  # between two starts of fronts that die at once
+PACKAGES = ("uvicorn", "httptools", "uvloop")
+
+
+class Front:
+    """The public HTTP port at HOST:PORT (0: a free one) of the server whose own HTTP is at a port of 127.0.0.1.
+
+    `report` receives a line for each front that had to be replaced.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        limits: Limits,
+        key_file: str = "",
+        tls: Tls | None = None,
+        access_log: bool = False,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        _check_packages()
+        host = address(host)
+        self._listener = bind(host, port, "http", listening=False)
+        self._settings = Settings(self._listener.fileno(), -1, 0, limits, key_file, tls, access_log)
+        self._report = report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._started = threading.Event()
+        self._stopping = False
+        self._failure = ""
+        self._thread = threading.Thread(target=self._supervise, name="front", daemon=True)
+        self.url = f"{'https' if tls else 'http'}://{contact(host)}:{self._listener.getsockname()[1]}"
+
+    def start(self, upstream: int) -> None:
+        """Start the process for Triton's HTTP at the port `upstream`, and return when it answers.
+
+        Raises ServerError with what it said when it ends instead.
+        """
+        self._settings = replace(self._settings, upstream=upstream)
+        self._listener.listen(self._settings.limits.connections)
+        self._thread.start()
+        if not self._started.wait(2 * START_SECONDS) or self._failure:
+            self.kill()
+            raise ServerError(f"The public HTTP port can't be served: the front {self._failure}.", "See its words above.")
+
+    def stop(self, grace: float) -> bool:
+        """Take no more requests, and end when those in progress are answered; False: not all were after `grace` s."""
+        self._stopping = True
+        self._listener.close()
+        running = self._process
+        if running is None:
+            return True
+        running.terminate()
+        try:
+            running.wait(grace)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            self.kill()
+        return True
+
+    def kill(self) -> None:
+        """End the process at once; harmless without one."""
+        self._stopping = True
+        self._listener.close()
+        if self._process is not None:
+            self._process.kill()
+
+    # The thread that starts the processes: the kernel kills each one when this thread ends, with the whole program.
+
+    def _supervise(self) -> None:
+        quick_deaths = 0
+        while not self._stopping:
+            began = time.monotonic()
+            fault = self._run()
+            if self._stopping:
+                break
+            if not self._started.is_set():
+                self._failure = fault
+                break
+            quick_deaths = quick_deaths + 1 if time.monotonic() - began < SILENCE_SECONDS else 0
+            self._report(f"the HTTP front {fault}; starting another one.")
+            time.sleep(min(MAX_PAUSE_SECONDS, 0.1 * 2**quick_deaths) if quick_deaths else 0)
+        self._started.set()
+
+    def _run(self) -> str:
+        """Start a front and wait for its end; returns how it ended."""
+        own, control = socket.socketpair()
+        settings = replace(self._settings, control=control.fileno())
+        with own:
+            with control:
+                command = (sys.executable, "-P", "-m", "hfx.front", settings.to_json())
+                self._process = running = subprocess.Popen(
+                    ends_with_parent(command, signal.SIGKILL),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # its stderr is ours: the access log, and what goes wrong
+                    start_new_session=True,
+                    pass_fds=(settings.listener, settings.control),
+                )
+            return self._watch(running, own)
+
+    def _watch(self, running: subprocess.Popen[bytes], control: socket.socket) -> str:
+        """Return when the front has ended, or has been killed because its heartbeats ceased."""
+        patience = START_SECONDS
+        while True:
+            readable, _, _ = select.select([control], [], [], patience)
+            if not readable:
+                running.kill()
+                running.wait()
+                return f"gave no sign for {patience:g} s"
+            try:
+                beats = control.recv(4096)
+            except OSError:
+                beats = b""
+            if not beats:
+                return f"died ({exit_reason(running.wait())})"
+            self._started.set()
+            patience = SILENCE_SECONDS
+
+
+def _check_packages() -> None:
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ServerError(
+            f"The public HTTP port needs {', '.join(missing)}, which this environment has not.",
+            "Run: pip install 'hfx[embedded]'",
+        )
