@@ -68,7 +68,7 @@ class Front:
         self._thread.start()
         if not self._started.wait(2 * START_SECONDS) or self._failure:
             self.kill()
-            raise ServerError(f"The public HTTP port can't be served: the front {self._failure}.", "See its words above.")
+            raise ServerError(f"The HTTP front {self._failure} while it started.", "Its own words are above.")
 
     def stop(self, grace: float) -> bool:
         """Take no more requests, and end when those in progress are answered; False: not all were after `grace` s."""
