@@ -50,6 +50,7 @@ def relay_files() -> Files:
     """Target name in NAME/1 of a generator -> source."""
     return {
         "model.py": HERE / "relay.py",
+        **_flat(HERE, ("inputs",)),
         **{f"serving/{module}.py": HERE / "serving" / f"{module}.py" for module in _RELAY},
     }
 

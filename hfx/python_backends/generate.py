@@ -20,7 +20,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
-from .engine.errors import Draining, EngineError, InvalidRequest
+from .engine.errors import DoesNotFit, Draining, EngineError, InvalidRequest
 from .generation.generator import TextGenerator
 from .generation.results import Piece
 from .generation.streams import TextStream
@@ -85,7 +85,7 @@ class TritonPythonModel:
         reply = Reply(channel)
         try:
             request = parse_request(values)
-        except InvalidRequest as refusal:
+        except (InvalidRequest, DoesNotFit) as refusal:
             self._refuse(reply, refusal)
             return
         if request.cancels:

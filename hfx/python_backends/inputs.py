@@ -18,6 +18,7 @@ Text = str | bytes
 Result = TypeVar("Result")
 
 TOKENS_SHOWN = 3
+LONGEST_TEXT = 16 * 2**20  # bytes, however much of a text is read
 
 
 class InvalidInput(ValueError):
@@ -37,7 +38,9 @@ def column(field: str, tensors: Tensors) -> list[bytes]:
     array = tensors[field]
     if array.ndim != 2 or array.shape[1] != 1:
         raise InvalidInput(f"{field} must hold one string a row (shape [rows, 1]), not shape {list(array.shape)}")
-    return array[:, 0].tolist()  # type: ignore[no-any-return]
+    texts: list[bytes] = array[:, 0].tolist()
+    refuse_huge(field, texts)
+    return texts
 
 
 def table(field: str, tensors: Tensors) -> list[list[bytes]]:
@@ -47,7 +50,17 @@ def table(field: str, tensors: Tensors) -> list[list[bytes]]:
         raise InvalidInput(f"{field} must have the shape [rows, strings], not {list(array.shape)}")
     if array.shape[1] == 0:
         raise InvalidInput(f"{field} is empty: send at least one string")
-    return array.tolist()  # type: ignore[no-any-return]
+    rows: list[list[bytes]] = array.tolist()
+    for texts in rows:
+        refuse_huge(field, texts)
+    return rows
+
+
+def refuse_huge(field: str, texts: Iterable[bytes]) -> None:
+    """Refuse texts of more than LONGEST_TEXT bytes. Raises InvalidInput."""
+    longest = max(map(len, texts), default=0)
+    if longest > LONGEST_TEXT:
+        raise InvalidInput(f"{field} has {longest} bytes, above the limit of {LONGEST_TEXT}. Divide the text")
 
 
 def same_rows(first: str, second: str, tensors: Tensors) -> None:

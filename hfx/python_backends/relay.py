@@ -15,11 +15,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb
 
+from .inputs import InvalidInput, refuse_huge
 from .serving.cancellation_poller import CancellationPoller
 from .serving.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, text_of
 from .serving.outputs import output
 
 IDLE_SECONDS = 0.05
+TOO_LONG = "TOO_LONG"  # the reason of a text that the engine would refuse (response_writer.py)
 
 
 class PendingCall:
@@ -91,8 +93,12 @@ class TritonPythonModel:
         self._poller.clear()  # what they hold of Triton must be gone before Triton is
 
     def _submit(self, request: Any) -> None:
-        inputs = {tensor.name(): _plain(tensor.as_numpy()) for tensor in request.inputs()}
         call = PendingCall(request, next(self._numbers))
+        try:
+            inputs = {tensor.name(): _plain(tensor) for tensor in request.inputs()}
+        except InvalidInput as refusal:
+            call.fail(f"[hfx:{TOO_LONG}] {refusal}", "INVALID_ARG")
+            return
         try:
             connection = call.connection = self._connected()
         except OSError as error:
@@ -150,5 +156,8 @@ class TritonPythonModel:
                     pb.Logger.log_error(f"a call could not be polled for cancellation: {error!r}")
 
 
-def _plain(array: Any) -> list[Any]:
-    return [text_of(value) if isinstance(value, bytes) else value for value in array.reshape(-1).tolist()]
+def _plain(tensor: Any) -> list[Any]:
+    """The values of a tensor as a message carries them. Raises InvalidInput for a huge text."""
+    values = tensor.as_numpy().reshape(-1).tolist()
+    refuse_huge(tensor.name(), (value for value in values if isinstance(value, bytes)))
+    return [text_of(value) if isinstance(value, bytes) else value for value in values]

@@ -15,13 +15,13 @@ import pytest
 import tritonclient.grpc as grpc
 
 from hfx.client import Client
+from hfx.python_backends.inputs import LONGEST_TEXT
 from hfx.triton import EmbeddedServer
 from tests import zoo
 
 pytestmark = pytest.mark.triton
 
 MODEL = "sentiment-int8"
-MEGABYTES = 64
 Send = Callable[[str, bytes], None]
 
 
@@ -59,8 +59,9 @@ def test_a_bad_request_does_not_disturb_its_batch(server: EmbeddedServer, send: 
 def test_a_huge_text_costs_little_and_kills_nothing(filling: bytes, server: EmbeddedServer, send: Send) -> None:
     pids = server.stubs()
     began = time.monotonic()
-    send(MODEL, filling * (MEGABYTES * 1024 * 1024 // len(filling)))
-    assert time.monotonic() - began < 20  # moving 64 MB through the server; without the cap the tokenizer takes minutes
+    send(MODEL, filling * (LONGEST_TEXT // len(filling)))
+    assert time.monotonic() - began < 20  # moving 16 MB through the server; of all of it, the tokenizer takes a minute
+    assert "above the limit" in refusal(send, b"x" * (LONGEST_TEXT + 1))
     assert server.stubs() == pids
     assert not server.fault()
 

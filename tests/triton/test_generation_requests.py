@@ -16,6 +16,7 @@ import pytest
 from hfx.errors import HfxError
 from hfx.exporter.generation.folders import INPUTS
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
+from hfx.python_backends.inputs import LONGEST_TEXT
 from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import Ask, AskFailed
 from tests.triton.generation_grpc import grpc_events, grpc_request, grpc_stub
@@ -112,6 +113,14 @@ def test_an_empty_text_is_answered_as_in_process(writer: str, writing_server: Em
             assert refused.value.status in INVALID
     else:
         assert [door(writing_server, ask) for door in DOORS.values()] == [expected] * len(DOORS)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_text_above_the_limit_is_refused_before_it_is_read(door: str, writing_server: EmbeddedServer) -> None:
+    for fields in ({}, {"long": "chunk"}):
+        with pytest.raises(AskFailed, match=r"\[hfx:TOO_LONG\].*16777217 .*16777216") as refused:
+            DOORS[door](writing_server, Ask("summaries", "a" * (LONGEST_TEXT + 1), fields))
+        assert refused.value.status in INVALID
 
 
 @pytest.mark.parametrize("milliseconds", [1, 300])

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from hfx.python_backends.encoding import InvalidInput, Settings, open_encoder, tensors
 from hfx.python_backends.hypotheses import MAX_LABELS
-from hfx.python_backends.inputs import strings
+from hfx.python_backends.inputs import LONGEST_TEXT, strings
 from hfx.python_backends.windows import MAX_WINDOWS
 from tests import zoo
 from tests.question_answering import windows
@@ -263,7 +263,12 @@ def test_tensors_of_a_wrong_shape_are_refused(bert: Any, tmp_path: Path) -> None
     texts = encoder_for(bert, "text-classification", tmp_path)
     with pytest.raises(InvalidInput, match=r"text_input must hold one string a row .* not shape \[1, 2\]"):
         texts.items({"text_input": np.array([[b"a", b"b"]], object)})
+    huge = strings("a" * (LONGEST_TEXT + 1))
+    with pytest.raises(InvalidInput, match="text_input has 16777217 bytes, above the limit of 16777216"):
+        texts.items({"text_input": huge})
     pairs = encoder_for(bert, "question-answering", tmp_path)
+    with pytest.raises(InvalidInput, match="context has 16777217 bytes"):
+        pairs.items({"question": strings("a"), "context": huge})
     with pytest.raises(InvalidInput, match="question has 2 rows but context has 1"):
         pairs.items({"question": strings("a", "b"), "context": strings("a")})
     labels = encoder_for(bert, "zero-shot-classification", tmp_path)

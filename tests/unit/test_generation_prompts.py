@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
-from hfx.python_backends.generation.prompts import COUNTED, LONGEST_DOCUMENT, Prompt, PromptEncoder
+from hfx.python_backends.generation.prompts import COUNTED, Prompt, PromptEncoder
 from hfx.python_backends.generation.settings import choose
+from hfx.python_backends.inputs import LONGEST_TEXT
 from tests.unit.generation_models import configuration
 from tests.unit.generation_tokenizers import LINES, byte_level, random_text, unigram
 
@@ -48,7 +49,7 @@ def test_a_huge_text_has_the_ids_of_its_beginning(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]()
     expected = truncated(tokenizer, LONG * 4, 64)
     tokenizer.backend_tokenizer.no_truncation()
-    huge = LONG * 4000  # 40 MB
+    huge = LONG * 1000  # 13 MB
     prompt = encode(tokenizer, huge, max_source=64)
     assert prompt.ids == expected
     assert prompt.truncated_tokens > 10_000
@@ -157,7 +158,7 @@ def test_a_text_has_no_room_beside_too_many_new_tokens_and_special_ones() -> Non
 
 def test_a_huge_text_to_continue_has_the_ids_of_its_end() -> None:
     tokenizer = byte_level()
-    huge = LONG * 4000
+    huge = LONG * 1000
     prompt = encode(tokenizer, huge, {"long": "truncate", "max_tokens": 20}, max_length=64)
     assert prompt.ids == tuple(tokenizer(LONG * 2)["input_ids"])[-44:]
     with pytest.raises(DoesNotFit):
@@ -175,10 +176,14 @@ def test_what_is_no_text_is_refused(text: Any) -> None:
         assert caught.value.field == "text_input"
 
 
-def test_a_document_has_a_longest_size() -> None:
-    prompts = PromptEncoder(unigram().backend_tokenizer, configuration(max_source=64))
+def test_a_text_has_a_longest_size() -> None:
+    made = configuration(max_source=64)
+    prompts = PromptEncoder(unigram().backend_tokenizer, made)
     assert prompts.document("é".encode()) == prompts.document("é") == "é"
-    with pytest.raises(DoesNotFit):
-        prompts.document("a" * (LONGEST_DOCUMENT + 1))
+    for huge in ("a" * (LONGEST_TEXT + 1), b"a" * (LONGEST_TEXT + 1)):
+        with pytest.raises(DoesNotFit):
+            prompts.document(huge)
+        with pytest.raises(DoesNotFit):
+            prompts.encode(huge, choose({}, made))
     with pytest.raises(InvalidRequest):
         prompts.document(b"\xff")

@@ -13,7 +13,7 @@ from typing import Any, Union
 
 from ..engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
 from ..engine.request import Settings
-from ..inputs import BYTES_PER_TOKEN, MARGIN, InvalidInput, decoded, piece
+from ..inputs import BYTES_PER_TOKEN, LONGEST_TEXT, MARGIN, InvalidInput, decoded, piece
 from .configuration import Configuration
 from .settings import Choices
 
@@ -21,7 +21,6 @@ FIELD = "text_input"
 Text = Union[str, bytes]
 
 COUNTED = 2**16  # bytes of a text whose tokens are counted in any case
-LONGEST_DOCUMENT = 16 * 2**20  # bytes; the model reads all of it
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,8 @@ class PromptEncoder:
         return self._source(raw, choices) if self._configuration.has_encoder else self._beginning(raw, choices)
 
     def document(self, text: Text) -> str:
-        """A text of any length up to LONGEST_DOCUMENT, as characters. Raises InvalidRequest, DoesNotFit."""
+        """A text that is read to its end, as characters. Raises InvalidRequest, DoesNotFit."""
         raw = _bytes(text)
-        if len(raw) > LONGEST_DOCUMENT:
-            raise DoesNotFit("bytes of text", len(raw), LONGEST_DOCUMENT, "Divide the text")
         try:
             return decoded(FIELD, raw)
         except InvalidInput as refusal:
@@ -157,10 +154,17 @@ def _is_settled(encoding: Any, room: int, side: str) -> bool:
     return dropped >= MARGIN or (None not in (words[room - 1], words[-1]) and words[room - 1] != words[-1])
 
 
+def refuse_huge(text: Text) -> None:
+    """Refuse a text of more than LONGEST_TEXT bytes (or characters, before they are encoded). Raises DoesNotFit."""
+    if len(text) > LONGEST_TEXT:
+        raise DoesNotFit("bytes of text", len(text), LONGEST_TEXT, "Divide the text")
+
+
 def _bytes(text: Text) -> bytes:
-    """UTF-8, whose beginning and end can be cut off without reading the rest."""
+    """UTF-8, whose beginning and end can be cut off without reading the rest. Raises InvalidRequest, DoesNotFit."""
     if not isinstance(text, (str, bytes)):
         raise InvalidRequest(FIELD, text, "a text")
+    refuse_huge(text)
     try:
         return text.encode() if isinstance(text, str) else text
     except UnicodeEncodeError as error:

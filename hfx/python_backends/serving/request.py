@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.errors import DeadlineExceeded, EngineError, InvalidRequest
+from ..generation.prompts import refuse_huge
 from ..generation.results import Piece
 from ..generation.streams import TextStream, Waker
 from .response_writer import Reply, Update
@@ -39,12 +40,16 @@ class GenerateRequest:
 
 
 def parse_request(tensors: Iterable[tuple[str, list[Any]]]) -> GenerateRequest:
-    """The request in the tensors (name, values; texts as bytes) that came just now. Raises InvalidRequest."""
+    """The request in the tensors (name, values; texts as bytes) that came just now.
+
+    Raises InvalidRequest, and DoesNotFit for a text that is too large to be looked at.
+    """
     fields = {name: _value(name, values) for name, values in tensors}
     cancels = fields.pop("cancel_request", "")
     if "text_input" not in fields and not cancels:
         raise InvalidRequest("text_input", None, "one text")
     text, streams = fields.pop("text_input", ""), fields.pop("stream", False)
+    refuse_huge(text)
     deadline = _deadline(fields.pop("timeout_ms", None))
     early = fields.get("early_stopping")
     if early is not None:
