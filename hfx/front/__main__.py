@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import socket
+import ssl
 import sys
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from hfx.front.app import App
 from hfx.front.connection import ClientConnection
-from hfx.front.settings import Settings
+from hfx.front.settings import Settings, Tls
 from hfx.front.upstream import Upstream
 
-KEEP_ALIVE_SECONDS = 75
+NEVER_SECONDS = 1 << 30
+TICK_SECONDS = 1.0
 
 
 def main(argument: str) -> None:
     """Serve until SIGTERM, and then until the requests in progress are answered."""
     settings = Settings.from_json(argument)
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it would say of requests, clients decide
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients decide how often it would say something
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    control = socket.socket(fileno=settings.control)
-    control.setblocking(False)
-
-    async def beat() -> None:
-        control.send(b".")
-
     upstream = Upstream(settings.upstream)
-    app = App(upstream, settings.limits, read_keys(settings.key_file), settings.access_log)
+    app = App(upstream, settings.limits.within(most), read_keys(settings.key_file), settings.access_log)
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -45,24 +43,60 @@ def main(argument: str) -> None:
         server_header=False,
         date_header=False,
         backlog=settings.limits.connections,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        callback_notify=beat,
-        timeout_notify=0,  # with each second
+        timeout_keep_alive=NEVER_SECONDS,  # ClientConnection.check
+        **_tls_options(settings.tls),
     )
-    Server(config, upstream).run([socket.socket(fileno=settings.listener)])
+    Server(config, upstream, socket.socket(fileno=settings.control)).run([socket.socket(fileno=settings.listener)])
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which also closes the connections to Triton when it drains."""
+    """uvicorn's server with a clock: heartbeats to the process that watches it, and connections whose time is over."""
 
-    def __init__(self, config: uvicorn.Config, upstream: Upstream) -> None:
+    def __init__(self, config: uvicorn.Config, upstream: Upstream, control: socket.socket) -> None:
         super().__init__(config)
         self._upstream = upstream
+        self._control = control
+        control.setblocking(False)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve; uvicorn's own way has no time limit for TLS handshakes."""
+
+        def connection() -> ClientConnection:
+            return ClientConnection(self.config, self.server_state, {})
+
+        loop = asyncio.get_running_loop()
+        seconds = self.config.app.limits.head_seconds if self.config.ssl else None  # type: ignore[union-attr]
+        self.servers = [
+            await loop.create_server(
+                connection, sock=sock, ssl=self.config.ssl, backlog=self.config.backlog, ssl_handshake_timeout=seconds
+            )
+            for sock in sockets or []
+        ]
+        self.started = True
+        self._tick()
+
+    def _tick(self) -> None:
+        """Done each second, also while draining."""
+        self._control.send(b".")
+        loop = asyncio.get_running_loop()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, ClientConnection):
+                connection.check(loop.time())
+        loop.call_later(TICK_SECONDS, self._tick)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and return when those in progress are answered."""
         self._upstream.close()
         await super().shutdown(sockets)
+
+
+def _tls_options(tls: Tls | None) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    options: dict[str, Any] = {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
+    if tls.client_authorities:
+        options |= {"ssl_ca_certs": tls.client_authorities, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return options
 
 
 def read_keys(path: str) -> list[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import sys
+import itertools
+import re
+import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from hfx.front.access_log import AccessLog
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
 from hfx.front.refusals import RETRY, Header, Refusal, overloaded
 from hfx.front.routes import endpoint
@@ -20,6 +23,8 @@ from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, reque
 FORWARDED = {b"accept-encoding", b"traceparent", b"tracestate"}
 CLOSE: Header = (b"connection", b"close")
 SINGLE = {b"content-length", b"content-encoding", b"authorization", HEAD_LENGTH}
+REQUEST_ID = b"x-request-id"
+REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold in memory
 
 Scope = dict[str, Any]
@@ -31,16 +36,18 @@ class App:
 
     def __init__(self, upstream: Upstream, limits: Limits, keys: Sequence[str] = (), access_log: bool = False) -> None:
         self._upstream = upstream
-        self._limits = limits
+        self.limits = limits
         self._keys = [_digest(key.encode()) for key in keys]
-        self._access_log = access_log
+        self._access_log = AccessLog() if access_log else None
+        self._id_prefix = secrets.token_hex(4).encode()
+        self._id_numbers = itertools.count(1)
         self._requests = 0
         self._held = 0  # bytes of bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         began = time.perf_counter()
-        exchange = Exchange(send)
+        exchange = Exchange(send, self._request_id(scope["headers"]))
         try:
             await self._answer(scope, receive, exchange)
         except Refusal as refusal:
@@ -52,7 +59,18 @@ class App:
             traceback.print_exc()
             raise
         if self._access_log:
-            _log(scope, exchange, time.perf_counter() - began)
+            client = scope["client"][0] if scope["client"] else "-"
+            seconds = time.perf_counter() - began
+            status = 0 if exchange.broken else exchange.status
+            self._access_log.add(
+                client, scope["method"], scope["raw_path"], status, exchange.bytes, seconds, exchange.request_id
+            )
+
+    def _request_id(self, headers: Sequence[Header]) -> bytes:
+        for name, value in headers:
+            if name == REQUEST_ID and REQUEST_IDS.fullmatch(value):
+                return value
+        return b"%b-%x" % (self._id_prefix, next(self._id_numbers))
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
         headers = _single_headers(scope["headers"])
@@ -62,23 +80,23 @@ class App:
         else:
             self._check_key(headers)
         part = endpoint(method, path)
-        if self._requests >= self._limits.requests:
-            raise overloaded(f"{self._limits.requests} requests are in progress, as many as are taken at a time.")
+        if self._requests >= self.limits.requests:
+            raise overloaded(f"{self.limits.requests} requests are in progress, as many as are taken at a time.")
         self._requests += 1
         reserved = 0
 
         def reserve(size: int) -> None:
             nonlocal reserved
-            if self._held + size > BODIES_AT_ONCE * self._limits.body:
+            if self._held + size > BODIES_AT_ONCE * self.limits.body:
                 raise overloaded("The bodies of the requests in progress take all the memory that is for them.")
             reserved += size
             self._held += size
 
         try:
-            body = await read_body(receive, headers, self._limits.body, reserve)
+            body = await read_body(receive, headers, self.limits.body, reserve)
             head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
             check_body(body, head_length)
-            forwarded = [header for header in scope["headers"] if header[0] in FORWARDED]
+            forwarded = [(name, value) for name, value in headers.items() if name in FORWARDED]
             if head_length is not None:
                 forwarded.append((HEAD_LENGTH, head_length))
             if part == b"generate_stream":
@@ -122,7 +140,8 @@ class App:
 class Exchange:
     """The answer to a client, and what the access log tells of it."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, request_id: bytes) -> None:
+        self.request_id = request_id
         self._send = send
         self.status = 0
         self.bytes = 0
@@ -131,7 +150,9 @@ class Exchange:
     async def start(self, status: int, headers: Sequence[Header]) -> None:
         """Send the head."""
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, (REQUEST_ID, self.request_id)]}
+        )
 
     async def body(self, piece: bytes, more: bool) -> None:
         """Send a piece of the body."""
@@ -160,7 +181,3 @@ def _single_headers(headers: Sequence[Header]) -> dict[bytes, bytes]:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
-
-
-def _log(scope: Scope, exchange: Exchange, seconds: float) -> None:
-    print("access", file=sys.stderr)

@@ -1,12 +1,40 @@
-"""The connections of clients: uvicorn's HTTP protocol over httptools, bounded in number, time and size of its parts."""
+"""The connections of clients: uvicorn's HTTP protocol over httptools, bounded in number, time and size of each part.
+
+uvicorn bounds neither the head of a request, nor how long it may take, nor (httptools) the frames around a chunk.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from enum import Enum
+from typing import TYPE_CHECKING, Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from hfx.front.upstream import UpstreamConnection
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from hfx.front.app import App
+
+REFUSED_SECONDS = 2.0  # in which a connection above the limit may send a request, to be told
+YIELDING_SECONDS = 1.0  # after which an idle connection gives way to a new one
+
+URL_BYTES = 8 << 10
+HEAD_BYTES = 64 << 10
+HEADERS = 100
+FRAME_BYTES = 8  # of chunks, for each byte of the body
+PIPELINED = 8  # requests that wait for the answer to the one before
+
+
+class Receiving(Enum):
+    """Which part of a request comes next."""
+
+    NOTHING = 0
+    HEAD = 1
+    BODY = 2
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -15,14 +43,161 @@ class ClientConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.upstream: UpstreamConnection | None = None
+        self._limits = cast("App", self.app).limits
+        self._receiving = Receiving.HEAD
+        self._since = self.loop.time()  # when something came or went
+        self._deadline = self._since + self._limits.head_seconds
+        self._body_deadline = math.inf
+        self._blocked_since = math.inf
+        self._is_refused = False
+        self._refusal = (400, "This is no valid HTTP/1.1 request. Send one.")
+        self._head_bytes = self._headers_seen = self._frame_bytes = 0
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        self.scope["extensions"] = {"hfx": {"connection": self}}
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected; above the limit the longest idle one gives way, or this one is refused."""
+        super().connection_made(transport)
+        if len(self.connections) <= self._limits.connections:
+            return
+        others = (other for other in self.connections if other is not self and isinstance(other, ClientConnection))
+        idle = [other for other in others if other.is_idle and self._since - other._since > YIELDING_SECONDS]
+        if idle:
+            min(idle, key=lambda other: other._since).transport.close()
+        elif len(self.connections) <= self._limits.connections + self._limits.spare:
+            self._is_refused = True
+            self._deadline = self._since + REFUSED_SECONDS
+        else:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: Triton need not go on."""
         if self.upstream is not None:
             self.upstream.abort()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse it, unless it is too much."""
+        if self._is_refused:
+            self.refuse(503, "All connections are in use. Try again later.", "retry-after: 1\r\n")
+            return
+        self._since = self.loop.time()
+        if self._receiving is Receiving.NOTHING:  # also before a line end, which begins no request
+            self._receive_head()
+        if self._receiving is Receiving.HEAD:
+            self._head_bytes += len(data)
+        else:
+            self._frame_bytes += len(data)
+        super().data_received(data)
+        if self._receiving is Receiving.HEAD and self._head_bytes > HEAD_BYTES:
+            self.refuse(431, f"The head of the request is larger than {HEAD_BYTES} bytes. Send fewer headers.")
+        elif self._receiving is Receiving.BODY and self._frame_bytes > HEAD_BYTES:
+            self.refuse(400, "The body comes in too small chunks. Send larger ones, or a Content-Length.")
+
+    def pause_writing(self) -> None:
+        """The client takes nothing of its answer for the moment."""
+        self._blocked_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """It takes its answer again."""
+        self._blocked_since = math.inf
+        super().resume_writing()
+
+    # httptools' callbacks; what they raise becomes the answer of `send_400_response`
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        if self._receiving is not Receiving.HEAD:  # pipelined
+            self._receive_head()
+        self._head_bytes = max(self._head_bytes, 1)
+        self._headers_seen = 0
+        self.scope["extensions"] = {"hfx": {"connection": self}}
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request's target."""
+        super().on_url(url)
+        if len(self.url) > URL_BYTES:
+            self._reject(414, f"The path is longer than {URL_BYTES} bytes. Send a shorter one.")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer."""
+        self._headers_seen += 1
+        if self._headers_seen > HEADERS or len(name) + len(value) > HEAD_BYTES:
+            self._reject(431, f"The request has more than {HEADERS} headers, or a huge one. Send fewer.")
+        if self._receiving is Receiving.HEAD:  # trailers mean nothing to Triton
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is complete: the application begins."""
+        if len(self.pipeline) >= PIPELINED:
+            self._reject(400, "Too many requests wait on this connection. Read the answers first.")
+        self._receiving = Receiving.BODY
+        self._frame_bytes = 0
+        self._deadline = self._since + self._limits.pause_seconds
+        self._body_deadline = self._since + self._limits.body_seconds
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._frame_bytes -= (1 + FRAME_BYTES) * len(body)
+        self._deadline = min(self._since + self._limits.pause_seconds, self._body_deadline)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        super().on_message_complete()
+        self._receiving = Receiving.NOTHING
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        """The answer is complete."""
+        super().on_response_complete()
+        self._since = self.loop.time()
+        if self._receiving is Receiving.NOTHING:
+            self._await_request()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what can't be parsed, or what a callback has rejected."""
+        self.refuse(*self._refusal)
+
+    # The bounds
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in progress."""
+        return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
+
+    def check(self, now: float) -> None:
+        """End the connection when its time is over at `now`, on the loop's clock."""
+        if now - self._blocked_since > self._limits.write_seconds:
+            self.transport.abort()
+        elif now > self._deadline and not self.flow.read_paused:
+            if self._head_bytes == 0 or self._receiving is Receiving.NOTHING:
+                self.transport.close()  # nothing was begun
+            else:
+                self.refuse(408, "The request did not come in time. Send it without pauses.")
+
+    def refuse(self, status: int, message: str, header: str = "") -> None:
+        """Answer with `status` unless an answer has begun, and close the connection."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = json.dumps({"error": message}).encode()
+            head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{header}connection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self.transport.close()
+
+    def _reject(self, status: int, message: str) -> None:
+        self._refusal = (status, message)
+        raise ValueError(message)
+
+    def _receive_head(self) -> None:
+        self._receiving = Receiving.HEAD
+        self._head_bytes = 0
+        self._deadline = self._since + self._limits.head_seconds
+
+    def _await_request(self) -> None:
+        self._head_bytes = 0
+        self._deadline = self._since + self._limits.idle_seconds if self.is_idle else math.inf

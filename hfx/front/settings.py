@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
-KIB, MIB = 1 << 10, 1 << 20
+MIB = 1 << 20
+OWN_DESCRIPTORS = 40  # of the front process, without connections
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The bounds of `hfx serve`'s options.
+    """The bounds of `hfx serve`'s options, and the times that a client may take, in seconds.
 
     `body` is in bytes after decompression; `connections` are those of clients, `requests` those in progress.
+    `head_seconds` are for the whole head of a request, `pause_seconds` between two pieces of a body, `body_seconds` for
+    all of it, `idle_seconds` between two requests, `write_seconds` without taking anything of an answer.
     """
 
     body: int = 16 * MIB
     connections: int = 2048
     requests: int = 1024
+    head_seconds: float = 10.0
+    pause_seconds: float = 10.0
+    body_seconds: float = 120.0
+    idle_seconds: float = 75.0
+    write_seconds: float = 60.0
+
+    @property
+    def spare(self) -> int:
+        """Connections above the limit that are kept for a moment, to be told so."""
+        return 8 + self.connections // 8
+
+    def within(self, descriptors: int) -> Limits:
+        """These bounds, lowered to what a process with so many descriptors can keep."""
+        room = max(descriptors - OWN_DESCRIPTORS, 20)
+        return replace(self, connections=min(self.connections, room // 2), requests=min(self.requests, 3 * room // 10))
 
 
 @dataclass(frozen=True)

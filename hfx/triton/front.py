@@ -58,6 +58,11 @@ class Front:
         self._thread = threading.Thread(target=self._supervise, name="front", daemon=True)
         self.url = f"{'https' if tls else 'http'}://{contact(host)}:{self._listener.getsockname()[1]}"
 
+    @property
+    def pid(self) -> int:
+        """The process id of the front that runs, or ran last; 0 before the first one."""
+        return self._process.pid if self._process else 0
+
     def start(self, upstream: int) -> None:
         """Start the process for Triton's HTTP at the port `upstream`, and return when it answers.
 

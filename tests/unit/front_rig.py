@@ -1,0 +1,134 @@
+"""A front process before a server in this one, which answers with what it was sent, and raw connections to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from hfx.front.settings import Limits
+from hfx.triton.front import Front
+
+INFER = "/v2/models/toy/infer"
+SECONDS = 60.0
+
+
+@dataclass
+class Seen:
+    """The requests that reached the server behind the front; `left` is released when a client of it leaves."""
+
+    requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+    hold: threading.Event = field(default_factory=threading.Event)
+    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    left: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    seen: Seen
+
+    def do_GET(self) -> None:
+        self._answer(200, {})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.seen.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+        if b"hold" in body:
+            self.seen.entered.release()
+            self.seen.hold.wait(SECONDS)
+        if b"break" in body:
+            self.close_connection = True
+        elif self.path.endswith("generate_stream"):
+            self._stream()
+        else:
+            self._answer(200, {"path": self.path, "bytes": len(body)})
+
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self) -> None:
+        """One piece; then, once the client has closed its connection, `left` is released."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"7\r\ndata: 1\r\n")
+        self.connection.settimeout(SECONDS)
+        if not self.connection.recv(1):
+            self.seen.left.release()
+        self.close_connection = True
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@contextmanager
+def upstream() -> Iterator[tuple[int, Seen]]:
+    """The port of a server that answers with what it was sent, and what it has seen."""
+    seen = Seen()
+    handler = type("Handler", (_Handler,), {"seen": seen})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1], seen
+        finally:
+            seen.hold.set()
+            server.shutdown()
+
+
+@contextmanager
+def fronted(port: int, limits: Limits | None = None, **options: Any) -> Iterator[Front]:
+    """A front of the server at `port`."""
+    front = Front("127.0.0.1", 0, limits=limits or Limits(), **options)
+    front.start(port)
+    try:
+        yield front
+    finally:
+        front.kill()
+
+
+def connect(front: Front) -> socket.socket:
+    """A raw connection."""
+    host, port = front.url.rpartition("/")[2].split(":")
+    return socket.create_connection((host, int(port)), timeout=SECONDS)
+
+
+def post(body: bytes, path: str = INFER, **headers: str) -> bytes:
+    """The bytes of a request."""
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def read_answer(connection: socket.socket) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Status, headers and body of the next answer; http.client.HTTPException or OSError when there is none."""
+    answer = http.client.HTTPResponse(connection, method="POST")
+    answer.begin()
+    return answer.status, answer.headers, answer.read()
+
+
+def ask(front: Front, request: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """The answer to `request` on a connection of its own."""
+    with connect(front) as connection:
+        connection.sendall(request)
+        return read_answer(connection)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other end closes it, without another byte."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True

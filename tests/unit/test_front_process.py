@@ -1,0 +1,203 @@
+"""The front process: replaced when it dies or hangs, drained; TLS and keys; answers that break where Triton's do."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfx.errors import ServerError
+from hfx.front.settings import Limits, Tls
+from hfx.triton import front as front_module
+from hfx.triton.front import Front
+from tests.unit.front_rig import Seen, ask, connect, fronted, post, read_answer, upstream
+from tests.waiting import wait_until
+
+SMALL = post(b"{}")
+STREAM = "/v2/models/toy/generate_stream"
+
+
+@pytest.fixture
+def triton() -> Iterator[tuple[int, Seen]]:
+    with upstream() as running:
+        yield running
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def test_a_killed_front_is_replaced_and_connections_meanwhile_are_answered(triton: tuple[int, Seen]) -> None:
+    said: list[str] = []
+    with fronted(triton[0], report=said.append) as front:
+        for _ in range(2):
+            os.kill(front.pid, signal.SIGKILL)
+            assert ask(front, SMALL)[0] == 200
+    assert said == ["the HTTP front died (killed by signal 9); starting another one."] * 2
+
+
+@pytest.mark.slow
+def test_a_front_that_hangs_is_replaced(triton: tuple[int, Seen], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_module, "SILENCE_SECONDS", 3.0)
+    said: list[str] = []
+    with fronted(triton[0], report=said.append) as front:
+        before = front.pid
+        os.kill(before, signal.SIGSTOP)
+        wait_until(lambda: said)
+        assert ask(front, SMALL)[0] == 200
+        assert front.pid != before
+    assert said == ["the HTTP front gave no sign for 3 s; starting another one."]
+
+
+def test_a_front_that_stops_finishes_what_it_has_and_takes_nothing_new(triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front, connect(front) as busy, connect(front) as kept:
+        kept.sendall(SMALL)
+        assert read_answer(kept)[0] == 200
+        busy.sendall(post(b"hold"))
+        assert seen.entered.acquire(timeout=60)
+        drained: list[bool] = []
+        stopping = threading.Thread(target=lambda: drained.append(front.stop(60)))
+        stopping.start()
+        assert kept.recv(1) == b""
+        with pytest.raises(ConnectionError):
+            connect(front)
+        seen.hold.set()
+        assert read_answer(busy)[0] == 200
+        stopping.join()
+        assert drained == [True]
+
+
+def test_a_request_that_outlasts_the_drain_is_lost_and_told(triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front, connect(front) as busy:
+        busy.sendall(post(b"hold"))
+        assert seen.entered.acquire(timeout=60)
+        assert not front.stop(0.5)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            read_answer(busy)
+
+
+def test_a_front_that_cannot_start_says_so(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="front died"), fronted(triton[0], key_file=str(tmp_path / "missing")):
+        pass
+    with fronted(triton[0]) as front, pytest.raises(ServerError, match="--http-port"):
+        Front("127.0.0.1", int(front.url.rpartition(":")[2]), limits=Limits())
+
+
+# Triton's side
+
+
+def test_a_client_that_leaves_takes_its_request_from_triton(triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front, connect(front) as connection:
+        connection.sendall(post(b"{}", STREAM))
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        connection.close()
+        assert seen.left.acquire(timeout=60)
+
+
+@pytest.mark.parametrize("path", ["infer", "generate"])
+def test_a_server_that_breaks_before_its_answer_is_a_502_and_none_at_all_a_503(
+    triton: tuple[int, Seen], path: str
+) -> None:
+    with fronted(triton[0]) as front:
+        status, headers, _ = ask(front, post(b"break", f"/v2/models/toy/{path}"))
+        assert (status, headers["retry-after"]) == (502, "1")
+        assert ask(front, SMALL)[0] == 200
+    with fronted(free_port()) as front:
+        status, headers, _ = ask(front, SMALL)
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert ask(front, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 503
+
+
+def test_an_answer_that_breaks_has_no_end_for_the_client_either(triton: tuple[int, Seen]) -> None:
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, fronted(listener.getsockname()[1]) as front:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        with pytest.raises(http.client.IncompleteRead):
+            ask(front, post(b"{}", STREAM))
+
+
+# Keys, certificates, log
+
+
+def test_a_key_is_asked_for_everywhere_but_at_health(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first-key\n\nsecond-key\n")
+    with fronted(triton[0], key_file=str(keys)) as front:
+        for header in ("", "Bearer wrong", "Bearer", "Basic first-key", "first-key", "Bearer first-key second-key"):
+            status, headers, _ = ask(front, post(b"{}", Authorization=header))
+            assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert ask(front, SMALL)[0] == 401
+        assert ask(front, post(b"{}", "/v2/logging"))[0] == 401
+        assert ask(front, post(b"{}", Authorization="Bearer first-key"))[0] == 200
+        assert ask(front, post(b"{}", Authorization="bearer second-key"))[0] == 200
+        assert ask(front, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
+
+
+def make_certificate(folder: Path, name: str) -> tuple[str, str]:
+    """A self-signed certificate for 127.0.0.1, and its key."""
+    certificate, key = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
+    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run([*new, "-keyout", key, "-out", certificate, *subject], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_tls_and_client_certificates(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "server")
+    client = make_certificate(tmp_path, "client")
+
+    def status(front: Front, context: ssl.SSLContext) -> int:
+        connection = http.client.HTTPSConnection(front.url.removeprefix("https://"), context=context, timeout=60)
+        connection.request("GET", "/v2")
+        return connection.getresponse().status
+
+    known = ssl.create_default_context(cafile=certificate)
+    with fronted(triton[0], tls=Tls(certificate, key)) as front:
+        assert front.url.startswith("https://127.0.0.1:")
+        assert status(front, known) == 200
+        with pytest.raises(ssl.SSLError):
+            status(front, ssl.create_default_context())
+        with pytest.raises(http.client.HTTPException):
+            ask(front, SMALL)
+    with fronted(triton[0], tls=Tls(certificate, key, client[0])) as front:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            status(front, known)
+        known.load_cert_chain(*client)
+        assert status(front, known) == 200
+
+
+def test_the_access_log_has_a_line_for_each_request(
+    triton: tuple[int, Seen], capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str] = []
+
+    def logged() -> bool:
+        lines.extend(capfd.readouterr().err.splitlines())
+        return len(lines) >= 3
+
+    with fronted(triton[0], access_log=True) as front:
+        assert ask(front, post(b"{}", X_Request_ID="my-id.1"))[1]["x-request-id"] == "my-id.1"
+        generated = ask(front, post(b"{}", "/nowhere?secret=1", X_Request_ID="\"'<b>"))[1]["x-request-id"]
+        ask(front, post(b"[" * 70))
+        wait_until(logged)
+    first, second, third = (line.split(" ") for line in lines)
+    assert first[1:5] == ["127.0.0.1", "POST", "/v2/models/toy/infer", "200"] and first[-1] == "my-id.1"
+    assert second[3:5] == ["/nowhere", "404"] and second[-1] == generated
+    assert third[4] == "400"
