@@ -12,18 +12,28 @@ import pytest
 
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.openvino.generator import activations_for
-from hfx.exporter.quantize.generator import FORMATS
+from hfx.exporter.quantize.generator import FORMATS, FORMATS_TRIED
 from hfx.exporter.runtime import weight_levels
-from hfx.python_backends.engine.batch_probe import least_sequences
+from hfx.python_backends.engine.batch_probe import StepSize, probed_size, rows_for
+from hfx.python_backends.engine.core import Core
+from hfx.python_backends.engine.decoder_runner import DecoderRunner
+from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import ProcessorUnsuited
+from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.request import Completion, Request, Settings
-from hfx.python_backends.engine.spec import RUNTIMES
+from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.spec import RUNTIMES, read_spec
+from tests.unit import engine_toys as toys
 from tests.unit import tiny_generators
+from tests.unit.engine_oracle import expected
+from tests.unit.engine_rig import ONE_THREAD, random_request, serve
 
 WAYS: tuple[dict[str, Any], ...] = ({}, {"do_sample": True, "seed": 5}, {"num_beams": 3}, {})
 # Wide enough for kernels that tiny models never reach; sources and prompts of many lengths.
 POSITIONS = 256
+WEIGHTS = {**FORMATS, "int4 in large blocks": FORMATS_TRIED["int4"][0]}
+SLOTS = 23  # an odd number, above that of rows that are kept for the padding of prompts
 WIDE: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 128, "n_head": 4, "n_positions": POSITIONS},
     "bart": {
@@ -42,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
     def write(family: str, precision: str) -> Path:
         made = tmp_path_factory.mktemp(family)
         checkpoint = tiny_generators.save(made / "checkpoint", tiny_generators.build(family, **WIDE[family]))
-        write_engine_folder(checkpoint, made / "engine", FORMATS[precision], weight_levels(), openvino=True)
+        write_engine_folder(checkpoint, made / "engine", WEIGHTS[precision], weight_levels(), openvino=True)
         return made / "engine"
 
     return write
@@ -57,7 +67,7 @@ def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tupl
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4", "int4 in large blocks"])
 @pytest.mark.parametrize("family", WIDE)
 def test_random_models(folder: Callable[[str, str], Path], family: str, precision: str, runtime: str) -> None:
     if runtime == "openvino" and activations_for() == "row":
@@ -83,16 +93,54 @@ def test_random_models(folder: Callable[[str, str], Path], family: str, precisio
 
 @pytest.mark.parametrize(
     ("other", "least"),
-    [({}, 1), ({1: b"x"}, 2), ({1: b"x", 2: b"y", 3: b"y"}, 4), ({8: b"x"}, 16), ({1: b"x", 8: b"x"}, 16)],
+    [((), 1), ((1,), 2), ((1, 2), 4), ((8,), 16), ((1, 8), 16)],
 )
-def test_steps_have_as_many_sequences_as_give_the_same_answer(other: dict[int, bytes], least: int) -> None:
-    assert least_sequences(lambda count: other.get(count, b"same"), 32) == least
+def test_steps_have_as_many_sequences_as_give_the_same_answer(other: tuple[int, ...], least: int) -> None:
+    size = probed_size(lambda count: {b"other" if count in other else b"same"}, 32)
+    assert size == StepSize(least)
+    assert [size.of(count) for count in (1, least, 31)] == [least, least, 31]
+
+
+@pytest.mark.parametrize("slots", [5, 8, 16, 20, 32, 100])
+@pytest.mark.parametrize("together", [2, 4, 8])
+def test_steps_leave_no_row_to_another_kernel(together: int, slots: int) -> None:
+    """Of a kernel that takes `together` rows at a time, and one for the rows that are left over."""
+
+    def logits_of(count: int) -> set[bytes]:
+        whole, rest = divmod(count, together)
+        return {b"together"} if not rest else {b"together", b"alone"} if whole else {b"alone"}
+
+    size = probed_size(logits_of, slots)
+    assert size == StepSize(together, together)
+    for count in range(1, slots + 1):
+        assert logits_of(size.of(count)) == {b"together"} and count <= size.of(count) <= rows_for(slots)
 
 
 def test_a_processor_on_which_large_batches_answer_otherwise_is_refused() -> None:
-    def logits_of(count: int) -> bytes:
-        return b"many" if count == 64 else b"few"
+    def logits_of(count: int) -> set[bytes]:
+        return {b"many" if count == 64 else b"few"}
 
     with pytest.raises(ProcessorUnsuited, match="up to 64 sequences"):
-        least_sequences(logits_of, 64, required=True)
-    assert least_sequences(logits_of, 64) == 2  # with a line in the log, where there is no choice
+        probed_size(logits_of, 64, required=True)
+    assert probed_size(logits_of, 64) == StepSize(2)  # with a line in the log, where there is no choice
+
+
+@pytest.mark.parametrize("multiple", [2, 4])
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_padded_steps_and_prompts_answer_alike(tmp_path: Path, has_encoder: bool, multiple: int) -> None:
+    folder = toys.write_encoder_decoder(tmp_path) if has_encoder else toys.write_decoder(tmp_path)
+    spec, limits, rng = read_spec(folder), Limits(chunk=8, prefill=400, encode=32), random.Random(multiple)
+    runner: DecoderRunner | EncoderDecoderRunner = (
+        EncoderDecoderRunner(spec, SLOTS, ONE_THREAD, limits.encode)
+        if has_encoder
+        else DecoderRunner(spec, SLOTS, ONE_THREAD)
+    )
+    for width in spec.beams:
+        runner.open_lane(width)
+    for lane in runner.lanes.values():
+        lane.size = StepSize(multiple, multiple)
+    requests = [random_request(rng, has_encoder) for _ in range(60)]
+    with serve(folder, Core(Scheduler(SLOTS, has_encoder, limits), runner, Picker(spec, SLOTS, ONE_THREAD))) as engine:
+        answers = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
+    wanted = [expected(request) for request in requests]
+    assert [[each.ids for each in answer] for answer in answers] == [[each.ids for each in answer] for answer in wanted]

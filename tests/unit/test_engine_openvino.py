@@ -70,7 +70,7 @@ def test_rows_that_share_a_prompt_share_its_blocks(tmp_path: Path) -> None:
     assert free - len(runner.cache.pool.free) == 3 + 3 + 1
     runner.lane.set_next_tokens([(0, 5)])
     runner.lane.step(1, logits=False)
-    beside = runner.lane.least - 1  # rows that a lone one has beside it
+    beside = runner.lane.size.of(1) - 1  # rows that a lone one has beside it
     assert free - len(runner.cache.pool.free) == 3 + 1 + beside  # of pads
     runner.release_memory()
     assert len(runner.cache.pool.free) == free

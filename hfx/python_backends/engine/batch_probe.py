@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from .checks import Ids
 from .errors import ProcessorUnsuited
@@ -21,11 +22,29 @@ SOME = 16  # different tokens of the probe
 SHORT, LONG = 8, 248  # tokens of a prompt, and of one beside it
 SOURCE, SOURCES = 16, 16  # tokens of a source, and how many are encoded together
 
-COUNTS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# Of MOST_LEAST sequences, as many as are no multiple of more than the key.
+REMAINDERS = {1: 15, 2: 14, 4: 12, 8: 8}
 MOST_LEAST = 16  # sequences; where more were needed, a runtime that needs none is faster
 USUAL = 2  # what most processors need
 
 WIDE = 1024  # of a model's hidden size
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """How many sequences a step has, so that each one's answer is the same in any batch.
+
+    That is `least` or more, and a multiple of `multiple`: where a kernel takes several rows at a time, what is left
+    over goes to another one.
+    """
+
+    least: int = 1
+    multiple: int = 1
+
+    def of(self, sequences: int) -> int:
+        """The size of a step of `sequences`, the rest of which is padding."""
+        return max(-(-sequences // self.multiple) * self.multiple, self.least)
 
 
 def tokens(length: int, vocabulary: int) -> Ids:
@@ -34,59 +53,64 @@ def tokens(length: int, vocabulary: int) -> Ids:
 
 
 def rows_for(slots: int) -> int:
-    """For how many rows a model of `slots` needs memory: at least for those that are always probed."""
-    return max(slots, MOST_LEAST)
+    """For how many rows a model of `slots` needs memory: for those that are always probed, and any step's padding."""
+    return -(-max(slots, MOST_LEAST) // max(REMAINDERS)) * max(REMAINDERS)
 
 
-def least_units(
+def step_size(
     spec: EngineSpec,
     lane: RunnerLane,
     reset: Callable[[int], None],
     slots: int,
     required: bool = False,
     length: int = 0,
-) -> int:
-    """`least_sequences` of a lane of `slots` units, whose step runs any number of units until `least` is set.
+) -> StepSize:
+    """`probed_size` of a lane of `slots` units, whose step runs any number of units until its `size` is set.
 
     `reset(units)` fills the first units with one and the same, of `length` positions.
     """
     # In a narrow model, two ways of adding up often have the same sum, so that it takes more steps.
     steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length - length)
 
-    def logits_of(units: int) -> bytes:
+    def logits_of(units: int) -> set[bytes]:
         reset(units)
-        logits = []
+        first, last = [], []
         for token in tokens(steps, spec.vocab_size):
             lane.set_next_tokens([(row, token) for row in range(units * lane.width)])
-            logits.append(first_row(lane.step(units, logits=True)))
-        return b"".join(logits)
+            outputs = lane.step(units, logits=True)
+            first.append(row_bytes(outputs, 0))
+            last.append(row_bytes(outputs, units * lane.width - 1))
+        return {b"".join(first), b"".join(last)}
 
-    return least_sequences(logits_of, slots, required)
+    return probed_size(logits_of, slots, required)
 
 
-def least_sequences(logits_of: Callable[[int], bytes], slots: int, required: bool = False) -> int:
-    """The least number of sequences from which on a step gives each the same answer, to the bit.
+def probed_size(logits_of: Callable[[int], set[bytes]], slots: int, required: bool = False) -> StepSize:
+    """The least step, and its multiples, in which all sequences have the same answer, to the bit.
 
-    `logits_of(count)` are the bytes of the first sequence's logits in steps of `count`, at most rows_for(slots); it is
-    called for falling counts. Where the number is larger than MOST_LEAST, it is USUAL with a line in the log, or where
+    `logits_of(count)` are the bytes of the first and the last sequence's logits in steps of `count` equal sequences,
+    at most rows_for(slots). Where the least is larger than MOST_LEAST, it is USUAL with a line in the log, or where
     the promise is `required`, ProcessorUnsuited is raised.
     """
     most = rows_for(slots)
-    least, expected = most, logits_of(most)
-    for count in (count for count in reversed(COUNTS) if count < most):
+    expected = logits_of(most)
+    more = MOST_LEAST if most >= 2 * MOST_LEAST else 0
+    multiple = next((each for each, count in REMAINDERS.items() if logits_of(more + count) == expected), 1)
+    least = most
+    for count in (count for count in reversed(COUNTS) if count < most and count % multiple == 0):
         if logits_of(count) != expected:
             break
         least = count
     if least <= MOST_LEAST:
-        return least
+        return StepSize(least, multiple)
     reason = f"on this processor, answers depend on the batch up to {least} sequences"
     if required:
         raise ProcessorUnsuited(reason, "Use fewer slots")
     LOG.warning("%s: their last bits may differ", reason)
-    return USUAL
+    return StepSize(max(USUAL, multiple), multiple)
 
 
-def first_row(outputs: Outputs) -> bytes:
-    """The bytes of the first row of logits, which must have been asked for."""
+def row_bytes(outputs: Outputs, row: int) -> bytes:
+    """The bytes of a row of logits, which must have been asked for."""
     assert outputs.logits is not None
-    return bytes(outputs.logits[0].data)
+    return bytes(outputs.logits[row].data)

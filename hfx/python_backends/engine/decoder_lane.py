@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .batch_probe import StepSize
 from .kv_cache import CacheMaker, CrossCache, bind_cache
 from .memory import Bindables, Binding, Reserved
 from .runner import Outputs, Pairs
@@ -19,7 +20,7 @@ class DecoderLane:
     """`units` units of `width` rows, each unit with the keys and values of a source where there is an encoder.
 
     A row's length is the number of filled positions, which is also the position of its next input. The cache has
-    `more_rows` than the lane. Steps run `least` units or more (see batch_probe); `touched` units have memory.
+    `more_rows` than the lane. A step has the units of `size` (see batch_probe); `touched` units have memory.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class DecoderLane:
         self.positions = np.zeros((rows, 1), np.int64)
         self.lengths = np.zeros(rows, np.int32)
         self.logits: NDArray[np.float32] = Reserved((rows, spec.vocab_size), np.float32).array
-        self.least = 1
+        self.size = StepSize()
         self.touched = 0
         self._total = np.zeros((), np.int32)
         self._last = np.zeros((rows, 1), np.int64)
@@ -81,7 +82,7 @@ class DecoderLane:
 
     def step(self, units: int, logits: bool) -> Outputs:
         """One run on memory that was bound when there were as many rows the first time."""
-        rows, run = units * self.width, max(units, self.least)
+        rows, run = units * self.width, self.size.of(units)
         self.empty(units, run)
         binding = self._steps.get((run, logits))
         if binding is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import MOST_LEAST, least_units
+from .batch_probe import MOST_LEAST, step_size
 from .checks import Ids
 from .decoder_lane import DecoderLane
 from .kv_cache import CacheMaker, KvCache
@@ -38,7 +38,7 @@ class DecoderRunner:
         self._max_length = spec.max_length
         self._first_ids = np.zeros((rows, 1), np.int64)
         if probed:
-            self.lane.least = least_units(spec, self.lane, lambda count: self.lane.empty(0, count), slots)
+            self.lane.size = step_size(spec, self.lane, lambda count: self.lane.empty(0, count), slots)
             self.release_memory()
 
     def open_lane(self, width: int) -> None:
@@ -46,12 +46,16 @@ class DecoderRunner:
 
     def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
         """One ragged batch, padded at the right. Pads fill the cache beyond a row's length, where nothing reads."""
-        few = len(prompts) < self.lane.least
-        begin = self._spare if few else first  # what is beside a lone prompt may be in use
-        ids, lengths = pad([*prompts, *[prompts[0]] * (self.lane.least - len(prompts))], self._max_length)
+        size = self.lane.size
+        rest, beside = len(prompts) % size.multiple, size.of(len(prompts)) - len(prompts)
+        if rest and len(prompts) + beside > MOST_LEAST:
+            parts = ((first, prompts[:-rest]), (first + len(prompts) - rest, prompts[-rest:]))
+            return Outputs.joined(self.prefill(row, part, logits) for row, part in parts)
+        begin = self._spare if beside else first  # the rows beside the prompts' may be in use
+        ids, lengths = pad([*prompts, *[prompts[0]] * beside], self._max_length)
         outputs = self._prompt(begin, ids, 0, lengths, logits)
         for row, prompt in enumerate(prompts):
-            if few:
+            if beside:
                 self.lane.cache.copy(begin + row, first + row, len(prompt))
             self.lane.start(first + row, len(prompt))
         return outputs.first(len(prompts))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import SOURCE, least_units, rows_for
+from .batch_probe import SOURCE, rows_for, step_size
 from .checks import Ids
 from .decoder_lane import DecoderLane
 from .kv_cache import CacheMaker, KvCache
@@ -100,7 +100,7 @@ class EncoderDecoderRunner:
             for unit in range(count):
                 lane.put_source(unit, values, scales)
 
-        lane.least = least_units(spec, lane, reset, units)
+        lane.size = step_size(spec, lane, reset, units)
         lane.release_memory(0)
         return lane
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import CONTEXT, LONG, SHORT, first_row, least_units, rows_for, tokens
+from .batch_probe import CONTEXT, LONG, SHORT, StepSize, row_bytes, rows_for, step_size, tokens
 from .checks import Ids
 from .kv_cache_paged import PagedCache, blocks_for
 from .openvino_model import LogitsReader, OpenVinoModel
@@ -44,11 +44,11 @@ class PagedDecoderRunner:
         self._prompts, steps = model.request(), model.request()
         self._prompts.bind(self.cache.inputs())
         self.rows = PagedRows(self.cache, rows + 2, spec.max_length, steps)
-        self.lane = PagedLane(WIDTH, rows, steps, self.rows, None, self._logits)
+        self.lane = PagedLane(WIDTH, rows, steps, self.rows, None, self._logits, StepSize())
         self.lanes = {WIDTH: self.lane}
         required = settings.runtime is None  # where the caller left the choice, there is another runtime
         self.mixes = True
-        self.lane.least, self.mixes = self._least_rows(slots, required), self._is_same_beside()
+        self.lane.size, self.mixes = self._step_size(slots, required), self._is_same_beside()
         self.release_memory()
         for row in range(rows):
             self._start(row, 0)
@@ -60,13 +60,7 @@ class PagedDecoderRunner:
         """One run of all tokens, one prompt behind the other and all behind the step's, where the runner mixes."""
         if self.mixes or len(prompts) == 1:
             return self._prefill(first, prompts, logits, units)
-        ids, rows = [], []
-        for row, prompt in enumerate(prompts, first):
-            outputs = self._prefill(row, [prompt], logits, 0)
-            ids.append(outputs.next_ids.copy())
-            if outputs.logits is not None:
-                rows.append(outputs.logits.copy())
-        return Outputs(np.concatenate(ids), np.concatenate(rows) if rows else None)
+        return Outputs.joined(self._prefill(row, [prompt], logits, 0) for row, prompt in enumerate(prompts, first))
 
     def copy_row(self, source: int, target: int) -> None:
         """Shared blocks, but for the last."""
@@ -109,7 +103,7 @@ class PagedDecoderRunner:
             self._start(row, len(prompt))
         return outputs
 
-    def _least_rows(self, slots: int, required: bool) -> int:
+    def _step_size(self, slots: int, required: bool) -> StepSize:
         """See batch_probe: rows of the same tokens, which all take the same step."""
         length = min(CONTEXT, self._spec.max_length // 2)
         self.chunk(self._tokens(length), 0, logits=False)
@@ -118,13 +112,13 @@ class PagedDecoderRunner:
             for row in range(count):
                 self.commit_chunks(row)
 
-        return least_units(self._spec, self.lane, reset, slots, required, length)
+        return step_size(self._spec, self.lane, reset, slots, required, length)
 
     def _is_same_beside(self) -> bool:
         """Whether a prompt has the same answer alone and beside a longer one."""
         short, long = self._tokens(SHORT), self._tokens(LONG)
-        alone = first_row(self.prefill(0, [short], logits=True))
-        return alone == first_row(self.prefill(0, [short, long], logits=True))
+        alone = row_bytes(self.prefill(0, [short], logits=True), 0)
+        return alone == row_bytes(self.prefill(0, [short, long], logits=True), 0)
 
     def _tokens(self, length: int) -> Ids:
         return tokens(min(length, self._spec.max_length), self._spec.vocab_size)
@@ -155,7 +149,7 @@ class PagedDecoderRunner:
                     [self.lane.ids[:units], *(np.array(prompt, np.int64) for prompt in joined)]
                 ),
                 "position_ids": np.concatenate([self.lane.positions[:units], *places]),
-                "last": np.resize(last, max(len(last), self.lane.least)),
+                "last": np.resize(last, self.lane.size.of(len(last))),
                 "past_lens": past,
                 "subsequence_begins": ends,
                 "block_indices": indices,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import CONTEXT, SOURCE, SOURCES, least_units, rows_for, tokens
+from .batch_probe import CONTEXT, SOURCE, SOURCES, StepSize, rows_for, step_size, tokens
 from .checks import Ids
 from .kv_cache_grown import NEW, GrownRows
 from .kv_cache_paged import PagedCache, blocks_for
@@ -74,8 +74,8 @@ class PagedEncoderDecoderRunner:
         self.lanes: dict[int, PagedLane] = {}
         self._together = self._is_same_together()
         required = settings.runtime is None  # where the caller left the choice, there is another runtime
-        self._least = 1  # units of a step
-        self._least = self._least_units(slots, required)
+        self._size = StepSize()
+        self._size = self._step_size(slots, required)
 
     def open_lane(self, width: int) -> None:
         """Reserve the lane's memory."""
@@ -127,7 +127,7 @@ class PagedEncoderDecoderRunner:
         alone = [layer[0].tobytes() for layer in self._encode(length, [self._source(length)])]
         return alone == [layer[0].tobytes() for layer in self._encode(length, [self._source(length)] * SOURCES)]
 
-    def _least_units(self, slots: int, required: bool) -> int:
+    def _step_size(self, slots: int, required: bool) -> StepSize:
         """See batch_probe: units that share a source, the first of which takes its first step again and again."""
         width = self._spec.beams[0]
         self.open_lane(width)
@@ -139,10 +139,10 @@ class PagedEncoderDecoderRunner:
             for unit in range(1, units):
                 lane.share(0, unit)
 
-        least = least_units(self._spec, lane, reset, slots // width, required)
+        size = step_size(self._spec, lane, reset, slots // width, required)
         self.release_memory()
         del self.lanes[width]
-        return least
+        return size
 
     def _source(self, length: int) -> Ids:
         return tokens(length, self._spec.vocab_size)
@@ -162,7 +162,7 @@ class PagedEncoderDecoderRunner:
         request = self._decoder.request()
         sources = PagedSources(self.sources, units, spec.max_source, spec.heads * spec.head_dim, request)
         return PagedLane(
-            width, units, request, self._own_rows(units * width, request), sources, self._logits, self._least
+            width, units, request, self._own_rows(units * width, request), sources, self._logits, self._size
         )
 
     def _own_rows(self, rows: int, request: InferRequest) -> OwnRows:

@@ -8,6 +8,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from .batch_probe import StepSize
 from .kv_cache_grown import GrownRows
 from .openvino_model import InferRequest, LogitsReader
 from .paged_rows import PagedRows, PagedSources
@@ -19,7 +20,7 @@ OwnRows = Union[PagedRows, GrownRows]  # K/V of the rows' own tokens
 class PagedLane:
     """`units` units of `width` rows each, for which `own`, and with an encoder `sources`, have memory.
 
-    Steps run `least` units or more (see batch_probe).
+    A step has the units of `size` (see batch_probe).
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class PagedLane:
         own: OwnRows,
         sources: PagedSources | None,
         logits: LogitsReader,
-        least: int = 1,
+        size: StepSize,
     ) -> None:
         rows = units * width
         self.width = width
@@ -38,7 +39,7 @@ class PagedLane:
         self.positions = np.zeros(rows, np.int64)
         self.own = own
         self.sources = sources
-        self.least = least
+        self.size = size
         self._last = np.arange(rows, dtype=np.int64)
         self._request = request
         self._logits = logits
@@ -83,7 +84,7 @@ class PagedLane:
 
     def step(self, units: int, logits: bool) -> Outputs:
         """One run of a token for each row."""
-        rows, run = units * self.width, max(units, self.least)
+        rows, run = units * self.width, self.size.of(units)
         for unit in range(units, run):
             self.share(0, unit)
         if run != self._bound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -25,6 +25,16 @@ class Outputs:
     def first(self, rows: int) -> Outputs:
         """Those of the first rows."""
         return Outputs(self.next_ids[:rows], None if self.logits is None else self.logits[:rows])
+
+    @staticmethod
+    def joined(runs: Iterable[Outputs]) -> Outputs:
+        """The rows of several runs, each of which is done when the one before has been read."""
+        ids, logits = [], []
+        for outputs in runs:
+            ids.append(outputs.next_ids.copy())
+            if outputs.logits is not None:
+                logits.append(outputs.logits.copy())
+        return Outputs(np.concatenate(ids), np.concatenate(logits) if logits else None)
 
 
 NOTHING = Outputs(np.empty((0, 1), np.int64))
