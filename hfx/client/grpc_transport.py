@@ -135,8 +135,8 @@ class _GrpcTransport:
         return await self._is("ServerReady", pb.ServerReadyRequest(), "ready")
 
     async def models(self, timeout: float) -> list[str]:
-        index = await self._call("RepositoryIndex", pb.RepositoryIndexRequest(ready=True), timeout)
-        return [model.name for model in index.models]
+        statistics = await self._call("ModelStatistics", pb.ModelStatisticsRequest(), timeout)
+        return [model.name for model in statistics.model_stats]
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         description = await self._call("ModelMetadata", pb.ModelMetadataRequest(name=model), timeout)

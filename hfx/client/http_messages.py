@@ -88,10 +88,10 @@ def decode_parameter(body: bytes, name: str) -> str:
         return str(_parsed(body).get("parameters", {}).get(name, {}).get("string_value", ""))
 
 
-def decode_index(body: bytes) -> list[str]:
-    """The names in a repository's index."""
+def decode_statistics(body: bytes) -> list[str]:
+    """The names of the ready models, which the statistics list; the index of the repository may be closed."""
     with _parsing():
-        return [str(model["name"]) for model in _parsed(body)]
+        return [str(model["name"]) for model in _parsed(body)["model_stats"]]
 
 
 def error_text(body: bytes) -> str:

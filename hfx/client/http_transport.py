@@ -64,9 +64,8 @@ class _HttpTransport:
         return await self._is("ready")
 
     async def models(self, timeout: float) -> list[str]:
-        headers = {"content-type": http_messages.JSON}
-        _, content = await self._fetch("/v2/repository/index", timeout, b'{"ready":true}', headers)
-        return http_messages.decode_index(content)
+        _, content = await self._fetch("/v2/models/stats", timeout)
+        return http_messages.decode_statistics(content)
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         _, content = await self._fetch(_path(model), timeout)

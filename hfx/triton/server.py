@@ -212,8 +212,7 @@ def is_ready(http_url: str) -> bool:
 
 def entry_points(http_url: str) -> list[str]:
     """The names of the ready models, sorted, without the members of others."""
-    index = _json(f"{http_url}/v2/repository/index", b'{"ready": true}')
-    ready = {model["name"] for model in index}
+    ready = set(statistics(http_url))
     members = {name + end for name in ready for end in MEMBER_SUFFIXES}
     return sorted(ready - members)
 
@@ -223,14 +222,11 @@ def statistics(http_url: str) -> dict[str, dict[str, Any]]:
 
     E.g. `["inference_count"]` (rows), `["execution_count"]` (batches), `["batch_stats"]`; times are nanoseconds.
     """
-    answer = _json(f"{http_url}/v2/models/stats")
-    return {model["name"]: model for model in answer["model_stats"]}
-
-
-def _json(url: str, body: bytes | None = None) -> Any:
+    url = f"{http_url}/v2/models/stats"
     try:
-        return json.loads(call(url, body, ANSWER_SECONDS))
+        answer = json.loads(call(url, timeout=ANSWER_SECONDS))
     except OSError as error:
         raise ServerUnreachable(f"{url} has no answer: {error}.", "Is the server still running?") from error
     except http.client.HTTPException as error:
         raise ServerError(f"{error}.") from error
+    return {model["name"]: model for model in answer["model_stats"]}

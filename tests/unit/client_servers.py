@@ -121,8 +121,8 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
     def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
         return pb.ServerReadyResponse(ready=True)
 
-    def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(name=n) for n in MODELS])
+    def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name) for name in MODELS])
 
     def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.script.asked += 1
@@ -172,6 +172,8 @@ class Handler(BaseHTTPRequestHandler):
         words = self.path.split("/")
         if self.path.startswith("/v2/health"):
             return self.reply(200, {})
+        if self.path == "/v2/models/stats":
+            return self.reply(200, {"model_stats": [{"name": name} for name in MODELS]})
         if words[3] not in MODELS:
             return self.reply(400, {"error": f"Request for unknown model: '{words[3]}' is not found"})
         if words[-1] == "config":
@@ -181,8 +183,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        if self.path.endswith("/index"):
-            return self.reply(200, [{"name": name} for name in MODELS])
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
             if self.path.endswith("/infer"):

@@ -98,9 +98,8 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return pb.ServerLiveResponse(live=True)
 
-    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
-        kind = pb.RepositoryIndexResponse.ModelIndex
-        return pb.RepositoryIndexResponse(models=[kind(name=name) for name in INPUTS])
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name) for name in INPUTS])
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         name = request.name.removesuffix("_stream")

@@ -56,9 +56,8 @@ class Statistics:
 
     def device(self, model: str) -> str:
         """`gpu` or `cpu`, by the instances of those that do the work of `model`; empty for neither."""
-        index = {each.name for each in self._get("get_model_repository_index").models if each.state == "READY"}
         kinds = set()
-        for name in index.intersection(self.members(model)):
+        for name in self.look().keys() & self.members(model):
             config = self._get("get_model_config", name).config
             kinds |= {group.kind for group in config.instance_group}
         return next((device for kind, device in DEVICES.items() if kind in kinds), "")
