@@ -79,7 +79,7 @@ def command(
         return
     server: Server
     if method == "embedded":
-        server = EmbeddedServer(repository, **settings)
+        server = EmbeddedServer(repository, **settings, private=True)
     else:
         server = DockerServer(repository, **settings, triton=tag, image=image)
     _serve(server, Front(host, http_port, limits=Limits(), report=report.warn), report)
@@ -100,7 +100,7 @@ def _serve(server: Server, front: Front, report: Reporter) -> None:
                 report.warn(server.exposure)
             server.start()  # cleans up by itself when it fails or is interrupted
         try:
-            front.start(server.ports.http)
+            front.start(server.http_url)
             _announce(server, front, report)
             supervisor.keep_serving(server, report.warn)
         except KeyboardInterrupt:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import httptools
 
 from hfx.front.refusals import Header
 
-HOST = "127.0.0.1"
 BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
 # Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection"}
@@ -127,10 +129,15 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class Upstream:
-    """Triton's HTTP port, with connections that are kept between requests."""
+    """Triton's HTTP at `url`, with connections that are kept between requests."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port, self._socket = parts.hostname, parts.port, ""
+        if parts.scheme == "unix":
+            path = Path(unquote(parts.netloc))
+            # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
+            self._socket = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
         self.free: list[UpstreamConnection] = []
         self.closed = False
 
@@ -139,7 +146,10 @@ class Upstream:
         if self.free:
             return self.free.pop()
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: UpstreamConnection(self), HOST, self._port)
+        if self._socket:
+            _, connection = await loop.create_unix_connection(lambda: UpstreamConnection(self), self._socket)
+        else:
+            _, connection = await loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
         return connection
 
     def close(self) -> None:

@@ -20,15 +20,21 @@ CLOSED_APIS = "shared-memory,trace,logging"  # they write files or map memory
 CLOSED = "no:key=opens"
 
 
-def server_arguments(repository: str, device: str, load_seconds: float, exit_seconds: int) -> list[str]:
-    """Arguments for a server of REPOSITORY on DEVICE (cpu or gpu: configs/DEVICE.pbtxt of each model)."""
+def server_arguments(
+    repository: str, device: str, load_seconds: float, exit_seconds: int, controlled: bool = False
+) -> list[str]:
+    """Arguments for a server of REPOSITORY on DEVICE (cpu or gpu: configs/DEVICE.pbtxt of each model).
+
+    With `controlled` whoever reaches HTTP loads and unloads models; gRPC stays closed to that.
+    """
+    control = ("--model-control-mode=explicit", "--load-model=*") if controlled else ("--model-control-mode=none",)
     return [
         f"--model-repository={repository}",
-        "--model-control-mode=none",
+        *control,
         "--disable-auto-complete-config",
         f"--model-config-name={device}",
         f"--http-restricted-api={CLOSED_APIS}:{CLOSED}",
-        f"--grpc-restricted-protocol={CLOSED_APIS}:{CLOSED}",
+        f"--grpc-restricted-protocol={f'model-repository,{CLOSED_APIS}' if controlled else CLOSED_APIS}:{CLOSED}",
         f"--exit-timeout-secs={exit_seconds}",
         f"--backend-config=python,shm-default-byte-size={SHARED_MEMORY_BYTES}",
         f"--backend-config=python,stub-timeout-seconds={int(load_seconds) or 1}",

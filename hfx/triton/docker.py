@@ -20,6 +20,7 @@ from hfx.errors import ServerError
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.triton import process
 from hfx.triton.arguments import CONTAINER_MODELS, server_arguments
+from hfx.triton.liveness import Death
 from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
 from hfx.triton.models import select_models
 from hfx.triton.server import Server, choose_ports, is_ready
@@ -95,10 +96,10 @@ class DockerServer(Server):
         self._check_engine(command)
         self._launch(command, self.progress)
 
-    def fault(self) -> str:
-        """How the container ended; an empty string while it runs. What happens inside only probes see."""
+    def deaths(self) -> list[Death]:
+        """How the container ended, when it has. What happens inside only probes see."""
         code = None if self._process is None else self._process.poll()
-        return "" if code is None else f"the container ended by itself ({process.exit_reason(code)})"
+        return [] if code is None else [Death((), f"the container ended by itself ({process.exit_reason(code)})")]
 
     def restart(self) -> None:
         """Remove the container at once and start a new one at the same ports; may be called again when it fails."""

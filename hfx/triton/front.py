@@ -48,7 +48,7 @@ class Front:
         _check_packages()
         host = address(host)
         self._listener = bind(host, port, "http", listening=False)
-        self._settings = Settings(self._listener.fileno(), -1, 0, limits, key_file, tls, access_log)
+        self._settings = Settings(self._listener.fileno(), -1, "", limits, key_file, tls, access_log)
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -63,8 +63,8 @@ class Front:
         """The process id of the front that runs, or ran last; 0 before the first one."""
         return self._process.pid if self._process else 0
 
-    def start(self, upstream: int) -> None:
-        """Start the process for Triton's HTTP at the port `upstream`, and return when it answers.
+    def start(self, upstream: str) -> None:
+        """Start the process for Triton's HTTP at the URL `upstream`, and return when it answers.
 
         Raises ServerError with what it said when it ends instead.
         """

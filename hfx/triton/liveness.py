@@ -14,6 +14,7 @@ import math
 import os
 import re
 import select
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 # What the Python backend says of a process that it has lost; no other answer is the end of a model.
 LOST = re.compile(
@@ -34,6 +35,8 @@ CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 10.0  # without an answer: then the model's progress is measured, and again after as long
 BUSY_SHARE = 0.05  # of a core: a process that takes more is at work
 MAX_BYTES = 1 << 20  # read of an answer
+MAX_REFUSAL_BYTES = 1 << 14
+SOCKET_SCHEME = "unix"
 JSON_HEADERS = {"Content-Type": "application/json"}
 STUB = "triton_python_backend_stub"
 STUB_INSTANCE_ARGUMENT = 8  # the stub's argv: …, instance name such as NAME_tokenize_0_0, …
@@ -46,7 +49,7 @@ GROUP_FIELD, CPU_FIELDS = 5 - 3, slice(14 - 3, 16 - 3)
 
 @dataclass(frozen=True)
 class Target:
-    """A server's addresses: `http_url` is `http://HOST:PORT`; `metrics_url` may be empty."""
+    """A server's addresses: `http_url` is `http://HOST:PORT` or `socket_url(path)`; `metrics_url` may be empty."""
 
     http_url: str
     metrics_url: str = ""
@@ -64,7 +67,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Death:
-    """Why a model can't answer: `models` are those whose processes are to be replaced."""
+    """Why a model can't answer: `models` are those whose processes are to be replaced, none: the whole server."""
 
     models: tuple[str, ...]
     reason: str
@@ -170,7 +173,7 @@ def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> De
     Waits for the answer for as long as the model makes progress, so a server that is merely overloaded is alive.
     """
     before: Progress | None = None
-    connection = http.client.HTTPConnection(urlsplit(target.http_url).netloc, timeout=CONNECT_SECONDS)
+    connection = _connection(target.http_url, CONNECT_SECONDS)
     with closing(connection):
         try:
             connection.request("POST", probe.path, probe.body, JSON_HEADERS)
@@ -225,7 +228,7 @@ def cpu_seconds(models: Sequence[str]) -> float:
     server = 0.0
     for process in processes():
         if instance := process.instance:
-            model = instance.rsplit("_", 2)[0]
+            model = model_of(instance)
             stubs[model] = stubs.get(model, 0.0) + process.cpu_seconds
         elif process.arguments[0].endswith(SERVER):
             server += process.cpu_seconds
@@ -234,14 +237,48 @@ def cpu_seconds(models: Sequence[str]) -> float:
 
 def call(url: str, body: bytes | None = None, timeout: float = CONNECT_SECONDS) -> bytes:
     """The content at `url` (POST with a `body`), without proxies; OSError or HTTPException when there is none."""
-    parts = urlsplit(url)
-    with closing(http.client.HTTPConnection(parts.netloc, timeout=timeout)) as connection:
-        connection.request("GET" if body is None else "POST", parts.path, body, {} if body is None else JSON_HEADERS)
+    path = urlsplit(url).path
+    with closing(_connection(url, timeout)) as connection:
+        connection.request("GET" if body is None else "POST", path, body, {} if body is None else JSON_HEADERS)
         answer = connection.getresponse()
         content = answer.read()
         if answer.status != http.client.OK:
-            raise http.client.HTTPException(f"{url} answers {answer.status}: {content[:200].decode(errors='replace')}")
+            said = content[:MAX_REFUSAL_BYTES].decode(errors="replace")
+            raise http.client.HTTPException(f"{url} answers {answer.status}: {said}")
         return content
+
+
+def socket_url(path: Path) -> str:
+    """The URL of an HTTP server that listens at a Unix socket."""
+    return f"{SOCKET_SCHEME}://{quote(str(path), safe='')}"
+
+
+def _connection(url: str, timeout: float) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    kind = _SocketConnection if parts.scheme == SOCKET_SCHEME else http.client.HTTPConnection
+    return kind(parts.netloc, timeout=timeout)
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP over the Unix socket whose quoted path is the host."""
+
+    def connect(self) -> None:
+        self.sock = connect_socket(Path(unquote(self.host)), self.timeout)
+
+
+def connect_socket(path: Path, timeout: float | None) -> socket.socket:
+    """A connection to the Unix socket at `path`, however long that is (the kernel takes 107 bytes)."""
+    connection = socket.socket(socket.AF_UNIX)
+    folder = os.open(path.parent, os.O_PATH)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        os.close(folder)
+    return connection
 
 
 # Processes
@@ -278,6 +315,11 @@ class Process:
         arguments = self.arguments
         is_stub = len(arguments) > STUB_INSTANCE_ARGUMENT and arguments[0].endswith(STUB)
         return arguments[STUB_INSTANCE_ARGUMENT] if is_stub else ""
+
+
+def model_of(instance: str) -> str:
+    """The model of an instance such as NAME_tokenize_0_0."""
+    return instance.rsplit("_", 2)[0]
 
 
 def read_process(pid: int) -> Process | None:

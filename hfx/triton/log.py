@@ -87,11 +87,19 @@ class ServerLog:
             self._stopped_at = time.monotonic()
         return self._stopped_at is not None and time.monotonic() - self._stopped_at > FLUSH_SECONDS
 
-    def is_idle(self) -> bool:
-        """Whether no request was in flight when a stopping server last counted them."""
+    def is_idle(self, lost: int = 0) -> bool:
+        """Whether no request was in flight when a stopping server last counted them.
+
+        `lost` models may stay loaded: those whose processes died.
+        """
         requests, models = IN_FLIGHT.findall(self.text), LIVE_MODELS.findall(self.text)
-        has_streams = len(models) > 1 and models[-1] != "0"  # the first count is before any model has been unloaded
+        has_streams = len(models) > 1 and int(models[-1]) > lost  # the first count is before any has been unloaded
         return requests[-1:] == ["0"] and not has_streams
+
+    def has_only_lost(self, lost: int) -> bool:
+        """Whether a stopping server has answered all requests and unloaded all but at most `lost` models."""
+        self.read()
+        return len(LIVE_MODELS.findall(self.text)) > 1 and self.is_idle(lost)
 
     def taken_port(self, metrics: int) -> int:
         """The port that another process took; 0 when all three were free."""
@@ -142,11 +150,18 @@ def wait_until_ready(
         time.sleep(POLL_SECONDS)
 
 
-def end_server(running: subprocess.Popen[bytes], log: ServerLog, grace: float) -> bool:
-    """End the server that writes `log` within `grace` seconds; False: requests were still in flight."""
-    code = process.end(running, grace, log.has_stopped)
+def end_server(running: subprocess.Popen[bytes], log: ServerLog, grace: float, lost: int = 0) -> bool:
+    """End the server that writes `log` within `grace` seconds; False: requests were still in flight.
+
+    It is over too when only dead models are left of it: so many as `lost`, and no Python process of any.
+    """
+
+    def is_done() -> bool:
+        return log.has_stopped() or bool(lost and log.has_only_lost(lost) and not process.stubs(running.pid))
+
+    code = process.end(running, grace, is_done)
     log.read()
-    return code == 0 or log.is_idle()
+    return code == 0 or log.is_idle(lost)
 
 
 def load_error(log: ServerLog, paths: Mapping[str, str], code: int | None) -> ServerError:

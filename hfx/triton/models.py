@@ -88,6 +88,13 @@ def _members(folder: Path) -> list[str]:
     return [*published, *(step.model_name for step in config.ensemble_scheduling.step)]
 
 
+def answers_later(folder: Path, device: str) -> bool:
+    """Whether requests of the model in `folder` may be open when its `execute` has returned, as those of generators."""
+    chosen = folder / "configs" / f"{device}.pbtxt"
+    config = parse_config((chosen if chosen.exists() else folder / CONFIG_FILE).read_text("utf-8", "replace"))
+    return bool(config.model_transaction_policy.decoupled) or "engine" in config.parameters
+
+
 # The private copy
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from hfx.errors import ServerError, ServerUnreachable, UsageError
 from hfx.names import MEMBER_SUFFIXES
-from hfx.triton.liveness import call
+from hfx.triton.liveness import Death, call
 
 DEVICES = ("cpu", "gpu")
 OPTIONS = {"http": "--http-port", "grpc": "--grpc-port", "metrics": "--metrics-port"}
@@ -92,8 +92,27 @@ class Server(ABC):
         """Start and return when every model answers; raises ServerError with the reason otherwise."""
 
     @abstractmethod
+    def deaths(self) -> list[Death]:
+        """The processes of the server that have died, and how."""
+
     def fault(self) -> str:
-        """Which process of the server died, and how; an empty string while all run."""
+        """The reasons of `deaths` in a line; an empty string while all processes run."""
+        return "; ".join(death.reason for death in self.deaths())
+
+    def can_swap(self, models: Sequence[str]) -> bool:
+        """Whether the processes of `models` can be replaced while the others serve, without a caller left hanging."""
+        return False
+
+    def others_serve(self, models: Sequence[str]) -> bool:
+        """Whether models beside `models` are served."""
+        return False
+
+    def swap(self, models: Sequence[str]) -> None:
+        """Replace the processes of `models`, dead or not, while the others serve.
+
+        Raises ServerError with the reason when one does not load; it may be called again.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def restart(self) -> None:

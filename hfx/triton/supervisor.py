@@ -1,48 +1,36 @@
-"""Keeps a started server serving: finds what died, starts it again with back-off, and says so in a line.
+"""Keeps a started server serving: finds what died, has it recovered (recovery.py), and stops the server on a signal.
 
-Processes are checked five times a second, models by liveness probes (liveness.py). Triton can't restart a single stub:
-the whole server is killed, which also breaks streams that hang, and started again.
+Processes are checked five times a second, models by liveness probes (liveness.py).
 """
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from hfx.errors import ServerError
 from hfx.triton.front import Front
 from hfx.triton.liveness import NO_ANSWER, PATIENCE_SECONDS, Death, Probe, Target, probes, send
+from hfx.triton.recovery import Recovery, Report, after
 from hfx.triton.server import Server
 
 CHECK_SECONDS = 0.2
 PROBE_SECONDS = 3.0  # between two probes of a model: they should not be felt
-MAX_RESTARTS = 10  # in a row: what dies more often has a reason that another start won't cure
-HEALTHY_SECONDS = 20.0  # of serving after which a fault is a new one
-MAX_PAUSE_SECONDS = 30.0
-SLOW_RESTART_SECONDS = 3.0
 SLOW_STOP_SECONDS = 1.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-Report = Callable[[str], None]
-
 
 def keep_serving(server: Server, report: Report) -> NoReturn:
-    """Restart `server`, which runs, whenever a part of it dies; ServerError when that has failed too often in a row.
+    """Recover `server`, which runs, whenever a part of it dies; ServerError when that has failed too often in a row.
 
     Belongs into the main thread, as every start of a server. An exception from a signal's handler ends it.
     """
-    restarts = 0
+    recovery = Recovery(server, report)
     while True:
-        began = time.monotonic()
-        fault = _next_fault(server)
-        if time.monotonic() - began > HEALTHY_SECONDS:
-            restarts = 0
-        restarts = _restart(server, fault, restarts, report)
+        recovery.recover(_next_deaths(server, recovery))
 
 
 def stop(server: Server, front: Front, report: Report) -> None:
@@ -52,7 +40,7 @@ def stop(server: Server, front: Front, report: Report) -> None:
     """
     began = time.monotonic()
     waiting = f"Stopping: requests under way have up to {server.exit_timeout} s to finish; a second signal ends them."
-    with _after(SLOW_STOP_SECONDS, lambda: report(waiting)):
+    with after(SLOW_STOP_SECONDS, lambda: report(waiting)):
         drained = front.stop(server.exit_timeout)
         drained_at = time.monotonic()
         finished = server.stop() and drained
@@ -69,61 +57,25 @@ def stop(server: Server, front: Front, report: Report) -> None:
         report(f"Stopped after {took:.1f} s; no accepted request was lost.")
 
 
-def _next_fault(server: Server) -> str:
+def _next_deaths(server: Server, recovery: Recovery) -> list[Death]:
+    """Wait for deaths of which something is to be done now."""
     probing = ProbeLoop(Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS)
     try:
-        while not (fault := server.fault() or (probing.death.reason if probing.death else "")):
+        while not (deaths := recovery.due([*server.deaths(), *probing.deaths])):
             time.sleep(CHECK_SECONDS)
-        return fault
+        return deaths
     finally:
         probing.stop()
-
-
-def _restart(server: Server, fault: str, restarts: int, report: Report) -> int:
-    """Restart `server` until it serves, after so many `restarts` in a row; returns their new number."""
-    began = time.monotonic()
-    failure = ServerError(f"{fault}.", "Is the memory of this machine enough? Serve fewer models with --models.")
-    while restarts < MAX_RESTARTS:
-        time.sleep(_pause(restarts))
-        restarts += 1
-        try:
-            with _after(SLOW_RESTART_SECONDS, lambda: report(f"{fault}; starting again.")):
-                server.restart()
-        except ServerError as error:
-            failure = error
-            reason = " ".join(error.message.splitlines()[:2])
-            report(f"{fault}; restart {restarts} of {MAX_RESTARTS} failed: {reason}")
-        else:
-            report(f"{fault}; serving again after {time.monotonic() - began:.1f} s.")
-            return restarts
-    raise ServerError(f"{MAX_RESTARTS} restarts in a row did not help: {failure.message}", failure.fix)
-
-
-def _pause(restarts: int) -> float:
-    """Seconds before the next restart after so many in a row: the first comes at once."""
-    return random.uniform(0.5, 1.0) * min(MAX_PAUSE_SECONDS, 2.0 ** (restarts - 1)) if restarts else 0.0
-
-
-@contextmanager
-def _after(seconds: float, action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` in another thread when the body takes longer than `seconds`."""
-    timer = threading.Timer(seconds, action)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 class ProbeLoop:
     """Probes of the server at `target` until `stop()`, each model every `interval` seconds in a thread of its own.
 
-    `death` is why a model can't answer any longer (see liveness.send for `patience`); None while all can.
+    `deaths` are the models that can't answer any longer (see liveness.send for `patience`).
     """
 
     def __init__(self, target: Target, interval: float, patience: float) -> None:
-        self.death: Death | None = None
+        self.deaths: list[Death] = []
         self._target = target
         self._interval = interval
         self._patience = patience
@@ -150,7 +102,9 @@ class ProbeLoop:
     def _repeat(self, probe: Probe, delay: float) -> None:
         self._stopped.wait(delay)
         while not self._stopped.wait(self._interval):
-            self.death = self.death or send(self._target, probe, self._patience)
+            if death := send(self._target, probe, self._patience):
+                self.deaths.append(death)
+                return
 
     def _spawn(self, work: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=work, args=arguments, name="probe", daemon=True).start()

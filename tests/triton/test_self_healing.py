@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hfx.errors import ServerError
-from hfx.triton import EmbeddedServer, process, supervisor
+from hfx.triton import EmbeddedServer, process, recovery, supervisor
 from tests.published import export_zoo
 from tests.triton.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
 from tests.triton.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
@@ -164,7 +164,7 @@ def test_too_many_failures_in_a_row_are_the_end(
     flaky: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
     repository, flag = flaky
-    monkeypatch.setattr(supervisor, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(recovery, "MAX_RESTARTS", 2)
     said: list[str] = []
     with EmbeddedServer(repository) as server:
         flag.touch()

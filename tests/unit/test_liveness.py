@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hfx.triton import liveness, supervisor
+from hfx.triton import liveness, recovery
 from hfx.triton.liveness import Death, Target
 
 TEXT = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}
@@ -263,9 +263,9 @@ def test_where_nothing_listens_it_is_unhealthy() -> None:
 
 
 def test_the_first_restart_comes_at_once_and_each_further_one_later_up_to_a_bound() -> None:
-    assert supervisor._pause(0) == 0
+    assert recovery.pause(0) == 0
     for restarts in range(1, 60):
-        longest = min(2.0 ** (restarts - 1), supervisor.MAX_PAUSE_SECONDS)
-        pauses = {supervisor._pause(restarts) for _ in range(20)}
+        longest = min(2.0 ** (restarts - 1), recovery.MAX_PAUSE_SECONDS)
+        pauses = {recovery.pause(restarts) for _ in range(20)}
         assert longest / 2 <= min(pauses) <= max(pauses) <= longest
         assert len(pauses) > 10  # servers that died together do not restart together

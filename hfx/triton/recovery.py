@@ -1,0 +1,152 @@
+"""What is done about a death: its model is swapped while the others serve, or the whole server is started again.
+
+Both have a back-off. A model whose swap fails is tried again while the others serve; a model that keeps dying costs
+them a restart, for each death leaves something behind in Triton 2.51 (a process entry, a megabyte).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hfx.errors import ServerError
+from hfx.triton.liveness import Death
+from hfx.triton.server import Server
+
+MAX_RESTARTS = 10  # in a row: what dies more often has a reason that another start won't cure
+MAX_SWAPS = 3  # of a model in a row
+MAX_LOST = 50  # swaps of all models, then the server is started afresh
+HEALTHY_SECONDS = 20.0  # of serving after which a fault is a new one
+MAX_PAUSE_SECONDS = 30.0
+SLOW_RESTART_SECONDS = 3.0
+
+Report = Callable[[str], None]
+
+
+@dataclass
+class _Row:
+    """What was done in a row: `done` times with success, `failed` times without; the next time not before `due`."""
+
+    done: int = 0
+    failed: int = 0
+    due: float = 0.0
+    last: float = 0.0
+
+    def begin(self) -> None:
+        """Note the next attempt: a new row after HEALTHY_SECONDS of serving."""
+        if not self.failed and time.monotonic() - self.last > HEALTHY_SECONDS:
+            self.done = 0
+
+    def succeed(self) -> None:
+        """Note that the attempt succeeded."""
+        self.done, self.failed, self.last = self.done + 1, 0, time.monotonic()
+
+    def fail(self) -> None:
+        """Note that it failed."""
+        self.failed += 1
+        self.due = time.monotonic() + pause(self.failed)
+
+
+class Recovery:
+    """Recovers `server` from deaths, and says so in lines to `report`."""
+
+    def __init__(self, server: Server, report: Report) -> None:
+        self._server = server
+        self._report = report
+        self._restarts = _Row()
+        self._swaps: dict[tuple[str, ...], _Row] = {}
+
+    def due(self, deaths: Sequence[Death]) -> list[Death]:
+        """Those of `deaths` that are not in the pause before their next attempt, each model once."""
+        now = time.monotonic()
+        by_models = {death.models: death for death in reversed(deaths)}
+        return [death for death in by_models.values() if self._row(death.models).due <= now]
+
+    def recover(self, deaths: Sequence[Death]) -> None:
+        """Replace what died. Raises ServerError when that has failed too often in a row and nothing serves any more."""
+        if all(self._is_swapped(death.models) for death in deaths):
+            for death in deaths:
+                self._swap(death)
+        else:
+            self._restart("; ".join(death.reason for death in deaths))
+
+    def _row(self, models: tuple[str, ...]) -> _Row:
+        return self._swaps.setdefault(models, _Row())
+
+    def _is_swapped(self, models: tuple[str, ...]) -> bool:
+        row = self._row(models)
+        row.begin()
+        lost = sum(swaps.done for swaps in self._swaps.values())
+        return bool(models) and row.done < MAX_SWAPS and lost < MAX_LOST and self._server.can_swap(models)
+
+    def _swap(self, death: Death) -> None:
+        began, row = time.monotonic(), self._row(death.models)
+        try:
+            with after(SLOW_RESTART_SECONDS, lambda: self._report(f"{death.reason}; loading it again.")):
+                self._server.swap(death.models)
+        except ServerError as error:
+            row.fail()
+            if self._server.deaths() and not self._server.deaths()[0].models:
+                return  # the whole server died meanwhile
+            self._failed(death.reason, row.failed, error)
+            if row.failed >= MAX_RESTARTS and not self._server.others_serve(death.models):
+                raise _hopeless(error) from error
+            if row.failed == MAX_RESTARTS:
+                self._report(f"{death.reason}; it is tried again every {MAX_PAUSE_SECONDS:g} s, without a line.")
+        else:
+            row.succeed()
+            self._report(f"{death.reason}; serving again after {time.monotonic() - began:.1f} s.")
+
+    def _restart(self, reason: str) -> None:
+        """Restart the server until it serves."""
+        began, row = time.monotonic(), self._restarts
+        row.begin()
+        while row.done + row.failed < MAX_RESTARTS:
+            time.sleep(pause(row.done + row.failed))
+            try:
+                with after(SLOW_RESTART_SECONDS, lambda: self._report(f"{reason}; starting again.")):
+                    self._server.restart()
+            except ServerError as error:
+                row.fail()
+                failure = error
+                self._failed(reason, row.done + row.failed, error)
+            else:
+                self._restarts = _Row(row.done + row.failed + 1, last=time.monotonic())
+                self._swaps.clear()
+                self._report(f"{reason}; serving again after {time.monotonic() - began:.1f} s.")
+                return
+        if not row.failed:
+            failure = ServerError(
+                f"{reason}.", "Is the memory of this machine enough? Serve fewer models with --models."
+            )
+        raise _hopeless(failure)
+
+    def _failed(self, reason: str, number: int, error: ServerError) -> None:
+        why = " ".join(error.message.splitlines()[:2])
+        if number <= MAX_RESTARTS:
+            self._report(f"{reason}; restart {number} of {MAX_RESTARTS} failed: {why}")
+
+
+def _hopeless(failure: ServerError) -> ServerError:
+    return ServerError(f"{MAX_RESTARTS} restarts in a row did not help: {failure.message}", failure.fix)
+
+
+def pause(restarts: int) -> float:
+    """Seconds before the next restart after so many in a row: the first comes at once."""
+    return random.uniform(0.5, 1.0) * min(MAX_PAUSE_SECONDS, 2.0 ** (restarts - 1)) if restarts else 0.0
+
+
+@contextmanager
+def after(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+    """Call `action` in another thread when the body takes longer than `seconds`."""
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
