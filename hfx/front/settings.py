@@ -52,7 +52,8 @@ class Tls:
 class Settings:
     """`listener` and `control` are inherited descriptors: the listening socket, and one end of a socket pair.
 
-    `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path. `key_file` holds an API key in each line; empty: none asked.
+    `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path. `key_file` holds an API key
+    in each line; empty: none asked.
     """
 
     listener: int

@@ -133,7 +133,7 @@ class Upstream:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host, self._port, self._socket = parts.hostname, parts.port, ""
+        self._host, self._port, self._socket = parts.hostname or "", parts.port or 0, ""
         if parts.scheme == "unix":
             path = Path(unquote(parts.netloc))
             # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
