@@ -246,6 +246,7 @@ class EmbeddedServer(Server):
     def _launch(self, wheel: Wheel, progress: Callable[[str], None]) -> None:
         assert self._workspace is not None
         remove_regions(self._folder)  # of a server that crashed
+        (self._folder / HTTP_SOCKET).unlink(missing_ok=True)
         log = ServerLog(self.log)
         running = self._process = process.spawn(
             self._command(wheel),
