@@ -60,7 +60,6 @@ TRUNCATED_TOKENS = "truncated_tokens"
 MAX_TOKENS = "max_tokens"
 MIN_TOKENS = "min_tokens"
 NUM_BEAMS = "num_beams"
-BEAM_WIDTH = "beam_width"  # TensorRT-LLM's name for num_beams
 NUM_RETURN_SEQUENCES = "num_return_sequences"
 DO_SAMPLE = "do_sample"
 SEED = "seed"
@@ -81,6 +80,11 @@ FINISH_REASON = "finish_reason"
 INPUT_TOKENS = "input_tokens"
 OUTPUT_TOKENS = "output_tokens"
 OUTPUT_LOG_PROBS = "output_log_probs"
+# Of Triton's OpenAI frontend: two more outputs, where their inputs ask for them.
+NUM_INPUT_TOKENS = "num_input_tokens"
+NUM_OUTPUT_TOKENS = "num_output_tokens"  # those since the response before
+RETURN_NUM_INPUT_TOKENS = "return_num_input_tokens"
+RETURN_NUM_OUTPUT_TOKENS = "return_num_output_tokens"
 
 # Tensors between the members of an ensemble.
 INPUT_IDS = "input_ids"

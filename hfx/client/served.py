@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, cast
 
 from hfx import names
 from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
 from hfx.client.client import Client
 from hfx.client.session import TruncationWarning
-from hfx.client.settings import GenerationSettings
+from hfx.client.settings import GenerationSettings, Settings, merged
 from hfx.client.tasks import task_of
 from hfx.names import GENERATION_TASKS
+from hfx.python_backends.engine.generation_settings import LISTS
 
 EARLY_STOPPING = {"true": True, "false": False}
 
@@ -36,8 +37,8 @@ def served_model(client: Client, name: str) -> Model:
 
 def _settings(request: Request) -> tuple[str, GenerationSettings]:
     """The text of a request, and its other inputs."""
-    values: dict[str, Any] = {name: each if name == names.STOP_WORDS else each[0] for name, each in request.items()}
+    values: dict[str, Any] = {name: each if name in LISTS else each[0] for name, each in request.items()}
     text, stopping = values.pop(names.TEXT_INPUT), values.get(names.EARLY_STOPPING)
     if stopping in EARLY_STOPPING:
         values[names.EARLY_STOPPING] = EARLY_STOPPING[stopping]
-    return text, GenerationSettings(**values)
+    return text, merged(None, cast(Settings, values))

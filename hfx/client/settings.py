@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
 from hfx.errors import UsageError
 from hfx.metadata import Value
 from hfx.names import EARLY_STOPPING, STOP_WORDS
 from hfx.python_backends.engine.errors import InvalidRequest
-from hfx.python_backends.engine.generation_settings import SETTINGS
+from hfx.python_backends.engine.generation_settings import ALIASES, LISTS, SETTINGS
+from hfx.python_backends.parameters import nearest
 
 EarlyStopping = bool | Literal["never"]
 Long = Literal["truncate", "chunk", "error"]
@@ -44,6 +44,10 @@ class Settings(TypedDict, total=False):
     source_lang: str | None
     target_lang: str | None
     return_log_probs: bool | None
+    # Names of other servers, for max_tokens, stop_words and num_beams.
+    max_new_tokens: int | None
+    stop: str | Iterable[str] | None
+    beam_width: int | None
 
 
 @dataclass(frozen=True)
@@ -121,13 +125,21 @@ def merged(settings: GenerationSettings | None, keywords: Settings) -> Generatio
         raise UsageError(
             f"The settings are of type {type(settings).__name__}.", "Give GenerationSettings(...), or keywords."
         )
-    for name in keywords:
-        if name not in FIELDS:
-            near = get_close_matches(name, FIELDS, 1)
-            hint = f"Did you mean {near[0]}?" if near else f"Settings are {', '.join(FIELDS)}."
-            raise UsageError(f"There is no setting {name!r}.", hint)
     given = {} if settings is None else {name: getattr(settings, name) for name in FIELDS}
-    return GenerationSettings(**given | {name: value for name, value in keywords.items() if value is not None})
+    chosen: dict[str, Any] = {}
+    for alias, value in keywords.items():
+        name = ALIASES.get(alias, alias)
+        if name not in FIELDS:
+            near = nearest(alias, FIELDS)
+            hint = f"Did you mean {near}?" if near else f"Settings are {', '.join(FIELDS)}."
+            raise UsageError(f"There is no setting {alias!r}.", hint)
+        if value is None:
+            continue
+        if name != alias and name in LISTS and isinstance(value, str):  # OpenAI's `stop` may be one text
+            value = [value]
+        if chosen.setdefault(name, value) != value:
+            raise UsageError(f"{alias} is {value!r}, but {name}, which is the same, {chosen[name]!r}.", "Give one.")
+    return GenerationSettings(**given | chosen)
 
 
 def setting_values(settings: GenerationSettings) -> dict[str, list[Value]]:

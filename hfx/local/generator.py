@@ -11,6 +11,7 @@ from hfx import errors, names
 from hfx.local import THREADS, Answer, Device, Kind, Request, device_config
 from hfx.python_backends.engine import errors as engine
 from hfx.python_backends.engine.errors import EngineError
+from hfx.python_backends.engine.generation_settings import LISTS
 
 if TYPE_CHECKING:
     from hfx.python_backends.generation.generator import TextGenerator
@@ -32,7 +33,6 @@ ERRORS: tuple[tuple[type[EngineError], type[errors.HfxError]], ...] = (
     (engine.ModelRefused, errors.UsageError),
     (EngineError, errors.ServerError),
 )
-LISTS = (names.STOP_WORDS,)  # inputs that hold several values
 
 
 class LocalGenerator:

@@ -29,6 +29,7 @@ from hfx import names
 from hfx.client import Client
 from hfx.errors import HfxError, UsageError
 from hfx.perf.load import Request, RequestSet, from_file, parse_columns, parse_lengths, synthetic, text_tensors
+from hfx.python_backends.engine.generation_settings import LISTS
 
 grpc_gevent.init_gevent()
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
@@ -220,7 +221,7 @@ class StreamingUser(ModelUser):
         """The pieces of the text, and when each came."""
         begin = now()
         settings: dict[str, Any] = {
-            name: list(values) if name == names.STOP_WORDS else values[0] for name, values in request.inputs.items()
+            name: list(values) if name in LISTS else values[0] for name, values in request.inputs.items()
         }
         with self.client.stream(self.model, settings.pop(names.TEXT_INPUT, ""), **settings) as pieces:
             for count, piece in enumerate(pieces):

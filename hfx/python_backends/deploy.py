@@ -13,7 +13,7 @@ Files = dict[str, Path]
 
 HERE = Path(__file__).resolve().parent
 
-_ENCODERS = ("encoding", "hypotheses", "inputs", "rows", "settings", "texts", "windows")
+_ENCODERS = ("encoding", "hypotheses", "inputs", "parameters", "rows", "settings", "texts", "windows")
 
 # What a task's postprocessing needs beside its own module.
 _SHARED = ("inputs", "tasks")
@@ -21,10 +21,10 @@ _EXTRA = {"token_classification": ("text_classification",)}
 
 # A generator's engine: packages, and what they need beside them.
 _GENERATOR = ("engine", "generation", "serving")
-_GENERATOR_SHARED = ("inputs",)
+_GENERATOR_SHARED = ("inputs", "parameters")
 
 # What a relay needs of the package `serving`; the rest is the engine's.
-_RELAY = ("__init__", "cancellation_poller", "ipc", "outputs")
+_RELAY = ("__init__", "cancellation_poller", "ipc", "triton_channel")
 
 BACKEND_PACKAGE = "hfx_onnxruntime"
 

@@ -10,8 +10,6 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
-from .engine.errors import DoesNotFit, Draining, EngineError, InvalidRequest
+from .engine.errors import Draining, EngineError, InvalidRequest
 from .generation.generator import TextGenerator
 from .generation.results import Piece
 from .generation.streams import TextStream
 from .serving.dispatcher import Dispatcher
 from .serving.metrics import MetricsPublisher
 from .serving.relay_server import RelayServer
-from .serving.request import ActiveRequest, CancelRegistry, GenerateRequest, parse_request
-from .serving.response_writer import Channel, Reply, reason_of
+from .serving.request import CancelRegistry, Channel, GenerateRequest, Tensors
+from .serving.response_writer import reason_of
 from .serving.triton_channel import TritonChannel
 
 CANCELLED = Piece("", finish_reason="cancelled")
@@ -57,17 +55,18 @@ class TritonPythonModel:
         self.under_way = 0
         self.changed = threading.Condition()
         self.draining = False
-        self.dispatcher = Dispatcher(pb.Logger.log_error)
+        self.dispatcher = Dispatcher(self._open, self._ended, pb.Logger.log_error)
         self.metrics = MetricsPublisher(
             pb.MetricFamily, config["name"].removesuffix("_stream"), self.generator.engine.stats, self.refused
         )
-        self.relays = RelayServer(config["name"], self._take, self.registry.cancel)
+        self.relays = RelayServer(config["name"], self._take_relayed, self.registry.cancel)
 
     def execute(self, requests: list[Any]) -> None:
         """Take the requests; their responses come later."""
         for request in requests:
-            values = ((tensor.name(), tensor.as_numpy().reshape(-1).tolist()) for tensor in request.inputs())
-            self._take(values, TritonChannel(request.get_response_sender()), request.request_id())
+            tensors = ((tensor.name(), tensor.as_numpy().reshape(-1).tolist()) for tensor in request.inputs())
+            channel = TritonChannel(request.get_response_sender())
+            self._take(GenerateRequest(channel, request.request_id()), tensors, request.parameters())
 
     def finalize(self) -> None:
         """Let requests that were taken finish within the drain time, end the others with their errors, and close."""
@@ -81,44 +80,44 @@ class TritonPythonModel:
         self.relays.close()
         self.metrics.close()
 
-    def _take(self, values: Iterable[tuple[str, list[Any]]], channel: Channel, request_id: str) -> None:
-        reply = Reply(channel)
+    def _take_relayed(self, tensors: Tensors, parameters: str, channel: Channel, request_id: str) -> None:
+        self._take(GenerateRequest(channel, request_id), tensors, parameters, has_one_response=True)
+
+    def _take(
+        self, request: GenerateRequest, tensors: Tensors, parameters: str, has_one_response: bool = False
+    ) -> None:
         try:
-            request = parse_request(values)
-        except (InvalidRequest, DoesNotFit) as refusal:
-            self._refuse(reply, refusal)
+            request.parse(tensors, parameters)
+            if request.streams and has_one_response:
+                allowed = "false: a plain call has one answer, NAME_stream gives pieces"
+                raise InvalidRequest("stream", True, allowed)
+            if self.draining and not request.cancels:
+                raise Draining("the server is stopping", "Send the request to another")
+        except EngineError as refusal:
+            self._count(refusal)
+            self.dispatcher.responses.put([(request, [], refusal)])
             return
         if request.cancels:
             self.registry.cancel(request.cancels)
-            self.dispatcher.responses.put([(reply, [CANCELLED], None)])
-        elif self.draining:
-            self._refuse(reply, Draining("the server is stopping", "Send the request to another"))
-        else:
-            self._begin(reply, request, request_id)
-
-    def _begin(self, reply: Reply, request: GenerateRequest, request_id: str) -> None:
-        active = ActiveRequest(reply, partial(self._open, request), request.deadline, partial(self._ended, request_id))
-        self.registry.add(request_id, active.cancel)
+            self.dispatcher.responses.put([(request, [CANCELLED], None)])
+            return
+        self.registry.add(request)
         with self.changed:
             self.under_way += 1
-        self.dispatcher.submit(active, len(request.text))
+        self.dispatcher.submit(request)
 
     def _open(self, request: GenerateRequest) -> TextStream:
         open_stream = self.generator.stream if request.streams else self.generator.whole
         timeout = None if request.deadline is None else max(request.deadline - time.monotonic(), 0.0)
-        return open_stream(request.text, timeout=timeout, **request.fields)
+        return open_stream(request.text, timeout=timeout, **request.settings)
 
-    def _ended(self, request_id: str, request: ActiveRequest, error: Exception | None) -> None:
-        self.registry.remove(request_id, request.cancel)
+    def _ended(self, request: GenerateRequest, error: Exception | None) -> None:
+        self.registry.remove(request)
         if error is not None:
             self._count(error)
         with self.changed:
             self.under_way -= 1
             self.changed.notify_all()
-
-    def _refuse(self, reply: Reply, refusal: EngineError) -> None:
-        self._count(refusal)
-        self.dispatcher.responses.put([(reply, [], refusal)])
 
     def _count(self, error: Exception) -> None:
         reason = reason_of(error)

@@ -18,7 +18,7 @@ import triton_python_backend_utils as pb
 from .inputs import InvalidInput, refuse_huge
 from .serving.cancellation_poller import CancellationPoller
 from .serving.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, text_of
-from .serving.outputs import output
+from .serving.triton_channel import TritonChannel
 
 IDLE_SECONDS = 0.05
 TOO_LONG = "TOO_LONG"  # the reason of a text that the engine would refuse (response_writer.py)
@@ -28,37 +28,19 @@ class PendingCall:
     """A request of a caller, until it is answered."""
 
     def __init__(self, request: Any, number: int) -> None:
+        self.channel = TritonChannel(request.get_response_sender(), tuple(request.requested_output_names()))
         self.number = number
         self.connection: FramedSocket | None = None
-        self.over = False
         self.cancelled = False
-        self._requested = request.requested_output_names()
-        self._sender = request.get_response_sender()
-        self._ending = threading.Lock()  # Triton crashes when an answered request is polled for cancellation
 
-    def answer(self, outputs: dict[str, Any]) -> None:
-        """Answer with those outputs that the caller asked for."""
-        requested = self._requested or outputs
-        self._send(pb.InferenceResponse([output(name, value) for name, value in outputs.items() if name in requested]))
+    @property
+    def ended(self) -> bool:
+        """Whether it has been answered."""
+        return self.channel.ended
 
     def fail_unreachable(self, what: str) -> None:
         """Answer that `what` has happened to the engine."""
-        self.fail(f"[hfx:{ENGINE_UNREACHABLE}] the engine {what}. Try again later", "UNAVAILABLE")
-
-    def fail(self, message: str, code: str) -> None:
-        """Answer with an error."""
-        self._send(pb.InferenceResponse(error=pb.TritonError(message, getattr(pb.TritonError, code))))
-
-    def has_left(self) -> bool:
-        """Whether the caller has cancelled the call or disconnected."""
-        with self._ending:
-            return not self.over and bool(self._sender.is_cancelled())
-
-    def _send(self, response: Any) -> None:
-        with self._ending:
-            if not self.over:
-                self.over = True
-                self._sender.send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self.channel.fail(f"[hfx:{ENGINE_UNREACHABLE}] the engine {what}. Try again later", "UNAVAILABLE")
 
 
 class TritonPythonModel:
@@ -97,7 +79,7 @@ class TritonPythonModel:
         try:
             inputs = {tensor.name(): _plain(tensor) for tensor in request.inputs()}
         except InvalidInput as refusal:
-            call.fail(f"[hfx:{TOO_LONG}] {refusal}", "INVALID_ARG")
+            call.channel.fail(f"[hfx:{TOO_LONG}] {refusal}", "INVALID_ARG")
             return
         try:
             connection = call.connection = self._connected()
@@ -108,7 +90,7 @@ class TritonPythonModel:
             self._open[call.number] = call
         self._poller.add(call)
         try:
-            connection.send({"id": call.number, "inputs": inputs})
+            connection.send({"id": call.number, "inputs": inputs, "parameters": request.parameters()})
         except OSError:
             connection.close()
             self._abandon(connection)  # its reader may have done so before this call was there
@@ -120,22 +102,30 @@ class TritonPythonModel:
                 threading.Thread(target=self._read, args=(self._connection,), name="answers", daemon=True).start()
             return self._connection
 
+    # The threads hold no call while they wait: an answered one must be freed at once, and Triton's objects with it.
+
     def _read(self, connection: FramedSocket) -> None:
-        while (message := connection.receive()) is not None:
-            with self._lock:
-                call = self._open.pop(message["id"], None)
-            if call is None:  # a second answer must not end the thread that reads the others' first ones
-                pb.Logger.log_error(f"request {message['id']} was answered twice")
-                continue
-            try:
-                if "error" in message:
-                    call.fail(message["error"], message["code"])
-                else:
-                    call.answer(message["outputs"])
-            except Exception as error:  # others must have their answers
-                pb.Logger.log_error(f"a response could not be sent: {error!r}")
+        while self._answer(connection.receive()):
+            pass
         connection.close()
         self._abandon(connection)
+
+    def _answer(self, message: Any) -> bool:
+        """Answer a call with the engine's message; false at the end."""
+        if message is None:
+            return False
+        with self._lock:
+            call = self._open.pop(message["id"], None)
+        try:
+            if call is None:  # a second answer must not end the thread that reads the others' first ones
+                pb.Logger.log_error(f"request {message['id']} was answered twice")
+            elif "error" in message:
+                call.channel.fail(message["error"], message["code"])
+            else:
+                call.channel.send(message["outputs"], final=True)
+        except Exception as error:  # others must have their answers
+            pb.Logger.log_error(f"a response could not be sent: {error!r}")
+        return True
 
     def _abandon(self, connection: FramedSocket) -> None:
         with self._lock:
@@ -147,13 +137,17 @@ class TritonPythonModel:
 
     def _poll(self) -> None:
         while not self._closing.wait(self._poller.wait() or IDLE_SECONDS):
-            for call in self._poller.due(time.monotonic()):
-                try:
-                    if not call.cancelled and call.has_left() and call.connection is not None:
-                        call.cancelled = True
-                        call.connection.send({"cancel": call.number})
-                except Exception as error:
-                    pb.Logger.log_error(f"a call could not be polled for cancellation: {error!r}")
+            self._cancel(self._poller.due(time.monotonic()))
+
+    def _cancel(self, calls: list[PendingCall]) -> None:
+        """Cancel those of `calls` whose callers have left."""
+        for call in calls:
+            try:
+                if not call.cancelled and call.channel.left() and call.connection is not None:
+                    call.cancelled = True
+                    call.connection.send({"cancel": call.number})
+            except Exception as error:
+                pb.Logger.log_error(f"a call could not be polled for cancellation: {error!r}")
 
 
 def _plain(tensor: Any) -> list[Any]:

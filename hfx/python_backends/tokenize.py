@@ -15,6 +15,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import triton_python_backend_utils as pb
 
 from .encoding import InvalidInput, open_encoder, tensors
+from .parameters import encoder_settings
 
 
 class TritonPythonModel:
@@ -40,6 +41,10 @@ class TritonPythonModel:
         return [self._response([answer] if isinstance(answer, InvalidInput) else rows[answer]) for answer in answers]
 
     def _items(self, request: Any) -> list[Any]:
+        try:  # here, as other steps don't know what is none of theirs
+            encoder_settings(request.parameters(), self.encoder.settings.task)
+        except ValueError as error:
+            raise InvalidInput(str(error)) from None
         arrays = {}
         for name in self.encoder.fields:
             tensor = pb.get_input_tensor_by_name(request, name)

@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hfx.python_backends.generation.results import Piece
 
 
 class Caller:
-    """A Channel (response_writer.py) that keeps what comes; `sending` is called before each response."""
+    """A channel that keeps what comes, errors by their codes; `sending` is called before each response."""
 
     def __init__(self, sending: Callable[[], None] = lambda: None) -> None:
-        self.pieces: list[Piece] = []
-        self.errors: list[Exception] = []
-        self.asked = 0
+        self.outputs: list[Mapping[str, Any]] = []
+        self.codes: list[str] = []
+        self.messages: list[str] = []
+        self.finals = 0
+        self.polls = 0
         self.has_left = False
         self.ended = threading.Event()
         self._sending = sending
 
     @property
-    def finals(self) -> int:
-        return len(self.errors) + sum(bool(piece.finish_reason) for piece in self.pieces)
+    def text(self) -> str:
+        return "".join(outputs["text_output"] for outputs in self.outputs)
 
     @property
-    def text(self) -> str:
-        return "".join(piece.text for piece in self.pieces)
+    def last(self) -> Mapping[str, Any]:
+        return self.outputs[-1]
 
-    def send(self, piece: Piece) -> None:
+    def send(self, outputs: Mapping[str, Any], final: bool) -> None:
         self._sending()
-        self.pieces.append(piece)
-        if piece.finish_reason:
-            self.ended.set()
+        self.outputs.append(outputs)
+        self._end(final)
 
-    def refuse(self, error: Exception) -> None:
+    def fail(self, message: str, code: str) -> None:
         self._sending()
-        self.errors.append(error)
-        self.ended.set()
+        self.codes.append(code)
+        self.messages.append(message)
+        self._end(True)
 
     def left(self) -> bool:
-        self.asked += 1
+        self.polls += 1
         return self.has_left
+
+    def _end(self, final: bool) -> None:
+        self.finals += final
+        if final:
+            self.ended.set()
+
+
+def outputs(text: str, **others: Any) -> dict[str, Any]:
+    """The output tensors of a piece."""
+    return Piece(text, **others).outputs()

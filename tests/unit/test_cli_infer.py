@@ -17,6 +17,7 @@ from hfx.client import ModelMetadata, TensorMetadata
 from hfx.errors import UsageError
 from hfx.exporter.generation.folders import INPUTS as GENERATOR_INPUTS
 from hfx.names import Task
+from hfx.python_backends.engine.generation_settings import ALIASES, NEUTRAL
 
 TENSORS = [
     *(TensorMetadata(name, "BYTES", (-1, 1)) for name in ("question", "context")),
@@ -77,8 +78,8 @@ def test_every_option_of_generators_is_named_like_its_tensor() -> None:
 
 def test_every_setting_of_generators_is_an_option() -> None:
     options = {field.name for group in (EncoderOptions, GenerationOptions) for field in fields(group)}
-    others = {"text_input", "beam_width", "stream", "timeout_ms", "cancel_request"}
-    assert {each.name for each in GENERATOR_INPUTS} - options <= others
+    others = {"text_input", "stream", "timeout_ms", "return_num_input_tokens", "return_num_output_tokens"}
+    assert {each.name for each in GENERATOR_INPUTS} - options <= {*others, *ALIASES, *NEUTRAL}
 
 
 @pytest.mark.parametrize(

@@ -84,14 +84,24 @@ def test_every_field_can_be_set() -> None:
     assert (choices.settings.decoder_prompt, choices.settings.forced_bos_id) == ((6,), None)
 
 
-def test_beam_width_is_num_beams() -> None:
-    assert chosen({"beam_width": 3}).settings.num_beams == 3
-    assert chosen({"beam_width": 3, "num_beams": 3}).settings.num_beams == 3
+def test_names_of_other_servers_are_taken() -> None:
+    choices = chosen({"beam_width": 3, "num_beams": 3, "max_new_tokens": 7, "stop": "one"})
+    assert (choices.settings.num_beams, choices.settings.max_tokens, choices.stop_words) == (3, 7, ("one",))
+
+
+def test_penalties_that_the_engine_lacks_may_be_zero() -> None:
+    assert chosen({"frequency_penalty": 0.0, "presence_penalty": 0}) == chosen({})
+    assert refusal({"presence_penalty": 0.5}).field == "presence_penalty"
+
+
+def test_a_value_of_sampling_that_changes_nothing_goes_with_beams() -> None:
+    assert not chosen({"num_beams": 2, "temperature": 1.0, "top_p": 1.0}).settings.do_sample
+    assert chosen({"temperature": 1.0, "top_p": 1.0}).settings.do_sample
 
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("max_new_tokens", "max_tokens"), ("stop", "stop_words"), ("num_beam", "num_beams"), ("topp", "top_p")],
+    [("max_new_token", "max_tokens"), ("stops", "stop_words"), ("num_beam", "num_beams"), ("topp", "top_p")],
 )
 def test_an_unknown_field_is_refused_with_the_nearest_one(name: str, near: str) -> None:
     error = refusal({name: 3})
@@ -116,7 +126,7 @@ def test_none_is_not_set() -> None:
         ("top_k", 2.5), ("top_p", -0.1), ("top_p", 1.1), ("min_p", -0.5), ("seed", -1), ("seed", 2**64),
         ("repetition_penalty", 0), ("repetition_penalty", 101.0), ("no_repeat_ngram_size", -1),
         ("length_penalty", 10.5), ("length_penalty", float("inf")), ("early_stopping", "yes"), ("early_stopping", ""),
-        ("stop_words", "end"), ("stop_words", ["fine", ""]), ("stop_words", ["a"] * 65), ("stop_words", ["a" * 513]),
+        ("stop_words", ["fine", ""]), ("stop_words", ["a"] * 65), ("stop_words", ["a" * 513]),
         ("stop_words", [3]), ("return_log_probs", "true"), ("long", "cut"), ("long", "TRUNCATE"), ("merge", "sum"),
         ("overlap", True), ("overlap", -1), ("overlap", 17), ("source_lang", ""), ("target_lang", "fr_XX"),
     ],

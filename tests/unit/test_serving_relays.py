@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from hfx.python_backends.engine.errors import QueueFull
-from hfx.python_backends.generation.results import Piece
 from hfx.python_backends.serving import ipc
 from hfx.python_backends.serving.ipc import FramedSocket, address, bytes_of, connect, text_of
 from hfx.python_backends.serving.relay_server import RelayServer
-from hfx.python_backends.serving.response_writer import Channel
+from hfx.python_backends.serving.request import Channel
+from tests.unit.serving_channels import outputs
 
 SECONDS = 10
 
@@ -25,11 +24,13 @@ class Engine:
     def __init__(self, name: str) -> None:
         self.asked: list[tuple[dict[str, list[Any]], Channel, str]] = []
         self.cancelled: list[str] = []
+        self.parameters = ""
         self.news = threading.Semaphore(0)
         self.relays = RelayServer(name, self._take, self._cancel)
 
-    def _take(self, values: Any, channel: Channel, request_id: str) -> None:
-        self.asked.append((dict(values), channel, request_id))
+    def _take(self, tensors: Any, parameters: str, channel: Channel, request_id: str) -> None:
+        self.parameters = parameters
+        self.asked.append((dict(tensors), channel, request_id))
         self.news.release()
 
     def _cancel(self, request_id: str) -> None:
@@ -60,9 +61,9 @@ def connection(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Frame
 )
 def test_bytes_of_any_kind_travel(raw: bytes, engine: Engine, connection: FramedSocket) -> None:
     others: dict[str, list[Any]] = {"seed": [2**64 - 1], "top_p": [0.25], "stream": [False]}
-    connection.send({"id": 1, "inputs": {"text_input": [text_of(raw)], **others}})
+    connection.send({"id": 1, "inputs": {"text_input": [text_of(raw)], **others}, "parameters": '{"a":1}'})
     engine.wait()
-    assert engine.asked[0][0] == {"text_input": [raw], **others}
+    assert engine.asked[0][0] == {"text_input": [raw], **others} and engine.parameters == '{"a":1}'
     assert bytes_of(text_of(raw)) == raw
 
 
@@ -70,14 +71,11 @@ def test_answers_and_errors_come_back_with_their_numbers(engine: Engine, connect
     for number in (7, 8):
         connection.send({"id": number, "inputs": {"text_input": [str(number)]}})
         engine.wait()
-    engine.asked[1][1].refuse(QueueFull("9 requests wait"))
-    engine.asked[0][1].send(Piece("a 🦊", finish_reason="stop", input_tokens=3, output_tokens=2, log_probs=(-0.5,)))
+    engine.asked[1][1].fail("[hfx:QUEUE_FULL] 9 requests wait", "UNAVAILABLE")
+    sent = outputs("a 🦊", finish_reason="stop", input_tokens=3, output_tokens=2, log_probs=(-0.5,))
+    engine.asked[0][1].send(sent, final=True)
     assert connection.receive() == {"id": 8, "error": "[hfx:QUEUE_FULL] 9 requests wait", "code": "UNAVAILABLE"}
-    outputs = {
-        "text_output": "a 🦊", "finish_reason": "stop", "input_tokens": 3, "output_tokens": 2, "truncated_tokens": 0,
-        "output_log_probs": [-0.5],
-    }  # fmt: skip
-    assert connection.receive() == {"id": 7, "outputs": outputs}
+    assert connection.receive() == {"id": 7, "outputs": {**sent, "output_log_probs": [-0.5]}}
 
 
 def test_a_relay_cancels_its_own_requests_only(
@@ -100,7 +98,7 @@ def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, connection: F
     channel = engine.asked[0][1]
     assert not channel.left()
     connection.close()
-    channel.send(Piece("nobody reads this"))
+    channel.send(outputs("has no reader"), final=True)
     assert channel.left()
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import pytest
@@ -21,17 +21,22 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.engine.stats import Stats
+from hfx.python_backends.generation.results import Piece
 from hfx.python_backends.serving.ipc import ENGINE_UNREACHABLE
 from hfx.python_backends.serving.metrics import counts, histograms
-from hfx.python_backends.serving.request import DECODED, CancelRegistry, GenerateRequest, parse_request
+from hfx.python_backends.serving.request import DECODED, CancelRegistry, GenerateRequest
 from hfx.python_backends.serving.response_writer import _CODES, code_of, reason_of
+from tests.unit.serving_channels import Caller
 
 
-def parsed(**tensors: Any) -> GenerateRequest:
-    return parse_request((name, value if isinstance(value, list) else [value]) for name, value in tensors.items())
+def parsed(parameters: dict[str, Any] | None = None, /, **tensors: Any) -> GenerateRequest:
+    request = GenerateRequest(Caller())
+    values = ((name, value if isinstance(value, list) else [value]) for name, value in tensors.items())
+    request.parse(values, json.dumps(parameters or {}))
+    return request
 
 
-def test_tensors_become_fields() -> None:
+def test_tensors_become_settings() -> None:
     request = parsed(
         text_input="Grüße".encode(),
         max_tokens=7,
@@ -43,14 +48,44 @@ def test_tensors_become_fields() -> None:
     fields = {
         "max_tokens": 7, "seed": 2**64 - 1, "do_sample": True, "stop_words": ["one", "two"], "early_stopping": True,
     }  # fmt: skip
-    assert request == GenerateRequest("Grüße", fields, streams=False, deadline=None, cancels="")
+    assert (request.text, request.settings) == ("Grüße", fields)
+    assert (request.streams, request.deadline, request.cancels) == (False, None, "")
+
+
+def test_parameters_are_settings_but_for_those_that_triton_reads() -> None:
+    own = {"id": "a", "priority": 1, "timeout": 10**6, "sequence_id": 7, "sequence_start": True, "sequence_end": True}
+    own |= {"binary_data_output": True, "triton_enable_empty_final_response": True}
+    request = parsed({"max_new_tokens": 7, "stop": "one", "stream": True, "timeout_ms": 9000, **own}, text_input=b"a")
+    assert request.settings == {"max_new_tokens": 7, "stop": ["one"]}
+    assert request.streams and request.deadline is not None
+
+
+def test_a_parameter_may_say_what_its_tensor_says() -> None:
+    assert parsed({"max_tokens": 5}, text_input=b"a", max_tokens=5).settings == {"max_tokens": 5}
+    with pytest.raises(InvalidRequest, match="max_tokens is 6; allowed: 5, as its tensor has"):
+        parsed({"max_tokens": 6}, text_input=b"a", max_tokens=5)
+
+
+@pytest.mark.parametrize(("name", "value"), [("stream", "yes"), ("timeout_ms", 1.5), ("cancel_request", 3)])
+def test_a_parameter_of_the_wrong_type_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name} is {value!r}"):
+        parsed({name: value}, text_input=b"a")
+
+
+def test_counts_that_are_asked_for_add_up_over_the_pieces_of_a_text() -> None:
+    request = parsed(text_input=b"a", return_num_input_tokens=True, return_num_output_tokens=True)
+    pieces = [Piece("a", input_tokens=3, output_tokens=tokens) for tokens in (1, 4, 6)]
+    sent = [request.outputs(piece) for piece in pieces]
+    assert [outputs["num_output_tokens"] for outputs in sent] == [1, 3, 2]
+    assert {outputs["num_input_tokens"] for outputs in sent} == {3}
+    assert "num_input_tokens" not in parsed(text_input=b"a").outputs(pieces[0])
 
 
 def test_a_timeout_is_a_deadline() -> None:
     before = time.monotonic()
     request = parsed(text_input=b"a", timeout_ms=1500, stream=True)
     assert request.deadline is not None and before + 1.5 <= request.deadline <= time.monotonic() + 1.5
-    assert request.streams and not request.fields
+    assert request.streams and not request.settings
 
 
 def test_a_control_request_needs_no_text() -> None:
@@ -106,19 +141,24 @@ def test_the_client_knows_every_reason() -> None:
 
 def test_requests_are_cancelled_by_id() -> None:
     registry, cancelled = CancelRegistry(), []
-    cancels = {name: partial(cancelled.append, name) for name in ("a", "b", "c", "without id")}
-    ids = {"a": "1", "b": "1", "c": "2", "without id": ""}
-    for name, request_id in ids.items():
-        registry.add(request_id, cancels[name])
+
+    class Request(GenerateRequest):
+        def cancel(self) -> None:
+            cancelled.append(self)
+
+    first, second, other, nameless = requests = [Request(Caller(), id) for id in ("1", "1", "2", "")]
+    for request in requests:
+        registry.add(request)
     registry.cancel("1")
     registry.cancel("")
-    registry.remove("1", cancels["a"])
+    assert cancelled == [first, second]
+    registry.remove(first)
     registry.cancel("1")
-    assert cancelled == ["a", "b", "b"]
-    for name, request_id in ids.items():
-        registry.remove(request_id, cancels[name])
+    assert cancelled == [first, second, second]
+    for request in (first, second, other, nameless):
+        registry.remove(request)
     registry.cancel("1")
-    assert cancelled == ["a", "b", "b"] and len(registry) == 0
+    assert len(cancelled) == 3 and len(registry) == 0
 
 
 # Metrics

@@ -11,23 +11,24 @@ import pytest
 from hfx.python_backends.engine.errors import StepFailed
 from hfx.python_backends.generation.results import Piece
 from hfx.python_backends.serving.cancellation_poller import LONGEST, MOST, SHORTEST, CancellationPoller
-from hfx.python_backends.serving.response_writer import COALESCED_AT_ONCE, Reply, ResponseQueue
-from tests.unit.serving_channels import Caller
+from hfx.python_backends.serving.request import GenerateRequest
+from hfx.python_backends.serving.response_writer import COALESCED_AT_ONCE, ResponseWriter
+from tests.unit.serving_channels import Caller, outputs
 
 
-def reply() -> tuple[Reply, Caller]:
+def opened() -> tuple[GenerateRequest, Caller]:
     caller = Caller()
-    return Reply(caller), caller
+    return GenerateRequest(caller), caller
 
 
-def send_all(responses: ResponseQueue) -> None:
-    for reply in responses.take(0) or ():
-        responses.send(reply)
+def send_all(responses: ResponseWriter) -> None:
+    for request in responses.take(0) or ():
+        responses.send(request)
 
 
-def begun() -> tuple[ResponseQueue, Reply, Caller]:
-    """A queue in a long pause, and a reply whose first piece, "a", is sent."""
-    responses, (first, caller) = ResponseQueue(), reply()
+def begun() -> tuple[ResponseWriter, GenerateRequest, Caller]:
+    """A queue in a long pause, and a request whose first piece, "a", is sent."""
+    responses, (first, caller) = ResponseWriter(), opened()
     responses.put([(first, [Piece("a")], None)])
     send_all(responses)
     responses.throttle(10_000)
@@ -35,22 +36,22 @@ def begun() -> tuple[ResponseQueue, Reply, Caller]:
 
 
 def test_pieces_that_wait_are_one_response() -> None:
-    responses, (one, caller) = ResponseQueue(), reply()
+    responses, (one, caller) = ResponseWriter(), opened()
     responses.put([(one, [Piece("a", output_tokens=1, log_probs=(-1.0,))], None)])
     responses.put([(one, [Piece("b", output_tokens=2, log_probs=(-2.0,))], None)])
     responses.put([(one, [Piece("", finish_reason="stop", output_tokens=3, log_probs=(-3.0,))], None)])
     send_all(responses)
-    assert caller.pieces == [Piece("ab", finish_reason="stop", output_tokens=3, log_probs=(-1.0, -2.0, -3.0))]
+    assert caller.outputs == [outputs("ab", finish_reason="stop", output_tokens=3, log_probs=(-1.0, -2.0, -3.0))]
 
 
 @pytest.mark.parametrize("failure", [None, StepFailed("the step failed")])
 def test_nothing_comes_after_the_end(failure: StepFailed | None) -> None:
-    responses, (one, caller) = ResponseQueue(), reply()
+    responses, (one, caller) = ResponseWriter(), opened()
     responses.put([(one, [Piece("a", finish_reason=None if failure else "stop")], failure)])
     responses.put([(one, [Piece("b", finish_reason="length")], None), (one, [], StepFailed("again"))])
     for _ in range(3):
         send_all(responses)
-    assert (caller.text, caller.errors, caller.finals) == ("a", [failure] if failure else [], 1)
+    assert (caller.text, caller.codes, caller.finals) == ("a", ["INTERNAL"] if failure else [], 1)
 
 
 def test_pieces_before_an_error_are_sent_before_it() -> None:
@@ -63,7 +64,7 @@ def test_pieces_before_an_error_are_sent_before_it() -> None:
 
 def test_first_and_last_pieces_do_not_wait_for_the_end_of_a_pause() -> None:
     responses, old, old_caller = begun()
-    new, new_caller = reply()
+    new, new_caller = opened()
     responses.put([(old, [Piece("b")], None), (new, [Piece("c")], None)])
     send_all(responses)
     assert (old_caller.text, new_caller.text) == ("a", "c")
@@ -72,15 +73,15 @@ def test_first_and_last_pieces_do_not_wait_for_the_end_of_a_pause() -> None:
     assert old_caller.text == "abd"
 
 
-def test_replies_go_out_in_the_order_they_came() -> None:
-    responses = ResponseQueue()
-    replies = [reply()[0] for _ in range(20)]
-    responses.put([(each, [Piece("a")], None) for each in replies])
+def test_responses_go_out_in_the_order_they_came() -> None:
+    responses = ResponseWriter()
+    requests = [opened()[0] for _ in range(20)]
+    responses.put([(each, [Piece("a")], None) for each in requests])
     send_all(responses)
-    order = random.Random(0).sample(replies, len(replies))
+    order = random.Random(0).sample(requests, len(requests))
     for each in order:
         responses.put([(each, [Piece("b")], None), (order[0], [Piece("c")], None)])
-    taken: list[Reply] = []
+    taken: list[GenerateRequest] = []
     while some := responses.take(0):
         assert len(some) <= COALESCED_AT_ONCE  # a first piece that comes now waits for no more
         taken += some
@@ -97,7 +98,7 @@ def test_a_closed_queue_gives_what_it_has_and_ends() -> None:
 
 
 def test_take_waits_no_longer_than_its_timeout() -> None:
-    assert ResponseQueue().take(0.01) == []
+    assert ResponseWriter().take(0.01) == []
 
 
 # Which requests are polled for cancellation
@@ -105,7 +106,7 @@ def test_take_waits_no_longer_than_its_timeout() -> None:
 
 @dataclass(eq=False)
 class Open:
-    over: bool = False
+    ended: bool = False
     polls: int = 0
 
 
@@ -126,7 +127,7 @@ def test_each_request_is_polled_once_a_period(count: int, period: float) -> None
 
 def test_a_request_that_is_over_is_forgotten() -> None:
     poller: CancellationPoller[Open] = CancellationPoller()
-    gone, stays = Open(over=True), Open()
+    gone, stays = Open(ended=True), Open()
     poller.add(gone)
     poller.add(stays)
     now = time.monotonic()

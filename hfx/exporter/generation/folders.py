@@ -17,7 +17,7 @@ from hfx.exporter.runtime import Runtime
 from hfx.exporter.transformers_versions import cleans_up
 from hfx.local import Device
 from hfx.python_backends import deploy
-from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, Setting
+from hfx.python_backends.engine.generation_settings import ALIASES, NEUTRAL, SETTINGS, Setting
 from hfx.python_backends.engine.spec import EngineSpec
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
@@ -29,6 +29,8 @@ OUTPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.OUTPUT_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.OUTPUT_LOG_PROBS, "TYPE_FP32", (-1,)),  # one a token where return_log_probs asks for them
+    TensorSpec(names.NUM_INPUT_TOKENS, "TYPE_INT32", (1,)),
+    TensorSpec(names.NUM_OUTPUT_TOKENS, "TYPE_INT32", (1,)),
 )
 FORMAT = 1
 SETTINGS_FILE, TOKENIZER = "generation.json", "tokenizer.json"
@@ -56,8 +58,11 @@ def _tensors(setting: Setting) -> list[TensorSpec]:
 INPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
     *(tensor for setting in SETTINGS.values() for tensor in _tensors(setting)),
+    *(_optional(name, "FP32") for name in NEUTRAL),
     _optional(names.STREAM, "BOOL"),
     _optional(names.TIMEOUT_MS, "INT32"),  # from when the request arrives
+    _optional(names.RETURN_NUM_INPUT_TOKENS, "BOOL"),
+    _optional(names.RETURN_NUM_OUTPUT_TOKENS, "BOOL"),
 )
 # What the engine takes beside them: the id of another request, which is then cancelled.
 STREAM_INPUTS: tuple[TensorSpec, ...] = (*INPUTS, _optional(names.CANCEL_REQUEST, "STRING"))

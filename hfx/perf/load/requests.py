@@ -22,9 +22,12 @@ TEXTS = (names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.CANDIDATE_LABELS
 USUAL: Mapping[str, tuple[str, ...]] = {names.TEXT_INPUT: (names.TEXT_INPUT, "text", "prompt", "sentence", "document")}
 DTYPES: Mapping[str, Kind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "flag"}
 KINDS: Mapping[str, Kind] = {
-    **{each.name: DTYPES.get(each.dtype, "text") for each in generation_settings.SETTINGS.values()},
-    names.STOP_WORDS: "list", names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer",
-    names.BEAM_WIDTH: "integer", names.TIMEOUT_MS: "integer", names.MULTI_LABEL: "flag",
+    **{
+        name: "list" if name in generation_settings.LISTS else DTYPES.get(setting.dtype, "text")
+        for name, setting in generation_settings.by_all_names().items()
+    },
+    names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer",
+    names.MULTI_LABEL: "flag",
 }  # fmt: skip
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
 FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
+from ..parameters import nearest
 from .checks import Check, boolean, integer, number, one_of, strings
 from .errors import InvalidRequest
 
@@ -82,7 +82,17 @@ TEXTS: tuple[Setting, ...] = (
     Setting("return_log_probs", "BOOL", False, boolean, "return the log-probability of each token"),
 )
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in (*DECODING, *TEXTS)}
-ALIASES = {"beam_width": "num_beams"}  # TensorRT-LLM's name
+# Names of other servers: TensorRT-LLM's, transformers', OpenAI's.
+ALIASES = {"beam_width": "num_beams", "max_new_tokens": "max_tokens", "stop": "stop_words"}
+# Those with several values, by all their names.
+LISTS = frozenset(name for name in (*SETTINGS, *ALIASES) if SETTINGS[ALIASES.get(name, name)].is_list)
+# Settings of other servers that this engine lacks, which their clients send always: the values that change nothing.
+NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0}
+
+
+def by_all_names() -> dict[str, Setting]:
+    """The settings by their names and aliases."""
+    return {**SETTINGS, **{alias: SETTINGS[name] for alias, name in ALIASES.items()}}
 
 
 def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,9 +104,14 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in fields.items():
         if value is None:
             continue
+        if name in NEUTRAL:
+            _refuse_effect(name, value)
+            continue
         field = ALIASES.get(name, name)
         if field not in SETTINGS:
             raise InvalidRequest(name, value, f"no such field; {_suggestion(name)}")
+        if SETTINGS[field].is_list and isinstance(value, str):
+            value = (value,)
         if field in given and given[field] != value:
             raise InvalidRequest(name, value, f"the value of {field}, as both are one field")
         given[field] = value
@@ -109,7 +124,11 @@ def _check(name: str, value: Any) -> Any:
     return SETTINGS[name].check(name, value)
 
 
+def _refuse_effect(name: str, value: Any) -> None:
+    if type(value) not in (int, float) or value != NEUTRAL[name]:
+        raise InvalidRequest(name, value, f"{NEUTRAL[name]}, as the engine lacks it; repetition_penalty is like it")
+
+
 def _suggestion(name: str) -> str:
-    names = [*SETTINGS, *ALIASES]
-    near = [field for field in names if field.startswith(name)] or get_close_matches(name, names, 1, 0.5)
-    return f"did you mean {near[0]}?" if near else f"fields are {', '.join(SETTINGS)}"
+    near = nearest(name, [*SETTINGS, *ALIASES])
+    return f"did you mean {ALIASES.get(near, near)}?" if near else f"fields are {', '.join(SETTINGS)}"

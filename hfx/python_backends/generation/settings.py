@@ -19,6 +19,8 @@ from .configuration import Configuration, Languages
 
 SHOWN_LANGUAGES = 10
 SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
+# What clients of other servers send always: values of sampling that search with beams needs not refuse.
+NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
 # Read by beam search only; these values are also what a search without beams does.
 BEAM_FIELDS = {"length_penalty": 1.0, "early_stopping": False}
 
@@ -66,6 +68,8 @@ def choose(fields: Mapping[str, Any], configuration: Configuration) -> Choices:
 
 def _samples(given: Mapping[str, Any], values: dict[str, Any]) -> bool:
     asked = [name for name in SAMPLING_FIELDS if name in given]
+    if values.get("num_beams", 1) > 1 and "do_sample" not in given:
+        asked = [name for name in asked if given[name] != NEUTRAL_SAMPLING.get(name)]
     if values.get("temperature") == 0:
         del values["temperature"]
         if given.get("do_sample"):

@@ -5,12 +5,14 @@ One bad request is answered alone, the others of its batch are not touched.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import numpy as np
 import triton_python_backend_utils as pb
 
 from .inputs import InvalidInput
@@ -43,4 +45,16 @@ class TritonPythonModel:
                 arrays[name] = tensor.as_numpy()
             elif name in self.postprocessor.required:
                 raise InvalidInput(f"{name} is missing")
+        self._add_parameters(arrays, request.parameters())
         return arrays
+
+    def _add_parameters(self, arrays: dict[str, Any], parameters: str) -> None:
+        """Add the settings among Triton's request parameters (a JSON object); NAME_tokenize has checked their types."""
+        if parameters in ("", "{}"):
+            return
+        values = json.loads(parameters)
+        rows = len(next(iter(arrays.values())))
+        for name in values.keys() & set(self.postprocessor.optional):
+            array = np.full((rows, 1), values[name])
+            if not np.array_equal(arrays.setdefault(name, array), array):
+                raise InvalidInput(f"{name} is {values[name]}, but its tensor says otherwise: send one of them")

@@ -18,7 +18,7 @@ class Pollable(Protocol):
     """A request."""
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether it has its last response."""
 
 
@@ -55,7 +55,7 @@ class CancellationPoller(Generic[Request]):
             if self._owed < 1:
                 break
             request = self._open.popleft()
-            if not request.over:
+            if not request.ended:
                 self._owed -= 1
                 due.append(request)
                 self._open.append(request)

@@ -6,35 +6,33 @@ import contextlib
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..engine.errors import InvalidRequest
-from ..generation.results import Piece
 from .ipc import FramedSocket, address, bytes_of, check_peer
-from .response_writer import Channel, code_of, message_of
+from .request import Channel, Tensors
+from .response_writer import code_of, message_of
 
 RETRY_SECONDS = 0.1
 
-Values = Iterable["tuple[str, list[Any]]"]
-# What a request's tensors hold, the way back to its caller, and an id that nobody can guess.
-Take = Callable[[Values, Channel, str], None]
+# Takes a request's tensors and parameters, the channel to its caller, and an id that nobody can guess.
+Take = Callable[[Tensors, str, Channel, str], None]
 
 
 class RelayChannel:
-    """A Channel (response_writer.py) to a caller of a relay; the relay itself polls whether its caller has left."""
+    """The channel to a caller of a relay, which gets one response; the relay itself polls whether it has left."""
 
     def __init__(self, connection: FramedSocket, number: int) -> None:
         self._connection = connection
         self._number = number
 
-    def send(self, piece: Piece) -> None:
-        """Send a piece's outputs."""
-        self._answer({"outputs": piece.outputs()})
+    def send(self, outputs: Mapping[str, Any], final: bool) -> None:
+        """Send the response."""
+        self._answer({"outputs": outputs})
 
-    def refuse(self, error: Exception) -> None:
-        """Send an error's message and code."""
-        self._answer({"error": message_of(error), "code": code_of(error)})
+    def fail(self, message: str, code: str) -> None:
+        """Send an error."""
+        self._answer({"error": message, "code": code})
 
     def left(self) -> bool:
         """Whether the relay has gone."""
@@ -109,16 +107,11 @@ class RelayServer:
             connection.close()  # also after a bug: the relay then fails its calls, which would wait for ever
 
     def _request(self, message: dict[str, Any], channel: RelayChannel, relay: str) -> None:
-        if True in message["inputs"].get("stream", ()):  # a second answer would have no caller any more
-            channel.refuse(
-                InvalidRequest("stream", True, "false: a plain call has one answer, NAME_stream gives pieces")
-            )
-            return
-        values = ((name, list(map(_raw, items))) for name, items in message["inputs"].items())
         try:
-            self._take(values, channel, f"{relay}-{message['id']}")
+            tensors = ((name, list(map(_raw, items))) for name, items in message["inputs"].items())
+            self._take(tensors, message.get("parameters", ""), channel, f"{relay}-{message['id']}")
         except Exception as error:  # a bug, which is this request's alone
-            channel.refuse(error)
+            channel.fail(message_of(error), code_of(error))
 
 
 def _raw(item: Any) -> Any:

@@ -1,6 +1,6 @@
 """A request from its tensors to its last response, and the registry that cancels requests by their ids.
 
-Whatever happens, its caller gets one end. Which values its fields may have is decided in `generation`.
+Whatever happens, its caller gets one end. Which values its settings may have is decided in `generation`.
 """
 
 from __future__ import annotations
@@ -8,59 +8,196 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Optional, Protocol
 
+from ..engine.checks import boolean, filled
 from ..engine.errors import DeadlineExceeded, EngineError, InvalidRequest
+from ..engine.generation_settings import LISTS
 from ..generation.prompts import refuse_huge
 from ..generation.results import Piece
 from ..generation.streams import TextStream, Waker
-from .response_writer import Reply, Update
+from ..parameters import parse_parameters
 
-LISTS = ("stop_words",)
 EARLY_STOPPING = {"true": True, "false": False}  # the third value is "never"
 DECODED = 2**16  # bytes of a text up to which it is decoded here; of a longer one, only the part that is read
 # The engine ends what is late. A request that it does not have (a long text that is still divided) ends so much later.
 GRACE_SECONDS = 0.5
+# Outputs that are sent where an input asks for them, as the OpenAI frontend of Triton does.
+COUNTS = {"num_input_tokens": "return_num_input_tokens", "num_output_tokens": "return_num_output_tokens"}
+
+Tensors = Iterable["tuple[str, list[Any]]"]  # names and values; texts as bytes
 
 
-@dataclass(frozen=True)
+class Channel(Protocol):
+    """The connection to one request's caller; each call goes to another process."""
+
+    def send(self, outputs: Mapping[str, Any], final: bool) -> None:
+        """Send a response; the last one where it is `final`."""
+
+    def fail(self, message: str, code: str) -> None:
+        """Send an error as the last response; `code` is a name in pb.TritonError."""
+
+    def left(self) -> bool:
+        """Whether the caller has cancelled the request or disconnected."""
+
+
 class GenerateRequest:
-    """`fields` are those of TextGenerator, `deadline` is in seconds of `time.monotonic`.
+    """A request for a text, or to cancel another one.
 
-    `cancels` is the id of the requests to be cancelled, empty where this is a request for a text.
+    `settings` are those of TextGenerator, `deadline` is in seconds of `time.monotonic`. `cancels` is the id of the
+    requests to be cancelled, empty where this is a request for a text. `pieces`, `error` and `queued` are the response
+    writer's: what is still to be sent; once it has `ended`, nothing is added. It is `done` when no pieces will follow.
     """
 
-    text: str | bytes
-    fields: dict[str, Any]
-    streams: bool
-    deadline: float | None
-    cancels: str
+    def __init__(self, channel: Channel, id: str = "") -> None:
+        self.channel = channel
+        self.id = id
+        self.text: str | bytes = ""
+        self.settings: dict[str, Any] = {}
+        self.streams = False
+        self.deadline: float | None = None
+        self.cancels = ""
+        self.pieces: list[Piece] = []
+        self.error: Exception | None = None
+        self.begun = self.ended = self.queued = self.done = False
+        self._counts: tuple[str, ...] = ()
+        self._sent_tokens = 0
+        self._stream: TextStream | None = None
+        self._cancelled = False
+
+    def parse(self, tensors: Tensors, parameters: str = "") -> None:
+        """Read the tensors and Triton's request parameters (a JSON object), which came just now.
+
+        Raises InvalidRequest, and DoesNotFit for a text that is too large to be looked at.
+        """
+        fields = _fields(tensors, parameters)
+        self.cancels = filled("cancel_request", fields.pop("cancel_request")) if "cancel_request" in fields else ""
+        if "text_input" not in fields and not self.cancels:
+            raise InvalidRequest("text_input", None, "one text")
+        self.text = fields.pop("text_input", "")
+        refuse_huge(self.text)
+        self.streams = boolean("stream", fields.pop("stream", False))
+        self.deadline = _deadline(fields.pop("timeout_ms", None))
+        self._counts = tuple(output for output, name in COUNTS.items() if boolean(name, fields.pop(name, False)))
+        early = fields.get("early_stopping")
+        if early is not None:
+            fields["early_stopping"] = EARLY_STOPPING.get(early, early)
+        self.settings = fields
+
+    def open(self, open_stream: Callable[[GenerateRequest], TextStream]) -> Update | None:
+        """Submit the request: its error, if it is refused."""
+        if self.ended:  # its deadline passed while it waited
+            return self._end([], None)
+        try:
+            stream = open_stream(self)
+        except Exception as error:
+            return self._end([], error)
+        self._stream = stream
+        if self._cancelled:  # while its text was tokenized
+            stream.cancel()
+        return None
+
+    def advance(self, waker: Waker) -> Update:
+        """The pieces that are there by now; `waker` is notified when there may be more."""
+        assert self._stream is not None
+        pieces: list[Piece] = []
+        try:
+            while (piece := self._stream.poll(waker)) is not None:
+                pieces.append(piece)
+        except StopIteration:
+            is_whole = bool(pieces and pieces[-1].finish_reason)
+            return self._end(pieces, None if is_whole else EngineError("the text ended without a reason", "Report it"))
+        except Exception as error:
+            return self._end(pieces, error)
+        return self, pieces, None
+
+    def cancel(self) -> None:
+        """End it soon, also if it has not been submitted yet. From any thread."""
+        self._cancelled = True
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def check_caller(self) -> Update | None:
+        """Cancel it if its caller has left; its error, if it should have ended long ago."""
+        if self.channel.left():
+            self.cancel()
+        if self.deadline is None or time.monotonic() < self.deadline + GRACE_SECONDS:
+            return None
+        self.cancel()
+        return self, [], DeadlineExceeded()
+
+    def outputs(self, piece: Piece) -> dict[str, Any]:
+        """The output tensors of the next response: a piece's, and the counts that were asked for.
+
+        `num_output_tokens` counts those since the response before: the callers that ask for it add them up.
+        """
+        outputs = piece.outputs()
+        counts = {"num_input_tokens": piece.input_tokens, "num_output_tokens": piece.output_tokens - self._sent_tokens}
+        self._sent_tokens = piece.output_tokens
+        return {**outputs, **{name: counts[name] for name in self._counts}}
+
+    def _end(self, pieces: list[Piece], error: Exception | None) -> Update:
+        self.done = True
+        self._stream = None
+        return self, pieces, error
 
 
-def parse_request(tensors: Iterable[tuple[str, list[Any]]]) -> GenerateRequest:
-    """The request in the tensors (name, values; texts as bytes) that came just now.
+# More pieces of a request, and an error after them.
+Update = tuple[GenerateRequest, list[Piece], Optional[Exception]]
 
-    Raises InvalidRequest, and DoesNotFit for a text that is too large to be looked at.
-    """
+
+class CancelRegistry:
+    """The requests that can be cancelled, by their ids, which several may share. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: defaultdict[str, list[GenerateRequest]] = defaultdict(list)
+
+    def add(self, request: GenerateRequest) -> None:
+        """Note a request; one without an id can't be cancelled."""
+        if request.id:
+            with self._lock:
+                self._requests[request.id].append(request)
+
+    def remove(self, request: GenerateRequest) -> None:
+        """Forget a request that is over."""
+        with self._lock:
+            others = [other for other in self._requests.pop(request.id, ()) if other is not request]
+            if others:
+                self._requests[request.id] = others
+
+    def cancel(self, request_id: str) -> None:
+        """Cancel every request of this id, if there is one."""
+        with self._lock:
+            requests = tuple(self._requests.get(request_id, ()))
+        for request in requests:
+            request.cancel()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._requests)
+
+
+def _fields(tensors: Tensors, parameters: str) -> dict[str, Any]:
+    """The values of the tensors and of the parameters by name. Raises InvalidRequest."""
     fields = {name: _value(name, values) for name, values in tensors}
-    cancels = fields.pop("cancel_request", "")
-    if "text_input" not in fields and not cancels:
-        raise InvalidRequest("text_input", None, "one text")
-    text, streams = fields.pop("text_input", ""), fields.pop("stream", False)
-    refuse_huge(text)
-    deadline = _deadline(fields.pop("timeout_ms", None))
-    early = fields.get("early_stopping")
-    if early is not None:
-        fields["early_stopping"] = EARLY_STOPPING.get(early, early)
-    return GenerateRequest(text, fields, streams, deadline, cancels)
+    try:
+        settings = parse_parameters(parameters)
+    except ValueError as error:
+        raise InvalidRequest("parameters", parameters, f"a JSON object; {error}") from None
+    for name, value in settings.items():
+        value = [value] if name in LISTS else value  # Triton has no parameters that are lists
+        if fields.setdefault(name, value) != value:
+            raise InvalidRequest(name, value, f"{fields[name]!r}, as its tensor has, or one of them")
+    return fields
 
 
-def _deadline(timeout: int | None) -> float | None:
+def _deadline(timeout: Any) -> float | None:
     if timeout is None:
         return None
-    if timeout < 1:
+    if type(timeout) is not int or timeout < 1:
         raise InvalidRequest("timeout_ms", timeout, "milliseconds, at least 1")
     return time.monotonic() + timeout / 1000
 
@@ -80,114 +217,3 @@ def _decoded(name: str, value: Any) -> Any:
         return value.decode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(name, value[:40], f"UTF-8; {error.reason} at byte {error.start}") from None
-
-
-class ActiveRequest:
-    """A request; `open_stream` submits it.
-
-    `ended` is called once, with its error, when nothing of it is left to be done; then it is `done`.
-    """
-
-    def __init__(
-        self,
-        reply: Reply,
-        open_stream: Callable[[], TextStream],
-        deadline: float | None,
-        ended: Callable[[ActiveRequest, Exception | None], None],
-    ) -> None:
-        self.reply = reply
-        self.done = False
-        self._open_stream = open_stream
-        self._deadline = deadline
-        self._ended = ended
-        self._stream: TextStream | None = None
-        self._cancelled = False
-
-    @property
-    def over(self) -> bool:
-        """Whether its caller has all."""
-        return self.reply.ended
-
-    def open(self, waker: Waker) -> Update | None:
-        """Submit the request, whose news `waker` is notified of: its error, if it is refused."""
-        self._waker = waker
-        if self.over:  # its deadline passed while it waited here
-            return self._end([], None)
-        try:
-            stream = self._open_stream()
-        except Exception as error:
-            return self._end([], error)
-        self._stream = stream
-        if self._cancelled:  # while its text was tokenized
-            stream.cancel()
-        return None
-
-    def advance(self) -> Update:
-        """The pieces that are there by now; the waker is notified when there may be more."""
-        assert self._stream is not None
-        pieces: list[Piece] = []
-        try:
-            while (piece := self._stream.poll(self._waker)) is not None:
-                pieces.append(piece)
-        except StopIteration:
-            is_whole = bool(pieces and pieces[-1].finish_reason)
-            return self._end(pieces, None if is_whole else EngineError("the text ended without a reason", "Report it"))
-        except Exception as error:
-            return self._end(pieces, error)
-        return self.reply, pieces, None
-
-    def cancel(self) -> None:
-        """End it soon, also if it has not been submitted yet. From any thread."""
-        if not self._cancelled:
-            self._cancelled = True
-            if self._stream is not None:
-                self._stream.cancel()
-
-    def check_caller(self) -> Update | None:
-        """Cancel it if its caller has left; its error, if it should have ended long ago."""
-        if self.reply.channel.left():
-            self.cancel()
-        if self._deadline is None or time.monotonic() < self._deadline + GRACE_SECONDS:
-            return None
-        self.cancel()
-        return self.reply, [], DeadlineExceeded()
-
-    def _end(self, pieces: list[Piece], error: Exception | None) -> Update:
-        self.done = True
-        self._ended(self, error)
-        return self.reply, pieces, error
-
-
-Cancel = Callable[[], None]
-
-
-class CancelRegistry:
-    """How requests under way are cancelled, by their ids, which several may share. For any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._cancels: defaultdict[str, list[Cancel]] = defaultdict(list)
-
-    def add(self, request_id: str, cancel: Cancel) -> None:
-        """Note how a request is cancelled; one without an id can't be."""
-        if request_id:
-            with self._lock:
-                self._cancels[request_id].append(cancel)
-
-    def remove(self, request_id: str, cancel: Cancel) -> None:
-        """Forget a request that is over."""
-        with self._lock:
-            others = [other for other in self._cancels.pop(request_id, ()) if other != cancel]
-            if others:
-                self._cancels[request_id] = others
-
-    def cancel(self, request_id: str) -> None:
-        """Cancel every request of this id, if there is one."""
-        with self._lock:
-            cancels = tuple(self._cancels.get(request_id, ()))
-        for cancel in cancels:
-            cancel()
-
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._cancels)

@@ -7,10 +7,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Optional, Protocol
 
 from ..engine.errors import DeadlineExceeded, DoesNotFit, Draining, InvalidRequest, QueueFull
 from ..generation.results import Piece, merged
+from .request import GenerateRequest, Update
 
 # A response costs so much of a processor here, in Triton's process and at a caller on the same machine, together.
 # Responses may take this share of the cores: in the pauses between them, pieces of the same request join. A request's
@@ -34,50 +34,23 @@ _CODES = (
 REASONS = tuple(reason for *_, reason in _CODES if reason)
 
 
-class Channel(Protocol):
-    """The connection to one request's caller; each call goes to another process."""
-
-    def send(self, piece: Piece) -> None:
-        """Send a piece; one with a finish reason is the last response."""
-
-    def refuse(self, error: Exception) -> None:
-        """Send an error as the last response."""
-
-    def left(self) -> bool:
-        """Whether the caller has cancelled the request or disconnected."""
-
-
-class Reply:
-    """The responses of one request."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.pieces: list[Piece] = []
-        self.error: Exception | None = None
-        self.begun = self.ended = self.queued = False
-
-
-# More pieces of a reply, and an error after them.
-Update = tuple[Reply, list[Piece], Optional[Exception]]
-
-
-class ResponseQueue:
-    """Replies with something to send. Any thread puts, one thread takes and sends."""
+class ResponseWriter:
+    """Requests with something to be sent. Any thread puts, one thread takes and sends."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._immediate: deque[Reply] = deque()
-        self._coalesced: deque[Reply] = deque()
+        self._immediate: deque[GenerateRequest] = deque()
+        self._coalesced: deque[GenerateRequest] = deque()
         self._paused_until = 0.0
         self._pause_seconds = RESPONSE_SECONDS / (SHARE * len(os.sched_getaffinity(0)))
         self._closed = False
 
     def put(self, updates: Iterable[Update]) -> None:
-        """Add pieces and errors. An error or a finish reason ends a reply; what comes after is dropped."""
+        """Add pieces and errors. An error or a finish reason ends a request; what comes after is dropped."""
         with self._changed:
             had_none = not self._coalesced
-            for reply, pieces, error in updates:
-                self._put(reply, pieces, error)
+            for request, pieces, error in updates:
+                self._put(request, pieces, error)
             if self._immediate or (had_none and self._coalesced):
                 self._changed.notify()
 
@@ -92,8 +65,8 @@ class ResponseQueue:
         with self._changed:
             self._changed.notify()
 
-    def take(self, timeout: float | None) -> list[Reply] | None:
-        """Replies to be sent now, within `timeout` seconds; None at the end."""
+    def take(self, timeout: float | None) -> list[GenerateRequest] | None:
+        """Requests to be sent now, within `timeout` seconds; None at the end."""
         with self._changed:
             if not (self._immediate or self._closed):
                 self._changed.wait(self._until_coalesced(timeout))
@@ -109,30 +82,31 @@ class ResponseQueue:
         until = max(self._paused_until, now) + sent * self._pause_seconds
         self._paused_until = min(until, now + LONGEST_PAUSE)
 
-    def send(self, reply: Reply) -> None:
-        """Send what a reply holds."""
+    def send(self, request: GenerateRequest) -> None:
+        """Send what a request holds."""
         with self._changed:
-            pieces, reply.pieces = reply.pieces, []
-            error, reply.error = reply.error, None
-            reply.queued = False
+            pieces, request.pieces = request.pieces, []
+            error, request.error = request.error, None
+            request.queued = False
         if pieces:
-            reply.channel.send(merged(pieces))
+            piece = merged(pieces)
+            request.channel.send(request.outputs(piece), final=bool(piece.finish_reason))
         if error is not None:
-            reply.channel.refuse(error)
+            request.channel.fail(message_of(error), code_of(error))
 
-    def _put(self, reply: Reply, pieces: list[Piece], error: Exception | None) -> None:
-        if reply.ended:
+    def _put(self, request: GenerateRequest, pieces: list[Piece], error: Exception | None) -> None:
+        if request.ended:
             return
-        is_first = bool(pieces) and not reply.begun
-        reply.pieces += pieces
-        reply.error = error
-        reply.ended = error is not None or bool(pieces and pieces[-1].finish_reason)
-        if reply.ended or is_first:
-            self._immediate.append(reply)
-        elif not reply.queued:
-            self._coalesced.append(reply)
-            reply.queued = True
-        reply.begun = reply.begun or is_first
+        is_first = bool(pieces) and not request.begun
+        request.pieces += pieces
+        request.error = error
+        request.ended = error is not None or bool(pieces and pieces[-1].finish_reason)
+        if request.ended or is_first:
+            self._immediate.append(request)
+        elif not request.queued:
+            self._coalesced.append(request)
+            request.queued = True
+        request.begun = request.begun or is_first
 
     def _until_coalesced(self, timeout: float | None) -> float | None:
         if not self._coalesced:
