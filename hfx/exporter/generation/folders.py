@@ -1,7 +1,6 @@
 """The model folders of a generator: NAME, the relay for plain calls, and NAME_stream, the engine; and generation.json.
 
-Every input but the text is optional: what a request leaves out, the model's defaults decide. Settings are tensors and
-not request parameters, so that a cache keyed on tensors is right.
+Every input but the text is optional: what a request leaves out, the model's defaults decide.
 """
 
 from __future__ import annotations
