@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from hfx.cli.commands import grouped
+from hfx.cli.front_options import FrontOptions
 from hfx.cli.output import Reporter, reporter
 from hfx.errors import UsageError
 
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 Device = Literal["cpu", "gpu"]
 
 
+@grouped
 def command(
     context: typer.Context,
+    options: FrontOptions,
     repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
         "model_repository"
     ),
@@ -43,12 +47,11 @@ def command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Container: only print the docker lines.")] = False,
 ) -> None:
     """Serve a model repository with a real Triton server."""
-    from hfx.front.settings import Limits
     from hfx.releases import MINIMUM_SECURE, security_warning
     from hfx.triton import DockerServer, EmbeddedServer
     from hfx.triton.front import Front
     from hfx.triton.models import check_published, check_release
-    from hfx.triton.server import LOOPBACK, Ports, check_ports
+    from hfx.triton.server import LOOPBACK, Ports, address, check_ports, is_loopback
 
     report = reporter(context)
     if method == "embedded" and (triton or image or dry_run):
@@ -63,10 +66,17 @@ def command(
         if warning := security_warning(tag):
             report.warn(warning)
     check_ports(Ports(http_port, grpc_port, metrics_port))
+    host, tls, key_file = address(host), options.tls, options.key_file
+    options.check_host(host, tls)
+    if key_file and not tls and not is_loopback(host):
+        report.warn("API keys travel in plain text here: give --tls-cert and --tls-key.")
+    is_grpc_open = options.insecure or (method == "embedded" and tls is not None and tls.client_authorities)
+    if not is_loopback(host) and not is_grpc_open:
+        report.warn("gRPC listens at 127.0.0.1 only: Triton knows no API keys. Use HTTP, or --tls-client-ca.")
     settings: dict[str, Any] = {
         "device": device,
-        "host": host,
-        "http_host": LOOPBACK,
+        "host": host if is_grpc_open else LOOPBACK,
+        "inner_host": LOOPBACK,
         "grpc_port": grpc_port,
         "metrics_port": metrics_port,
         "models": names,
@@ -74,15 +84,24 @@ def command(
         "exit_timeout": drain,
     }
     if dry_run:
-        plain = settings | {"http_host": host, "http_port": http_port}
+        plain = settings | {"host": host, "inner_host": host, "http_port": http_port}
         _print_lines(DockerServer(repository, **plain, triton=tag, image=image), report)
         return
     server: Server
     if method == "embedded":
-        server = EmbeddedServer(repository, **settings, private=True)
+        server = EmbeddedServer(repository, **settings, private=True, grpc_tls=tls)
     else:
         server = DockerServer(repository, **settings, triton=tag, image=image)
-    _serve(server, Front(host, http_port, limits=Limits(), report=report.warn), report)
+    front = Front(
+        host,
+        http_port,
+        limits=options.limits,
+        key_file=key_file,
+        tls=tls,
+        access_log=options.access_log,
+        report=report.warn,
+    )
+    _serve(server, front, report)
 
 
 def _serve(server: Server, front: Front, report: Reporter) -> None:
@@ -100,7 +119,7 @@ def _serve(server: Server, front: Front, report: Reporter) -> None:
                 report.warn(server.exposure)
             server.start()  # cleans up by itself when it fails or is interrupted
         try:
-            front.start(server.http_url)
+            front.start(server.http_url, server.metrics_url)
             _announce(server, front, report)
             supervisor.keep_serving(server, report.warn)
         except KeyboardInterrupt:

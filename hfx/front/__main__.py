@@ -29,7 +29,8 @@ def main(argument: str) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     upstream = Upstream(settings.upstream)
-    app = App(upstream, settings.limits.within(most), read_keys(settings.key_file), settings.access_log)
+    limits, keys = settings.limits.within(most), read_keys(settings.key_file)
+    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log)
     config = uvicorn.Config(
         app,
         loop="uvloop",

@@ -15,7 +15,7 @@ from typing import Any
 from hfx.front.access_log import AccessLog
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
 from hfx.front.refusals import RETRY, Header, Refusal, overloaded
-from hfx.front.routes import endpoint
+from hfx.front.routes import METRICS, endpoint
 from hfx.front.settings import Limits
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
 
@@ -23,6 +23,8 @@ from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, reque
 FORWARDED = {b"accept-encoding", b"traceparent", b"tracestate"}
 CLOSE: Header = (b"connection", b"close")
 SINGLE = {b"content-length", b"content-encoding", b"authorization", HEAD_LENGTH}
+# Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
+UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
 REQUEST_ID = b"x-request-id"
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold in memory
@@ -32,10 +34,16 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class App:
-    """Passes requests on to `upstream` within `limits`, for callers with one of `keys` (none: for all)."""
+    """Passes requests on to `upstream` within `limits`, for callers with one of `keys` (none: for all).
 
-    def __init__(self, upstream: Upstream, limits: Limits, keys: Sequence[str] = (), access_log: bool = False) -> None:
+    `metrics` is where /metrics is.
+    """
+
+    def __init__(
+        self, upstream: Upstream, metrics: Upstream, limits: Limits, keys: Sequence[str], access_log: bool
+    ) -> None:
         self._upstream = upstream
+        self._metrics = metrics
         self.limits = limits
         self._keys = [_digest(key.encode()) for key in keys]
         self._access_log = AccessLog() if access_log else None
@@ -102,7 +110,8 @@ class App:
             if part == b"generate_stream":
                 forwarded.append(CLOSE)  # until its connection ends, Triton 2.51 holds the request and its model
             head = request_head(method, path, len(body), forwarded)
-            await self._pass_on(head, body, scope["extensions"]["hfx"]["connection"], exchange)
+            upstream = self._metrics if path == METRICS else self._upstream
+            await self._pass_on(upstream, head, body, scope["extensions"]["hfx"]["connection"], exchange)
         finally:
             self._held -= reserved
             self._requests -= 1
@@ -117,9 +126,9 @@ class App:
             message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
             raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
 
-    async def _pass_on(self, head: bytes, body: bytes, client: Any, exchange: Exchange) -> None:
+    async def _pass_on(self, upstream: Upstream, head: bytes, body: bytes, client: Any, exchange: Exchange) -> None:
         try:
-            connection = await self._upstream.connect()
+            connection = await upstream.connect()
         except OSError:
             message = "Triton does not take requests at the moment; it is being started again. Try again later."
             raise Refusal(503, message, [RETRY]) from None
@@ -162,7 +171,8 @@ class Exchange:
 
 async def _pass_back(connection: UpstreamConnection, exchange: Exchange) -> None:
     piece = await connection.read()
-    await exchange.start(connection.status, connection.headers)
+    status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
+    await exchange.start(status, connection.headers)
     await exchange.body(piece, more=not connection.complete)
     while not connection.complete:
         piece = await connection.read()

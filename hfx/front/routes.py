@@ -11,7 +11,10 @@ from hfx.front.refusals import Refusal
 
 NAME = rb"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%(?!00|2[fF])[0-9A-Fa-f]{2})+"
 MODEL = rb"/v2/models/" + NAME + rb"(?:/versions/[0-9]{1,18})?"
-READ = re.compile(rb"/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|" + MODEL + rb"(?:/(?:ready|config|stats))?")
+METRICS = b"/metrics"
+READ = re.compile(
+    METRICS + rb"|/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|" + MODEL + rb"(?:/(?:ready|config|stats))?"
+)
 ASKED = re.compile(MODEL + rb"/(infer|generate|generate_stream)|/v2/repository/index")
 # They load models, map memory, and write files.
 CLOSED = re.compile(

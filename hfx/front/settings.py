@@ -52,13 +52,14 @@ class Tls:
 class Settings:
     """`listener` and `control` are inherited descriptors: the listening socket, and one end of a socket pair.
 
-    `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path. `key_file` holds an API key
-    in each line; empty: none asked.
+    `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
+    are. `key_file` holds an API key in each line; empty: none asked.
     """
 
     listener: int
     control: int
     upstream: str
+    metrics: str
     limits: Limits = field(default_factory=Limits)
     key_file: str = ""
     tls: Tls | None = None

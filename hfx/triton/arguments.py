@@ -42,5 +42,13 @@ def server_arguments(
     ]
 
 
+def grpc_tls_arguments(certificate: str, key: str, client_authorities: str) -> list[str]:
+    """Arguments that encrypt gRPC by PEM files; with `client_authorities` clients need a certificate, too."""
+    files = [f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}"]
+    if client_authorities:
+        return ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={client_authorities}", *files]
+    return ["--grpc-use-ssl=true", *files]
+
+
 if __name__ == "__main__":
     os.execvp("tritonserver", ["tritonserver", *server_arguments(CONTAINER_MODELS, sys.argv[1], *CONTAINER_SECONDS)])

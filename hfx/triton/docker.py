@@ -64,9 +64,9 @@ class DockerServer(Server):
         self.ports = choose_ports(self.ports, self.host)
         names = select_models(self.repository, self.models)
         ports = (
-            (f"{self.http_host}:{self.ports.http}", HTTP),
+            (f"{self.inner_host}:{self.ports.http}", HTTP),
             (f"{self.host}:{self.ports.grpc}", GRPC),
-            (f"{self.host}:{self.ports.metrics}", METRICS),
+            (f"{self.inner_host}:{self.ports.metrics}", METRICS),
         )
         return [
             *("docker", "run", "--rm", "--name", self.container),

@@ -11,13 +11,14 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import ServerError
+from hfx.front.settings import Tls
 from hfx.triton import control, process
-from hfx.triton.arguments import server_arguments
+from hfx.triton.arguments import grpc_tls_arguments, server_arguments
 from hfx.triton.liveness import Death, model_of, socket_url
 from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
 from hfx.triton.models import answers_later, copy_models, select_models
@@ -34,7 +35,7 @@ STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
 
 @dataclass(eq=False)
 class EmbeddedServer(Server):
-    """The tritonserver of the nvidia-pytriton wheel; `options` are further arguments of it.
+    """The tritonserver of the nvidia-pytriton wheel; `options` are further arguments of it, `grpc_tls` encrypts gRPC.
 
     With `private` its HTTP listens at a socket in its own folder, which only this user reaches, and single models can
     be swapped; `http_url` is then that of liveness.socket_url.
@@ -46,6 +47,7 @@ class EmbeddedServer(Server):
     _: KW_ONLY
     private: bool = False
     options: Sequence[str] = ()
+    grpc_tls: Tls | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,6 +56,11 @@ class EmbeddedServer(Server):
         self._stubs: dict[str, int] = {}  # the process of each model instance that serves
         self._lost = 0  # models whose processes died: Triton 2.51 may never unload them
         self._kept_log: Path | None = None
+
+    @property
+    def grpc_url(self) -> str:
+        """`HOST:PORT` of the gRPC API, `grpcs://HOST:PORT` of an encrypted one."""
+        return f"grpcs://{super().grpc_url}" if self.grpc_tls else super().grpc_url
 
     @property
     def pid(self) -> int:
@@ -221,13 +228,14 @@ class EmbeddedServer(Server):
             f"--backend-directory={self._folder / 'backends'}",
             f"--cache-directory={wheel.caches}",
             # Relative to the server's own folder `cwd`: the address of a socket has 107 bytes at most.
-            f"--http-address={f'unix:../{HTTP_SOCKET}' if self.private else self.http_host}",
+            f"--http-address={f'unix:../{HTTP_SOCKET}' if self.private else self.inner_host}",
             f"--http-port={ports.http}",
             f"--grpc-address={self.host}",
             f"--grpc-port={ports.grpc}",
-            f"--metrics-address={self.host}",
+            f"--metrics-address={self.inner_host}",
             f"--metrics-port={ports.metrics}",
             f"--backend-config=python,shm-region-prefix-name={region_prefix(self._folder)}",
+            *(grpc_tls_arguments(**asdict(self.grpc_tls)) if self.grpc_tls else ()),
             *self.options,
         ]
 

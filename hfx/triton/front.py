@@ -20,7 +20,7 @@ from dataclasses import replace
 from hfx.errors import ServerError
 from hfx.front.settings import Limits, Settings, Tls
 from hfx.triton.process import ends_with_parent, exit_reason
-from hfx.triton.server import address, bind, contact
+from hfx.triton.server import address, bind, contact, port_taken
 
 SILENCE_SECONDS = 10.0  # without a heartbeat: then the front hangs
 START_SECONDS = 60.0
@@ -48,7 +48,7 @@ class Front:
         _check_packages()
         host = address(host)
         self._listener = bind(host, port, "http", listening=False)
-        self._settings = Settings(self._listener.fileno(), -1, "", limits, key_file, tls, access_log)
+        self._settings = Settings(self._listener.fileno(), -1, "", "", limits, key_file, tls, access_log)
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -63,13 +63,17 @@ class Front:
         """The process id of the front that runs, or ran last; 0 before the first one."""
         return self._process.pid if self._process else 0
 
-    def start(self, upstream: str) -> None:
-        """Start the process for Triton's HTTP at the URL `upstream`, and return when it answers.
+    def start(self, upstream: str, metrics: str) -> None:
+        """Start the process for the URLs of Triton's HTTP and metrics, and return when it answers.
 
-        Raises ServerError with what it said when it ends instead.
+        Raises ServerError when it ends instead, or when another program listens at its port by now.
         """
-        self._settings = replace(self._settings, upstream=upstream)
-        self._listener.listen(self._settings.limits.connections)
+        self._settings = replace(self._settings, upstream=upstream, metrics=metrics)
+        try:
+            self._listener.listen(self._settings.limits.connections)
+        except OSError as error:
+            host, port = self._listener.getsockname()
+            raise port_taken("http", host, port, error.strerror or str(error)) from error
         self._thread.start()
         if not self._started.wait(2 * START_SECONDS) or self._failure:
             self.kill()

@@ -37,17 +37,17 @@ class Server(ABC):
     """A Triton server that ends with this process; a context manager.
 
     `repository` is a folder of model folders, each with a config.pbtxt; `models` limits it to some (with the members
-    they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 stands for a free one. `http_host` is
-    the address of HTTP where it is not `host`: that of a server behind a front. `timeout` is the number of seconds the
-    models may take to load, `exit_timeout` the seconds that requests in flight get at the end. `progress` receives one
-    line for each model loaded.
+    they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 stands for a free one. `host` is
+    the address of gRPC, and of HTTP and metrics too unless `inner_host` is given: a server behind a front. `timeout` is
+    the number of seconds the models may take to load, `exit_timeout` the seconds that requests in flight get at the
+    end. `progress` receives one line for each model loaded.
     """
 
     repository: Path
     _: KW_ONLY
     device: str = "cpu"
     host: str = LOOPBACK
-    http_host: str = ""
+    inner_host: str = ""
     http_port: int = 0
     grpc_port: int = 0
     metrics_port: int = 0
@@ -61,13 +61,13 @@ class Server(ABC):
             raise UsageError(f"{self.device!r} is no device.", "Give cpu or gpu.")
         self.repository = Path(self.repository)
         self.host = address(self.host)
-        self.http_host = address(self.http_host or self.host)
+        self.inner_host = address(self.inner_host or self.host)
         self.ports = self.requested_ports = Ports(self.http_port, self.grpc_port, self.metrics_port)
 
     @property
     def http_url(self) -> str:
         """`http://HOST:PORT` of the HTTP API."""
-        return f"http://{contact(self.http_host)}:{self.ports.http}"
+        return f"http://{contact(self.inner_host)}:{self.ports.http}"
 
     @property
     def grpc_url(self) -> str:
@@ -77,7 +77,7 @@ class Server(ABC):
     @property
     def metrics_url(self) -> str:
         """`http://HOST:PORT/metrics`, Prometheus text."""
-        return f"http://{contact(self.host)}:{self.ports.metrics}/metrics"
+        return f"http://{contact(self.inner_host)}:{self.ports.metrics}/metrics"
 
     @property
     def exposure(self) -> str:

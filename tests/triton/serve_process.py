@@ -9,7 +9,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,10 @@ class ServeProcess:
 
 
 @contextmanager
-def serving(repository: Path, *options: str) -> Iterator[ServeProcess]:
-    """`hfx serve` of REPOSITORY, which is killed at the end when it still runs."""
+def serving(repository: Path, *options: str, through: Sequence[str] = ()) -> Iterator[ServeProcess]:
+    """`hfx serve` of REPOSITORY, run by the command THROUGH; it is killed at the end when it still runs."""
     with subprocess.Popen(
-        [*HFX, "serve", str(repository), *FREE_PORTS, *options, "--json"],
+        [*through, *HFX, "serve", str(repository), *FREE_PORTS, *options, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -92,7 +92,7 @@ def upstream() -> Iterator[tuple[int, Seen]]:
 def fronted(port: int, limits: Limits | None = None, **options: Any) -> Iterator[Front]:
     """A front of the server at `port`."""
     front = Front("127.0.0.1", 0, limits=limits or Limits(), **options)
-    front.start(f"http://127.0.0.1:{port}")
+    front.start(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
     try:
         yield front
     finally:

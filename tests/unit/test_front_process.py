@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from hfx.errors import ServerError
 from hfx.front.settings import Limits, Tls
 from hfx.triton import front as front_module
 from hfx.triton.front import Front
+from tests.unit.certificates import make_certificate
 from tests.unit.front_rig import Seen, ask, connect, fronted, post, read_answer, upstream
 from tests.waiting import wait_until
 
@@ -148,15 +148,6 @@ def test_a_key_is_asked_for_everywhere_but_at_health(triton: tuple[int, Seen], t
         assert ask(front, post(b"{}", Authorization="Bearer first-key"))[0] == 200
         assert ask(front, post(b"{}", Authorization="bearer second-key"))[0] == 200
         assert ask(front, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
-
-
-def make_certificate(folder: Path, name: str) -> tuple[str, str]:
-    """A self-signed certificate for 127.0.0.1, and its key."""
-    certificate, key = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
-    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subprocess.run([*new, "-keyout", key, "-out", certificate, *subject], check=True, capture_output=True)
-    return certificate, key
 
 
 def test_tls_and_client_certificates(triton: tuple[int, Seen], tmp_path: Path) -> None:

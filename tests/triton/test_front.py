@@ -1,0 +1,247 @@
+"""The public HTTP port of `hfx serve` before a real Triton: what would end Triton does not reach it, all else works."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+
+from hfx.client import Client, Tls
+from hfx.errors import FetchFailed, ServerError
+from hfx.perf.tools.install import fetch
+from hfx.triton import process
+from tests.triton.serve_process import HFX, ServeProcess, infer, left_behind, serving
+from tests.triton.toy_models import write_ticks, write_toy
+from tests.unit.certificates import make_certificate
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.triton
+INFER = "/v2/models/toy/infer"
+JSON = json.dumps({"inputs": [{"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": ["four"]}]}).encode()
+JSON_TYPE = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ticks(write_toy(tmp_path_factory.mktemp("repository")))
+
+
+@pytest.fixture(scope="module")
+def served(repository: Path) -> Iterator[ServeProcess]:
+    with serving(repository) as running:
+        yield running
+
+
+def address(served: ServeProcess) -> str:
+    return served.http_url.rpartition("/")[2]
+
+
+def post(
+    served: ServeProcess, body: bytes, path: str = INFER, headers: dict[str, str] = JSON_TYPE
+) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(address(served), timeout=60)
+    connection.request("POST", path, body, headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+@pytest.mark.parametrize("path", [INFER, "/v2/models/ticks/generate", "/v2/repository/index"])
+def test_json_that_ends_triton_is_refused_and_triton_untouched(served: ServeProcess, path: str) -> None:
+    server, stubs = served.server, process.stubs(served.server)
+    for body in (b"[" * 3_000_000, b"[" * 3_000_000 + b"]" * 3_000_000, b'{"a":' * 1_000_000):
+        for _ in range(10 if path == INFER else 1):
+            status, answer = post(served, body, path)
+            assert status == 400
+            assert "nested deeper than 64" in json.loads(answer)["error"]
+    assert (served.server, process.stubs(server)) == (server, stubs)
+    assert infer(served.http_url, "toy", "four") == "4 characters"
+
+
+@pytest.mark.parametrize(
+    "body", [b"3", b"[", b"{", b"\0", b'{"inputs": [}', b'{"inputs": "', b"\xff\xfe", b"[]", b"[]" * 1000, b'{"a": 1}}']
+)
+@pytest.mark.parametrize("path", [INFER, "/v2/models/ticks/generate", "/v2/models/ticks/generate_stream"])
+def test_malformed_json_is_a_400(served: ServeProcess, path: str, body: bytes) -> None:
+    server = served.server
+    assert post(served, body, path)[0] == 400
+    assert served.server == server
+
+
+def test_a_gzip_bomb_and_a_large_body_are_413_and_no_form_is_parsed(served: ServeProcess) -> None:
+    server = served.server
+    bomb = gzip.compress(bytes(1 << 30), 1)
+    for _ in range(3):
+        assert post(served, bomb, headers={"Content-Encoding": "gzip"})[0] == 413
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert post(served, b"a=" * (8 << 20), headers=form)[0] == 400
+    assert post(served, JSON, headers=form)[0] == 200
+    [front] = fronts(served)
+    [peak] = [line for line in Path(f"/proc/{front}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    assert int(peak.split()[1]) < 400_000
+    assert served.server == server
+
+
+def fronts(served: ServeProcess) -> list[int]:
+    """The process ids of the front of `served`."""
+    tasks = Path(f"/proc/{served.running.pid}/task").iterdir()
+    children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    return sorted(children - {served.server})
+
+
+# Clients
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
+def test_tritons_own_client_works(served: ServeProcess, binary: bool, compression: str | None) -> None:
+    text = triton_http.InferInput("text_input", [1, 1], "BYTES")
+    text.set_data_from_numpy(np.array([["four" * 50]], np.object_), binary_data=binary)
+    with triton_http.InferenceServerClient(address(served)) as client:
+        outputs = [triton_http.InferRequestedOutput("label", binary_data=binary)]
+        answer = client.infer(
+            "toy",
+            [text],
+            outputs=outputs,
+            request_compression_algorithm=compression,
+            response_compression_algorithm=compression,
+        )
+        assert answer.as_numpy("label").tolist() in ([["200 characters"]], [[b"200 characters"]])
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("toy")
+        assert client.get_model_config("toy")["name"] == "toy"
+        assert {model["name"] for model in client.get_model_repository_index()} == {"toy", "toy_tokenize", "ticks"}
+        assert client.get_inference_statistics("toy")["model_stats"]
+        with pytest.raises(triton_http.InferenceServerException, match="closed"):
+            client.update_log_settings({"log_verbose_level": 1})
+
+
+def test_hfx_client_works(served: ServeProcess) -> None:
+    with Client(served.http_url) as client:
+        assert client.classify("toy", ["one", "three"], top_k=1)[1].label == "5 characters"
+        with pytest.raises(ServerError, match="no model"):
+            client.classify("nothing", "one")
+
+
+def test_curl_and_load_balancers_work(served: ServeProcess) -> None:
+    expecting = ["curl", "-sS", "-H", "Expect: 100-continue", "--data-binary", "@-", served.http_url + INFER]
+    assert b"4 characters" in subprocess.run(expecting, input=JSON, capture_output=True, check=True).stdout
+    for path in ("/health", "/v2/health/ready", "/metrics"):
+        with urllib.request.urlopen(served.http_url + path, timeout=60) as answer:
+            assert answer.status == 200
+
+
+def test_pieces_of_a_stream_come_as_they_are_made(served: ServeProcess) -> None:
+    request = urllib.request.Request(f"{served.http_url}/v2/models/ticks/generate_stream", b'{"text_input": "100000"}')
+    with urllib.request.urlopen(request, timeout=60) as stream:  # of a stream of hours
+        events = [json.loads(line[5:]) for line in (stream.readline() for _ in range(6)) if line.startswith(b"data:")]
+    assert [event["text_output"] for event in events] == ["0", "1", "2"]
+
+
+def test_perf_analyzer_works(served: ServeProcess, tmp_path: Path) -> None:
+    try:
+        program = fetch()
+    except FetchFailed as failure:
+        pytest.skip(f"perf_analyzer can't be fetched: {failure}")
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps({"data": [{"text_input": ["a text"]}]}))
+    command = [program.path, "-m", "toy", "-u", address(served), "-i", "http", "--input-data", data, "-b", "1"]
+    counted = ["--request-count", "20", "--shape", "text_input:1"]
+    done = subprocess.run([*command, *counted], env=program.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Throughput" in done.stdout
+
+
+# The process
+
+
+@pytest.mark.usefixtures("temporary")
+def test_a_killed_front_is_replaced_while_triton_runs_on(repository: Path) -> None:
+    with serving(repository, "--access-log") as served:
+        server = served.server
+        for _ in range(2):
+            [front] = fronts(served)
+            os.kill(front, signal.SIGKILL)
+            assert infer(served.http_url, "toy", "four") == "4 characters"
+        served.wait_for_words("the HTTP front died (killed by signal 9); starting another one.")
+        served.wait_for_words(f"POST {INFER} 200")
+        assert served.server == server
+        [front] = fronts(served)
+        served.running.kill()
+        served.end()
+        wait_until(lambda: not Path(f"/proc/{front}").exists())
+    left = left_behind()
+    assert all("hfx-triton-" in name or "hfx_triton_" in name for name in left)
+
+
+@pytest.mark.usefixtures("temporary")
+def test_idle_connections_at_few_descriptors_keep_nobody_out(repository: Path, temporary: Path) -> None:
+    few = ("bash", "-c", 'ulimit -n 256; exec "$@"', "bash")
+    with serving(repository, through=few) as served:
+        host, port = address(served).split(":")
+        idle = [socket.create_connection((host, int(port)), timeout=60) for _ in range(400)]
+
+        def is_answered() -> bool:
+            try:
+                return post(served, JSON)[0] == 200
+            except (ConnectionError, http.client.HTTPException):
+                return False  # the idle ones are too new to give way
+
+        wait_until(is_answered)
+        assert all(is_answered() for _ in range(20))
+        for connection in idle:
+            connection.close()
+        [log] = temporary.glob("hfx-triton-*/triton.log")
+        assert log.stat().st_size < 1 << 20
+        served.running.terminate()
+        assert served.end() == 0, served.words
+
+
+def test_https_with_keys_and_client_certificates_also_for_grpc(repository: Path, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "server")
+    client = make_certificate(tmp_path, "client")
+    keys = tmp_path / "keys"
+    keys.write_text("a-key\n")
+    files = ("--tls-cert", certificate, "--tls-key", key, "--tls-client-ca", client[0], "--api-key-file", str(keys))
+    with serving(repository, *files) as served:
+        assert served.http_url.startswith("https://") and served.ready["grpc_url"].startswith("grpcs://")
+        known, unknown = Tls(certificate, *client), Tls(certificate)
+        for url in (served.http_url, served.ready["grpc_url"]):
+            with Client(url, tls=known, token="a-key") as reached:
+                assert reached.classify("toy", "one", top_k=1).label == "3 characters"
+            with Client(url, tls=unknown, token="a-key", retries=0, timeout=5) as refused, pytest.raises(ServerError):
+                refused.classify("toy", "one")
+        with Client(served.http_url, tls=known, token="no-key") as refused, pytest.raises(ServerError, match="API key"):
+            refused.classify("toy", "one")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0"], "--insecure"),
+        (["--host", "0.0.0.0", "--tls-cert", "CERT", "--tls-key", "KEY"], "--api-key-file"),
+        (["--tls-cert", "CERT"], "--tls-key"),
+        (["--tls-client-ca", "CERT"], "--tls-key"),
+        (["--tls-cert", "KEY", "--tls-key", "KEY"], "PEM"),
+        (["--api-key-file", "/nowhere"], "can't be read"),
+        (["--api-key-file", "/dev/null"], "no API key"),
+        (["--max-body", "0"], "--max-body"),
+    ],
+)
+def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(
+    repository: Path, tmp_path: Path, options: list[str], words: str
+) -> None:
+    certificate, key = make_certificate(tmp_path, "server")
+    given = [{"CERT": certificate, "KEY": key}.get(option, option) for option in options]
+    done = subprocess.run([*HFX, "serve", str(repository), *given], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert words in done.stderr
