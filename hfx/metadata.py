@@ -18,6 +18,7 @@ INTEGERS = {
     for name in (f"INT{bits}", f"UINT{bits}")
 }
 INT32_MAX = 2**31 - 1
+TEMPORARY = ".next"  # in the names of members for the time of a reload
 FLOATS = ("FP16", "FP32", "FP64")
 
 

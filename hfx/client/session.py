@@ -20,7 +20,7 @@ from hfx.client.calls import Call
 from hfx.client.retries import Deadline, Retries, RetryPolicy
 from hfx.client.transport import PROBE_SECONDS, Request, Transport
 from hfx.errors import ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
-from hfx.metadata import INT32_MAX, ModelMetadata, check_outputs, check_text, check_values
+from hfx.metadata import INT32_MAX, TEMPORARY, ModelMetadata, check_outputs, check_text, check_values
 from hfx.names import MEMBER_SUFFIXES, TIMEOUT_MS
 
 Item = TypeVar("Item")
@@ -187,7 +187,7 @@ class Session:
 
     async def _names(self, timeout: float) -> list[str]:
         self.check_open()
-        names = frozenset(await self.transport.models(timeout))
+        names = frozenset(name for name in await self.transport.models(timeout) if TEMPORARY not in name)
         return sorted(name for name in names if not _is_member(name, names))
 
     async def _checked_model(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:

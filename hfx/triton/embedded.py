@@ -6,10 +6,8 @@ leaves nothing behind. It serves a private copy of the repository (models.py) an
 
 from __future__ import annotations
 
-import os
-import secrets
-import signal
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
@@ -17,19 +15,22 @@ from typing import Any
 
 from hfx.errors import ServerError
 from hfx.front.settings import Tls
-from hfx.triton import control, process
+from hfx.names import MANIFEST_FILE
+from hfx.repository import models as catalogue
+from hfx.triton import process
 from hfx.triton.arguments import grpc_tls_arguments, server_arguments
-from hfx.triton.liveness import Death, model_of, socket_url
+from hfx.triton.instances import Instances
+from hfx.triton.liveness import Death, socket_url
 from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
 from hfx.triton.models import answers_later, copy_models, select_models
 from hfx.triton.process import exit_reason
-from hfx.triton.server import OPTIONS, Server, choose_ports, is_ready, port_taken, statistics
+from hfx.triton.reload import Served, Unsettled
+from hfx.triton.server import OPTIONS, Server, choose_ports, entry_points, is_ready, port_taken, statistics
 from hfx.triton.wheel import VERSION, Wheel, find_wheel, make_backend_directory
 from hfx.triton.workspace import Workspace, region_prefix, remove_regions, sweep
 
 LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
 HTTP_SOCKET = "http"
-GENERATION_FILE = ".generation"
 STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
 
 
@@ -53,7 +54,9 @@ class EmbeddedServer(Server):
         super().__post_init__()
         self._workspace: Workspace | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._stubs: dict[str, int] = {}  # the process of each model instance that serves
+        self._instances = Instances(0)
+        self._changing = threading.Lock()  # of the models that are loaded
+        self._unsettled = ""  # why the server must be started again from its files
         self._lost = 0  # models whose processes died: Triton 2.51 may never unload them
         self._kept_log: Path | None = None
 
@@ -131,59 +134,93 @@ class EmbeddedServer(Server):
         code = self._running().poll()
         if code is not None:
             return [Death((), f"tritonserver died ({exit_reason(code)})")]
-        return [_death(name, pid) for name, pid in self._stubs.items() if not process.is_running(pid, self.pid)]
+        return [Death((), self._unsettled)] if self._unsettled else self._instances.deaths()
 
     def can_swap(self, models: Sequence[str]) -> bool:
         """Whether `models` can be replaced while the others serve, without a caller left hanging.
 
         The requests inside a model that answers later, as a stream does, never end when its process dies (Triton 2.51).
         """
-        served = self._folder / "repository"
-        return self.private and all(
-            (served / model).is_dir() and not answers_later(served / model, self.device) for model in models
-        )
+        folders = [self._folder / "repository" / model for model in models]
+        return self.private and all(folder.is_dir() and not answers_later(folder, self.device) for folder in folders)
 
     def others_serve(self, models: Sequence[str]) -> bool:
         """Whether a process of a model beside `models` runs."""
-        others = (pid for instance, pid in self._stubs.items() if model_of(instance) not in models)
-        return any(process.is_running(pid, self.pid) for pid in others)
+        return self._instances.run_beside(models)
 
     def swap(self, models: Sequence[str]) -> None:
         """Replace the processes of `models`, dead or not, while the others serve: 0.2 to 0.5 s for a small one.
 
         Raises ServerError with the reason when one does not load; it may be called again.
         """
-        for instance, pid in self._stubs.items():
-            if model_of(instance) in models and process.is_running(pid, self.pid):
-                os.kill(pid, signal.SIGKILL)  # a stopped one that runs on could end the server
-        try:
-            for model in models:
-                # Triton takes a model with a changed file for a new one. Without, it would keep the dead processes;
-                # with only config.pbtxt changed, 2.51 tries to add an instance to them and crashes.
-                (self._folder / "repository" / model / GENERATION_FILE).write_text(secrets.token_hex(8))
-                control.load(self.http_url, model, self.timeout)
-                self._lost += 1
-        except ServerError:
-            self._kept_log = self.log
-            raise
-        self._kept_log = None
-        self._note_stubs(models)
+        with self._changing:
+            self._instances.kill(models)
+            before = self._instances.forget(models)
+            try:
+                for model in models:
+                    self._served().load(model)
+                    self._lost += 1
+            except ServerError:
+                self._kept_log = self.log
+                self._instances.restore(before)
+                raise
+            self._kept_log = None
+            self._instances.note(models, before.values())
 
-    def _note_stubs(self, models: Sequence[str]) -> None:
-        """Note the new processes of `models`; those before may still be there, to end their requests."""
-        before = set(self._stubs.values())
-        for instance, pids in self.stubs().items():
-            if model_of(instance) in models and (new := [pid for pid in pids if pid not in before]):
-                self._stubs[instance] = new[-1]
+    # Models that are published anew
+
+    def served(self) -> list[str]:
+        """The models that are served, without the members of others."""
+        return entry_points(self.http_url)
+
+    def changed(self) -> list[str]:
+        """The models that are published otherwise than they are served; new ones too, unless `models` limits them."""
+        served = self._served()
+        names = (entry.name for entry in catalogue(self.repository) if entry.manifest)
+        limits = self.models or None
+        return [
+            name
+            for name in names
+            if served.manifest(name) != (self.repository / name / MANIFEST_FILE).read_bytes()
+            and (served.manifest(name) or limits is None or name in limits)
+        ]
+
+    def reload(self, name: str) -> None:
+        """Serve `name` as it is published now, new or in place of the one before, without a request that fails.
+
+        Raises RepositoryError or ServerError with the reason when it does not load; the one before serves on then.
+        """
+        with self._changing:
+            served = self._served()
+            folders = {*served.members(name), *select_models(self.repository, [name])}
+            before = self._instances.forget(folders)
+            try:
+                served.replace(self.repository, name)
+            except Unsettled as error:
+                self._unsettled = f"{name} was not loaded to the end ({error.message})"
+            finally:
+                self._instances.note(folders, before.values())
+                self.revision += 1
+
+    def unload(self, name: str) -> None:
+        """Serve `name` no longer, once its requests are answered."""
+        with self._changing:
+            served = self._served()
+            folders = served.members(name)
+            self._instances.forget(folders)
+            for folder in reversed(folders):  # an ensemble before its members
+                served.unload(folder)
+            self.revision += 1
 
     def restart(self) -> None:
         """Kill the server with its stubs and start it again at the same ports, from the same files.
 
         Raises ServerError when it does not start; another restart may succeed.
         """
-        process.end(self._running(), grace=0)
+        process.end(self._running(), grace=0)  # and with it what a reload waits for
         try:
-            self._launch(find_wheel(), lambda line: None)
+            with self._changing:
+                self._launch(find_wheel(), lambda line: None)
         except BaseException as error:
             process.end(self._running(), grace=0)
             if isinstance(error, _PortLostError):
@@ -202,6 +239,9 @@ class EmbeddedServer(Server):
         Triton counts a request shortly after it has sent the answer.
         """
         return statistics(self.http_url)
+
+    def _served(self) -> Served:
+        return Served(self._folder, self.http_url, self.timeout)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -274,8 +314,9 @@ class EmbeddedServer(Server):
 
         if not wait_until_ready(log, is_serving, has_failed, self.timeout, progress):
             self._fail(log)
-        self._stubs = {instance: pids[-1] for instance, pids in self.stubs().items()}
+        self._instances = Instances(self.pid)
         self._lost = 0
+        self._unsettled = ""
 
     def _fail(self, log: ServerLog) -> None:
         """Raise what the log says about a start that failed."""
@@ -310,12 +351,6 @@ class _PortLostError(Exception):
 
 class _CrashError(ServerError):
     """A signal ended Triton while it started, no model's fault."""
-
-
-def _death(instance: str, pid: int) -> Death:
-    """What happened to the stub PID of a model's INSTANCE, such as `NAME_tokenize_0_0`."""
-    model, how = model_of(instance), process.ending(pid)
-    return Death((model,), f"the Python process of {model} died" + (f" ({how})" if how else ""))
 
 
 def _python_based_backends() -> dict[str, dict[str, Path]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hfx.errors import ServerError, ServerUnreachable, UsageError
+from hfx.metadata import TEMPORARY
 from hfx.names import MEMBER_SUFFIXES
 from hfx.triton.liveness import Death, call
 
@@ -57,6 +58,7 @@ class Server(ABC):
     progress: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
+        self.revision = 0  # of the models that are served: another number, other models
         if self.device not in DEVICES:
             raise UsageError(f"{self.device!r} is no device.", "Give cpu or gpu.")
         self.repository = Path(self.repository)
@@ -231,7 +233,7 @@ def is_ready(http_url: str) -> bool:
 
 def entry_points(http_url: str) -> list[str]:
     """The names of the ready models, sorted, without the members of others."""
-    ready = set(statistics(http_url))
+    ready = {name for name in statistics(http_url) if TEMPORARY not in name}
     members = {name + end for name in ready for end in MEMBER_SUFFIXES}
     return sorted(ready - members)
 

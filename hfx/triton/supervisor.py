@@ -59,13 +59,16 @@ def stop(server: Server, front: Front, report: Report) -> None:
 
 def _next_deaths(server: Server, recovery: Recovery) -> list[Death]:
     """Wait for deaths of which something is to be done now."""
-    probing = ProbeLoop(Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS)
-    try:
-        while not (deaths := recovery.due([*server.deaths(), *probing.deaths])):
-            time.sleep(CHECK_SECONDS)
-        return deaths
-    finally:
-        probing.stop()
+    while True:
+        revision = server.revision
+        probing = ProbeLoop(Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS)
+        try:
+            while server.revision == revision:
+                if deaths := recovery.due([*server.deaths(), *probing.deaths]):
+                    return deaths
+                time.sleep(CHECK_SECONDS)
+        finally:
+            probing.stop()
 
 
 class ProbeLoop:

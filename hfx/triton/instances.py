@@ -1,0 +1,58 @@
+"""The Python process of each model instance of a running server: which one serves, and whether it died."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from hfx.triton import process
+from hfx.triton.liveness import Death, model_of
+
+
+class Instances:
+    """The processes of the server with process group `group`, as they are now; later ones once they are noted."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._serving = {instance: pids[-1] for instance, pids in process.stubs(group).items()}
+
+    def deaths(self) -> list[Death]:
+        """The processes that should serve and have died."""
+        return [_death(name, pid) for name, pid in list(self._serving.items()) if not self._runs(pid)]
+
+    def run_beside(self, models: Collection[str]) -> bool:
+        """Whether a process of another model runs."""
+        return any(model_of(name) not in models and self._runs(pid) for name, pid in list(self._serving.items()))
+
+    def kill(self, models: Collection[str]) -> None:
+        """End the processes of `models`; a stopped one that ran on could end the server."""
+        for name, pid in list(self._serving.items()):
+            if model_of(name) in models and self._runs(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def forget(self, models: Collection[str]) -> dict[str, int]:
+        """Watch those of `models` no longer: they may end. Returns them: instance -> process id."""
+        forgotten = {name: pid for name, pid in self._serving.items() if model_of(name) in models}
+        self._serving = {name: pid for name, pid in self._serving.items() if name not in forgotten}
+        return forgotten
+
+    def restore(self, forgotten: Mapping[str, int]) -> None:
+        """Watch those processes again that `forget` returned."""
+        self._serving |= forgotten
+
+    def note(self, models: Collection[str], before: Collection[int]) -> None:
+        """Watch the processes of `models`: the latest that is not one of `before`, which may still end its requests."""
+        for name, pids in process.stubs(self._group).items():
+            if model_of(name) in models:
+                self._serving[name] = ([pid for pid in pids if pid not in before] or pids)[-1]
+
+    def _runs(self, pid: int) -> bool:
+        return process.is_running(pid, self._group)
+
+
+def _death(instance: str, pid: int) -> Death:
+    model, how = model_of(instance), process.ending(pid)
+    return Death((model,), f"the Python process of {model} died" + (f" ({how})" if how else ""))

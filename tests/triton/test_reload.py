@@ -1,0 +1,182 @@
+"""Models are published anew while they are served: no request fails, and each answer is of the old or of the new."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hfx.client import Client
+from hfx.errors import HfxError, ModelMissing, ServerError
+from hfx.triton import EmbeddedServer
+from hfx.triton.server import entry_points
+from tests.triton.toy_models import MODEL, PYTHON, TENSORS, loading, write_model, write_toy
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
+STEP = """
+import numpy as np
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        text = pb.get_input_tensor_by_name(request, "text_input").as_numpy()[0, 0].decode()
+        return pb.InferenceResponse([pb.Tensor("text_output", np.array([[f"{text} GENERATION".encode()]], np.object_))])
+"""
+STEP_CONFIG = """
+backend: "python"
+max_batch_size: 8
+instance_group [ { kind: KIND_CPU count: 1 } ]
+dynamic_batching { }
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+ensemble_scheduling { step [
+  { model_name: "echo_tokenize" model_version: -1
+    input_map { key: "text_input" value: "text_input" } output_map { key: "text_output" value: "between" } },
+  { model_name: "echo_net" model_version: -1
+    input_map { key: "text_input" value: "between" } output_map { key: "text_output" value: "text_output" } }
+] }
+"""
+
+
+def write_echo(repository: Path, generation: str, broken: bool = False) -> None:
+    """An ensemble of two steps, each of which adds `generation` to the text; with `broken` the second does not load."""
+    for step in ("echo_tokenize", "echo_net"):
+        model = STEP.replace("GENERATION", generation)
+        if broken and step == "echo_net":
+            model = "raise ValueError('no net')"
+        for old in repository.glob(f"{step}/1/*"):
+            old.unlink()
+        write_folder(repository / step, STEP_CONFIG, model)
+    write_folder(repository / "echo", ENSEMBLE)
+
+
+def write_folder(folder: Path, config: str, model: str = "") -> None:
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "config.pbtxt").write_text(config)
+    (folder / "1" / ("model.py" if model else ".keep")).write_text(model)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = write_toy(tmp_path / "repository", "other")
+    write_echo(folder, "old")
+    return folder
+
+
+@contextmanager
+def started(repository: Path) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(repository, private=True) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def echo(client: Client) -> str:
+    [[answer]] = client.infer("echo", {"text_input": ["x"]})["text_output"].tolist()
+    return answer.decode() if isinstance(answer, bytes) else str(answer)
+
+
+@contextmanager
+def calling(server: EmbeddedServer, count: int = 4) -> Iterator[Counter[str]]:
+    """Threads that call `echo` meanwhile: how often each answer, or each failure, has come."""
+    outcomes: Counter[str] = Counter()
+    ended = threading.Event()
+
+    def call() -> None:
+        with Client(server.grpc_url, retries=0) as client:
+            while not ended.is_set():
+                try:
+                    outcome = echo(client)
+                except HfxError as error:
+                    outcome = repr(error)
+                outcomes[outcome] += 1
+
+    threads = [threading.Thread(target=call) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield outcomes
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_each_answer_under_load_is_wholly_of_the_old_or_of_the_new(repository: Path) -> None:
+    with started(repository) as server:
+        before, pid = server.stubs(), server.pid
+        with calling(server) as outcomes:
+            for generation, last in (("new", "old"), ("newer", "new")):
+                wait_until(lambda last=last: outcomes[f"x {last} {last}"] >= 20)  # type: ignore[misc]
+                write_echo(repository, generation)
+                server.reload("echo")
+                with Client(server.grpc_url) as client:
+                    assert echo(client) == f"x {generation} {generation}"
+        assert set(outcomes) == {"x old old", "x new new", "x newer newer"}
+        assert server.pid == pid and server.fault() == ""
+        wait_until(lambda: all(len(pids) == 1 for pids in server.stubs().values()), "the old processes end")
+        assert set(server.stubs()) == set(before)
+        assert not {pid for pids in server.stubs().values() for pid in pids} & {*before["echo_net_0_0"]}
+        assert entry_points(server.http_url) == ["echo", "other"]
+
+
+def test_a_model_that_does_not_load_leaves_the_old_one_serving(repository: Path) -> None:
+    with started(repository) as server:
+        before = server.stubs()
+        with calling(server) as outcomes:
+            write_echo(repository, "new", broken=True)
+            with pytest.raises(ServerError, match="no net"):
+                server.reload("echo")
+            wait_until(lambda: outcomes["x old old"] >= 20)
+            assert set(server.statistics()) == {"echo", "echo_net", "echo_tokenize", "other", "other_tokenize"}
+            assert server.fault() == ""
+            server.restart()  # from the same files as before
+            wait_until(lambda: set(server.stubs()) == set(before))
+        with Client(server.grpc_url) as client:
+            assert echo(client) == "x old old"
+
+
+def test_a_new_model_is_added_and_one_is_taken_out(repository: Path) -> None:
+    with started(repository) as server:
+        write_toy(repository, "added")
+        server.reload("added")
+        server.unload("other")
+        assert entry_points(server.http_url) == ["added", "echo"]
+        with Client(server.grpc_url) as client:
+            assert client.classify("added", "four").label == "4 characters"
+        wait_until(lambda: "other_tokenize_0_0" not in server.stubs())
+        server.restart()
+        assert entry_points(server.http_url) == ["added", "echo"]
+        with pytest.raises(ModelMissing):
+            server.reload("nonesuch")
+
+
+def test_a_single_model_and_a_change_of_kind(repository: Path, tmp_path: Path) -> None:
+    write_model(repository, "single", PYTHON, MODEL)
+    with started(repository) as server, Client(server.grpc_url) as client:
+        write_folder(repository / "single", PYTHON, MODEL.replace("characters", "letters"))
+        server.reload("single")
+        assert client.classify("single", "four").label == "4 letters"
+        write_folder(repository / "single", PYTHON, loading("raise ValueError('what')"))
+        with pytest.raises(ServerError, match="what"):
+            server.reload("single")
+        assert client.classify("single", "four").label == "4 letters"
+        (repository / "echo" / "1" / ".keep").unlink()
+        write_folder(repository / "echo", 'backend: "python"' + TENSORS, MODEL)
+        server.reload("echo")
+        assert client.classify("echo", "four").label == "4 characters"
