@@ -22,6 +22,7 @@ from hfx.triton import process
 from hfx.triton.arguments import CONTAINER_MODELS, server_arguments
 from hfx.triton.liveness import Death
 from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
+from hfx.triton.log_rotation import LogRotation
 from hfx.triton.models import select_models
 from hfx.triton.server import Server, choose_ports, is_ready
 
@@ -55,6 +56,7 @@ class DockerServer(Server):
         self.container = f"hfx-{secrets.token_hex(4)}"
         self.log = Path(tempfile.gettempdir()) / f"{self.container}.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._rotation: LogRotation | None = None
 
     def _exposure(self) -> str:
         return f"Publishing at {self.host}: every machine that reaches it can use the models."
@@ -95,6 +97,7 @@ class DockerServer(Server):
         command = self.command()
         self._check_engine(command)
         self._launch(command, self.progress)
+        self._rotation = LogRotation(self.log)
 
     def deaths(self) -> list[Death]:
         """How the container ended, when it has. What happens inside only probes see."""
@@ -111,6 +114,8 @@ class DockerServer(Server):
         try:
             return self._remove(self.exit_timeout + STOP_MARGIN_SECONDS)  # docker passes SIGTERM on
         finally:
+            if self._rotation is not None:
+                self._rotation.stop()
             self.log.unlink(missing_ok=True)
 
     def kill(self) -> None:

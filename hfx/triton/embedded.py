@@ -22,6 +22,7 @@ from hfx.triton.arguments import grpc_tls_arguments, server_arguments
 from hfx.triton.instances import Instances
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
+from hfx.triton.log_rotation import LogRotation
 from hfx.triton.models import answers_later, copy_models, select_models
 from hfx.triton.process import exit_reason
 from hfx.triton.reload import Served, Unsettled
@@ -59,6 +60,7 @@ class EmbeddedServer(Server):
         self._unsettled = ""  # why the server must be started again from its files
         self._lost = 0  # models whose processes died: Triton 2.51 may never unload them
         self._kept_log: Path | None = None
+        self._rotation: LogRotation | None = None
 
     @property
     def grpc_url(self) -> str:
@@ -89,6 +91,7 @@ class EmbeddedServer(Server):
             make_backend_directory(self._workspace.folder / "backends", wheel, _python_based_backends())
             (self._workspace.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._launch_on_free_ports(wheel)
+            self._rotation = LogRotation(self.log)
         except BaseException as error:
             folder = self._folder
             self._abandon(error)
@@ -106,6 +109,9 @@ class EmbeddedServer(Server):
             return self._process is None or self._end(self._process)
         finally:
             self._process = None
+            if self._rotation is not None:
+                self._rotation.stop()
+                self._rotation = None
             if self._workspace is not None:
                 self._workspace.remove(keep=self._kept_log)
                 self._workspace = None

@@ -50,6 +50,8 @@ class ServerLog:
     def read(self) -> None:
         """Append to `text` what was written since the last call."""
         with self.path.open("rb") as log:
+            if self.path.stat().st_size < self.offset:
+                self.offset = 0  # it was rotated
             log.seek(self.offset)
             new = log.read()
         complete = new[: new.rfind(b"\n") + 1]
