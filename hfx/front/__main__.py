@@ -26,10 +26,9 @@ def main(argument: str) -> None:
     """Serve until SIGTERM, and then until the requests in progress are answered."""
     settings = Settings.from_json(argument)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients decide how often it would say something
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.triton.process raises it
     upstream = Upstream(settings.upstream)
-    limits, keys = settings.limits.within(most), read_keys(settings.key_file)
+    limits, keys = settings.limits.within(descriptors), read_keys(settings.key_file)
     app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log)
     config = uvicorn.Config(
         app,

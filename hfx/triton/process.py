@@ -37,6 +37,9 @@ if stack:
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     size = int(stack) if most == resource.RLIM_INFINITY else min(int(stack), most)
     resource.setrlimit(resource.RLIMIT_STACK, (size, most))
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+most = min(most, 1 << 20)  # of which each connection takes some
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 if rules:
     class Filter(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("rules", ctypes.c_char_p)]

@@ -13,12 +13,13 @@ from typing import Any, NoReturn, Self
 
 from hfx.errors import ServerError
 from hfx.triton.front import Front
-from hfx.triton.liveness import NO_ANSWER, PATIENCE_SECONDS, Death, Probe, Target, probes, send
+from hfx.triton.liveness import NO_ANSWER, PATIENCE_SECONDS, Death, Probe, Target, call, probes, send
 from hfx.triton.recovery import Recovery, Report, after
 from hfx.triton.server import Server
 
 CHECK_SECONDS = 0.2
 PROBE_SECONDS = 3.0  # between two probes of a model: they should not be felt
+SILENCE_SECONDS = 8.0
 SLOW_STOP_SECONDS = 1.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -29,8 +30,12 @@ def keep_serving(server: Server, report: Report) -> NoReturn:
     Belongs into the main thread, as every start of a server. An exception from a signal's handler ends it.
     """
     recovery = Recovery(server, report)
-    while True:
-        recovery.recover(_next_deaths(server, recovery))
+    silence = SilenceWatch(server.http_url, report)
+    try:
+        while True:
+            recovery.recover(_next_deaths(server, recovery))
+    finally:
+        silence.stop()
 
 
 def stop(server: Server, front: Front, report: Report) -> None:
@@ -111,6 +116,41 @@ class ProbeLoop:
 
     def _spawn(self, work: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=work, args=arguments, name="probe", daemon=True).start()
+
+
+class SilenceWatch:
+    """Reports when the server at `url` has answered nothing for SILENCE_SECONDS, and when it answers again.
+
+    It may be stopped, without descriptors, or out of processor time: no death, so that nothing else would say it.
+    """
+
+    def __init__(self, url: str, report: Report) -> None:
+        self._url = f"{url}/v2/health/live"
+        self._report = report
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, name="silence", daemon=True).start()
+
+    def stop(self) -> None:
+        """Report no more."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        answered, is_reported = time.monotonic(), False
+        while not self._stopped.wait(PROBE_SECONDS):
+            if self._is_live():
+                if is_reported:
+                    self._report(f"Triton answers again after {time.monotonic() - answered:.0f} s.")
+                answered, is_reported = time.monotonic(), False
+            elif time.monotonic() - answered > SILENCE_SECONDS and not is_reported:
+                self._report(f"Triton has answered nothing for {time.monotonic() - answered:.0f} s.")
+                is_reported = True
+
+    def _is_live(self) -> bool:
+        try:
+            call(self._url, timeout=PROBE_SECONDS)
+        except NO_ANSWER:
+            return False
+        return True
 
 
 class StopSignals:

@@ -245,3 +245,13 @@ def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(
     done = subprocess.run([*HFX, "serve", str(repository), *given], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.usefixtures("temporary")
+def test_a_triton_that_answers_nothing_is_reported_and_so_is_its_return(repository: Path) -> None:
+    with serving(repository) as served:
+        os.kill(served.server, signal.SIGSTOP)
+        served.wait_for_words("Triton has answered nothing for")
+        os.kill(served.server, signal.SIGCONT)
+        served.wait_for_words("Triton answers again after")
+        wait_until(lambda: post(served, JSON)[0] == 200)
