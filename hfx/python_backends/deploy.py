@@ -31,7 +31,7 @@ BACKEND_PACKAGE = "hfx_onnxruntime"
 
 def tokenize_files() -> Files:
     """Target name in NAME_tokenize/1 -> source. tokenizer.json and settings.json are the exporter's."""
-    return {"model.py": HERE / "tokenize.py", **_flat(HERE, _ENCODERS)}
+    return {"model.py": HERE / "tokenize.py", **_flat(HERE, ("admission", *_ENCODERS))}
 
 
 def postprocess_files(task: str) -> Files:

@@ -5,7 +5,9 @@ One bad request is answered alone, the others of its batch are not touched.
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
+from .admission import Bound, MetricsReader, metrics_address, net_of, server_arguments
 from .encoding import InvalidInput, open_encoder, tensors
 from .parameters import encoder_settings
+
+
+class QueueFull(Exception):
+    """A request that would wait for too long."""
 
 
 class TritonPythonModel:
@@ -24,21 +31,35 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Open the tokenizer of the version folder."""
         self.encoder = open_encoder(Path(args["model_repository"]) / args["model_version"])
+        self.bound = Bound.read(json.loads(args["model_config"]))
+        self.queue = _queue(args["model_name"], self.bound)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response a request, in order."""
         items: list[Any] = []
         answers: list[Any] = []
+        if self.queue is not None:
+            self.queue.prepare(len(requests))
+        now = time.monotonic()
         for request in requests:
             try:
+                self._admit(request, now)
                 added = self._items(request)
-            except InvalidInput as refusal:
+            except (InvalidInput, QueueFull) as refusal:
                 answers.append(refusal)
                 continue
             answers.append(slice(len(items), len(items) + len(added)))
             items += added
         rows = self.encoder.encode(items) if items else []
-        return [self._response([answer] if isinstance(answer, InvalidInput) else rows[answer]) for answer in answers]
+        return [self._response(rows[answer] if isinstance(answer, slice) else [answer]) for answer in answers]
+
+    def _admit(self, request: Any, now: float) -> None:
+        tensor = pb.get_input_tensor_by_name(request, self.encoder.fields[0])
+        if self.queue is not None and tensor is not None and not self.queue.admission.take(tensor.shape()[0], now):
+            raise QueueFull(
+                f"[hfx:QUEUE_FULL] What waits for this model already takes it {self.bound.seconds:g} s or is "
+                f"{self.bound.requests} requests. Send fewer requests at a time, or try again later."
+            )
 
     def _items(self, request: Any) -> list[Any]:
         try:  # here, as other steps don't know what is none of theirs
@@ -54,8 +75,21 @@ class TritonPythonModel:
         return self.encoder.items(arrays)
 
     def _response(self, rows: list[Any]) -> Any:
-        refusal = next((row for row in rows if isinstance(row, InvalidInput)), None)
+        refusal = next((row for row in rows if isinstance(row, Exception)), None)
         if refusal is not None:
-            return pb.InferenceResponse(error=pb.TritonError(str(refusal), pb.TritonError.INVALID_ARG))
+            code = pb.TritonError.UNAVAILABLE if isinstance(refusal, QueueFull) else pb.TritonError.INVALID_ARG
+            return pb.InferenceResponse(error=pb.TritonError(str(refusal), code))
         arrays = tensors(rows, self.encoder.settings)
         return pb.InferenceResponse([pb.Tensor(name, array) for name, array in arrays.items()])
+
+
+def _queue(model: str, bound: Bound) -> MetricsReader | None:
+    """What bounds the queue of the net; None without a bound, or without metrics to know the queue by."""
+    address = metrics_address(server_arguments(os.getppid()))
+    if address is None:
+        pb.Logger.log_warn(
+            f"{model}: without metrics (--allow-metrics=true) the queue of {net_of(model)} has no bound."
+        )
+    if address is None or not (bound.requests or bound.seconds):
+        return None
+    return MetricsReader(net_of(model), address, bound)

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from hfx.errors import RepositoryError, UsageError
 from hfx.manifest import Precision, TritonTarget, read_manifest, write_manifest
 from hfx.releases import MINIMUM_SECURE
-from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec
+from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, render
 from hfx.repository.lint import RULES, lint
 from tests.unit.repositories import (
     CORES,
@@ -25,6 +25,7 @@ from tests.unit.repositories import (
     NET,
     NET_GPU,
     POSTPROCESS,
+    QUEUE,
     SCORES,
     TEXT,
     TOKENIZE,
@@ -312,6 +313,18 @@ def test_python_files_are_read_as_the_python_of_the_release_reads_them(repositor
 
 def errors(repository: Path, triton: str) -> set[str]:
     return {finding.rule for finding in lint(repository, triton, cores=CORES) if finding.severity == "error"}
+
+
+@pytest.mark.parametrize(("seconds", "bounded"), [("4", True), ("0", False)])
+def test_a_tokenizing_step_that_refuses_bounds_the_queues_of_its_ensemble(
+    repository: Path, seconds: str, bounded: bool
+) -> None:
+    for path in repository.rglob("*.pbtxt"):
+        path.write_text(path.read_text().replace(QUEUE, "{ }"))
+    configured = render(replace(TOKENIZE, parameters={"max_queue_seconds": seconds}), "tests")
+    (repository / TOKENIZE_FILE).write_text(configured)
+    seal(repository)
+    assert ("HFX502" in {finding.rule for finding in lint(repository)}) is not bounded
 
 
 def test_threads_are_counted_along_an_ensemble(repository: Path) -> None:

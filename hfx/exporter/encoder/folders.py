@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hfx.exporter.tasks.task import Settings
 from hfx.exporter.tokenizer import pad_id, vocab_limit
 from hfx.local import Device
 from hfx.python_backends import deploy
+from hfx.python_backends.admission import Bound
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
@@ -83,7 +85,8 @@ def write_tokenizer(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...]
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
     outputs = (*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED)
-    _write_python_config(plan, folder, read, outputs, (_text_warmup(plan, folder, read),))
+    bound = {"max_queue_size": str(Bound.requests), "max_queue_seconds": f"{Bound.seconds:g}"}
+    _write_python_config(plan, folder, read, outputs, (_text_warmup(plan, folder, read),), bound)
 
 
 def _write_python_config(
@@ -92,6 +95,7 @@ def _write_python_config(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
     warmups: tuple[Warmup, ...] = (),
+    parameters: Mapping[str, str] = {},
 ) -> None:
     config = ModelConfig(
         name=folder.name,
@@ -101,6 +105,7 @@ def _write_python_config(
         outputs=outputs,
         instance_kind="KIND_CPU",
         batching=True,
+        parameters=parameters,
         warmups=warmups,
     )
     write_config(config, plan.command, folder / "config.pbtxt")

@@ -12,6 +12,8 @@ from hfx import names
 from hfx.repository.rules.files import backend_of
 from hfx.repository.subject import DEFAULT, ConfigFile, Problem, Subject, View, rule
 
+ADMISSION = ("max_queue_size", "max_queue_seconds")  # parameters of a tokenizing step
+
 
 @rule("HFX501", "warning", "Remove it; bound the wait by max_queue_delay_microseconds.")
 def preferred_batch_size(subject: Subject) -> Iterator[Problem]:
@@ -24,9 +26,10 @@ def preferred_batch_size(subject: Subject) -> Iterator[Problem]:
 @rule("HFX502", "warning", "Set both in default_queue_policy, so that a server under overload says so.")
 def unbounded_queue(subject: Subject) -> Iterator[Problem]:
     """A queue without bounds."""
-    for _, _, config in subject.parsed():
+    admitted = {name for view in subject.views for name in _behind_admission(view)}
+    for model, _, config in subject.parsed():
         policy = config.message.dynamic_batching.default_queue_policy
-        bounded = policy.max_queue_size and policy.default_timeout_microseconds
+        bounded = (policy.max_queue_size and policy.default_timeout_microseconds) or model.name in admitted
         if config.message.HasField("dynamic_batching") and not bounded:
             missing = "the queue lacks max_queue_size or default_timeout_microseconds"
             yield config.problem(f"{missing}: overload shows as endless waiting.", "dynamic_batching")
@@ -87,6 +90,15 @@ def cached_generator(subject: Subject) -> Iterator[Problem]:
         if samples and config.message.response_cache.enable:
             message = "the response cache gives each request the same sample, as the request's tensors are its key."
             yield config.problem(message, "response_cache")
+
+
+def _behind_admission(view: View) -> Iterator[str]:
+    """The members of ensembles of which one refuses what would wait for too long (python_backends/admission.py)."""
+    for members in _members(view).values():
+        parameters = [view[name].message.parameters for name in members if name in view]
+        bounds = [each[key].string_value for each in parameters for key in ADMISSION if key in each]
+        if set(bounds) - {"", "0"}:
+            yield from members
 
 
 def _members(view: View) -> dict[str, set[str]]:

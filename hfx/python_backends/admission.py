@@ -1,0 +1,246 @@
+"""Which requests of an encoder are taken: no more than the net answers within a bound, the others are refused at once.
+
+The bound is enforced here, before a text is tokenized, because the dynamic batcher's own queue policies make requests
+wait for 0.5 s now and then (Triton 2.51). What waits at the net is Triton's gauge of pending requests; how fast the net
+is, its counters say. Nothing is counted down, so that no cancelled or failed request is ever missing from a count.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FEW_WAITING = 16  # requests, of which no reading is wanted
+READ_SECONDS = 0.05  # between two readings; one costs 0.7 to 2 ms
+STALE_SECONDS = 1.0  # an older reading refuses nothing: a new one is waited for
+PATIENCE_SECONDS = 0.25  # of that wait
+MOST_KEPT = 10_000  # requests whose rows are known
+RETRY_SECONDS = 1.0  # after a server without metrics
+TIMEOUT_SECONDS = 5.0  # of a reading
+MAX_BYTES = 16 << 20
+RUNS_COUNTED = 8
+
+PENDING = "nv_inference_pending_request_count"
+ROWS, RUNS = "nv_inference_count", "nv_inference_exec_count"
+REQUESTS, MICROSECONDS = "nv_inference_request_success", "nv_inference_compute_infer_duration_us"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How much may wait: requests, and the seconds until a new one is answered; 0 for any.
+
+    `batch` requests are taken whatever the seconds are: a full batch, so that a slow net still has one.
+    """
+
+    requests: int = 1024
+    seconds: float = 4.0
+    batch: int = 64
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Bound:
+        """The parameters max_queue_size and max_queue_seconds, and max_batch_size. Raises ValueError."""
+        parameters = {key: value["string_value"] for key, value in (config.get("parameters") or {}).items()}
+        requests = int(parameters.get("max_queue_size", cls.requests))
+        return cls(requests, float(parameters.get("max_queue_seconds", cls.seconds)), int(config["max_batch_size"]))
+
+
+@dataclass(frozen=True)
+class NetLoad:
+    """What the server says of the net: requests that wait for it, and since its start rows, runs, requests and time.
+
+    `microseconds` has the time of a run once for each of its requests.
+    """
+
+    pending: int
+    rows: float
+    runs: float
+    requests: float
+    microseconds: float
+
+
+class Admission:
+    """Takes requests for a net until they would wait for longer than `bound`; safe to use from any thread.
+
+    `wake` is called when a new NetLoad is wanted. The net's queue is first in, first out, so the requests that wait are
+    the last ones that were taken, and their rows are known.
+    """
+
+    def __init__(self, bound: Bound, wake: Callable[[], None]) -> None:
+        self._bound, self._wake = bound, wake
+        self._lock = threading.Lock()
+        self._waiting: deque[int] = deque()  # rows of the requests that were taken, the last one last
+        self._rows = 0  # their sum
+        self._taken = 0  # requests in all
+        self._load: NetLoad | None = None
+        self._read_at = float("-inf")
+        self._running = 0  # requests in the net's run
+        self._rate = 0.0  # rows a second of the net; 0: not known yet
+        self._run_seconds = 0.0
+        self._throughput = 0.0  # rows a second of all instances of the net
+        self._counted: tuple[float, float] | None = None  # time and the net's rows when it was last computed
+
+    @property
+    def taken(self) -> int:
+        """The number of requests that were taken so far."""
+        return self._taken
+
+    def wants_reading(self, requests: int, now: float) -> bool:
+        """Whether `requests` more can't be judged by the last reading."""
+        return len(self._waiting) + requests > FEW_WAITING and now - self._read_at > STALE_SECONDS
+
+    def take(self, rows: int, now: float) -> bool:
+        """Whether a request of `rows` rows is taken at the time `now` (time.monotonic)."""
+        with self._lock:
+            if len(self._waiting) >= FEW_WAITING:
+                self._wake()
+            if self._refuses(now - self._read_at):
+                return False
+            self._waiting.append(rows)
+            self._rows += rows
+            self._taken += 1
+            if len(self._waiting) > MOST_KEPT:  # there are no readings
+                self._rows -= self._waiting.popleft()
+            return True
+
+    def _refuses(self, age: float) -> bool:
+        """Whether what waits is too much; the last reading is `age` seconds old."""
+        if age > STALE_SECONDS or len(self._waiting) < FEW_WAITING:
+            return False
+        rate = max(self._rate, self._throughput)
+        rows = max(0.0, self._rows - rate * age)
+        requests = len(self._waiting) * rows / max(1, self._rows)
+        if 0 < self._bound.requests <= requests:
+            return True
+        if self._running + requests < self._bound.batch or not rate:
+            return False
+        # The rest of a run, those that wait, and the run that has the new request in it.
+        return 0 < self._bound.seconds < 2 * self._run_seconds + rows / rate
+
+    def update(self, load: NetLoad, taken: int, now: float) -> None:
+        """Put in a reading: `load` is as of when `taken` requests had been taken, at the time `now`."""
+        with self._lock:
+            left = load.pending + self._taken - taken
+            started = 0
+            while len(self._waiting) > left:
+                self._rows -= self._waiting.popleft()
+                started += 1
+            others = max(0, min(left, MOST_KEPT) - len(self._waiting))  # sent to the net itself
+            self._waiting.extendleft([1] * others)
+            self._rows += others
+            finished = self._load is not None and load.runs != self._load.runs
+            self._running = min(self._bound.batch, started if finished else self._running + started)
+            if self._load is not None:
+                self._learn_rate(self._load, load)
+            self._learn_throughput(load, now)
+            self._load, self._read_at = load, now
+
+    def _learn_rate(self, before: NetLoad, after: NetLoad) -> None:
+        runs, requests = after.runs - before.runs, after.requests - before.requests
+        spent = 1e-6 * (after.microseconds - before.microseconds)
+        if runs <= 0 or requests <= 0 or spent <= 0:
+            return  # or the net was loaded anew
+        run_seconds = spent / requests
+        rate = (after.rows - before.rows) / runs / run_seconds
+        self._rate = (self._rate + rate) / 2 if self._rate else rate
+        self._run_seconds = (self._run_seconds + run_seconds) / 2 if self._run_seconds else run_seconds
+
+    def _learn_throughput(self, load: NetLoad, now: float) -> None:
+        """Several instances of the net compute more than a run at a time says."""
+        if self._counted is None:
+            self._counted = now, load.rows
+        since, rows = self._counted
+        if now - since >= max(1.0, RUNS_COUNTED * self._run_seconds):
+            self._throughput = (load.rows - rows) / (now - since)
+            self._counted = now, load.rows
+
+
+class MetricsReader:
+    """A thread that reads the load of the net `model` at `address` (host, port) when it is woken."""
+
+    def __init__(self, model: str, address: tuple[str, int], bound: Bound) -> None:
+        self.admission = Admission(bound, self._wake)
+        self._address = address
+        self._pattern = re.compile(
+            rb'^(nv_inference_\w+)\{model="%b",[^}]*\} (\S+)$' % re.escape(model).encode(), re.MULTILINE
+        )
+        self._wanted, self._done = threading.Event(), threading.Event()
+        self._failed = False
+        threading.Thread(target=self._run, name="metrics", daemon=True).start()
+
+    def prepare(self, requests: int) -> None:
+        """Wait for a reading where there is none by which so many requests can be judged; for 0.25 s at most."""
+        if self.admission.wants_reading(requests, time.monotonic()) and not self._failed:
+            self._done.clear()
+            self._wake()
+            self._done.wait(PATIENCE_SECONDS)
+
+    def _wake(self) -> None:
+        self._wanted.set()
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT_SECONDS)
+        while self._wanted.wait():
+            self._wanted.clear()
+            self._failed = not self._read(connection)
+            self._done.set()
+            if self._failed:
+                connection.close()
+            time.sleep(RETRY_SECONDS if self._failed else READ_SECONDS)
+
+    def _read(self, connection: http.client.HTTPConnection) -> bool:
+        taken = self.admission.taken
+        try:
+            connection.request("GET", "/metrics")
+            load = net_load(self._pattern, connection.getresponse().read(MAX_BYTES))
+        except (OSError, http.client.HTTPException):
+            return False
+        if load is not None:
+            self.admission.update(load, taken, time.monotonic())
+        return load is not None
+
+
+def net_load(pattern: re.Pattern[bytes], metrics: bytes) -> NetLoad | None:
+    """The figures of the lines that `pattern` finds (name, value); None where there is no gauge of pending requests."""
+    values: dict[str, float] = {}
+    for name, value in pattern.findall(metrics):
+        values[name.decode()] = values.get(name.decode(), 0.0) + float(value)
+    if PENDING not in values:
+        return None
+    counters = (values.get(name, 0.0) for name in (ROWS, RUNS, REQUESTS, MICROSECONDS))
+    return NetLoad(int(values[PENDING]), *counters)
+
+
+def metrics_address(arguments: list[str]) -> tuple[str, int] | None:
+    """Where a tritonserver with these command-line arguments has its metrics; None where it has none."""
+    options: dict[str, str] = {}
+    for at, argument in enumerate(arguments):
+        name, separator, value = argument.partition("=")
+        options[name] = value if separator else "".join(arguments[at + 1 : at + 2])
+    if options.get("--allow-metrics", "true").lower() in ("false", "0"):
+        return None
+    host = options.get("--metrics-address") or options.get("--http-address") or "127.0.0.1"
+    try:
+        return ("127.0.0.1" if host == "0.0.0.0" else host), int(options.get("--metrics-port", "8002"))
+    except ValueError:
+        return None
+
+
+def server_arguments(pid: int) -> list[str]:
+    """The command-line arguments of the process `pid`; none where they can't be read."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def net_of(model: str) -> str:
+    """The name of the net of the tokenizing step `model`: NAME_tokenize -> NAME_net, endings of both kept."""
+    name, _, ending = model.rpartition("_tokenize")
+    return f"{name}_net{ending}"

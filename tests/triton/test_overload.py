@@ -1,0 +1,98 @@
+"""More than an encoder can answer: the excess is refused at once, the rest is right, and nothing outlives the load."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException
+
+from hfx.repository.edit import Edit, changed_copy
+from hfx.triton import EmbeddedServer
+from tests.published import export_zoo
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.triton
+
+BOUNDED, UNBOUNDED = "bounded", "unbounded"
+QUEUE = 24  # requests that may wait for the bounded net
+BATCH = 8
+# Many windows: several times as much work for the net as for the tokenizer.
+QUESTION, CONTEXT = "Who is at home?", "Anna is at home. " * 200
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one request ended: OK or its status, the answer's score, and when it was over."""
+
+    status: str
+    score: bytes
+    ended: float
+
+
+@pytest.fixture(scope="module")
+def overloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server of one model twice: with a short queue, and with one of any length."""
+    folder = tmp_path_factory.mktemp("overload")
+    for name, requests in ((BOUNDED, QUEUE), (UNBOUNDED, 0)):
+        export_zoo("answers-bert", folder / "exported", name, "int8", "onnxruntime", max_batch_size=BATCH)
+        bound = {"max_queue_size": requests, "max_queue_seconds": 0}
+        edits = [Edit(f"{name}_tokenize", f"parameters.{key}", value) for key, value in bound.items()]
+        changed_copy(folder / "exported", name, edits, folder / "served", made_by="tests")
+    with EmbeddedServer(folder / "served") as running:
+        yield running
+
+
+async def send(client: triton.InferenceServerClient, model: str, timeout: float | None) -> Outcome:
+    tensors = [triton.InferInput(name, [1, 1], "BYTES") for name in ("question", "context")]
+    for tensor, text in zip(tensors, (QUESTION, CONTEXT), strict=True):
+        tensor.set_data_from_numpy(np.array([[text.encode()]], np.object_))
+    try:
+        answer = await client.infer(model, tensors, client_timeout=timeout)
+    except InferenceServerException as error:
+        return Outcome(str(error.status()).removeprefix("StatusCode."), b"", time.monotonic())
+    return Outcome("OK", answer.as_numpy("score").tobytes(), time.monotonic())
+
+
+def load(server: EmbeddedServer, model: str, requests: int, timeout: float | None = None) -> list[Outcome]:
+    """The outcomes of so many requests that are sent at once."""
+
+    async def run() -> list[Outcome]:
+        async with triton.InferenceServerClient(server.grpc_url) as client:
+            return list(await asyncio.gather(*(send(client, model, timeout) for _ in range(requests))))
+
+    return asyncio.run(run())
+
+
+def test_what_would_wait_for_too_long_is_refused_at_once_and_the_rest_is_right(overloaded: EmbeddedServer) -> None:
+    pid, stubs = overloaded.pid, overloaded.stubs()
+    alone = load(overloaded, BOUNDED, 1)[0]
+    outcomes = load(overloaded, BOUNDED, 300)
+    statuses = Counter(outcome.status for outcome in outcomes)
+    assert set(statuses) == {"OK", "UNAVAILABLE"}
+    assert statuses["OK"] >= QUEUE and statuses["UNAVAILABLE"] >= 100
+    assert {outcome.score for outcome in outcomes if outcome.status == "OK"} == {alone.score}
+    last_answer = max(outcome.ended for outcome in outcomes if outcome.status == "OK")
+    assert sum(outcome.ended < last_answer for outcome in outcomes if outcome.status != "OK") >= 100
+    assert load(overloaded, BOUNDED, 1)[0].score == alone.score
+    assert (overloaded.pid, overloaded.stubs(), overloaded.fault()) == (pid, stubs, "")
+
+
+def test_requests_whose_callers_have_left_are_not_computed(overloaded: EmbeddedServer) -> None:
+    def answered() -> int:
+        return int(overloaded.statistics()[f"{UNBOUNDED}_net"]["inference_stats"]["success"]["count"])
+
+    alone = load(overloaded, UNBOUNDED, 1)[0]
+    before, requests = answered(), 300
+    outcomes = load(overloaded, UNBOUNDED, requests, timeout=1.0)
+    assert Counter(outcome.status for outcome in outcomes)["DEADLINE_EXCEEDED"] > 0
+    assert load(overloaded, UNBOUNDED, 1)[0].score == alone.score
+    wait_until(lambda: answered() > before)
+    assert answered() - before < requests // 2
+    assert overloaded.fault() == ""
