@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,17 @@ class Service:
         return caller
 
     def _open(self, request: GenerateRequest) -> Any:
-        return self._opens[request]()
+        return self._opens.pop(request)()
+
+    def finish(self, text: str = "cat", leaves: bool = False, **settings: Any) -> None:
+        """Submit a request, whose caller may leave, and wait for its end."""
+        caller = Caller()
+        caller.has_left = leaves
+        self.submit(text, caller, **settings)
+        assert caller.ended.wait(WAIT)
+        wait_until(lambda: len(self.ends) == len(self.requests))
+        self.requests.clear()
+        self.ends.clear()
 
     def close(self) -> None:
         for request in self.requests:
@@ -68,8 +80,10 @@ class Service:
 def serving(folder: Path, **changed: Any) -> Iterator[Service]:
     with TextGenerator.open(write_model(folder, **changed), slots=4, max_queue=8, threads=1) as generator:
         service = Service(generator)
-        yield service
-        service.close()
+        try:
+            yield service
+        finally:
+            service.close()
 
 
 @pytest.fixture
@@ -196,3 +210,55 @@ def test_documents_are_divided_beside_the_thread_that_makes_texts(tmp_path: Path
             assert caller.ended.wait(WAIT)
             assert caller.text == service.generator.generate(text, long="chunk", max_tokens=6).text
         assert len(callers[1].outputs) == 1
+
+
+# What a request leaves behind: Triton unloads a model, and so stops, only when the objects of all requests are gone
+
+
+def alive() -> Counter[str]:
+    """How many objects of a request there are, by class; also those in reference cycles.
+
+    The engine's buffers are no request's: they grow with its load.
+    """
+    kinds = (type(each) for each in gc.get_objects())
+    names = Counter(kind.__qualname__ for kind in kinds if kind.__module__.startswith("hfx.python_backends"))
+    return names - Counter({name: names[name] for name in ("Lane", "Binding")})
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "a stream": {},
+    "a whole text": {"streams": False},
+    "sampling": {"do_sample": True, "stop_words": ["the"]},
+    "beams": {"num_beams": 2},
+    "a document": {"text": "the dog sat. " * 20, "long": "chunk"},
+    "a summary of summaries": {"text": "the dog sat. " * 20, "long": "chunk", "merge": "recursive"},
+    "refused": {"temperature": -1.0},
+    "late": {"timeout": 0.0},
+    "left": {"max_tokens": 400, "leaves": True},
+}
+
+
+def check_freed(service: Service, **fields: Any) -> None:
+    """Ask twice (the first request may set up what stays), and look what the second one leaves."""
+    service.finish(**fields)
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        service.finish(**fields)
+        with suppress(AssertionError):
+            wait_until(lambda: alive() <= before, seconds=10)
+        assert alive() - before == Counter()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_request_that_is_over_is_freed_without_the_garbage_collector(kind: str, tmp_path: Path) -> None:
+    with serving(tmp_path, max_source=48, positions=1000) as service:
+        check_freed(service, **REQUESTS[kind])
+
+
+def test_a_request_whose_step_fails_is_freed_too(tmp_path: Path) -> None:
+    with serving(tmp_path, fails=True) as service:
+        check_freed(service, text=".")

@@ -50,6 +50,7 @@ class Core:
         self.scheduler.remove(job)
         del self.jobs[job.arrival]
         wake(job.handle.take(completions, over=True))
+        job.close()
         self.counters.cancelled += 1
 
     def expire(self, now: float) -> None:
@@ -98,6 +99,8 @@ class Core:
         for job in ended:
             self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
         wake(listener for job in ended for listener in job.handle.take((), True, error))
+        for job in ended:
+            job.close()
         self.counters.failed += len(ended)
 
     def _publish(self, outcomes: list[Outcome]) -> None:
@@ -123,6 +126,8 @@ class Core:
             self.jobs.pop(job.arrival, None)
         takes = (job.handle.take(tuple(new), job.over, failures.get(job)) for job, new in events.items())
         wake(listener for listeners in takes for listener in listeners)
+        for job in over:
+            job.close()
 
     def _time(self, job: Job, now: float) -> None:
         if job.last_token:

@@ -95,11 +95,13 @@ class Handle:
             self._arrived.put(events)
         if not over:
             return (self._of_events,)
+        listeners = (self._of_events, self._of_end)
+        self._of_events = self._of_end = None  # whose keys may hold the reader
         self._failure = failure
         self._cancel = _nothing  # which held the job, which holds the handle
         self._done.set()
         self._arrived.put(None)
-        return (self._of_events, self._of_end)
+        return listeners
 
     def _end(self) -> None:
         self._arrived.put(None)  # for whoever iterates again

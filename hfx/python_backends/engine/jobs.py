@@ -79,6 +79,10 @@ class Job:
     last_token: float = 0.0
     handle: Handle = field(init=False, repr=False)
 
+    def close(self) -> None:
+        """Release the sequences, which refer to the job: so what is over is freed without the garbage collector."""
+        self.sequences = ()
+
     @property
     def all_rows(self) -> Ids:
         """The rows of all its sequences."""

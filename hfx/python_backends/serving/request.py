@@ -141,6 +141,7 @@ class GenerateRequest:
     def _end(self, pieces: list[Piece], error: Exception | None) -> Update:
         self.done = True
         self._stream = None
+        _drop_tracebacks(error)
         return self, pieces, error
 
 
@@ -178,6 +179,13 @@ class CancelRegistry:
     def __len__(self) -> int:
         with self._lock:
             return len(self._requests)
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Release the frames of an error and of what caused it: they hold the request, and the error itself."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _fields(tensors: Tensors, parameters: str) -> dict[str, Any]:
