@@ -95,12 +95,15 @@ class Admission:
         """Whether `requests` more can't be judged by the last reading."""
         return len(self._waiting) + requests > FEW_WAITING and now - self._read_at > STALE_SECONDS
 
-    def take(self, rows: int, now: float) -> bool:
-        """Whether a request of `rows` rows is taken at the time `now` (time.monotonic)."""
+    def take(self, rows: int, now: float, timeout: float = 0.0) -> bool:
+        """Whether a request of `rows` rows is taken at the time `now` (time.monotonic).
+
+        Its caller waits for `timeout` seconds; 0 for any.
+        """
         with self._lock:
             if len(self._waiting) >= FEW_WAITING:
                 self._wake()
-            if self._refuses(now - self._read_at):
+            if self._refuses(now - self._read_at, timeout):
                 return False
             self._waiting.append(rows)
             self._rows += rows
@@ -109,8 +112,8 @@ class Admission:
                 self._rows -= self._waiting.popleft()
             return True
 
-    def _refuses(self, age: float) -> bool:
-        """Whether what waits is too much; the last reading is `age` seconds old."""
+    def _refuses(self, age: float, timeout: float) -> bool:
+        """Whether too much waits for a caller that waits for `timeout`; the last reading is `age` seconds old."""
         if age > STALE_SECONDS or len(self._waiting) < FEW_WAITING:
             return False
         rate = max(self._rate, self._throughput)
@@ -118,10 +121,11 @@ class Admission:
         requests = len(self._waiting) * rows / max(1, self._rows)
         if 0 < self._bound.requests <= requests:
             return True
-        if self._running + requests < self._bound.batch or not rate:
-            return False
         # The rest of a run, those that wait, and the run that has the new request in it.
-        return 0 < self._bound.seconds < 2 * self._run_seconds + rows / rate
+        seconds = 2 * self._run_seconds + rows / rate if rate else 0.0
+        if 0 < timeout < seconds:
+            return True
+        return self._running + requests >= self._bound.batch and 0 < self._bound.seconds < seconds
 
     def update(self, load: NetLoad, taken: int, now: float) -> None:
         """Put in a reading: `load` is as of when `taken` requests had been taken, at the time `now`."""

@@ -55,10 +55,12 @@ class TritonPythonModel:
 
     def _admit(self, request: Any, now: float) -> None:
         tensor = pb.get_input_tensor_by_name(request, self.encoder.fields[0])
-        if self.queue is not None and tensor is not None and not self.queue.admission.take(tensor.shape()[0], now):
+        if self.queue is None or tensor is None:
+            return
+        if not self.queue.admission.take(tensor.shape()[0], now, 1e-6 * request.timeout()):
             raise QueueFull(
-                f"[hfx:QUEUE_FULL] What waits for this model already takes it {self.bound.seconds:g} s or is "
-                f"{self.bound.requests} requests. Send fewer requests at a time, or try again later."
+                "[hfx:QUEUE_FULL] The model has more to do than it can answer in time. Send fewer requests at a time, "
+                "or try again later."
             )
 
     def _items(self, request: Any) -> list[Any]:

@@ -20,8 +20,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
-BOUNDED, UNBOUNDED = "bounded", "unbounded"
-QUEUE = 24  # requests that may wait for the bounded net
+BOUNDED, UNBOUNDED, TIMED = "bounded", "unbounded", "timed"
+QUEUE, SECONDS = 24, 2  # requests that may wait for the first, seconds for the last
 BATCH = 8
 # Many windows: several times as much work for the net as for the tokenizer.
 QUESTION, CONTEXT = "Who is at home?", "Anna is at home. " * 200
@@ -38,11 +38,11 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def overloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """A server of one model twice: with a short queue, and with one of any length."""
+    """A server of one model three times: its queue short by requests, of any length, short by seconds."""
     folder = tmp_path_factory.mktemp("overload")
-    for name, requests in ((BOUNDED, QUEUE), (UNBOUNDED, 0)):
+    for name, requests, seconds in ((BOUNDED, QUEUE, 0), (UNBOUNDED, 0, 0), (TIMED, 0, SECONDS)):
         export_zoo("answers-bert", folder / "exported", name, "int8", "onnxruntime", max_batch_size=BATCH)
-        bound = {"max_queue_size": requests, "max_queue_seconds": 0}
+        bound = {"max_queue_size": requests, "max_queue_seconds": seconds}
         edits = [Edit(f"{name}_tokenize", f"parameters.{key}", value) for key, value in bound.items()]
         changed_copy(folder / "exported", name, edits, folder / "served", made_by="tests")
     with EmbeddedServer(folder / "served") as running:
@@ -96,3 +96,19 @@ def test_requests_whose_callers_have_left_are_not_computed(overloaded: EmbeddedS
     wait_until(lambda: answered() > before)
     assert answered() - before < requests // 2
     assert overloaded.fault() == ""
+
+
+@pytest.mark.full
+def test_a_minute_of_overload_with_deadlines_loses_little_of_what_is_taken(overloaded: EmbeddedServer) -> None:
+    pid, stubs = overloaded.pid, overloaded.stubs()
+    alone = load(overloaded, TIMED, 1)[0]
+    statuses: Counter[str] = Counter()
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        outcomes = load(overloaded, TIMED, 400, timeout=5.0 * SECONDS)
+        statuses.update(outcome.status for outcome in outcomes)
+        assert {outcome.score for outcome in outcomes if outcome.status == "OK"} == {alone.score}
+    assert set(statuses) <= {"OK", "UNAVAILABLE", "DEADLINE_EXCEEDED"}
+    assert statuses["UNAVAILABLE"] > 0 and statuses["OK"] > 9 * statuses["DEADLINE_EXCEEDED"], statuses
+    assert load(overloaded, TIMED, 1)[0].score == alone.score
+    assert (overloaded.pid, overloaded.stubs(), overloaded.fault()) == (pid, stubs, "")

@@ -73,6 +73,14 @@ def test_requests_of_many_rows_count_as_many() -> None:
     assert net.take(500, rows=4) == 17
 
 
+def test_a_request_is_refused_that_its_caller_would_not_wait_for() -> None:
+    net = Net(Bound(requests=0, seconds=10, batch=64), seconds=1.0)
+    net.read(runs=1)
+    assert net.take(32) == 32
+    assert not net.admission.take(1, net.now, timeout=5.5)  # two runs of a second and 32 rows, 8 a second
+    assert net.admission.take(1, net.now, timeout=6.5)
+
+
 def test_without_readings_nothing_is_refused() -> None:
     never = Admission(Bound(requests=1, seconds=1, batch=1), lambda: None)
     assert all(never.take(1, 0.0) for _ in range(20_000))
