@@ -5,13 +5,21 @@ Tests call it from the engine's observer.
 
 from __future__ import annotations
 
+from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, Sequence
 from hfx.python_backends.engine.lanes import Lane
 from hfx.python_backends.engine.scheduler import Scheduler
 
 
-def check(state: Scheduler) -> None:
+def check(state: FairScheduler) -> None:
     """Raise AssertionError, saying what is wrong, if `state` could lose, share or leak a row."""
+    for batch in (state.light, state.heavy):
+        check_batch(batch)
+    assert not state.waiting or not state.idle, "somebody waits and nothing is done"
+
+
+def check_batch(state: Scheduler) -> None:
+    """As `check`, of one batch."""
     seated = {sequence: lane for lane in state.lanes.values() for sequence in lane.sequences}
     for lane in state.lanes.values():
         _check_lane(lane)
@@ -54,7 +62,6 @@ def _check_rows(state: Scheduler, seated: dict[Sequence, Lane]) -> None:
     reserved += sum(sequence.search.rows for sequence in seated)
     assert state.free_rows == state.slots - reserved, f"{state.free_rows} rows are free, {reserved} are reserved"
     assert 0 <= state.free_rows <= state.slots, f"{state.free_rows} rows are free"
-    assert not state.waiting or not state.idle, "somebody waits and nothing is done"
 
 
 def _check_sequence(sequence: Sequence, lane: Lane) -> None:

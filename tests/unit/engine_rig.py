@@ -16,6 +16,7 @@ from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.jobs import new_job
 from hfx.python_backends.engine.kv_cache import KvCache
@@ -26,7 +27,7 @@ from hfx.python_backends.engine.plan import Plan
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.runner import Runner
 from hfx.python_backends.engine.runners import open_runner
-from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 
@@ -47,8 +48,8 @@ def make_core(folder: Path, slots: int, limits: Limits | None = None, runtime: s
             runner.open_lane(width)
     watch = watch_of(runner)
     watch.poison({})
-    scheduler = Scheduler(slots, spec.has_encoder, limits, runner.mixes)
-    return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), watch)
+    scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes)
+    return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), watch)
 
 
 def watch_of(runner: Runner) -> Watch | PagedWatch:
@@ -68,7 +69,7 @@ def open_engine(
 
 def serve(folder: Path, core: Core, max_queue: int = 64) -> Engine:
     """The engine around a core."""
-    return Engine(read_spec(folder), core, core._runner, max_queue)
+    return Engine(read_spec(folder), core, max_queue)
 
 
 def accept(core: Core, request: Request) -> Handle:
@@ -102,7 +103,7 @@ class Gate:
         self._reached, self._opened = threading.Event(), threading.Event()
         self._broken, self._kind = broken, kind
 
-    def __call__(self, plan: Plan, state: Scheduler) -> None:
+    def __call__(self, plan: Plan, state: FairScheduler) -> None:
         if not isinstance(plan, self._kind):
             return
         self._reached.set()
@@ -136,11 +137,11 @@ class Watch:
         self.runner = runner
         self.plans: list[Plan] = []
 
-    def __call__(self, plan: Plan, state: Scheduler) -> None:
+    def __call__(self, plan: Plan, state: FairScheduler) -> None:
         self.plans.append(plan)
         invariants.check(state)
         lengths: dict[int, dict[int, int]] = {}
-        for lane in state.lanes.values():
+        for lane in state.light.lanes.values():
             for sequence in lane.sequences:
                 for row in sequence.rows:
                     lengths.setdefault(lane.width, {})[row] = sequence.length

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.kv_cache_grown import GrownRows
 from hfx.python_backends.engine.kv_cache_paged import BLOCK, BlockPool, BlockTables, PagedCache
 from hfx.python_backends.engine.paged_decoder_runner import PagedDecoderRunner
 from hfx.python_backends.engine.paged_encoder_decoder_runner import PagedEncoderDecoderRunner
 from hfx.python_backends.engine.paged_rows import PagedRows
 from hfx.python_backends.engine.plan import Plan
-from hfx.python_backends.engine.scheduler import Scheduler
 
 from . import engine_invariants as invariants
 
@@ -52,15 +52,15 @@ class PagedWatch:
         self._random = np.random.default_rng(0)
         self._mark = -1
 
-    def __call__(self, plan: Plan, state: Scheduler) -> None:
+    def __call__(self, plan: Plan, state: FairScheduler) -> None:
         self.plans.append(plan)
         invariants.check(state)
         lengths: dict[int, dict[int, int]] = {}
-        for lane in state.lanes.values():
+        for lane in state.light.lanes.values():
             for sequence in lane.sequences:
                 lengths.setdefault(lane.width, {}).update(dict.fromkeys(sequence.rows, sequence.length))
         self._check(lengths)
-        self.poison(lengths, state.chunking is not None)
+        self.poison(lengths, state.light.chunking is not None)
 
     def poison(self, lengths: Mapping[int, Lengths], chunking: bool = False) -> None:
         """Everything but the tokens of the rows of `lengths` (width -> row -> length), and the row for chunks."""

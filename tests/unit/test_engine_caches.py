@@ -13,10 +13,11 @@ import pytest
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.kv_cache import SOURCE, TARGET, DeviceCache, KvCache, copy_graph
 from hfx.python_backends.engine.memory import Binding, Reserved
 from hfx.python_backends.engine.picker import Picker
-from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.sessions import open_session
 from hfx.python_backends.engine.spec import read_spec
 
@@ -43,8 +44,8 @@ def core_of(folder: Path, slots: int) -> Core:
         for cache in (lane.cache, *([lane.cross._cache] if lane.cross else [])):
             assert isinstance(cache, DeviceCache)
             cache._memory.update_inplace(np.full(cache._memory.shape(), np.nan, np.float32))
-    scheduler = Scheduler(slots, spec.has_encoder, LIMITS)
-    return Core(scheduler, runner, Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))
+    scheduler = FairScheduler(slots, spec.has_encoder, LIMITS)
+    return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ def test_random_models(folder: Callable[[str, str], Path], family: str, precisio
         Request(
             tuple(rng.randrange(tiny_generators.VOCABULARY) for _ in range(length)),
             Settings(max_tokens=rng.choice((3, 9)), log_probs=True, decoder_prompt=start, **WAYS[at % len(WAYS)]),
+            document=at % 3,
         )
         for at, length in enumerate((1, 2, 5, 16, 17, 31, 64, 65, 130, 200, 40, 3, 2))
     ]
@@ -87,6 +89,7 @@ def test_random_models(folder: Callable[[str, str], Path], family: str, precisio
         assert answers(engine, requests[::-1], len(requests))[::-1] == together
         for size in (1, 2, 3):
             assert answers(engine, requests, size) == together
+        assert answers(engine, [replace(each, document=0) for each in requests], 4) == together
     assert all(each.log_probs for one in together for each in one)
     assert len({each.ids for one in together for each in one}) > len(requests) // 4
 

@@ -52,7 +52,7 @@ def test_a_failing_step_ends_the_requests_in_it_and_later_ones_go_on(decoder: Pa
     for handle in (doomed, beside):
         with pytest.raises(StepFailed, match=r"(?s)decode of 2 request\(s\) failed.*(data bounds|incompatible)"):
             handle.result(0)
-    assert core.scheduler.free_rows == 4
+    assert core.scheduler.rows_in_use == 0
     prompt = prompt_of(6, fails=False)
     after = accept(core, ask(prompt, 12))
     finish(core)
@@ -116,13 +116,13 @@ def test_a_search_without_a_token_left_fails_alone(decoder: Path) -> None:
     finish(core)
     with pytest.raises(StepFailed, match="no token is left"):
         hopeless.result(0)
-    assert core.scheduler.free_rows == 4
+    assert core.scheduler.rows_in_use == 0
     assert beside.result(0)[0].ids == toys.greedy(prompt, 12)
 
 
 def test_a_failing_move_ends_the_moved_request_alone(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     core = make_core(decoder, 4)
-    lane = core._runner.lanes[1]
+    lane = core.runners[0].lanes[1]
     move, failures = lane.move, [MemoryError("no memory for a move")]
 
     def fail_once(source: int, target: int) -> None:

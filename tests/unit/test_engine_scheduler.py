@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, new_job
 from hfx.python_backends.engine.plan import Chunk, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.scheduler import Limits, Scheduler, similar
+from hfx.python_backends.engine.scheduler import Limits, similar
 
 from . import engine_invariants as invariants
 from .engine_oracle import one_step
@@ -24,9 +25,14 @@ class Play:
     """A scheduler whose every pick chooses TOKEN; invariants are checked after each step."""
 
     def __init__(
-        self, slots: int = 4, has_encoder: bool = False, limits: Limits | None = None, mixes: bool = False
+        self,
+        slots: int = 4,
+        has_encoder: bool = False,
+        limits: Limits | None = None,
+        mixes: bool = False,
+        separates: bool = False,
     ) -> None:
-        self.scheduler = Scheduler(slots, has_encoder, limits or Limits(), mixes)
+        self.scheduler = FairScheduler(slots, has_encoder, limits or Limits(), mixes, separates)
         self._arrivals = 0
 
     def submit(self, length: int = 3, max_tokens: int = 100, **settings: Any) -> Job:
@@ -36,6 +42,7 @@ class Play:
 
     def enqueue(self, request: Request) -> Job:
         job = new_job(request, self.scheduler.has_encoder)
+        job.heavy = self.scheduler.is_heavy(job)
         job.arrival = self._arrivals
         self._arrivals += 1
         self.scheduler.enqueue(job)
@@ -284,4 +291,4 @@ def test_random_requests_cancellations_and_failures_keep_the_invariants(
     play.until_idle()
     assert all(job.over for job in jobs)
     assert play.scheduler.idle
-    assert play.scheduler.free_rows == play.scheduler.slots
+    assert play.scheduler.rows_in_use == 0

@@ -10,30 +10,39 @@ import time
 from collections.abc import Callable, Iterable
 
 from .errors import DeadlineExceeded, EngineError, StepFailed
+from .fair_scheduler import FairScheduler
 from .handle import wake
 from .jobs import Job, Sequence
 from .picker import Picker
 from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
 from .request import Event
 from .runner import MixFailed, Runner, carry_out
-from .scheduler import Scheduler
 from .search import Step
 from .stats import Stats
 
-Observer = Callable[[Plan, Scheduler], None]
+Observer = Callable[[Plan, FairScheduler], None]
 
 
 class Core:
-    """The jobs of an engine. `observer` is called after each step: tests check invariants there."""
+    """The jobs of an engine. `runners` are those of the light and of the heavy batch, where there is one.
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, picker: Picker, observer: Observer | None = None) -> None:
+    `observer` is called after each step: tests check invariants there.
+    """
+
+    def __init__(
+        self, scheduler: FairScheduler, runners: tuple[Runner, ...], picker: Picker, observer: Observer | None = None
+    ) -> None:
         self.scheduler = scheduler
         self.counters = Stats()
         self.jobs: dict[int, Job] = {}  # by arrival
-        self._runner = runner
+        self.runners = runners
         self._picker = picker
         self._observer = observer
         self._deadlines: list[tuple[float, int]] = []  # and arrival
+
+    def runner_of(self, job: Job) -> Runner:
+        """The runner of a job's batch."""
+        return self.runners[job.heavy]
 
     def accept(self, job: Job) -> None:
         """Take a job, whose request was checked."""
@@ -71,7 +80,7 @@ class Core:
     def _carry_out(self, plan: Plan) -> None:
         started = time.perf_counter()
         try:
-            outcomes = self._picker.pick(carry_out(self._runner, plan), plan.picks)
+            outcomes = self._picker.pick(carry_out(self.runner_of(plan.jobs[0]), plan), plan.picks)
         except MixFailed:  # so that a prompt that can't be run ends no other request
             assert isinstance(plan, Mixed)
             self._carry_out(plan.decode)
@@ -82,7 +91,9 @@ class Core:
         else:
             self.scheduler.finish(plan, outcomes)
             self._publish(outcomes)
-        self._count(plan, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self.scheduler.charge(plan, seconds)
+        self._count(plan, seconds)
         if self._observer is not None:
             self._observer(plan, self.scheduler)
 

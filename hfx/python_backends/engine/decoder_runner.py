@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +33,20 @@ class DecoderRunner:
         probed = settings.provider == "CPU"
         rows = slots + MOST_LEAST if probed else slots
         session = open_session(spec.files.decoder[WIDTH], settings)
-        self.lane = DecoderLane(spec, WIDTH, rows, session, make_cache, more_rows=1)
-        self.lanes = {WIDTH: self.lane}
+        self._make_lane = partial(DecoderLane, spec, WIDTH, rows, session, make_cache, more_rows=1)
         self._spare, self._staging = slots, rows
-        self._staged = 0
         self._max_length = spec.max_length
-        self._first_ids = np.zeros((rows, 1), np.int64)
+        self._reserve(rows)
         if probed:
             self.lane.size = step_size(spec, self.lane, lambda count: self.lane.empty(0, count), slots)
             self.release_memory()
+
+    def second(self) -> DecoderRunner:
+        """Of the same session."""
+        other = copy(self)
+        other._reserve(self._staging)
+        other.lane.size = self.lane.size
+        return other
 
     def open_lane(self, width: int) -> None:
         """Nothing: the one lane is open."""
@@ -82,7 +89,13 @@ class DecoderRunner:
     def close(self) -> None:
         """Drop bindings and session."""
         self.lanes.clear()
-        del self.lane
+        del self.lane, self._make_lane
+
+    def _reserve(self, rows: int) -> None:
+        self.lane = self._make_lane()
+        self.lanes = {WIDTH: self.lane}
+        self._staged = 0
+        self._first_ids = np.zeros((rows, 1), np.int64)
 
     def _prompt(
         self, first: int, ids: NDArray[np.int64], start: int, lengths: NDArray[np.int32], logits: bool

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import SOURCE, rows_for, step_size
+from .batch_probe import SOURCE, StepSize, rows_for, step_size
 from .checks import Ids
 from .decoder_lane import DecoderLane
 from .kv_cache import CacheMaker, KvCache
@@ -44,7 +45,15 @@ class EncoderDecoderRunner:
         dtype = np.int8 if spec.cross_type == "int8" else np.float32
         self._encoded = Reserved((spec.layers, tokens * 2 * spec.heads * spec.head_dim), dtype)
         self._opening = threading.Lock()
+        self._sessions: dict[int, Any] = {}  # by width
+        self._sizes: dict[int, StepSize] = {}
         self.lanes: dict[int, DecoderLane] = {}
+
+    def second(self) -> EncoderDecoderRunner:
+        """Of the same sessions; its lanes are opened with its own first requests."""
+        other = copy(self)
+        other.lanes = {}
+        return other
 
     def open_lane(self, width: int) -> None:
         """Load the decoder for `width` beams and reserve its memory."""
@@ -81,14 +90,25 @@ class EncoderDecoderRunner:
     def close(self) -> None:
         """Drop bindings and sessions."""
         self._encoder = None
+        self._sessions.clear()
         self.lanes.clear()
 
     def _lane(self, width: int) -> DecoderLane:
         spec, units = self._spec, self._slots // width
-        session = open_session(spec.files.decoder[width], self._settings)
+        session = self._sessions.get(width)
+        if session is None:
+            session = self._sessions[width] = open_session(spec.files.decoder[width], self._settings)
         if self._settings.provider != "CPU":
             return DecoderLane(spec, width, units, session, self._make_cache)
         lane = DecoderLane(spec, width, rows_for(units), session, self._make_cache)
+        if width not in self._sizes:
+            self._sizes[width] = self._probed(lane, units)
+        lane.size = self._sizes[width]
+        return lane
+
+    def _probed(self, lane: DecoderLane, units: int) -> StepSize:
+        """See batch_probe: the units of a lane's steps."""
+        spec = self._spec
         # A source for the probe, whose numbers are any.
         shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
         values: NDArray[Any] = np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -100,9 +120,9 @@ class EncoderDecoderRunner:
             for unit in range(count):
                 lane.put_source(unit, values, scales)
 
-        lane.size = step_size(spec, lane, reset, units)
+        size = step_size(spec, lane, reset, units)
         lane.release_memory(0)
-        return lane
+        return size
 
     def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""

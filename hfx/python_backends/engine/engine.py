@@ -13,13 +13,13 @@ from pathlib import Path
 
 from .core import Core, Observer
 from .errors import Draining, EngineClosed, EngineError
+from .fair_scheduler import FairScheduler
 from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
 from .request import Request, check
-from .runner import Runner
 from .runners import open_runner
-from .scheduler import MIXING_LIMITS, Limits, Scheduler
+from .scheduler import MIXING_LIMITS, Limits
 from .sessions import SPIN_MICROSECONDS, SessionSettings
 from .spec import EngineSpec, read_spec
 from .stats import Stats
@@ -28,16 +28,16 @@ DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled seque
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
 THREAD_NAME = "generation-engine"
+CPU = "CPU"  # the provider whose memory is real where it is written only, so that there can be rows for two batches
 
 
 class Engine:
     """A model that answers many requests at once. Use as a context manager, or `close()` it."""
 
-    def __init__(self, spec: EngineSpec, core: Core, runner: Runner, max_queue: int) -> None:
+    def __init__(self, spec: EngineSpec, core: Core, max_queue: int) -> None:
         self.spec = spec
         self.max_queue = max_queue
         self._core = core
-        self._runner = runner
         self._arrivals = itertools.count()
         self._submitted: list[Job] = []
         self._cancelled: list[Job] = []
@@ -85,13 +85,14 @@ class Engine:
         limits = limits or (MIXING_LIMITS if runner.mixes else Limits())
         for width in set(beams).intersection(spec.beams):
             runner.open_lane(width)
-        scheduler = Scheduler(slots, spec.has_encoder, limits, runner.mixes)
-        return cls(spec, Core(scheduler, runner, Picker(spec, slots, settings), observer), runner, max_queue)
+        runners = (runner, runner.second()) if provider == CPU else (runner,)
+        scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, len(runners) > 1)
+        return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings), observer), max_queue)
 
     @property
     def runtime(self) -> str:
         """The one that runs the model: onnxruntime or openvino."""
-        return self._runner.runtime
+        return self._core.runners[0].runtime
 
     def submit(self, request: Request) -> Handle:
         """Take a request; its handle gives its events.
@@ -99,12 +100,14 @@ class Engine:
         Raises InvalidRequest, DoesNotFit, QueueFull, Draining or EngineClosed at once, and then nothing was taken. The
         first request with a new number of beams waits here until the decoder for it is open.
         """
-        check(request, self.spec, self._core.scheduler.slots)
+        scheduler = self._core.scheduler
+        check(request, self.spec, scheduler.slots)
         job = new_job(request, self.spec.has_encoder)
+        job.heavy = scheduler.is_heavy(job)
         job.submitted = time.monotonic()
         job.handle = Handle(partial(self._cancel, job))
         self._refuse_if_closed()
-        self._runner.open_lane(job.sequences[0].width)
+        self._core.runner_of(job).open_lane(job.sequences[0].width)
         self._enqueue(job)
         return job.handle
 
@@ -115,9 +118,9 @@ class Engine:
             return replace(
                 deepcopy(self._core.counters),
                 slots=scheduler.slots,
-                slots_used=scheduler.slots - scheduler.free_rows,
-                slots_free=scheduler.free_rows,
-                waiting=len(scheduler.waiting) + len(self._submitted),
+                slots_used=scheduler.rows_in_use,
+                slots_free=max(0, scheduler.slots - scheduler.rows_in_use),
+                waiting=scheduler.waiting + len(self._submitted),
                 requests=len(self._core.jobs),
             )
 
@@ -165,7 +168,8 @@ class Engine:
             while self._take_requests():
                 self._core.expire(time.monotonic())
                 if not self._core.step() and self._rested:
-                    self._runner.release_memory()
+                    for runner in self._core.runners:
+                        runner.release_memory()
         except BaseException as error:  # a bug: all requests must end
             self._failure = error
         finally:
@@ -196,7 +200,8 @@ class Engine:
         error = EngineClosed(f"the engine was closed before the request was done{reason}", "Send it to another")
         error.__cause__ = self._failure
         self._core.abandon(left, error)
-        self._runner.close()
+        for runner in self._core.runners:
+            runner.close()
         with self._lock:
             self._resting = True
             self._rest.notify_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,26 +33,26 @@ class PagedDecoderRunner:
 
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         assert spec.openvino is not None
-        model = OpenVinoModel(spec.openvino.decoder, spec, settings)
-        rows = rows_for(slots)
-        self.cache = PagedCache(
-            model.inputs, "", spec.layers, (rows + 1) * blocks_for(spec.max_length) + blocks_for(WHOLE)
-        )
-        self._logits = LogitsReader(rows, spec.vocab_size)
+        self._model = OpenVinoModel(spec.openvino.decoder, spec, settings)
         self._spec = spec
+        rows = rows_for(slots)
         self._staging, self._pads = rows, rows + 1
-        # Steps keep what is bound to theirs while prompts come and go.
-        self._prompts, steps = model.request(), model.request()
-        self._prompts.bind(self.cache.inputs())
-        self.rows = PagedRows(self.cache, rows + 2, spec.max_length, steps)
-        self.lane = PagedLane(WIDTH, rows, steps, self.rows, None, self._logits, StepSize())
-        self.lanes = {WIDTH: self.lane}
+        self._reserve()
         required = settings.runtime is None  # where the caller left the choice, there is another runtime
         self.mixes = True
         self.lane.size, self.mixes = self._step_size(slots, required), self._is_same_beside()
         self.release_memory()
         for row in range(rows):
             self._start(row, 0)
+
+    def second(self) -> PagedDecoderRunner:
+        """Of the same compiled model."""
+        other = copy(self)
+        other._reserve()
+        other.lane.size = self.lane.size
+        for row in range(self._staging):
+            other._start(row, 0)
+        return other
 
     def open_lane(self, width: int) -> None:
         """Nothing: the one lane is open."""
@@ -92,7 +93,21 @@ class PagedDecoderRunner:
     def close(self) -> None:
         """Drop the model with its requests, and the memory."""
         self.lanes.clear()
-        del self._prompts, self.lane, self.cache, self.rows
+        del self._prompts, self.lane, self.cache, self.rows, self._model
+
+    def _reserve(self) -> None:
+        """Memory and requests, for `_staging` rows, one for chunks and one for pads."""
+        model, spec, rows = self._model, self._spec, self._staging
+        self.cache = PagedCache(
+            model.inputs, "", spec.layers, (rows + 1) * blocks_for(spec.max_length) + blocks_for(WHOLE)
+        )
+        self._logits = LogitsReader(rows, spec.vocab_size)
+        # Steps keep what is bound to theirs while prompts come and go.
+        self._prompts, steps = model.request(), model.request()
+        self._prompts.bind(self.cache.inputs())
+        self.rows = PagedRows(self.cache, rows + 2, spec.max_length, steps)
+        self.lane = PagedLane(WIDTH, rows, steps, self.rows, None, self._logits, StepSize())
+        self.lanes = {WIDTH: self.lane}
 
     def _prefill(self, first: int, prompts: Sequence[Ids], logits: bool, units: int) -> Outputs:
         for row, prompt in enumerate(prompts, first):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -59,23 +60,19 @@ class PagedEncoderDecoderRunner:
         self._spec = spec
         self._encoder = OpenVinoModel(spec.openvino.encoder, spec, settings).request()
         self._decoder = OpenVinoModel(spec.openvino.decoder, spec, settings)
-        # Blocks for all that all lanes can hold: what rows that have ended still have is never missed.
-        units = {width: rows_for(slots // width) for width in spec.beams}
-        self._units = units
-        self._logits = LogitsReader(max(width * count for width, count in units.items()), spec.vocab_size)
-        ports = self._decoder.inputs
-        blocks = sum(units.values()) * blocks_for(spec.max_source)
-        self.sources = PagedCache(ports, PREFIX, spec.layers, blocks)
-        self.own: PagedCache | None = None
-        if NEW not in self._decoder.outputs:
-            rows = sum(width * count for width, count in units.items())
-            self.own = PagedCache(ports, "", spec.layers, rows * blocks_for(spec.max_length))
+        self._units = {width: rows_for(slots // width) for width in spec.beams}
         self._opening = threading.Lock()
-        self.lanes: dict[int, PagedLane] = {}
+        self._reserve()
         self._together = self._is_same_together()
         required = settings.runtime is None  # where the caller left the choice, there is another runtime
         self._size = StepSize()
         self._size = self._step_size(slots, required)
+
+    def second(self) -> PagedEncoderDecoderRunner:
+        """Of the same compiled models."""
+        other = copy(self)
+        other._reserve()
+        return other
 
     def open_lane(self, width: int) -> None:
         """Reserve the lane's memory."""
@@ -111,6 +108,20 @@ class PagedEncoderDecoderRunner:
         """Drop the models with their requests, and the memory."""
         self.lanes.clear()
         del self._encoder, self._decoder, self.sources, self.own
+
+    def _reserve(self) -> None:
+        """Memory of no lane yet."""
+        # Blocks for all that all lanes can hold: what rows that have ended still have is never missed.
+        spec, units = self._spec, self._units
+        self._logits = LogitsReader(max(width * count for width, count in units.items()), spec.vocab_size)
+        ports = self._decoder.inputs
+        blocks = sum(units.values()) * blocks_for(spec.max_source)
+        self.sources = PagedCache(ports, PREFIX, spec.layers, blocks)
+        self.own: PagedCache | None = None
+        if NEW not in self._decoder.outputs:
+            rows = sum(width * count for width, count in units.items())
+            self.own = PagedCache(ports, "", spec.layers, rows * blocks_for(spec.max_length))
+        self.lanes: dict[int, PagedLane] = {}
 
     def _encode(self, width: int, sources: Sequence[Ids]) -> list[NDArray[Any]]:
         """[sources, 2, heads, width, head_dim] of each layer, valid until the next run."""

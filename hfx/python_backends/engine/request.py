@@ -72,12 +72,14 @@ class Settings:
 class Request:
     """A prompt (an encoder-decoder's source) and how to continue it.
 
-    `deadline` is in seconds of `time.monotonic`. Raises InvalidRequest.
+    `deadline` is in seconds of `time.monotonic`; `document` is a number that the parts of a document share, 0 for other
+    prompts. Raises InvalidRequest.
     """
 
     prompt: Ids
     settings: Settings
     deadline: float | None = None
+    document: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", token_ids("prompt", self.prompt))

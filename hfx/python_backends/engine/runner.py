@@ -81,6 +81,9 @@ class Runner(Protocol):
     def open_lane(self, width: int) -> None:
         """Open what the lane of `width` needs, once; takes as long as loading a model. From any thread."""
 
+    def second(self) -> Runner:
+        """Another runner of the same model on the CPU, with rows of its own; the two never run at a time."""
+
     def release_memory(self) -> None:
         """Free memory that no row in use needs; called when there is none."""
 

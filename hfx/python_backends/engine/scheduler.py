@@ -1,7 +1,7 @@
-"""What the engine does next: which requests join, which prompts are run together, which lane takes a step.
+"""What a batch does next: which prompts are run together, which lane takes a step.
 
-Owns the state of all requests between steps, and changes it only by making a plan and by taking its outcomes. It
-touches no tensor, no thread and no clock.
+Owns the state of the batch's requests between steps, and changes it only by making a plan and by taking its outcomes.
+It touches no tensor, no thread and no clock. Which requests are admitted is fair_scheduler.py's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .errors import QueueFull
 from .jobs import Job, Sequence
 from .lanes import Lane
 from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
@@ -39,7 +38,7 @@ FEW_TOKENS = 128
 
 
 class Scheduler:
-    """The requests of an engine with `slots` rows.
+    """The requests of a batch with `slots` rows.
 
     It goes in rounds: at most one plan that lets somebody join, then a decode step for every lane in use. With `mixes`
     both are one plan: its runner takes prompts of any length, parts of them and single tokens in one run.
@@ -63,28 +62,26 @@ class Scheduler:
         """Whether there is nothing to do."""
         return self.free_rows == self.slots and not self.waiting
 
+    @property
+    def admitted(self) -> list[Job]:
+        """Those that have rows."""
+        sequences = (sequence for lane in self.lanes.values() for sequence in lane.sequences)
+        chunking = [] if self.chunking is None else [self.chunking]
+        return [*self.joining, *chunking, *dict.fromkeys(sequence.job for sequence in sequences)]
+
     def enqueue(self, job: Job) -> None:
         """Take a job, whose rows fit the engine."""
         self.waiting.append(job)
 
-    def check_room(self, arriving: list[Job], max_queue: int) -> None:
-        """Raise QueueFull if more than `max_queue` requests would wait with those that are `arriving`.
-
-        Those that fit into the free rows get them before the next step and don't wait.
-        """
-        waiting, free_rows = len(self.waiting) + len(arriving), self.free_rows
-        if not self.waiting:  # else the first did not fit, and none passes it
-            for job in arriving:
-                if job.rows > free_rows:
-                    break
-                free_rows -= job.rows
-                waiting -= 1
-        if waiting > max_queue:
-            raise QueueFull(f"{waiting - 1} requests wait, of {max_queue} that may", "Try again later")
+    def admit(self, job: Job) -> None:
+        """Reserve the rows of a job that waits, which are free."""
+        self.waiting.remove(job)
+        self.free_rows -= job.rows
+        self.joining.append(job)
+        job.admitted = True
 
     def schedule(self) -> Plan | None:
         """The next plan, None where there is nothing to do. Finish it, or remove its jobs, before the next."""
-        self._admit()
         while True:
             if not self._round:
                 plan = self._join_beside_step() if self.mixes else self._join()
@@ -150,14 +147,6 @@ class Scheduler:
         sequence.chosen = True
         fed = tuple(sequence.search.feed())
         sequence.feed = () if decoded and outcome.argmax == fed[0] else fed
-
-    def _admit(self) -> None:
-        """Reserve rows, strictly in the queue's order: a smaller request never passes who waits at its head."""
-        while self.waiting and self.waiting[0].rows <= self.free_rows:
-            job = self.waiting.popleft()
-            self.free_rows -= job.rows
-            self.joining.append(job)
-            job.admitted = True
 
     def _join(self) -> Prefill | Chunk | Encode | Compact | None:
         if not self.joining and self.chunking is None:

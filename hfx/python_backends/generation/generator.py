@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Union
 
@@ -25,6 +26,7 @@ PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
 # Parts of a document that are submitted at a time, for each slot: enough to keep them busy, and no full queue.
 DOCUMENT_SHARE = 2
 PARTS = 16  # that are made before other documents have their turn: of 1,000 tokens each, 100 ms
+_DOCUMENTS = count(1)
 
 OPENVINO = "openvino"
 
@@ -173,9 +175,10 @@ class TextGenerator:
         read = read or _read(choices)
         if choices.long != "chunk":
             return read(submission.submit(submission.prompt(text)))
+        number, at_once = next(_DOCUMENTS), DOCUMENT_SHARE * self._slots
 
         def runs(text: str) -> Runs:
-            return Runs(submission.submit, submission.parts(text), DOCUMENT_SHARE * self._slots, PARTS)
+            return Runs(submission.submit, submission.parts(text), at_once, PARTS, number)
 
         document = Document(self._prompts.document(text), runs)
         return (summarized if choices.merge == "recursive" else concatenated)(document, read)

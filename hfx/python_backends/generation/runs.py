@@ -68,7 +68,7 @@ class Transcript:
         return self._stops.push(self._decoding.push(token_id))
 
 
-Submit = Callable[[Prompt], "Run"]
+Submit = Callable[[Prompt, int], "Run"]  # with the number of its document, 0 without one
 Read = Callable[["Run"], Script]
 
 
@@ -158,13 +158,16 @@ class Runs:
     """Runs of prompts that follow each other: `at_once` of them, at least 2, are submitted ahead of their reader.
 
     Prompts are made as they are needed, `slice_size` of them at a time; `count` are made, and `cancelled` says that the
-    others will not be.
+    others will not be. `document` is the number of the one that they are parts of.
     """
 
-    def __init__(self, submit: Submit, prompts: Iterator[Prompt], at_once: int, slice_size: int = 1) -> None:
+    def __init__(
+        self, submit: Submit, prompts: Iterator[Prompt], at_once: int, slice_size: int = 1, document: int = 0
+    ) -> None:
         self.count = 0
         self.cancelled = False
         self._slice_size = slice_size
+        self._document = document
         self._submit = submit
         self._unmade = prompts
         self._at_once = at_once
@@ -205,7 +208,8 @@ class Runs:
                 yield work(self._prepare)
                 continue
             try:
-                self._running.append(self._submit(self._ready[0]))
+                is_whole = self._complete and self.count == 1
+                self._running.append(self._submit(self._ready[0], 0 if is_whole else self._document))
             except QueueFull:
                 if not self._running:
                     raise
@@ -244,9 +248,9 @@ class Submission:
         """The prompts of a document's parts, each made when it is asked for. Raises Cancelled and DeadlineExceeded."""
         return map(self.prompt, parts(text, self.prompts, self.choices.overlap, self._checkpoint))
 
-    def submit(self, prompt: Prompt) -> Run:
+    def submit(self, prompt: Prompt, document: int = 0) -> Run:
         """A run of one prompt; its end at once, if the call is cancelled. Raises EngineError in its kinds."""
-        handle = self.engine.submit(Request(prompt.ids, prompt.settings, deadline=self.deadline))
+        handle = self.engine.submit(Request(prompt.ids, prompt.settings, self.deadline, document))
         texts = range(prompt.settings.num_return_sequences)
         run = Run(handle, prompt, [Transcript(self.detokenizer.open(), self.choices.stop_words) for _ in texts])
         with self._lock:
