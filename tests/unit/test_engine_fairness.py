@@ -16,7 +16,7 @@ from hfx.python_backends.engine.request import Request, Settings
 from .test_engine_scheduler import Play
 
 SLOTS = 8
-RESERVED = 2  # of these
+RESERVED = 4  # more
 # Seconds of a made-up run.
 LIGHT, HEAVY = 1.0, 10.0
 
@@ -25,7 +25,7 @@ class Timed(Play):
     """Plays with both batches; each plan is charged."""
 
     def __init__(self, slots: int = SLOTS, has_encoder: bool = True, mixes: bool = False) -> None:
-        super().__init__(slots, has_encoder, mixes=mixes, separates=True)
+        super().__init__(slots, has_encoder, mixes=mixes, light_rows=LIGHT_ROWS)
 
     def part(self, document: int, max_tokens: int = 100) -> Job:
         settings = Settings(max_tokens=max_tokens, decoder_prompt=(1,) if self.scheduler.has_encoder else ())
@@ -36,7 +36,7 @@ class Timed(Play):
         if plan is not None:
             self.scheduler.charge(plan, seconds_of(plan))
         rows = [sum(job.rows for job in batch.admitted) for batch in (self.scheduler.light, self.scheduler.heavy)]
-        assert sum(rows) == self.scheduler.rows_in_use <= self.scheduler.slots * 5 // 4
+        assert sum(rows) == self.scheduler.rows_in_use <= self.scheduler.slots + self.scheduler.reserve
         assert max(rows) <= self.scheduler.slots
         return plan
 
@@ -136,9 +136,10 @@ def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
         made.heavy = scheduler.is_heavy(made)
         return made
 
-    scheduler.check_room([job(), job()], max_queue=4)
+    passing = [job() for _ in range(RESERVED)]
+    scheduler.check_room(passing, max_queue=4)
     with pytest.raises(QueueFull):
-        scheduler.check_room([job(), job(), job()], max_queue=4)
+        scheduler.check_room([*passing, job()], max_queue=4)
     with pytest.raises(QueueFull):
         scheduler.check_room([job(num_beams=5)], max_queue=4)
 

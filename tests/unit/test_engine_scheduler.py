@@ -30,9 +30,9 @@ class Play:
         has_encoder: bool = False,
         limits: Limits | None = None,
         mixes: bool = False,
-        separates: bool = False,
+        light_rows: int = 0,
     ) -> None:
-        self.scheduler = FairScheduler(slots, has_encoder, limits or Limits(), mixes, separates)
+        self.scheduler = FairScheduler(slots, has_encoder, limits or Limits(), mixes, light_rows)
         self._arrivals = 0
 
     def submit(self, length: int = 3, max_tokens: int = 100, **settings: Any) -> Job:

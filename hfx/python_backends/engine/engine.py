@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .core import Core, Observer
 from .errors import Draining, EngineClosed, EngineError
-from .fair_scheduler import FairScheduler
+from .fair_scheduler import LIGHT_ROWS, FairScheduler
 from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
@@ -63,7 +63,7 @@ class Engine:
         threads: int = 0,
         provider: str = "CPU",
         spin_microseconds: int = SPIN_MICROSECONDS,
-        beams: Iterable[int] = (),
+        beams: Collection[int] = (),
         limits: Limits | None = None,
         observer: Observer | None = None,
         runtime: str | None = None,
@@ -72,7 +72,8 @@ class Engine:
 
         `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
         that have rows. `threads` of each operator, 0 for one a core; they spin for `spin_microseconds` before they
-        sleep. An encoder-decoder's decoders for `beams` are opened now, others with the first request that needs them.
+        sleep. `beams` are usual: an encoder-decoder's decoders for them are opened now, others with the first request
+        that needs them, and requests of more rows are heavy (see FairScheduler).
         `runtime` is onnxruntime or openvino; None: the model's own choice on CPU, or onnxruntime where it can't be had.
         Raises ModelRefused in its kinds.
         """
@@ -85,8 +86,10 @@ class Engine:
         limits = limits or (MIXING_LIMITS if runner.mixes else Limits())
         for width in set(beams).intersection(spec.beams):
             runner.open_lane(width)
-        runners = (runner, runner.second()) if provider == CPU else (runner,)
-        scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, len(runners) > 1)
+        has_two = provider == CPU
+        runners = (runner, runner.second()) if has_two else (runner,)
+        light_rows = max(beams, default=LIGHT_ROWS) if has_two else 0
+        scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, light_rows)
         return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings), observer), max_queue)
 
     @property

@@ -14,10 +14,10 @@ from .jobs import Job
 from .plan import Outcome, Plan
 from .scheduler import Limits, Scheduler
 
-LIGHT_ROWS = 4
 LIGHT_PROMPT = 256  # tokens
+LIGHT_ROWS = 4  # where the model's own number of beams is not known
 
-# Of the slots, so many more may be in use by light requests, beside heavy ones that have all of them.
+# This share of the slots, or as many as one needs, more rows than slots are for light requests beside heavy ones.
 RESERVED = 0.25
 
 # Runs of light requests take so many times as long as those of heavy ones, while there are both.
@@ -25,22 +25,21 @@ LIGHT_SHARE = 2.0
 
 
 class FairScheduler:
-    """Two batches of `slots` rows each. Heavy are parts of a document, prompts above LIGHT_PROMPT, LIGHT_ROWS and more.
+    """Two batches of `slots` rows each.
 
-    Either kind alone has up to `slots` rows; with both, light requests may have RESERVED more. Beyond these, requests
-    are admitted strictly in order of arrival; but the parts of a document wait for those of documents with fewer rows.
-    Without `separates` all requests are light.
+    Heavy are the parts of documents, prompts above LIGHT_PROMPT, and requests of more than `light_rows` rows; with 0,
+    there are none. Either kind alone has up to `slots` rows; beside heavy requests, light ones may have `reserve` more.
+    Beyond these, requests are admitted strictly in order of arrival; but the parts of a document wait for those of
+    documents with fewer rows.
     """
 
-    def __init__(
-        self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False, separates: bool = False
-    ) -> None:
+    def __init__(self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False, light_rows: int = 0) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
         self.light = Scheduler(slots, has_encoder, limits, mixes)
         self.heavy = Scheduler(slots, has_encoder, limits, mixes)
-        self._separates = separates
-        self._reserve = int(slots * RESERVED) if separates else 0
+        self.reserve = min(slots, max(int(slots * RESERVED), light_rows)) if light_rows else 0
+        self._light_rows = light_rows
         # While there are both: seconds of light runs, less LIGHT_SHARE times those of heavy ones.
         self._balance = 0.0
         self._heavy_seconds = 0.0  # of the last run
@@ -62,10 +61,9 @@ class FairScheduler:
 
     def is_heavy(self, job: Job) -> bool:
         """Whether a job's runs are those of the heavy batch."""
-        request = job.request
-        return self._separates and (
-            request.document != 0 or job.rows > LIGHT_ROWS or len(request.prompt) > LIGHT_PROMPT
-        )
+        if not self._light_rows:
+            return False
+        return job.request.document != 0 or job.rows > self._light_rows or len(job.request.prompt) > LIGHT_PROMPT
 
     def enqueue(self, job: Job) -> None:
         """Take a job, whose rows fit the engine."""
@@ -79,7 +77,7 @@ class FairScheduler:
         light, heavy = _used(self.light), _used(self.heavy)
         waiting, blocked = self.waiting, self.waiting > 0
         for job in arriving:
-            passes = not job.heavy and light + job.rows <= self._reserve
+            passes = not job.heavy and light + job.rows <= self.reserve
             if passes or not (blocked or not self._fits(job, light, heavy)):
                 light, heavy = (light, heavy + job.rows) if job.heavy else (light + job.rows, heavy)
             else:
@@ -120,7 +118,7 @@ class FairScheduler:
         """The next job that gets its rows now, if there is one."""
         light, heavy = _used(self.light), _used(self.heavy)
         lights, heavies = self.light.waiting, self.heavy.waiting
-        if lights and light + lights[0].rows <= self._reserve:
+        if lights and light + lights[0].rows <= self.reserve:
             return lights[0]
         job = self._fairest() if heavies else None
         if lights and (not heavies or lights[0].arrival < heavies[0].arrival):
@@ -130,8 +128,8 @@ class FairScheduler:
     def _fits(self, job: Job, light: int, heavy: int) -> bool:
         """Whether a job fits beside so many rows of light and heavy ones."""
         if job.heavy:
-            return heavy + max(0, light - self._reserve) + job.rows <= self.slots
-        return light + job.rows <= min(self.slots, self.slots + self._reserve - heavy)
+            return heavy + max(0, light - self.reserve) + job.rows <= self.slots
+        return light + job.rows <= min(self.slots, self.slots + self.reserve - heavy)
 
     def _fairest(self) -> Job:
         """Of the heavy jobs that wait, the first one of the document with the fewest rows; others have none."""
