@@ -21,9 +21,10 @@ from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import ProcessorUnsuited
+from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.request import Completion, Request, Settings
-from hfx.python_backends.engine.scheduler import Limits, Scheduler
+from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec
 from tests.unit import engine_toys as toys
 from tests.unit import tiny_generators
@@ -143,7 +144,8 @@ def test_padded_steps_and_prompts_answer_alike(tmp_path: Path, has_encoder: bool
     for lane in runner.lanes.values():
         lane.size = StepSize(multiple, multiple)
     requests = [random_request(rng, has_encoder) for _ in range(60)]
-    with serve(folder, Core(Scheduler(SLOTS, has_encoder, limits), runner, Picker(spec, SLOTS, ONE_THREAD))) as engine:
+    scheduler = FairScheduler(SLOTS, has_encoder, limits)
+    with serve(folder, Core(scheduler, (runner,), Picker(spec, SLOTS, ONE_THREAD))) as engine:
         answers = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
     wanted = [expected(request) for request in requests]
     assert [[each.ids for each in answer] for answer in answers] == [[each.ids for each in answer] for answer in wanted]

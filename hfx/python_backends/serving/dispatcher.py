@@ -18,8 +18,10 @@ from .cancellation_poller import CancellationPoller
 from .request import GenerateRequest, Update
 from .response_writer import ResponseWriter
 
-# Threads that tokenize and submit. Long texts have one of their own: short ones must not wait for them.
+# Threads that tokenize and submit. Long texts have some of their own: short ones must not wait for them, nor documents
+# for one that takes long to divide.
 OPENERS = 4
+LONG_OPENERS = 2
 LONG_TEXT = 2**16  # bytes or characters
 
 
@@ -41,7 +43,7 @@ class Dispatcher:
         self._ended = ended
         self._log = log
         self._openers = ThreadPoolExecutor(OPENERS, "open")
-        self._long_openers = ThreadPoolExecutor(1, "open-long")
+        self._long_openers = ThreadPoolExecutor(LONG_OPENERS, "open-long")
         self._news: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._notify = self._news.put
         self._poller: CancellationPoller[GenerateRequest] = CancellationPoller()

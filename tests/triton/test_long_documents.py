@@ -1,0 +1,99 @@
+"""One caller's document of 15 MB on a real server: what others wait for, when it ends, and what it takes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hfx.triton import EmbeddedServer
+from tests import zoo
+from tests.triton.generation_asks import Ask, AskFailed
+from tests.triton.generation_grpc import grpc_infer, grpc_pieces
+from tests.triton.generation_rig import all_free, in_process, metrics
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.triton
+
+MODEL = "summaries"
+MEGABYTE = 2**20
+HUGE = 15 * MEGABYTE
+GREEDY = {"num_beams": 1, "max_tokens": 30}
+CHUNKS = {**GREEDY, "long": "chunk"}
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    return [example.prompt for example in zoo.heldout("summaries", 200)]
+
+
+@pytest.fixture(scope="module")
+def huge(prompts: list[str]) -> str:
+    text = " ".join(prompts)
+    return (text * (HUGE // len(text) + 1))[:HUGE]
+
+
+@pytest.fixture(autouse=True)
+def ends(writing_server: EmbeddedServer) -> Iterator[None]:
+    """After each test, nothing is left to be done."""
+    yield
+    wait_until(lambda: all_free(writing_server, MODEL), "the slots are free", 20)
+
+
+@contextmanager
+def beside(server: EmbeddedServer, text: str) -> Iterator[Callable[[], bool]]:
+    """While a document is read; whether it still is."""
+    over, begun = threading.Event(), threading.Event()
+    leaves = threading.Event()
+
+    def read() -> None:
+        with grpc_pieces(server, Ask(MODEL, text, CHUNKS)) as pieces:
+            for _ in pieces:
+                begun.set()
+                if leaves.is_set():
+                    return
+        over.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        wait_until(begun.is_set, "the document has begun", 60)
+        yield lambda: not over.is_set()
+    finally:
+        leaves.set()
+        reader.join()
+
+
+def test_others_are_answered_beside_a_huge_document(
+    huge: str, prompts: list[str], writing_server: EmbeddedServer, writers: Path
+) -> None:
+    other = " ".join(prompts[:30])
+    asks = [Ask(MODEL, other, CHUNKS), *(Ask(MODEL, prompt, GREEDY) for prompt in prompts[:8])]
+    expected = in_process(writers, asks)
+    with beside(writing_server, huge) as goes_on:
+        read = metrics(writing_server, MODEL)["hfx_prompt_tokens_total"]
+        assert [grpc_infer(writing_server, ask) for ask in asks] == expected
+        own = sum(answer.input_tokens for answer in expected)
+        wait_until(
+            lambda: metrics(writing_server, MODEL)["hfx_prompt_tokens_total"] > read + 2 * own, "it goes on too", 20
+        )
+        assert goes_on()
+
+
+@pytest.mark.parametrize("text", ["sentences", "\n", "a. ", "x"])
+def test_a_huge_document_ends_at_its_deadline(text: str, huge: str, writing_server: EmbeddedServer) -> None:
+    text = huge if text == "sentences" else text * (HUGE // len(text))
+    stub = psutil.Process(writing_server.stubs()[f"{MODEL}_stream_0_0"][-1])
+    before = stub.memory_info().rss
+    with pytest.raises(AskFailed, match=r"\[hfx:DEADLINE_EXCEEDED\]"):
+        grpc_infer(writing_server, Ask(MODEL, text, {**CHUNKS, "timeout_ms": 1000}))
+    wait_until(lambda: all_free(writing_server, MODEL), "the slots are free", 20)
+    spent = sum(stub.cpu_times()[:2])
+    time.sleep(1)
+    assert sum(stub.cpu_times()[:2]) - spent < 0.5, "its division goes on"
+    assert stub.memory_info().rss - before < 12 * HUGE
