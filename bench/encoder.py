@@ -21,8 +21,10 @@ from bench.exports import NAME
 from bench.figures import Figures, Goal, take_turns
 from bench.peers import Batch, Way
 from bench.scenarios import CaseLoad, Turn
-from hfx.perf.load import Closed
+from hfx.errors import ServerBusy
+from hfx.perf.load import Closed, Limits, Open
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
+from hfx.perf.results import Run
 from hfx.perf.tools.install import fetch
 from hfx.triton import EmbeddedServer
 
@@ -33,6 +35,8 @@ WAYS = (
     *(Way(peer, precision) for precision in PRECISIONS for peer in ("optimum", "openvino")),
 )
 SECONDS, SERVED_SECONDS = 0.4, 2.0
+OVERLOAD, OVERLOAD_SECONDS, DEADLINE, PEAK_CALLERS = 4.0, 60.0, 10.0, 64
+PEAK, EXCESS = "64 callers", "4 times as much"
 COLUMNS = ("requests/s", "ms", "p99 ms", "text to label ms", "processor ms a text", "rows a step")
 
 
@@ -53,6 +57,37 @@ def encoders(settings: Settings, figures: Figures) -> None:
                  for width in widths for size in sizes]  # fmt: skip
         loads = {case.name: (case, case.request_set(count)) for case in cases}
         take_turns(figures, "encoder", loads, ways, settings.turns(5))
+
+
+def overload(settings: Settings, figures: Figures) -> None:
+    """64 callers, who wait for their answers, and four times what they got a second, with deadlines of 10 s."""
+    checkpoint = SHAPE.checkpoint(settings.quick)
+    case = Case(case_name(WIDTHS[0], 1), Closed(PEAK_CALLERS), Texts(lengths=f"fixed:{WIDTHS[0]}"))
+    loads = {case.name: (case, case.request_set(token_counter(checkpoint)))}
+    server = EmbeddedServer(SHAPE.repository("int8", settings.quick), models=[NAME])
+    seconds = 5.0 if settings.quick else OVERLOAD_SECONDS
+    with server:
+        target = server_target(server, NAME)
+
+        def run(plan: Closed | Open, load: CaseLoad) -> dict[str, float | None]:
+            return _answered(measure(target, plan, MeasureSpec(load[1], Limits(seconds=seconds, timeout=DEADLINE))))
+
+        def excess(load: CaseLoad) -> dict[str, float | None]:
+            peak = figures.median(PEAK, load[0].name, "answers/s") or run(load[0].plan, load)["answers/s"] or 1.0
+            return run(Open(rate=OVERLOAD * peak), load)
+
+        ways: dict[str, Turn] = {PEAK: lambda load: run(load[0].plan, load), EXCESS: excess}
+        take_turns(figures, "overload", loads, ways, settings.turns(3))
+
+
+def _answered(run: Run) -> dict[str, float | None]:
+    """Answers and refusals a second of the load, and the requests whose deadline passed."""
+    return {
+        "answers/s": run.requests.succeeded / run.seconds,
+        "refused/s": run.requests.errors.get(ServerBusy.__name__, 0) / run.seconds,
+        "late": float(run.requests.timeouts),
+        "p99 ms": run.latency.p99 if run.latency else None,
+    }
 
 
 def _session(child: Child, load: CaseLoad) -> dict[str, float | None]:
@@ -101,7 +136,12 @@ WORKS = {
     "encoder": Work(
         "A classifier of distilbert-base's size: bare sessions, through Triton, and peers",
         encoders, COLUMNS, ("hfx int8",), "text to label ms", tuple(goal for width in WIDTHS for goal in _goals(width)),
-    )
+    ),
+    "overload": Work(
+        "A classifier of distilbert-base's size at four times its peak, deadlines of 10 s",
+        overload, ("answers/s", "refused/s", "late", "p99 ms"), (EXCESS,), "answers/s",
+        (Goal(case_name(WIDTHS[0], 1), "answers/s", (EXCESS,), least=0.9, against=(PEAK,)),),
+    ),
 }  # fmt: skip
 
 if __name__ == "__main__":
