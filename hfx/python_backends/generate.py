@@ -59,7 +59,7 @@ class TritonPythonModel:
         self.metrics = MetricsPublisher(
             pb.MetricFamily, config["name"].removesuffix("_stream"), self.generator.engine.stats, self.refused
         )
-        self.relays = RelayServer(config["name"], self._take_relayed, self.registry.cancel)
+        self.relays = RelayServer(config["name"], self._take_relayed, self.registry.cancel, self._open_requests)
 
     def execute(self, requests: list[Any]) -> None:
         """Take the requests; their responses come later."""
@@ -82,6 +82,10 @@ class TritonPythonModel:
 
     def _take_relayed(self, tensors: Tensors, parameters: str, channel: Channel, request_id: str) -> None:
         self._take(GenerateRequest(channel, request_id), tensors, parameters, has_one_response=True)
+
+    def _open_requests(self) -> int:
+        with self.changed:
+            return self.under_way + self.dispatcher.responses.unsent
 
     def _take(
         self, request: GenerateRequest, tensors: Tensors, parameters: str, has_one_response: bool = False

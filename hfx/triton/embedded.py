@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hfx.names import MANIFEST_FILE
 from hfx.repository import models as catalogue
 from hfx.triton import process
 from hfx.triton.arguments import grpc_tls_arguments, server_arguments
+from hfx.triton.draining import all_answered
 from hfx.triton.instances import Instances
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
@@ -120,7 +122,8 @@ class EmbeddedServer(Server):
         if self.fault():
             process.end(running, grace=0)
             return False
-        return end_server(running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS, self._lost)
+        answered = partial(all_answered, self._folder / "repository", running.pid)
+        return end_server(running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS, self._lost, answered)
 
     def kill(self) -> None:
         """End every process of the server at once, also while `stop` waits for it; harmless without one."""

@@ -33,6 +33,8 @@ STOPPED = re.compile("Found 0 live models and 0 in-flight|Exit timeout expired")
 IN_FLIGHT = re.compile(r"Found (\d+) model versions that have in-flight inferences")
 LIVE_MODELS = re.compile(r"Found (\d+) live models")
 FLUSH_SECONDS = 1.0
+UNLOADING = '"All models are stopped, unloading models"'
+SENT_SECONDS = 0.5  # for responses that an engine has sent on their way through Triton
 REASON_LINES = 12
 POLL_SECONDS = 0.03
 
@@ -88,6 +90,10 @@ class ServerLog:
         if self._stopped_at is None and STOPPED.search(self.text):
             self._stopped_at = time.monotonic()
         return self._stopped_at is not None and time.monotonic() - self._stopped_at > FLUSH_SECONDS
+
+    def is_unloading(self) -> bool:
+        """Whether a stopping server has no request in flight that it counts, and takes none."""
+        return UNLOADING in self.text
 
     def is_idle(self, lost: int = 0) -> bool:
         """Whether no request was in flight when a stopping server last counted them.
@@ -152,18 +158,31 @@ def wait_until_ready(
         time.sleep(POLL_SECONDS)
 
 
-def end_server(running: subprocess.Popen[bytes], log: ServerLog, grace: float, lost: int = 0) -> bool:
+def end_server(
+    running: subprocess.Popen[bytes],
+    log: ServerLog,
+    grace: float,
+    lost: int = 0,
+    all_answered: Callable[[], bool] = lambda: False,
+) -> bool:
     """End the server that writes `log` within `grace` seconds; False: requests were still in flight.
 
-    It is over too when only dead models are left of it: so many as `lost`, and no Python process of any.
+    It is over too when only dead models are left of it (so many as `lost`, and no Python process of any), and when
+    Triton counts no request in flight and `all_answered()` says so of those that it does not count.
     """
+    answered_at: float | None = None
 
     def is_done() -> bool:
-        return log.has_stopped() or bool(lost and log.has_only_lost(lost) and not process.stubs(running.pid))
+        nonlocal answered_at
+        if log.has_stopped() or bool(lost and log.has_only_lost(lost) and not process.stubs(running.pid)):
+            return True
+        if answered_at is None and log.is_unloading() and all_answered():
+            answered_at = time.monotonic()
+        return answered_at is not None and time.monotonic() - answered_at > SENT_SECONDS
 
     code = process.end(running, grace, is_done)
     log.read()
-    return code == 0 or log.is_idle(lost)
+    return code == 0 or answered_at is not None or log.is_idle(lost)
 
 
 def load_error(log: ServerLog, paths: Mapping[str, str], code: int | None) -> ServerError:

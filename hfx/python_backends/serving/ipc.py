@@ -19,24 +19,28 @@ from typing import Any
 NAMESPACE = Path("/proc/self/ns/pid")
 # The reason in the message of a call whose engine has died, or is not there yet; response_writer.py has the others.
 ENGINE_UNREACHABLE = "ENGINE_UNREACHABLE"
+CONNECT_SECONDS = 5.0  # an engine that is stopped takes none once its backlog is full
 HEADER = struct.Struct("<Q")  # the length of the message behind it
 CREDENTIALS = struct.Struct("3i")  # process, user, group: unix(7), SO_PEERCRED
 
 
-def address(engine: str) -> str:
+def address(engine: str, server: int | None = None) -> str:
     """Where the engine of this name listens: a name that is nowhere in the file system, so nothing is ever left behind.
 
-    Another tritonserver has another one, also in another container of the same pod.
+    Another tritonserver has another one, also in another container of the same pod. `server` is its process id, for
+    processes that are not its children.
     """
-    server = f"{NAMESPACE.stat().st_ino} {os.getppid()} {engine}"
-    return "\0hfx-" + hashlib.sha256(server.encode()).hexdigest()
+    name = f"{NAMESPACE.stat().st_ino} {os.getppid() if server is None else server} {engine}"
+    return "\0hfx-" + hashlib.sha256(name.encode()).hexdigest()
 
 
-def connect(engine: str) -> FramedSocket:
+def connect(engine: str, server: int | None = None) -> FramedSocket:
     """A connection to the engine. Raises OSError where none listens, or another user's process does."""
     connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(CONNECT_SECONDS)
     try:
-        connection.connect(address(engine))
+        connection.connect(address(engine, server))
+        connection.settimeout(None)
         check_peer(connection)
     except BaseException:
         connection.close()
@@ -49,6 +53,19 @@ def check_peer(connection: socket.socket) -> None:
     _, user, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     if user != os.getuid():
         raise PermissionError(f"a process of user {user} is at the other end")
+
+
+def open_requests(engine: str, server: int) -> int:
+    """How many requests the engine of the tritonserver with this process id has not answered. Raises OSError."""
+    connection = connect(engine, server)
+    try:
+        connection.send({"status": True})
+        message = connection.receive()
+    finally:
+        connection.close()
+    if message is None:
+        raise ConnectionError(f"{engine} ended before it answered")
+    return int(message["requests"])
 
 
 class FramedSocket:

@@ -46,9 +46,15 @@ class RelayChannel:
 
 
 class RelayServer:
-    """Hands requests of relays to `take`, and the ids of those they cancel to `cancel`, from threads of its own."""
+    """Hands requests of relays to `take`, and the ids of those they cancel to `cancel`, from threads of its own.
 
-    def __init__(self, engine: str, take: Take, cancel: Callable[[str], None]) -> None:
+    Tells what supervises the server how many requests of all callers are open.
+    """
+
+    def __init__(
+        self, engine: str, take: Take, cancel: Callable[[str], None], open_requests: Callable[[], int]
+    ) -> None:
+        self._open_requests = open_requests
         self._take = take
         self._cancel = cancel
         self._closing = threading.Event()
@@ -99,7 +105,9 @@ class RelayServer:
         relay = secrets.token_hex(16)
         try:
             while (message := connection.receive()) is not None:
-                if "cancel" in message:
+                if "status" in message:
+                    connection.send({"requests": self._open_requests()})
+                elif "cancel" in message:
                     self._cancel(f"{relay}-{message['cancel']}")
                 else:
                     self._request(message, RelayChannel(connection, message["id"]), relay)
