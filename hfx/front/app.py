@@ -134,6 +134,8 @@ class App:
             raise Refusal(503, message, [RETRY]) from None
         client.upstream = connection  # closed with the client's connection
         try:
+            if client.has_left:
+                raise Disconnected
             connection.send(head, body)
             await _pass_back(connection, exchange)
         except UpstreamLost:

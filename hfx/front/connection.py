@@ -165,6 +165,11 @@ class ClientConnection(HttpToolsProtocol):
     # The bounds
 
     @property
+    def has_left(self) -> bool:
+        """Whether the connection has ended."""
+        return bool(self.transport.is_closing())
+
+    @property
     def is_idle(self) -> bool:
         """Whether no request is in progress."""
         return (self.cycle is None or self.cycle.response_complete) and not self.pipeline

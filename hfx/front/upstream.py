@@ -106,6 +106,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     # httptools' callbacks
 
+    def on_message_begin(self) -> None:
+        """An answer begins; one that no request has asked for must not become that of the next request."""
+        if self.complete:
+            raise ValueError("an answer without a request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep an end-to-end header."""
         if (name := name.lower()) not in HOP_BY_HOP:

@@ -51,7 +51,7 @@ class Front:
         self._settings = Settings(self._listener.fileno(), -1, "", "", limits, key_file, tls, access_log)
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._lock = threading.Lock()  # so that no front is started after a stop
         self._started = threading.Event()
         self._stopping = False
         self._failure = ""
@@ -81,8 +81,7 @@ class Front:
 
     def stop(self, grace: float) -> bool:
         """Take no more requests, and end when those in progress are answered; False: not all were after `grace` s."""
-        self._stopping = True
-        self._listener.close()
+        self._close()
         running = self._process
         if running is None:
             return True
@@ -97,10 +96,14 @@ class Front:
 
     def kill(self) -> None:
         """End the process at once; harmless without one."""
-        self._stopping = True
-        self._listener.close()
+        self._close()
         if self._process is not None:
             self._process.kill()
+
+    def _close(self) -> None:
+        with self._lock:
+            self._stopping = True
+            self._listener.close()
 
     # The thread that starts the processes: the kernel kills each one when this thread ends, with the whole program.
 
@@ -124,7 +127,9 @@ class Front:
         own, control = socket.socketpair()
         settings = replace(self._settings, control=control.fileno())
         with own:
-            with control:
+            with control, self._lock:
+                if self._stopping:
+                    return "is stopping"
                 command = (sys.executable, "-P", "-m", "hfx.front", settings.to_json())
                 self._process = running = subprocess.Popen(
                     ends_with_parent(command, signal.SIGKILL),
@@ -159,5 +164,5 @@ def _check_packages() -> None:
     if missing:
         raise ServerError(
             f"The public HTTP port needs {', '.join(missing)}, which this environment has not.",
-            "Run: pip install 'hfx[embedded]'",
+            "Run: pip install 'hfx[front]'",
         )
