@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -82,6 +84,29 @@ def test_others_are_answered_beside_a_huge_document(
         wait_until(
             lambda: metrics(writing_server, MODEL)["hfx_prompt_tokens_total"] > read + 2 * own, "it goes on too", 20
         )
+        assert goes_on()
+
+
+@pytest.mark.full
+def test_small_requests_keep_their_latency_beside_a_huge_document(
+    huge: str, prompts: list[str], writing_server: EmbeddedServer
+) -> None:
+    """Measured: 1.5 to 2 times the latency alone; 20 times without a batch and rows of their own."""
+    ask = Ask(MODEL, prompts[0][:120], {"num_beams": 1, "max_tokens": 16, "min_tokens": 16})
+
+    def seconds() -> float:
+        begin = time.perf_counter()
+        grpc_infer(writing_server, ask)
+        return time.perf_counter() - begin
+
+    def median() -> float:
+        with ThreadPoolExecutor(4) as callers:
+            return statistics.median(callers.map(lambda _: seconds(), range(400)))
+
+    median()
+    alone = median()
+    with beside(writing_server, huge) as goes_on:
+        assert median() < 8 * alone
         assert goes_on()
 
 
