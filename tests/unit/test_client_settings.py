@@ -24,6 +24,14 @@ def test_keywords_win_over_the_object_and_both_stay() -> None:
     assert merged(None, {}) == GenerationSettings()
 
 
+def test_names_of_other_servers_are_taken_as_keywords() -> None:
+    settings = merged(None, {"max_new_tokens": 5, "stop": "end", "beam_width": 2})
+    assert settings == GenerationSettings(max_tokens=5, stop_words=["end"], num_beams=2)
+    assert merged(None, {"stop": ["a", "b"]}).stop_words == ("a", "b")
+    with pytest.raises(UsageError, match="max_new_tokens is 5, but max_tokens, which is the same, 6"):
+        merged(None, {"max_tokens": 6, "max_new_tokens": 5})
+
+
 def test_what_is_set_is_sent_under_the_names_of_tensors() -> None:
     settings = GenerationSettings(do_sample=False, stop_words=["a", "b"], early_stopping="never", temperature=0)
     values = {"do_sample": [False], "stop_words": ["a", "b"], "early_stopping": ["never"], "temperature": [0]}
