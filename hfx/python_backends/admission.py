@@ -36,11 +36,11 @@ REQUESTS, MICROSECONDS = "nv_inference_request_success", "nv_inference_compute_i
 class Bound:
     """How much may wait: requests, and the seconds until a new one is answered; 0 for any.
 
-    `batch` requests are taken whatever the seconds are: a full batch, so that a slow net still has one.
+    `batch` rows, a full batch, may wait whatever the seconds are: callers that wait for their answers make one.
     """
 
     requests: int = 1024
-    seconds: float = 4.0
+    seconds: float = 3.0
     batch: int = 64
 
     @classmethod
@@ -80,7 +80,6 @@ class Admission:
         self._taken = 0  # requests in all
         self._load: NetLoad | None = None
         self._read_at = float("-inf")
-        self._running = 0  # requests in the net's run
         self._rate = 0.0  # rows a second of the net; 0: not known yet
         self._run_seconds = 0.0
         self._throughput = 0.0  # rows a second of all instances of the net
@@ -103,7 +102,7 @@ class Admission:
         with self._lock:
             if len(self._waiting) >= FEW_WAITING:
                 self._wake()
-            if self._refuses(now - self._read_at, timeout):
+            if self._refuses(now, timeout):
                 return False
             self._waiting.append(rows)
             self._rows += rows
@@ -112,12 +111,12 @@ class Admission:
                 self._rows -= self._waiting.popleft()
             return True
 
-    def _refuses(self, age: float, timeout: float) -> bool:
-        """Whether too much waits for a caller that waits for `timeout`; the last reading is `age` seconds old."""
-        if age > STALE_SECONDS or len(self._waiting) < FEW_WAITING:
+    def _refuses(self, now: float, timeout: float) -> bool:
+        """Whether too much waits for a caller that waits for `timeout`."""
+        if now - self._read_at > STALE_SECONDS or len(self._waiting) < FEW_WAITING:
             return False
         rate = max(self._rate, self._throughput)
-        rows = max(0.0, self._rows - rate * age)
+        rows = max(0.0, self._rows - rate * (now - self._read_at))
         requests = len(self._waiting) * rows / max(1, self._rows)
         if 0 < self._bound.requests <= requests:
             return True
@@ -125,21 +124,17 @@ class Admission:
         seconds = 2 * self._run_seconds + rows / rate if rate else 0.0
         if 0 < timeout < seconds:
             return True
-        return self._running + requests >= self._bound.batch and 0 < self._bound.seconds < seconds
+        return rows >= self._bound.batch and 0 < self._bound.seconds < seconds
 
     def update(self, load: NetLoad, taken: int, now: float) -> None:
         """Put in a reading: `load` is as of when `taken` requests had been taken, at the time `now`."""
         with self._lock:
             left = load.pending + self._taken - taken
-            started = 0
             while len(self._waiting) > left:
                 self._rows -= self._waiting.popleft()
-                started += 1
             others = max(0, min(left, MOST_KEPT) - len(self._waiting))  # sent to the net itself
             self._waiting.extendleft([1] * others)
             self._rows += others
-            finished = self._load is not None and load.runs != self._load.runs
-            self._running = min(self._bound.batch, started if finished else self._running + started)
             if self._load is not None:
                 self._learn_rate(self._load, load)
             self._learn_throughput(load, now)

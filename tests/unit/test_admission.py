@@ -61,10 +61,10 @@ def test_a_full_batch_is_taken_however_slow_the_net_is() -> None:
     net = Net(Bound(requests=0, seconds=1, batch=64), seconds=30.0)
     net.read(runs=1)
     assert net.take(200) == 64
-    net.read(pending=32)  # 32 of them run
+    net.read(pending=64)
     assert net.take(200) == 0
-    net.read(pending=0, runs=1)
-    assert net.take(200) == 32
+    net.read(pending=24)  # 40 of them run, or are answered
+    assert net.take(200) == 40
 
 
 def test_requests_of_many_rows_count_as_many() -> None:
