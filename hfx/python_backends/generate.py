@@ -23,6 +23,7 @@ from .generation.generator import TextGenerator
 from .generation.results import Piece
 from .generation.streams import TextStream
 from .serving.dispatcher import Dispatcher
+from .serving.ipc import publication
 from .serving.metrics import MetricsPublisher
 from .serving.relay_server import RelayServer
 from .serving.request import CancelRegistry, Channel, GenerateRequest, Tensors
@@ -59,7 +60,10 @@ class TritonPythonModel:
         self.metrics = MetricsPublisher(
             pb.MetricFamily, config["name"].removesuffix("_stream"), self.generator.engine.stats, self.refused
         )
-        self.relays = RelayServer(config["name"], self._take_relayed, self.registry.cancel, self._open_requests)
+        published = publication(args["model_repository"])
+        self.relays = RelayServer(
+            config["name"], self._take_relayed, self.registry.cancel, self._open_requests, published
+        )
 
     def execute(self, requests: list[Any]) -> None:
         """Take the requests; their responses come later."""
@@ -69,10 +73,15 @@ class TritonPythonModel:
             self._take(GenerateRequest(channel, request.request_id()), tensors, request.parameters())
 
     def finalize(self) -> None:
-        """Let requests that were taken finish within the drain time, end the others with their errors, and close."""
+        """Let requests that were taken finish within the drain time, end the others with their errors, and close.
+
+        The relay of this engine may be served for a moment longer than the engine, where both are replaced.
+        """
+        deadline = time.monotonic() + self.drain_seconds
+        self.relays.wait_for_relays(self.drain_seconds)
         with self.changed:
             self.draining = True
-            self.changed.wait_for(lambda: not self.under_way, self.drain_seconds)
+            self.changed.wait_for(lambda: not self.under_way, max(0.0, deadline - time.monotonic()))
         self.generator.close()
         with self.changed:
             self.changed.wait_for(lambda: not self.under_way, LAST_RESPONSES_SECONDS)

@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb
 
 from .inputs import InvalidInput, refuse_huge
 from .serving.cancellation_poller import CancellationPoller
-from .serving.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, text_of
+from .serving.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, publication, text_of
 from .serving.triton_channel import TritonChannel
 
 IDLE_SECONDS = 0.05
@@ -50,6 +50,7 @@ class TritonPythonModel:
         """Note the engine's name, and poll calls for cancellation."""
         config = json.loads(args["model_config"])
         self._engine = config["parameters"]["engine"]["string_value"]
+        self._published = publication(args["model_repository"])
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._open: dict[int, PendingCall] = {}
@@ -98,7 +99,7 @@ class TritonPythonModel:
     def _connected(self) -> FramedSocket:
         with self._lock:
             if self._connection is None or self._connection.closed:
-                self._connection = connect(self._engine)
+                self._connection = connect(self._engine, self._published)
                 threading.Thread(target=self._read, args=(self._connection,), name="answers", daemon=True).start()
             return self._connection
 

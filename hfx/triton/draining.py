@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hfx.python_backends.serving.ipc import open_requests
+from hfx.python_backends.serving.ipc import open_requests, publication
 from hfx.triton import process
 
 DECOUPLED = re.compile(r"\bdecoupled\s*:\s*true\b", re.IGNORECASE)
@@ -30,7 +30,7 @@ def all_answered(repository: Path, server: int) -> bool:
     for model in decoupled_models(repository):
         running = [pid for instance in pids if instance.rsplit("_", 2)[0] == model for pid in pids[instance]]
         try:
-            if len(running) != 1 or open_requests(model, server):
+            if len(running) != 1 or open_requests(model, server, publication(repository / model)):
                 return False
         except (OSError, KeyError, ValueError):
             return False

@@ -34,6 +34,7 @@ from hfx.triton.workspace import Workspace, region_prefix, remove_regions, sweep
 
 LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
 HTTP_SOCKET = "http"
+OPEN_REQUESTS = "open_requests"  # a file for each process that counts its own
 STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
 
 
@@ -91,6 +92,7 @@ class EmbeddedServer(Server):
         try:
             copy_models(self.repository, names, self._workspace.folder / "repository")
             make_backend_directory(self._workspace.folder / "backends", wheel, _python_based_backends())
+            (self._workspace.folder / OPEN_REQUESTS).mkdir()
             (self._workspace.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._launch_on_free_ports(wheel)
             self._rotation = LogRotation(self.log)
@@ -150,8 +152,11 @@ class EmbeddedServer(Server):
 
         The requests inside a model that answers later, as a stream does, never end when its process dies (Triton 2.51).
         """
-        folders = [self._folder / "repository" / model for model in models]
-        return self.private and all(folder.is_dir() and not answers_later(folder, self.device) for folder in folders)
+        repository = self._folder / "repository"
+        if not self.private or not all((repository / model).is_dir() for model in models):
+            return False
+        later = [model for model in models if answers_later(repository / model, self.device)]
+        return self._instances.have_no_open_request(later, self._folder / OPEN_REQUESTS)
 
     def others_serve(self, models: Sequence[str]) -> bool:
         """Whether a process of a model beside `models` runs."""
@@ -308,7 +313,7 @@ class EmbeddedServer(Server):
         running = self._process = process.spawn(
             self._command(wheel),
             self.log,
-            wheel.environment(),
+            wheel.environment() | {"HFX_OPEN_REQUESTS": str(self._folder / OPEN_REQUESTS)},
             self._folder / "cwd",
             inherit=[self._workspace.lock],
             keep_modes=True,

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from hfx.triton import process
 from hfx.triton.liveness import Death, model_of
@@ -25,6 +26,11 @@ class Instances:
     def run_beside(self, models: Collection[str]) -> bool:
         """Whether a process of another model runs."""
         return any(model_of(name) not in models and self._runs(pid) for name, pid in list(self._serving.items()))
+
+    def have_no_open_request(self, models: Collection[str], folder: Path) -> bool:
+        """Whether the processes of `models` counted their open requests in `folder`, and none was open at last."""
+        pids = [pid for name, pid in list(self._serving.items()) if model_of(name) in models]
+        return all((folder / str(pid)).exists() and not any((folder / str(pid)).read_bytes()) for pid in pids)
 
     def kill(self, models: Collection[str]) -> None:
         """End the processes of `models`; a stopped one that ran on could end the server."""

@@ -27,6 +27,7 @@ from hfx.triton import control
 from hfx.triton.models import CONFIG_FILE, copy_models, select_models
 
 GENERATION_FILE = ".generation"
+PUBLICATION_FILE = ".publication"  # by which a relay finds the engine that came with it (serving/ipc.py)
 COPIES = 3  # of a model that is published anew while it is copied
 
 
@@ -89,6 +90,9 @@ class Served:
         before = self.members(name)
         try:
             folders = _copy(source, name, incoming)
+            publication = secrets.token_hex(8)
+            for folder in folders:
+                (incoming / folder / PUBLICATION_FILE).write_text(publication)
             outgoing.mkdir()
             if before and _is_ensemble(incoming / name):
                 self._replace_ensemble(name, folders, incoming, outgoing)

@@ -20,26 +20,36 @@ NAMESPACE = Path("/proc/self/ns/pid")
 # The reason in the message of a call whose engine has died, or is not there yet; response_writer.py has the others.
 ENGINE_UNREACHABLE = "ENGINE_UNREACHABLE"
 CONNECT_SECONDS = 5.0  # an engine that is stopped takes none once its backlog is full
+PUBLICATION_FILE = ".publication"
 HEADER = struct.Struct("<Q")  # the length of the message behind it
 CREDENTIALS = struct.Struct("3i")  # process, user, group: unix(7), SO_PEERCRED
 
 
-def address(engine: str, server: int | None = None) -> str:
+def publication(model_folder: str | Path) -> str:
+    """Which publication of a model the folder given to its Python model holds; the same for a relay and its engine.
+
+    Empty where nobody says so: then there is one. While a model is replaced in a running server there are two.
+    """
+    path = Path(model_folder) / PUBLICATION_FILE
+    return path.read_text() if path.exists() else ""
+
+
+def address(engine: str, published: str = "", server: int | None = None) -> str:
     """Where the engine of this name listens: a name that is nowhere in the file system, so nothing is ever left behind.
 
-    Another tritonserver has another one, also in another container of the same pod. `server` is its process id, for
-    processes that are not its children.
+    Another tritonserver has another one, also in another container of the same pod, and so has another publication.
+    `server` is its process id, for processes that are not its children.
     """
-    name = f"{NAMESPACE.stat().st_ino} {os.getppid() if server is None else server} {engine}"
+    name = f"{NAMESPACE.stat().st_ino} {os.getppid() if server is None else server} {engine} {published}"
     return "\0hfx-" + hashlib.sha256(name.encode()).hexdigest()
 
 
-def connect(engine: str, server: int | None = None) -> FramedSocket:
+def connect(engine: str, published: str = "", server: int | None = None) -> FramedSocket:
     """A connection to the engine. Raises OSError where none listens, or another user's process does."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(CONNECT_SECONDS)
     try:
-        connection.connect(address(engine, server))
+        connection.connect(address(engine, published, server))
         connection.settimeout(None)
         check_peer(connection)
     except BaseException:
@@ -55,9 +65,9 @@ def check_peer(connection: socket.socket) -> None:
         raise PermissionError(f"a process of user {user} is at the other end")
 
 
-def open_requests(engine: str, server: int) -> int:
+def open_requests(engine: str, server: int, published: str = "") -> int:
     """How many requests the engine of the tritonserver with this process id has not answered. Raises OSError."""
-    connection = connect(engine, server)
+    connection = connect(engine, published, server)
     try:
         connection.send({"status": True})
         message = connection.receive()

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ class RelayServer:
     """
 
     def __init__(
-        self, engine: str, take: Take, cancel: Callable[[str], None], open_requests: Callable[[], int]
+        self, engine: str, take: Take, cancel: Callable[[str], None], open_requests: Callable[[], int], published: str = ""
     ) -> None:
         self._open_requests = open_requests
         self._take = take
@@ -60,9 +61,16 @@ class RelayServer:
         self._closing = threading.Event()
         self._connections: list[FramedSocket] = []
         self._listener = socket.socket(socket.AF_UNIX)
-        is_bound = self._bound(engine)
-        self._thread = threading.Thread(target=self._listen, args=(engine, is_bound), name="relays")
+        self._address = address(engine, published)
+        is_bound = self._bound()
+        self._thread = threading.Thread(target=self._listen, args=(is_bound,), name="relays")
         self._thread.start()
+
+    def wait_for_relays(self, seconds: float) -> None:
+        """Return when no relay is connected, after `seconds` at the latest."""
+        deadline = time.monotonic() + seconds
+        while any(not connection.closed for connection in self._connections) and time.monotonic() < deadline:
+            time.sleep(RETRY_SECONDS / 2)
 
     def close(self) -> None:
         """Disconnect the relays; requests that are not answered are lost."""
@@ -74,11 +82,11 @@ class RelayServer:
         for connection in self._connections:
             connection.close()
 
-    def _listen(self, engine: str, is_bound: bool) -> None:
+    def _listen(self, is_bound: bool) -> None:
         while not is_bound:  # the model is loaded again, and the engine before is still there
             if self._closing.wait(RETRY_SECONDS):
                 return
-            is_bound = self._bound(engine)
+            is_bound = self._bound()
         while not self._closing.is_set():
             try:
                 accepted, _ = self._listener.accept()
@@ -93,9 +101,9 @@ class RelayServer:
             self._connections = [open_ for open_ in self._connections if not open_.closed] + [connection]
             threading.Thread(target=self._serve, args=(connection,), name="relay", daemon=True).start()
 
-    def _bound(self, engine: str) -> bool:
+    def _bound(self) -> bool:
         try:
-            self._listener.bind(address(engine))
+            self._listener.bind(self._address)
         except OSError:
             return False
         self._listener.listen()

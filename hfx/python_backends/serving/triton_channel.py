@@ -6,13 +6,18 @@ stops, only when none is left.
 
 from __future__ import annotations
 
+import mmap
+import os
+import struct
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb
 
+COUNT = struct.Struct("<q")
 _TYPES: dict[str, Any] = {
     "text_output": np.object_,
     "finish_reason": np.object_,
@@ -27,6 +32,33 @@ _TYPES: dict[str, Any] = {
 _CACHED = ("finish_reason", "input_tokens", "truncated_tokens", "output_log_probs", "num_input_tokens")
 
 
+class OpenRequests:
+    """How many requests of this process have no last response yet, in a file of 8 bytes that outlives the process.
+
+    Triton 2.51 never ends those of a process that was killed, so `hfx serve`, which names the folder, must know.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._file: mmap.mmap | None = None
+        if folder is not None:
+            path = Path(folder, str(os.getpid()))
+            path.write_bytes(bytes(COUNT.size))
+            with path.open("r+b") as file:
+                self._file = mmap.mmap(file.fileno(), COUNT.size)
+
+    def add(self, change: int) -> None:
+        """Count `change` more."""
+        if self._file is not None:
+            with self._lock:
+                self._count += change
+                COUNT.pack_into(self._file, 0, self._count)
+
+
+OPEN_REQUESTS = OpenRequests(os.environ.get("HFX_OPEN_REQUESTS"))
+
+
 class TritonChannel:
     """The responses of one request, with the outputs that are `requested`, or all. For any thread."""
 
@@ -34,6 +66,7 @@ class TritonChannel:
         self._sender: Any = sender  # None behind the last response
         self._requested = requested
         self._tensors: dict[tuple[str, Any], Any] = {}
+        OPEN_REQUESTS.add(1)
         self._lock = threading.Lock()  # Triton crashes when an answered request is polled for cancellation
 
     @property
@@ -65,6 +98,8 @@ class TritonChannel:
                 self._tensors.clear()
             if sender is not None:
                 sender.send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+                if final:
+                    OPEN_REQUESTS.add(-1)
 
     def _tensor(self, name: str, value: Any) -> Any:
         if name not in _CACHED or isinstance(value, list):  # a relay's log-probs

@@ -1,0 +1,157 @@
+"""Generators that are published anew while they are served, and deaths of their processes with and without requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hfx.client import Client
+from hfx.errors import HfxError
+from hfx.manifest import hash_folder, read_manifest, write_manifest
+from hfx.names import MANIFEST_FILE
+from hfx.triton import EmbeddedServer
+from tests.published import export_zoo
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    export_zoo("stories-gpt2", folder, "stories", "int8", "onnxruntime", slots=8)
+    return folder
+
+
+@pytest.fixture
+def repository(published: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(published, tmp_path / "repository"))
+
+
+def publish_another(repository: Path) -> None:
+    """The model with a tokenizer that writes its 40 commonest words backwards: other texts of the same tokens."""
+    path = repository / "stories_stream" / "1" / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    words = [word for word in vocabulary if word.startswith("Ġ") and word[1:].isalpha() and len(word) > 3]
+    ids = [vocabulary[word] for word in words]
+    vocabulary.update(zip(words, [*ids[1:], ids[0]], strict=True))
+    path.unlink()
+    path.write_text(json.dumps(tokenizer))
+    manifest = read_manifest(repository / "stories" / MANIFEST_FILE)
+    files = {k: v for folder in manifest.folders for k, v in hash_folder(repository / folder, repository).items()}
+    write_manifest(replace(manifest, files=files), repository / "stories" / MANIFEST_FILE)
+
+
+def whole(client: Client) -> str:
+    return client.generate("stories", PROMPT, max_tokens=40, min_tokens=40).text
+
+
+def streamed(client: Client) -> str:
+    with client.stream("stories", PROMPT, max_tokens=40, min_tokens=40) as pieces:
+        return "".join(piece.text for piece in pieces)
+
+
+@contextmanager
+def calling(server: EmbeddedServer) -> Iterator[Counter[str]]:
+    """Threads that ask in both ways: how often each text, or each failure, has come."""
+    outcomes: Counter[str] = Counter()
+    ended = threading.Event()
+
+    def call(way: object) -> None:
+        with Client(server.grpc_url, retries=0) as client:
+            while not ended.is_set():
+                try:
+                    outcome = way(client)  # type: ignore[operator]
+                except HfxError as error:
+                    outcome = repr(error)
+                outcomes[outcome] += 1
+
+    threads = [threading.Thread(target=call, args=(way,)) for way in (whole, streamed, whole, streamed)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield outcomes
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository: Path) -> None:
+    with EmbeddedServer(repository, private=True) as server:
+        before = {pid for pids in server.stubs().values() for pid in pids}
+        with calling(server) as outcomes:
+            with Client(server.grpc_url) as client:
+                old = whole(client)
+                wait_until(lambda: outcomes[old] >= 20)
+                publish_another(repository)
+                server.reload("stories")
+                new = whole(client)
+                assert streamed(client) == new != old
+            wait_until(lambda: outcomes[new] >= 20)
+        assert set(outcomes) == {old, new}
+        wait_until(lambda: not before & {pid for pids in server.stubs().values() for pid in pids}, "the old ones end")
+        assert server.fault() == ""
+        server.kill()
+
+
+@pytest.mark.parametrize("killed", ["stories_stream", "stories"])
+def test_an_idle_process_is_replaced_alone(repository: Path, killed: str) -> None:
+    with EmbeddedServer(repository, private=True) as server, Client(server.grpc_url) as client:
+        text, pid = whole(client), server.pid
+        os.kill(server.stubs()[f"{killed}_0_0"][-1], signal.SIGKILL)
+        wait_until(server.deaths)
+        assert server.can_swap([killed])
+        server.swap([killed])
+        assert whole(client) == streamed(client) == text
+        assert server.pid == pid and server.fault() == ""
+        server.kill()
+
+
+@pytest.mark.parametrize("killed", ["stories_stream", "stories"])
+def test_a_death_with_requests_inside_is_no_swap(repository: Path, killed: str) -> None:
+    """They would hang; with the whole server killed they break at once."""
+    ended: list[HfxError] = []
+
+    def ask(url: str) -> None:
+        with Client(url, retries=0) as client:
+            try:
+                while True:
+                    (streamed if killed == "stories_stream" else whole)(client)
+            except HfxError as error:
+                ended.append(error)
+
+    with EmbeddedServer(repository, private=True) as server:
+        stub = server.stubs()[f"{killed}_0_0"][-1]
+        count = server.log.parent / "open_requests" / str(stub)
+        asking = [threading.Thread(target=ask, args=(server.grpc_url,)) for _ in range(4)]
+        for thread in asking:
+            thread.start()
+
+        def is_stopped_with_requests() -> bool:
+            os.kill(stub, signal.SIGSTOP)
+            if not any(count.read_bytes()):
+                os.kill(stub, signal.SIGCONT)
+                return False
+            return True
+
+        wait_until(is_stopped_with_requests)
+        os.kill(stub, signal.SIGKILL)
+        wait_until(server.deaths)
+        assert not server.can_swap([killed])
+        server.kill()
+        for thread in asking:
+            thread.join()
+        assert len(ended) == 4
