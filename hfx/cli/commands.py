@@ -27,6 +27,8 @@ COMMANDS = {
     "lint": "hfx.cli.lint",
     "list": "hfx.cli.list",
     "serve": "hfx.cli.serve",
+    "reload": "hfx.cli.reload",
+    "remove": "hfx.cli.remove",
     "infer": "hfx.cli.infer",
     "perf": "hfx.cli.perf",
     "tune": "hfx.cli.perf.tune",

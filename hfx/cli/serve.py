@@ -42,6 +42,9 @@ def command(
     drain: Annotated[
         int, typer.Option(help="Seconds that requests under way get when it is told to stop.", min=0, max=3600)
     ] = 30,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve models that are published anew as soon as they are.")
+    ] = False,
     triton: Annotated[str, typer.Option(help="Container: the Triton release; 26.07 without it.")] = "",
     image: Annotated[str, typer.Option(help="Container: the image, with a digest if you like.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Container: only print the docker lines.")] = False,
@@ -58,6 +61,8 @@ def command(
         raise UsageError(
             "--triton, --image and --dry-run are about containers.", "Add --with docker, or leave them out."
         )
+    if method == "docker" and watch:
+        raise UsageError("A container serves what was there at its start.", "Leave --watch out.")
     names = [name for name in models.split(",") if name]
     check_published(repository, names, report.note)
     tag = triton or MINIMUM_SECURE
@@ -101,12 +106,13 @@ def command(
         access_log=options.access_log,
         report=report.warn,
     )
-    _serve(server, front, report)
+    _serve(server, front, report, watch)
 
 
-def _serve(server: Server, front: Front, report: Reporter) -> None:
+def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
     """Start `server` behind `front`, say so, and keep it serving until a stop signal comes."""
-    from hfx.triton import StopSignals, supervisor
+    from hfx.triton import EmbeddedServer, StopSignals, supervisor
+    from hfx.triton.commands import Commands
 
     def kill() -> None:
         front.kill()
@@ -120,6 +126,10 @@ def _serve(server: Server, front: Front, report: Reporter) -> None:
             server.start()  # cleans up by itself when it fails or is interrupted
         try:
             front.start(server.http_url, server.metrics_url)
+            if isinstance(server, EmbeddedServer):
+                commands = Commands(server, report.note)
+                if watch:
+                    commands.watch()
             _announce(server, front, report)
             supervisor.keep_serving(server, report.warn)
         except KeyboardInterrupt:

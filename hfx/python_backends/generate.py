@@ -60,10 +60,9 @@ class TritonPythonModel:
         self.metrics = MetricsPublisher(
             pb.MetricFamily, config["name"].removesuffix("_stream"), self.generator.engine.stats, self.refused
         )
-        published = publication(args["model_repository"])
-        self.relays = RelayServer(
-            config["name"], self._take_relayed, self.registry.cancel, self._open_requests, published
-        )
+        self.folder = args["model_repository"]
+        self.published = publication(self.folder)
+        self.relays = RelayServer(config["name"], self._take_relayed, self.registry.cancel, self.published)
 
     def execute(self, requests: list[Any]) -> None:
         """Take the requests; their responses come later."""
@@ -75,10 +74,12 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Let requests that were taken finish within the drain time, end the others with their errors, and close.
 
-        The relay of this engine may be served for a moment longer than the engine, where both are replaced.
+        Where another publication has taken its folder, its relay is served for a moment longer than the engine. At the
+        end of the server Triton may end the relay only after the engine.
         """
         deadline = time.monotonic() + self.drain_seconds
-        self.relays.wait_for_relays(self.drain_seconds)
+        if publication(self.folder) != self.published:
+            self.relays.wait_for_relays(self.drain_seconds)
         with self.changed:
             self.draining = True
             self.changed.wait_for(lambda: not self.under_way, max(0.0, deadline - time.monotonic()))
@@ -91,10 +92,6 @@ class TritonPythonModel:
 
     def _take_relayed(self, tensors: Tensors, parameters: str, channel: Channel, request_id: str) -> None:
         self._take(GenerateRequest(channel, request_id), tensors, parameters, has_one_response=True)
-
-    def _open_requests(self) -> int:
-        with self.changed:
-            return self.under_way + self.dispatcher.responses.unsent
 
     def _take(
         self, request: GenerateRequest, tensors: Tensors, parameters: str, has_one_response: bool = False

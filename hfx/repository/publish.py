@@ -63,6 +63,18 @@ def publish(staging: Staging, replace: bool) -> Manifest:
     return manifest
 
 
+def remove(repository: Path, name: str) -> tuple[str, ...]:
+    """Delete the model NAME as a whole, or not at all; returns its folders, the entry point first.
+
+    Raises RepositoryError when it is not hfx's, or when the repository can't be changed.
+    """
+    with Staging(repository, name) as staging, storage(repository), locked(repository):
+        _recover_all(repository)
+        folders = _outgoing(repository, name, (), replace=True)
+        _move(repository, staging.path, _Journal(name, folders, ()))
+    return folders
+
+
 def recover(repository: Path) -> list[str]:
     """Undo unfinished publications of processes that are gone, delete what they left, and say what was done.
 

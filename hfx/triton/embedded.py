@@ -10,24 +10,22 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import ServerError
 from hfx.front.settings import Tls
-from hfx.names import MANIFEST_FILE
 from hfx.repository import models as catalogue
+from hfx.repository.catalog import model_folders
 from hfx.triton import process
 from hfx.triton.arguments import grpc_tls_arguments, server_arguments
-from hfx.triton.draining import all_answered
 from hfx.triton.instances import Instances
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
 from hfx.triton.log_rotation import LogRotation
 from hfx.triton.models import answers_later, copy_models, select_models
 from hfx.triton.process import exit_reason
-from hfx.triton.reload import Served, Unsettled
+from hfx.triton.reload import Served, Unsettled, manifest_text
 from hfx.triton.server import OPTIONS, Server, choose_ports, entry_points, is_ready, port_taken, statistics
 from hfx.triton.wheel import VERSION, Wheel, find_wheel, make_backend_directory
 from hfx.triton.workspace import Workspace, region_prefix, remove_regions, sweep
@@ -61,7 +59,6 @@ class EmbeddedServer(Server):
         self._instances = Instances(0)
         self._changing = threading.Lock()  # of the models that are loaded
         self._unsettled = ""  # why the server must be started again from its files
-        self._lost = 0  # models whose processes died: Triton 2.51 may never unload them
         self._kept_log: Path | None = None
         self._rotation: LogRotation | None = None
 
@@ -97,7 +94,7 @@ class EmbeddedServer(Server):
             self._launch_on_free_ports(wheel)
             self._rotation = LogRotation(self.log)
         except BaseException as error:
-            folder = self._folder
+            folder = self.folder
             self._abandon(error)
             if isinstance(error, OSError):
                 fix = "Give it room, or set TMPDIR to another folder."
@@ -124,8 +121,13 @@ class EmbeddedServer(Server):
         if self.fault():
             process.end(running, grace=0)
             return False
-        answered = partial(all_answered, self._folder / "repository", running.pid)
-        return end_server(running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS, self._lost, answered)
+        return end_server(running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS, self._all_answered)
+
+    def _all_answered(self) -> bool:
+        """Whether no request is open that Triton does not count when it stops; False where that can't be known."""
+        counts, folders = self.folder / OPEN_REQUESTS, model_folders(self.folder / "repository")
+        later = [folder.name for folder in folders if answers_later(folder, self.device)]
+        return self._instances.are_counted(later, counts) and self._instances.all_idle(counts)
 
     def kill(self) -> None:
         """End every process of the server at once, also while `stop` waits for it; harmless without one."""
@@ -135,7 +137,7 @@ class EmbeddedServer(Server):
     @property
     def http_url(self) -> str:
         """Where HTTP is: `http://HOST:PORT`, or the URL of a socket."""
-        return socket_url(self._folder / HTTP_SOCKET) if self.private else super().http_url
+        return socket_url(self.folder / HTTP_SOCKET) if self.private else super().http_url
 
     def deaths(self) -> list[Death]:
         """The processes of the server that have died, and how.
@@ -152,11 +154,11 @@ class EmbeddedServer(Server):
 
         The requests inside a model that answers later, as a stream does, never end when its process dies (Triton 2.51).
         """
-        repository = self._folder / "repository"
+        repository = self.folder / "repository"
         if not self.private or not all((repository / model).is_dir() for model in models):
             return False
         later = [model for model in models if answers_later(repository / model, self.device)]
-        return self._instances.have_no_open_request(later, self._folder / OPEN_REQUESTS)
+        return self._instances.have_no_open_request(later, self.folder / OPEN_REQUESTS)
 
     def others_serve(self, models: Sequence[str]) -> bool:
         """Whether a process of a model beside `models` runs."""
@@ -173,7 +175,6 @@ class EmbeddedServer(Server):
             try:
                 for model in models:
                     self._served().load(model)
-                    self._lost += 1
             except ServerError:
                 self._kept_log = self.log
                 self._instances.restore(before)
@@ -187,16 +188,19 @@ class EmbeddedServer(Server):
         """The models that are served, without the members of others."""
         return entry_points(self.http_url)
 
+    def published(self, name: str) -> bytes:
+        """The text of the manifest of `name` in the repository; empty for a model without one."""
+        return manifest_text(self.repository, name)
+
     def changed(self) -> list[str]:
         """The models that are published otherwise than they are served; new ones too, unless `models` limits them."""
-        served = self._served()
-        names = (entry.name for entry in catalogue(self.repository) if entry.manifest)
-        limits = self.models or None
+        copies = self.folder / "repository"
+        names = [entry.name for entry in catalogue(self.repository) if entry.manifest]
         return [
             name
             for name in names
-            if served.manifest(name) != (self.repository / name / MANIFEST_FILE).read_bytes()
-            and (served.manifest(name) or limits is None or name in limits)
+            if manifest_text(copies, name) != self.published(name)
+            and (not self.models or name in self.models or (copies / name).is_dir())
         ]
 
     def reload(self, name: str) -> None:
@@ -255,7 +259,7 @@ class EmbeddedServer(Server):
         return statistics(self.http_url)
 
     def _served(self) -> Served:
-        return Served(self._folder, self.http_url, self.timeout)
+        return Served(self.folder, self.http_url, self.timeout)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -263,23 +267,24 @@ class EmbeddedServer(Server):
         return self._process
 
     @property
-    def _folder(self) -> Path:
+    def folder(self) -> Path:
+        """Its own folder, which no other user can enter; only while it runs."""
         assert self._workspace is not None
         return self._workspace.folder
 
     @property
     def log(self) -> Path:
         """Triton's log file; it goes with the server, and is kept when a start fails."""
-        return self._folder / "triton.log"
+        return self.folder / "triton.log"
 
     def _command(self, wheel: Wheel) -> list[str]:
         ports = self.ports
         return [
             str(wheel.binary),
             *server_arguments(
-                str(self._folder / "repository"), self.device, self.timeout, self.exit_timeout, controlled=self.private
+                str(self.folder / "repository"), self.device, self.timeout, self.exit_timeout, controlled=self.private
             ),
-            f"--backend-directory={self._folder / 'backends'}",
+            f"--backend-directory={self.folder / 'backends'}",
             f"--cache-directory={wheel.caches}",
             # Relative to the server's own folder `cwd`: the address of a socket has 107 bytes at most.
             f"--http-address={f'unix:../{HTTP_SOCKET}' if self.private else self.inner_host}",
@@ -288,7 +293,7 @@ class EmbeddedServer(Server):
             f"--grpc-port={ports.grpc}",
             f"--metrics-address={self.inner_host}",
             f"--metrics-port={ports.metrics}",
-            f"--backend-config=python,shm-region-prefix-name={region_prefix(self._folder)}",
+            f"--backend-config=python,shm-region-prefix-name={region_prefix(self.folder)}",
             *(grpc_tls_arguments(**asdict(self.grpc_tls)) if self.grpc_tls else ()),
             *self.options,
         ]
@@ -307,14 +312,14 @@ class EmbeddedServer(Server):
 
     def _launch(self, wheel: Wheel, progress: Callable[[str], None]) -> None:
         assert self._workspace is not None
-        remove_regions(self._folder)  # of a server that crashed
-        (self._folder / HTTP_SOCKET).unlink(missing_ok=True)
+        remove_regions(self.folder)  # of a server that crashed
+        (self.folder / HTTP_SOCKET).unlink(missing_ok=True)
         log = ServerLog(self.log)
         running = self._process = process.spawn(
             self._command(wheel),
             self.log,
-            wheel.environment() | {"HFX_OPEN_REQUESTS": str(self._folder / OPEN_REQUESTS)},
-            self._folder / "cwd",
+            wheel.environment() | {"HFX_OPEN_REQUESTS": str(self.folder / OPEN_REQUESTS)},
+            self.folder / "cwd",
             inherit=[self._workspace.lock],
             keep_modes=True,
         )
@@ -329,7 +334,6 @@ class EmbeddedServer(Server):
         if not wait_until_ready(log, is_serving, has_failed, self.timeout, progress):
             self._fail(log)
         self._instances = Instances(self.pid)
-        self._lost = 0
         self._unsettled = ""
 
     def _fail(self, log: ServerLog) -> None:
@@ -340,7 +344,7 @@ class EmbeddedServer(Server):
         port = log.taken_port(self.ports.metrics)
         if port:
             raise _PortLostError(next(use for use in OPTIONS if getattr(self.ports, use) == port), port)
-        error = load_error(log, {str(self._folder / "repository"): str(self.repository)}, code)
+        error = load_error(log, {str(self.folder / "repository"): str(self.repository)}, code)
         crashed = code is not None and code < 0 and not log.failures()
         raise _CrashError(error.message, error.fix) if crashed else error
 

@@ -29,8 +29,17 @@ class Instances:
 
     def have_no_open_request(self, models: Collection[str], folder: Path) -> bool:
         """Whether the processes of `models` counted their open requests in `folder`, and none was open at last."""
-        pids = [pid for name, pid in list(self._serving.items()) if model_of(name) in models]
-        return all((folder / str(pid)).exists() and not any((folder / str(pid)).read_bytes()) for pid in pids)
+        return self.are_counted(models, folder) and not any(
+            any((folder / str(pid)).read_bytes()) for pid in self._pids(models)
+        )
+
+    def are_counted(self, models: Collection[str], folder: Path) -> bool:
+        """Whether the processes of `models` count their open requests in `folder`."""
+        return all((folder / str(pid)).exists() for pid in self._pids(models))
+
+    def all_idle(self, folder: Path) -> bool:
+        """Whether no running process, also of those replaced, has an open request by its count in `folder`."""
+        return not any(any(path.read_bytes()) for path in folder.iterdir() if self._runs(int(path.name)))
 
     def kill(self, models: Collection[str]) -> None:
         """End the processes of `models`; a stopped one that ran on could end the server."""
@@ -54,6 +63,9 @@ class Instances:
         for name, pids in process.stubs(self._group).items():
             if model_of(name) in models:
                 self._serving[name] = ([pid for pid in pids if pid not in before] or pids)[-1]
+
+    def _pids(self, models: Collection[str]) -> list[int]:
+        return [pid for name, pid in list(self._serving.items()) if model_of(name) in models]
 
     def _runs(self, pid: int) -> bool:
         return process.is_running(pid, self._group)

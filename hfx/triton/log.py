@@ -95,19 +95,11 @@ class ServerLog:
         """Whether a stopping server has no request in flight that it counts, and takes none."""
         return UNLOADING in self.text
 
-    def is_idle(self, lost: int = 0) -> bool:
-        """Whether no request was in flight when a stopping server last counted them.
-
-        `lost` models may stay loaded: those whose processes died.
-        """
+    def is_idle(self) -> bool:
+        """Whether no request was in flight when a stopping server last counted them."""
         requests, models = IN_FLIGHT.findall(self.text), LIVE_MODELS.findall(self.text)
-        has_streams = len(models) > 1 and int(models[-1]) > lost  # the first count is before any has been unloaded
+        has_streams = len(models) > 1 and models[-1] != "0"  # the first count is before any model has been unloaded
         return requests[-1:] == ["0"] and not has_streams
-
-    def has_only_lost(self, lost: int) -> bool:
-        """Whether a stopping server has answered all requests and unloaded all but at most `lost` models."""
-        self.read()
-        return len(LIVE_MODELS.findall(self.text)) > 1 and self.is_idle(lost)
 
     def taken_port(self, metrics: int) -> int:
         """The port that another process took; 0 when all three were free."""
@@ -159,22 +151,18 @@ def wait_until_ready(
 
 
 def end_server(
-    running: subprocess.Popen[bytes],
-    log: ServerLog,
-    grace: float,
-    lost: int = 0,
-    all_answered: Callable[[], bool] = lambda: False,
+    running: subprocess.Popen[bytes], log: ServerLog, grace: float, all_answered: Callable[[], bool] = lambda: False
 ) -> bool:
     """End the server that writes `log` within `grace` seconds; False: requests were still in flight.
 
-    It is over too when only dead models are left of it (so many as `lost`, and no Python process of any), and when
-    Triton counts no request in flight and `all_answered()` says so of those that it does not count.
+    It is over too when Triton counts no request in flight and `all_answered()` says so of those that it does not count:
+    Triton 2.51 never unloads a model whose process died with requests in it.
     """
     answered_at: float | None = None
 
     def is_done() -> bool:
         nonlocal answered_at
-        if log.has_stopped() or bool(lost and log.has_only_lost(lost) and not process.stubs(running.pid)):
+        if log.has_stopped():
             return True
         if answered_at is None and log.is_unloading() and all_answered():
             answered_at = time.monotonic()
@@ -182,7 +170,7 @@ def end_server(
 
     code = process.end(running, grace, is_done)
     log.read()
-    return code == 0 or answered_at is not None or log.is_idle(lost)
+    return code == 0 or answered_at is not None or log.is_idle()
 
 
 def load_error(log: ServerLog, paths: Mapping[str, str], code: int | None) -> ServerError:

@@ -10,6 +10,7 @@ members are exchanged under their own names, which no request uses then, and the
 
 from __future__ import annotations
 
+import compileall
 import os
 import secrets
 import shutil
@@ -47,10 +48,6 @@ class Served:
     def repository(self) -> Path:
         """The folders that Triton reads."""
         return self.folder / "repository"
-
-    def manifest(self, name: str) -> bytes:
-        """The text of the manifest of `name` as it is served; empty for a model that has none, or is not served."""
-        return _manifest(self.repository, name)
 
     def members(self, name: str) -> list[str]:
         """The folders of `name` that are served, the entry point last; none when it is not served.
@@ -173,7 +170,7 @@ def _copy(source: Path, name: str, target: Path) -> list[str]:
     """
     for _ in range(COPIES):
         shutil.rmtree(target, ignore_errors=True)
-        text = _manifest(source, name)
+        text = manifest_text(source, name)
         try:
             folders = select_models(source, [name])
             if text:
@@ -185,16 +182,19 @@ def _copy(source: Path, name: str, target: Path) -> list[str]:
                         "Export it again with --force.",
                     )
             copy_models(source, folders, target)
+            # Otherwise its process does so, Triton sees a changed folder, and loads it again with its ensemble.
+            compileall.compile_dir(target, quiet=2)
         except (HfxError, OSError):
-            if _manifest(source, name) == text:
+            if manifest_text(source, name) == text:
                 raise
         else:
-            if _manifest(target, name) == _manifest(source, name) == text:
+            if manifest_text(target, name) == manifest_text(source, name) == text:
                 return _entry_last(name, folders)
     raise ServerError(f"{name} was published anew {COPIES} times while it was read.", "Try again.")
 
 
-def _manifest(repository: Path, name: str) -> bytes:
+def manifest_text(repository: Path, name: str) -> bytes:
+    """The text of the manifest of `name`; empty where there is none."""
     try:
         return (repository / name / MANIFEST_FILE).read_bytes()
     except OSError:

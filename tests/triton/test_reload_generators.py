@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,10 @@ from hfx.errors import HfxError
 from hfx.manifest import hash_folder, read_manifest, write_manifest
 from hfx.names import MANIFEST_FILE
 from hfx.triton import EmbeddedServer
+from hfx.triton.liveness import call
 from tests.published import export_zoo
+from tests.triton.serve_process import HFX, SECONDS, ServeProcess, infer, post, serving
+from tests.triton.toy_models import write_toy
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
@@ -69,7 +74,7 @@ def calling(server: EmbeddedServer) -> Iterator[Counter[str]]:
     outcomes: Counter[str] = Counter()
     ended = threading.Event()
 
-    def call(way: object) -> None:
+    def ask(way: object) -> None:
         with Client(server.grpc_url, retries=0) as client:
             while not ended.is_set():
                 try:
@@ -78,7 +83,7 @@ def calling(server: EmbeddedServer) -> Iterator[Counter[str]]:
                     outcome = repr(error)
                 outcomes[outcome] += 1
 
-    threads = [threading.Thread(target=call, args=(way,)) for way in (whole, streamed, whole, streamed)]
+    threads = [threading.Thread(target=ask, args=(way,)) for way in (whole, streamed, whole, streamed)]
     for thread in threads:
         thread.start()
     try:
@@ -104,7 +109,16 @@ def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository
         assert set(outcomes) == {old, new}
         wait_until(lambda: not before & {pid for pids in server.stubs().values() for pid in pids}, "the old ones end")
         assert server.fault() == ""
-        server.kill()
+        count = generated(server)
+        with Client(server.grpc_url) as client:
+            whole(client)
+        wait_until(lambda: generated(server) == count + 40, "the new engine counts on")
+        assert server.stop()
+
+
+def generated(server: EmbeddedServer) -> float:
+    lines = call(server.metrics_url).decode().splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith("hfx_generated_tokens_total"))
 
 
 @pytest.mark.parametrize("killed", ["stories_stream", "stories"])
@@ -155,3 +169,61 @@ def test_a_death_with_requests_inside_is_no_swap(repository: Path, killed: str) 
         for thread in asking:
             thread.join()
         assert len(ended) == 4
+
+
+# hfx serve, reload, remove
+
+
+def hfx(*arguments: object) -> tuple[int, dict[str, Any]]:
+    """Exit code and result of a command."""
+    done = subprocess.run([*HFX, *map(str, arguments), "--json"], capture_output=True, text=True, timeout=SECONDS)
+    return done.returncode, json.loads(done.stdout)
+
+
+def text_of(served: ServeProcess) -> str:
+    return infer(served.http_url, "stories", PROMPT, max_tokens=20)
+
+
+def test_a_watching_server_follows_publications_and_a_served_model_is_removed_by_force(repository: Path) -> None:
+    write_toy(repository)
+    with serving(repository, "--watch") as served:
+        old, server = text_of(served), served.server
+        publish_another(repository)
+        served.wait_for_words("stories is served as it is published now")
+        assert text_of(served) != old
+        assert hfx("reload", "--repository", repository) == (0, {"repository": str(repository), "models": []})
+        assert hfx("remove", "stories", "--repository", repository)[0] == 2
+        code, removed = hfx("remove", "stories", "--repository", repository, "--force")
+        assert (code, sorted(removed["folders"])) == (0, ["stories", "stories_stream"])
+        assert not list(repository.glob("stories*"))
+        assert hfx("remove", "stories", "--repository", repository)[0] == 3
+        status, _ = post(f"{served.http_url}/v2/models/stories/infer", {"inputs": []})
+        assert status >= 400
+        assert infer(served.http_url, "toy", "four") == "4 characters"
+        assert served.server == server
+        served.running.terminate()
+        assert served.end() == 0, served.words
+
+
+def test_a_reload_tells_what_became_of_each_model(repository: Path) -> None:
+    assert hfx("reload", "--repository", repository)[0] == 5  # nobody serves it
+    with serving(repository) as served:
+        old = text_of(served)
+        code, result = hfx("reload", "stories", "--repository", repository)
+        assert (code, [each["outcome"] for each in result["models"]]) == (0, ["unchanged"])
+        publish_another(repository)
+        graph = max((repository / "stories_stream" / "1").iterdir(), key=lambda path: path.stat().st_size)
+        content = graph.read_bytes()
+        graph.unlink()
+        code, result = hfx("reload", "--repository", repository)
+        assert (code, [each["outcome"] for each in result["models"]]) == (5, ["failed"])
+        assert graph.name in result["models"][0]["reason"]
+        assert text_of(served) == old
+        graph.write_bytes(content)
+        write_toy(repository)
+        code, result = hfx("reload", "stories", "toy", "--repository", repository)
+        assert (code, [each["outcome"] for each in result["models"]]) == (0, ["reloaded", "added"])
+        assert text_of(served) != old
+        assert infer(served.http_url, "toy", "four") == "4 characters"
+        served.running.terminate()
+        assert served.end() == 0, served.words

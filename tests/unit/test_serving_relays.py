@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.serving import ipc
-from hfx.python_backends.serving.ipc import FramedSocket, address, bytes_of, connect, open_requests, text_of
+from hfx.python_backends.serving.ipc import FramedSocket, address, bytes_of, connect, text_of
 from hfx.python_backends.serving.relay_server import RelayServer
 from hfx.python_backends.serving.request import Channel
 from tests.unit.serving_channels import outputs
@@ -27,7 +26,7 @@ class Engine:
         self.cancelled: list[str] = []
         self.parameters = ""
         self.news = threading.Semaphore(0)
-        self.relays = RelayServer(name, self._take, self._cancel, lambda: len(self.asked))
+        self.relays = RelayServer(name, self._take, self._cancel)
 
     def _take(self, tensors: Any, parameters: str, channel: Channel, request_id: str) -> None:
         self.parameters = parameters
@@ -91,17 +90,6 @@ def test_a_relay_cancels_its_own_requests_only(
     other.close()
     assert engine.cancelled == [engine.asked[1][2]]
     assert engine.asked[0][2] != engine.asked[1][2]
-
-
-def test_what_supervises_a_server_is_told_how_many_requests_are_open(
-    engine: Engine, connection: FramedSocket, request: pytest.FixtureRequest
-) -> None:
-    assert open_requests(request.node.name, os.getppid()) == 0
-    connection.send({"id": 1, "inputs": {"text_input": ["a"]}})
-    engine.wait()
-    assert open_requests(request.node.name, os.getppid()) == 1
-    with pytest.raises(OSError, match="refused"):
-        open_requests("another", os.getppid())
 
 
 def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, connection: FramedSocket) -> None:

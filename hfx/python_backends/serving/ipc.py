@@ -65,19 +65,6 @@ def check_peer(connection: socket.socket) -> None:
         raise PermissionError(f"a process of user {user} is at the other end")
 
 
-def open_requests(engine: str, server: int, published: str = "") -> int:
-    """How many requests the engine of the tritonserver with this process id has not answered. Raises OSError."""
-    connection = connect(engine, published, server)
-    try:
-        connection.send({"status": True})
-        message = connection.receive()
-    finally:
-        connection.close()
-    if message is None:
-        raise ConnectionError(f"{engine} ended before it answered")
-    return int(message["requests"])
-
-
 class FramedSocket:
     """One end of a connection. Any thread sends, one receives."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 from collections import Counter
@@ -96,12 +97,10 @@ class MetricsPublisher:
         self._thread.start()
 
     def close(self) -> None:
-        """Publish a last time, and take the metrics back: Triton's process must still be there to hear of it."""
+        """Publish a last time."""
         self._ends.set()
         self._thread.join()
         self._publish((*counts(self._stats(), self._refused), *histograms(self._stats())))
-        self._metrics.clear()
-        self._families.clear()
 
     def _run(self) -> None:
         rounds = itertools.count(1)
@@ -125,8 +124,19 @@ class MetricsPublisher:
         if sample.name not in self._families:
             kind = self._family.GAUGE if sample.kind == "gauge" else self._family.COUNTER
             self._families[sample.name] = self._family(name=sample.name, description=sample.description, kind=kind)
+            _keep_for_ever(self._families[sample.name])
         metric = self._families[sample.name].Metric(labels={"model": self._model, **dict(sample.labels)})
+        _keep_for_ever(metric)
         self._metrics[sample.name, sample.labels] = metric
         self._published[sample.name, sample.labels] = sample.value
         if sample.kind == "gauge":
             metric.set(sample.value)
+
+
+def _keep_for_ever(found: Any) -> None:
+    """Never free a metric or family, not even at the end of the process.
+
+    Triton 2.51 shares a family among all engines and deletes it for the first that frees it; the updates of the others
+    then write into freed memory of the server.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))

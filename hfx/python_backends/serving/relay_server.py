@@ -47,15 +47,9 @@ class RelayChannel:
 
 
 class RelayServer:
-    """Hands requests of relays to `take`, and the ids of those they cancel to `cancel`, from threads of its own.
+    """Hands requests of relays to `take`, and the ids of those they cancel to `cancel`, from threads of its own."""
 
-    Tells what supervises the server how many requests of all callers are open.
-    """
-
-    def __init__(
-        self, engine: str, take: Take, cancel: Callable[[str], None], open_requests: Callable[[], int], published: str = ""
-    ) -> None:
-        self._open_requests = open_requests
+    def __init__(self, engine: str, take: Take, cancel: Callable[[str], None], published: str = "") -> None:
         self._take = take
         self._cancel = cancel
         self._closing = threading.Event()
@@ -113,9 +107,7 @@ class RelayServer:
         relay = secrets.token_hex(16)
         try:
             while (message := connection.receive()) is not None:
-                if "status" in message:
-                    connection.send({"requests": self._open_requests()})
-                elif "cancel" in message:
+                if "cancel" in message:
                     self._cancel(f"{relay}-{message['cancel']}")
                 else:
                     self._request(message, RelayChannel(connection, message["id"]), relay)

@@ -1,0 +1,146 @@
+"""Commands to a running `hfx serve`, from another process of its user: what is served, reload, unload.
+
+One JSON object in a line each way, over a Unix socket in the server's own folder, which only its user can enter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socketserver
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hfx.errors import HfxError, ServerError
+from hfx.triton.embedded import EmbeddedServer
+from hfx.triton.liveness import connect_socket
+from hfx.triton.workspace import PREFIX
+
+SOCKET = "commands"
+STATUS_SECONDS = 10.0
+WATCH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a model: `reloaded`, `added`, `unchanged`, `unloaded`, or `failed` for a `reason`."""
+
+    model: str
+    outcome: str
+    seconds: float = 0.0
+    reason: str = ""
+
+
+class Commands:
+    """Carries commands out on `server`, and says so in lines to `report`."""
+
+    def __init__(self, server: EmbeddedServer, report: Callable[[str], None]) -> None:
+        self._server = server
+        self._report = report
+        self._passed_over: dict[str, bytes] = {}  # publications that did not load, or were taken out by a command
+        folder = os.open(server.folder, os.O_PATH)
+        try:  # by the folder's descriptor: a socket's path has 107 bytes at most
+            self._listener = _Listener(f"/proc/self/fd/{folder}/{SOCKET}", self._carry_out)
+        finally:
+            os.close(folder)
+        threading.Thread(target=self._listener.serve_forever, name="commands", daemon=True).start()
+
+    def watch(self) -> None:
+        """Reload models from now on when they are published anew, and add new ones, in a thread of its own."""
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(WATCH_SECONDS)
+            with suppress(HfxError, OSError):  # the repository, or the server, is away
+                for name in self._server.changed():
+                    if self._passed_over.get(name) != self._server.published(name):
+                        self._reload(name)
+
+    def _carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
+        names = list(map(str, request.get("models", ())))
+        outcomes: list[Outcome] = []
+        if request["command"] == "reload":
+            outcomes = [self._reload(name) for name in names or self._server.changed()]
+        elif request["command"] == "unload":
+            outcomes = [self._unload(name) for name in names]
+        return {
+            "repository": str(self._server.repository.resolve()),
+            "models": self._server.served(),
+            "outcomes": [asdict(outcome) for outcome in outcomes],
+        }
+
+    def _reload(self, name: str) -> Outcome:
+        began, manifest = time.monotonic(), self._server.published(name)
+        is_served = name in self._server.served()
+        if is_served and manifest and name not in self._server.changed():
+            return Outcome(name, "unchanged")
+        try:
+            self._server.reload(name)
+        except (HfxError, OSError) as error:
+            self._passed_over[name] = manifest
+            self._report(f"{name} is not served as it is published now: {error}")
+            return Outcome(name, "failed", time.monotonic() - began, str(error))
+        seconds = time.monotonic() - began
+        self._report(f"{name} is served as it is published now, after {seconds:.1f} s.")
+        return Outcome(name, "reloaded" if is_served else "added", seconds)
+
+    def _unload(self, name: str) -> Outcome:
+        if name not in self._server.served():
+            return Outcome(name, "failed", reason=f"{name} is not served.")
+        self._passed_over[name] = self._server.published(name)
+        self._server.unload(name)
+        self._report(f"{name} is served no longer.")
+        return Outcome(name, "unloaded")
+
+
+class _Listener(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+    def __init__(self, path: str, carry_out: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        super().__init__(path, _Handler)
+        self.carry_out = carry_out
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _Listener
+
+    def handle(self) -> None:
+        try:
+            answer = self.server.carry_out(json.loads(self.rfile.readline()))
+        except (HfxError, OSError, ValueError, LookupError, TypeError) as error:
+            answer = {"error": str(error)}
+        with suppress(OSError):  # who gave the command has gone
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+
+# The other end
+
+
+def servers_of(repository: Path) -> list[Path]:
+    """The sockets of the servers of this user that serve `repository`."""
+    found = []
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{SOCKET}")):
+        with suppress(OSError, ServerError):  # another user's, or one that has ended
+            if path.lstat().st_uid == os.getuid():
+                status = send(path, "status", timeout=STATUS_SECONDS)
+                if status["repository"] == str(repository.resolve()):
+                    found.append(path)
+    return found
+
+
+def send(path: Path, command: str, models: Sequence[str] = (), timeout: float | None = None) -> dict[str, Any]:
+    """The answer of the server at `path`: `repository`, `models`, `outcomes`. Raises OSError or ServerError."""
+    with connect_socket(path, timeout) as connection, connection.makefile("rwb") as stream:
+        stream.write(json.dumps({"command": command, "models": list(models)}).encode() + b"\n")
+        stream.flush()
+        answer: dict[str, Any] = json.loads(stream.readline() or b'{"error": "it ended meanwhile"}')
+    if "error" in answer:
+        raise ServerError(f"The server at {path.parent} says: {answer['error']}.", "Its own lines say more.")
+    return answer
