@@ -44,13 +44,6 @@ class ResponseWriter:
         self._paused_until = 0.0
         self._pause_seconds = RESPONSE_SECONDS / (SHARE * len(os.sched_getaffinity(0)))
         self._closed = False
-        self._sending = 0
-
-    @property
-    def unsent(self) -> int:
-        """How many requests have responses that are still to be sent."""
-        with self._changed:
-            return len(self._immediate) + len(self._coalesced) + self._sending
 
     def put(self, updates: Iterable[Update]) -> None:
         """Add pieces and errors. An error or a finish reason ends a request; what comes after is dropped."""
@@ -75,14 +68,12 @@ class ResponseWriter:
     def take(self, timeout: float | None) -> list[GenerateRequest] | None:
         """Requests to be sent now, within `timeout` seconds; None at the end."""
         with self._changed:
-            self._sending = 0
             if not (self._immediate or self._closed):
                 self._changed.wait(self._until_coalesced(timeout))
             taken = [*self._immediate]
             self._immediate.clear()
             if self._closed or time.monotonic() >= self._paused_until:
                 taken += [self._coalesced.popleft() for _ in range(min(COALESCED_AT_ONCE, len(self._coalesced)))]
-            self._sending = len(taken)  # until the next call
             return taken if taken or not self._closed else None
 
     def throttle(self, sent: int) -> None:
