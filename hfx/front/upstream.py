@@ -12,6 +12,7 @@ import httptools
 
 from hfx.front.refusals import Header
 
+KEPT_CONNECTIONS = 256  # between requests
 BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
 # Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection"}
@@ -35,6 +36,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.status = 0
         self.headers: list[Header] = []
         self.complete = False
+        self._is_kept = False
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._paused = False
@@ -69,7 +71,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Keep the connection for another request when its answer is complete; close it otherwise (Triton cancels)."""
         if self._transport is None:
             return
-        if self.complete and self._parser.should_keep_alive() and not self._pool.closed:
+        if self.complete and self._is_kept and len(self._pool.free) < self._pool.kept:
             self._pool.free.append(self)
         else:
             self._transport.abort()
@@ -119,6 +121,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The answer has begun."""
         self.status = self._parser.get_status_code()
+        self._is_kept = self._parser.should_keep_alive()  # not known any more once the answer is complete
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece for `read`."""
@@ -144,7 +147,7 @@ class Upstream:
             # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
             self._socket = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
         self.free: list[UpstreamConnection] = []
-        self.closed = False
+        self.kept = KEPT_CONNECTIONS
 
     async def connect(self) -> UpstreamConnection:
         """A connection that no other request uses; raises OSError when Triton does not listen."""
@@ -159,7 +162,7 @@ class Upstream:
 
     def close(self) -> None:
         """Keep no connection any longer; those in use are closed when their answers are complete."""
-        self.closed = True
+        self.kept = 0
         for connection in list(self.free):
             connection.abort()
 

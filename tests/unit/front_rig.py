@@ -23,6 +23,7 @@ SECONDS = 60.0
 class Seen:
     """The requests that reached the server behind the front; `left` is released when a client of it leaves."""
 
+    connections: int = 0
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     hold: threading.Event = field(default_factory=threading.Event)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -32,6 +33,10 @@ class Seen:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     seen: Seen
+
+    def setup(self) -> None:
+        self.seen.connections += 1
+        super().setup()
 
     def do_GET(self) -> None:
         self._answer(200, {})

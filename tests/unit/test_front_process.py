@@ -98,6 +98,21 @@ def test_a_front_that_cannot_start_says_so(triton: tuple[int, Seen], tmp_path: P
 # Triton's side
 
 
+def test_connections_to_triton_are_kept_except_those_of_streams(triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front:
+        for _ in range(20):
+            assert ask(front, SMALL)[0] == 200
+        assert seen.connections == 1
+        with connect(front) as connection:
+            connection.sendall(post(b"{}", STREAM))
+            connection.recv(1 << 16)
+        assert seen.left.acquire(timeout=60)
+        assert seen.requests[-1][1]["connection"] == "close"
+        assert ask(front, SMALL)[0] == 200
+        assert seen.connections == 2
+
+
 def test_a_client_that_leaves_takes_its_request_from_triton(triton: tuple[int, Seen]) -> None:
     port, seen = triton
     with fronted(port) as front, connect(front) as connection:
