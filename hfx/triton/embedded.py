@@ -23,7 +23,7 @@ from hfx.triton.instances import Instances
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
 from hfx.triton.log_rotation import LogRotation
-from hfx.triton.models import answers_later, copy_models, select_models
+from hfx.triton.models import answers_later, check_gpu, copy_models, select_models
 from hfx.triton.process import exit_reason
 from hfx.triton.reload import Served, Unsettled, manifest_text
 from hfx.triton.server import OPTIONS, Server, choose_ports, entry_points, is_ready, port_taken, statistics
@@ -84,6 +84,8 @@ class EmbeddedServer(Server):
             raise ServerError("This server is running already.", "Call stop() first.")
         wheel = find_wheel()
         names = select_models(self.repository, self.models)
+        if self.device == "gpu":
+            check_gpu(self.repository, names)
         sweep()
         self._workspace = Workspace()
         try:

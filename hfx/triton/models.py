@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hfx.errors import ModelCorrupt, ModelMissing, RepositoryError, UsageError
 from hfx.manifest import read_manifest, verify_files
@@ -21,6 +22,8 @@ from hfx.repository.catalog import model_folders
 
 CONFIG_FILE = "config.pbtxt"
 COPIED_BYTES = 1 << 20
+GPU_DEVICES = ("nvidia[0-9]*", "dxg")  # dxg: WSL
+KIND_GPU = 1  # of ModelInstanceGroup
 SKIPPED = {"__pycache__"}
 
 # Checks of published models; `names` limits them to some.
@@ -88,11 +91,24 @@ def _members(folder: Path) -> list[str]:
     return [*published, *(step.model_name for step in config.ensemble_scheduling.step)]
 
 
+def check_gpu(repository: Path, names: Iterable[str]) -> None:
+    """Raise UsageError when one of `names` is configured for a GPU and this machine has none."""
+    if any(any(Path("/dev").glob(pattern)) for pattern in GPU_DEVICES):
+        return
+    for name in names:
+        if any(group.kind == KIND_GPU for group in _device_config(repository / name, "gpu").instance_group):
+            raise UsageError(f"{name} is configured for a GPU, and this machine has none.", "Serve with --device cpu.")
+
+
 def answers_later(folder: Path, device: str) -> bool:
     """Whether requests of the model in `folder` may be open when its `execute` has returned, as those of generators."""
-    chosen = folder / "configs" / f"{device}.pbtxt"
-    config = parse_config((chosen if chosen.exists() else folder / CONFIG_FILE).read_text("utf-8", "replace"))
+    config = _device_config(folder, device)
     return bool(config.model_transaction_policy.decoupled) or "engine" in config.parameters
+
+
+def _device_config(folder: Path, device: str) -> Any:
+    chosen = folder / "configs" / f"{device}.pbtxt"
+    return parse_config((chosen if chosen.exists() else folder / CONFIG_FILE).read_text("utf-8", "replace"))
 
 
 # The private copy

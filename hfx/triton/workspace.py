@@ -12,12 +12,15 @@ import os
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from hfx.triton.process import POLL_SECONDS, kill_orphans
 
 PREFIX = "hfx-triton-"
 LOCK = "lock"
+LOG = "triton.log"
+KEPT_LOGS = 3  # of starts that failed, whose errors name them
 SHARED_MEMORY = Path("/dev/shm")
 ORPHAN_SECONDS = 2.0  # that killed stubs may take to be gone
 
@@ -63,6 +66,18 @@ def sweep() -> None:
                 _sweep_one(lock)
         except FileNotFoundError:
             continue  # its owner, or another sweep, was faster
+    for folder in _failed_starts()[:-KEPT_LOGS]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _failed_starts() -> list[Path]:
+    """The folders of this user of which only the log of a failed start is left, oldest first."""
+    found: dict[Path, float] = {}
+    for log in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOG}"):
+        with suppress(FileNotFoundError):
+            if log.lstat().st_uid == os.getuid() and [entry.name for entry in log.parent.iterdir()] == [LOG]:
+                found[log.parent] = log.stat().st_mtime
+    return sorted(found, key=lambda folder: found[folder])
 
 
 def _sweep_one(lock: Path) -> None:

@@ -24,10 +24,10 @@ import tritonclient.grpc as grpc
 
 from hfx.client import Client
 from hfx.errors import RepositoryError, ServerError, UsageError
-from hfx.triton import EmbeddedServer, embedded, process
+from hfx.triton import EmbeddedServer, embedded, models, process
 from hfx.triton.process import is_running
 from hfx.triton.server import Ports, choose_ports
-from hfx.triton.workspace import SHARED_MEMORY, region_prefix, sweep
+from hfx.triton.workspace import KEPT_LOGS, SHARED_MEMORY, region_prefix, sweep
 from tests.triton.serve_process import FREE_PORTS, HFX, infer, left_behind, serving
 from tests.triton.toy_models import MODEL, PYTHON, ensemble, loading, write_model, write_toy
 from tests.waiting import wait_until
@@ -370,3 +370,28 @@ def test_a_signal_while_the_models_load_leaves_nothing(repository: Path, tempora
     _, messages = running.communicate(timeout=30)
     assert running.returncode == 130, messages
     assert list(temporary.iterdir()) == []
+
+
+def test_a_model_for_a_gpu_is_refused_before_the_start_where_there_is_none(
+    repository: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "GPU_DEVICES", ("nonesuch",))
+    (repository / "toy_tokenize" / "configs").mkdir()
+    config = (repository / "toy_tokenize" / "config.pbtxt").read_text()
+    (repository / "toy_tokenize" / "configs" / "gpu.pbtxt").write_text(config.replace("KIND_CPU", "KIND_GPU"))
+    with pytest.raises(UsageError) as caught:
+        EmbeddedServer(repository, device="gpu").start()
+    assert "toy_tokenize" in caught.value.message and "--device cpu" in caught.value.fix
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_logs_of_failed_starts_are_bounded(repository: Path, temporary: Path) -> None:
+    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
+    logs: list[Path] = []
+    for _ in range(KEPT_LOGS + 2):
+        with pytest.raises(ServerError) as caught:
+            EmbeddedServer(repository).start()
+        logs.append(Path(caught.value.fix.split("Its log: ")[1]))
+        assert logs[-1].exists()
+    sweep()
+    assert [log.exists() for log in logs] == [False, False] + [True] * KEPT_LOGS
