@@ -42,6 +42,9 @@ def command(
     drain: Annotated[
         int, typer.Option(help="Seconds that requests under way get when it is told to stop.", min=0, max=3600)
     ] = 30,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Serve all models or none; else those that load, without --models.")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve models that are published anew as soon as they are.")
     ] = False,
@@ -53,7 +56,7 @@ def command(
     from hfx.releases import MINIMUM_SECURE, security_warning
     from hfx.triton import DockerServer, EmbeddedServer
     from hfx.triton.front import Front
-    from hfx.triton.models import check_published, check_release
+    from hfx.triton.models import check_published, check_release, damaged_models
     from hfx.triton.server import LOOPBACK, Ports, address, check_ports, is_loopback
 
     report = reporter(context)
@@ -64,7 +67,10 @@ def command(
     if method == "docker" and watch:
         raise UsageError("A container serves what was there at its start.", "Leave --watch out.")
     names = [name for name in models.split(",") if name]
-    check_published(repository, names, report.note)
+    is_strict = strict or bool(names) or method == "docker"
+    damaged = [] if is_strict else damaged_models(repository, report.warn)
+    if is_strict:
+        check_published(repository, names, report.note)
     tag = triton or MINIMUM_SECURE
     if method == "docker" and not image:
         check_release(repository, names, tag)
@@ -94,7 +100,9 @@ def command(
         return
     server: Server
     if method == "embedded":
-        server = EmbeddedServer(repository, **settings, private=True, grpc_tls=tls)
+        server = EmbeddedServer(
+            repository, **settings, private=True, grpc_tls=tls, strict=is_strict, without=damaged, warn=report.warn
+        )
     else:
         server = DockerServer(repository, **settings, triton=tag, image=image)
     front = Front(

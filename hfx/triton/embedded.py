@@ -6,6 +6,7 @@ leaves nothing behind. It serves a private copy of the repository (models.py) an
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from hfx.errors import ServerError
 from hfx.front.settings import Tls
+from hfx.manifest import member_folders
 from hfx.repository import models as catalogue
 from hfx.repository.catalog import model_folders
 from hfx.triton import process
@@ -83,7 +85,8 @@ class EmbeddedServer(Server):
         if self._process is not None:
             raise ServerError("This server is running already.", "Call stop() first.")
         wheel = find_wheel()
-        names = select_models(self.repository, self.models)
+        left_out = {folder for name in self.without for folder in member_folders(name)}
+        names = [name for name in select_models(self.repository, self.models) if name not in left_out]
         if self.device == "gpu":
             check_gpu(self.repository, names)
         sweep()
@@ -93,7 +96,7 @@ class EmbeddedServer(Server):
             make_backend_directory(self._workspace.folder / "backends", wheel, _python_based_backends())
             (self._workspace.folder / OPEN_REQUESTS).mkdir()
             (self._workspace.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
-            self._launch_on_free_ports(wheel)
+            self._launch_those_that_load(wheel)
             self._rotation = LogRotation(self.log)
         except BaseException as error:
             folder = self.folder
@@ -300,6 +303,20 @@ class EmbeddedServer(Server):
             *self.options,
         ]
 
+    def _launch_those_that_load(self, wheel: Wheel) -> None:
+        served = self._served()
+        while True:
+            self._failed: tuple[str, ...] = ()  # models, by the log of a start
+            try:
+                return self._launch_on_free_ports(wheel)
+            except ServerError as error:
+                broken = served.with_members(self._failed)
+                if self.strict or self.models or not broken or broken >= {folder.name for folder in served.folders()}:
+                    raise
+                self.warn(f"{error.message}\nThe other models are served.")
+                for folder in broken:
+                    shutil.rmtree(served.repository / folder)
+
     def _launch_on_free_ports(self, wheel: Wheel) -> None:
         for attempt in range(1, LAUNCHES + 1):
             self.ports = choose_ports(self.requested_ports, self.host)
@@ -343,6 +360,7 @@ class EmbeddedServer(Server):
         code = self._running().poll()
         process.end(self._running(), grace=0)
         log.read()
+        self._failed = tuple(log.failures())
         port = log.taken_port(self.ports.metrics)
         if port:
             raise _PortLostError(next(use for use in OPTIONS if getattr(self.ports, use) == port), port)

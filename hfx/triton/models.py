@@ -47,6 +47,24 @@ def check_published(repository: Path, names: Sequence[str], report: Callable[[st
             )
 
 
+def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]:
+    """As `check_published` of all models, but the names of damaged ones, each with a line to `report`.
+
+    Raises ModelCorrupt when all are damaged.
+    """
+    damaged: list[str] = []
+    names = [entry.name for entry in models(repository)]
+    for name in names:
+        try:
+            check_published(repository, [name], report)
+        except ModelCorrupt as error:
+            damaged.append(name)
+            if len(damaged) == len(names):
+                raise
+            report(f"{error.message}\nThe other models are served.")
+    return damaged
+
+
 def check_release(repository: Path, names: Sequence[str], tag: str) -> None:
     """Raise UsageError when a model needs a later Triton release than `tag`."""
     for entry in _entries(repository, names):

@@ -23,7 +23,8 @@ from hfx.errors import HfxError, ModelCorrupt, ServerError
 from hfx.manifest import read_manifest, verify_files
 from hfx.metadata import TEMPORARY
 from hfx.names import MANIFEST_FILE
-from hfx.repository import parse_config
+from hfx.repository import models, parse_config
+from hfx.repository.catalog import model_folders
 from hfx.triton import control
 from hfx.triton.models import CONFIG_FILE, copy_models, select_models
 
@@ -62,6 +63,18 @@ class Served:
         else:
             folders = [each for each in select_models(self.repository, [name]) if each.startswith(f"{name}_")]
         return _entry_last(name, folders)
+
+    def folders(self) -> list[Path]:
+        """The folders of all models."""
+        return model_folders(self.repository)
+
+    def with_members(self, folders: Iterable[str]) -> set[str]:
+        """`folders` with all others of the models that they belong to, those that are there."""
+        found = set(folders)
+        for entry in models(self.repository):
+            members = {entry.name, *(entry.manifest.folders if entry.manifest else ())}
+            found |= members if members & found else set()
+        return found & {folder.name for folder in self.folders()}
 
     def load(self, model: str) -> None:
         """Load `model` from its folder, also when no file of it has changed. Raises ServerError with the reason."""

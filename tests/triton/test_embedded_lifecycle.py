@@ -339,14 +339,14 @@ def test_serve_says_when_it_is_ready_and_stops_on_a_signal(repository: Path) -> 
     assert left_behind() == []
 
 
-def serve(repository: Path) -> subprocess.Popen[str]:
-    command = [*HFX, "serve", str(repository), *FREE_PORTS, "--json"]
+def serve(repository: Path, *options: str) -> subprocess.Popen[str]:
+    command = [*HFX, "serve", str(repository), *FREE_PORTS, *options, "--json"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_serve_tells_why_a_model_does_not_load_and_keeps_the_log(repository: Path, temporary: Path) -> None:
     write_model(repository, "broken", PYTHON, NO_TOKENIZER)
-    running = serve(repository)
+    running = serve(repository, "--strict")
     out, messages = running.communicate(timeout=60)
     error = json.loads(out)["error"]
     assert (running.returncode, error["type"]) == (5, "ServerError")
@@ -395,3 +395,19 @@ def test_the_logs_of_failed_starts_are_bounded(repository: Path, temporary: Path
         assert logs[-1].exists()
     sweep()
     assert [log.exists() for log in logs] == [False, False] + [True] * KEPT_LOGS
+
+
+def test_models_that_are_broken_are_left_out_with_a_warning_and_the_others_served(repository: Path) -> None:
+    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
+    write_model(repository, "alone", ensemble("broken"))
+    write_model(repository, "damaged", PYTHON, MODEL)
+    (repository / "damaged" / "hfx.json").write_text("{")
+    with serving(repository) as served:
+        assert served.ready["models"] == ["toy"]
+        assert infer(served.http_url, "toy", "four") == "4 characters"
+        assert "ValueError: no tokenizer" in served.words and "damaged" in served.words
+        assert served.words.count("The other models are served.") >= 2
+        with Client(served.ready["grpc_url"]) as client:
+            assert client.is_ready()
+        served.running.terminate()
+        assert served.end() == 0, served.words
