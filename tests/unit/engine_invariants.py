@@ -13,7 +13,7 @@ from hfx.python_backends.engine.scheduler import Scheduler
 
 def check(state: FairScheduler) -> None:
     """Raise AssertionError, saying what is wrong, if `state` could lose, share or leak a row."""
-    for batch in (state.light, state.heavy):
+    for batch in state.batches:
         check_batch(batch)
     assert not state.waiting or not state.idle, "somebody waits and nothing is done"
 

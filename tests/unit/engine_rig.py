@@ -16,7 +16,7 @@ from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
 from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.fair_scheduler import FairScheduler
+from hfx.python_backends.engine.fair_scheduler import LIGHT, FairScheduler
 from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.jobs import new_job
 from hfx.python_backends.engine.kv_cache import KvCache
@@ -141,7 +141,7 @@ class Watch:
         self.plans.append(plan)
         invariants.check(state)
         lengths: dict[int, dict[int, int]] = {}
-        for lane in state.light.lanes.values():
+        for lane in state.batches[LIGHT].lanes.values():
             for sequence in lane.sequences:
                 for row in sequence.rows:
                     lengths.setdefault(lane.width, {})[row] = sequence.length

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hfx.python_backends.engine.fair_scheduler import FairScheduler
+from hfx.python_backends.engine.fair_scheduler import LIGHT, FairScheduler
 from hfx.python_backends.engine.kv_cache_grown import GrownRows
 from hfx.python_backends.engine.kv_cache_paged import BLOCK, BlockPool, BlockTables, PagedCache
 from hfx.python_backends.engine.paged_decoder_runner import PagedDecoderRunner
@@ -56,11 +56,11 @@ class PagedWatch:
         self.plans.append(plan)
         invariants.check(state)
         lengths: dict[int, dict[int, int]] = {}
-        for lane in state.light.lanes.values():
+        for lane in state.batches[LIGHT].lanes.values():
             for sequence in lane.sequences:
                 lengths.setdefault(lane.width, {}).update(dict.fromkeys(sequence.rows, sequence.length))
         self._check(lengths)
-        self.poison(lengths, state.light.chunking is not None)
+        self.poison(lengths, state.batches[LIGHT].chunking is not None)
 
     def poison(self, lengths: Mapping[int, Lengths], chunking: bool = False) -> None:
         """Everything but the tokens of the rows of `lengths` (width -> row -> length), and the row for chunks."""

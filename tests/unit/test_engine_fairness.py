@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.errors import QueueFull
-from hfx.python_backends.engine.fair_scheduler import LIGHT_PROMPT, LIGHT_ROWS, LIGHT_SHARE
+from hfx.python_backends.engine.fair_scheduler import HEAVY, LIGHT, LIGHT_PROMPT, LIGHT_ROWS, MEDIUM, SHARE
 from hfx.python_backends.engine.jobs import Job, new_job
 from hfx.python_backends.engine.plan import Plan
 from hfx.python_backends.engine.request import Request, Settings
@@ -18,7 +18,7 @@ from .test_engine_scheduler import Play
 SLOTS = 8
 RESERVED = 4  # more
 # Seconds of a made-up run.
-LIGHT, HEAVY = 1.0, 10.0
+SHORT, LONG = 1.0, 10.0
 
 
 class Timed(Play):
@@ -35,14 +35,14 @@ class Timed(Play):
         plan = super().step()
         if plan is not None:
             self.scheduler.charge(plan, seconds_of(plan))
-        rows = [sum(job.rows for job in batch.admitted) for batch in (self.scheduler.light, self.scheduler.heavy)]
-        assert sum(rows) == self.scheduler.rows_in_use <= self.scheduler.slots + self.scheduler.reserve
+        rows = [sum(job.rows for job in batch.admitted) for batch in self.scheduler.batches]
+        assert sum(rows) == self.scheduler.rows_in_use <= self.scheduler.slots + 2 * self.scheduler.reserve
         assert max(rows) <= self.scheduler.slots
         return plan
 
 
 def seconds_of(plan: Plan) -> float:
-    return HEAVY if plan.jobs[0].heavy else LIGHT
+    return LONG if plan.jobs[0].batch else SHORT
 
 
 def run_of(play: Timed, job: Job) -> list[Plan]:
@@ -64,18 +64,20 @@ def test_a_light_request_passes_a_document_and_runs_most_of_the_time(mixes: bool
     light = play.submit(max_tokens=50)
     plans = run_of(play, light)
     own = [plan for plan in plans if light in plan.jobs]
-    others = sum(map(seconds_of, plans)) - LIGHT * len(own)
-    assert others <= len(own) * LIGHT / LIGHT_SHARE + HEAVY
+    others = sum(map(seconds_of, plans)) - SHORT * len(own)
+    assert others <= len(own) * SHORT / SHARE + LONG
 
 
 def test_heavy_requests_go_on_beside_light_ones_without_end() -> None:
     play = Timed()
     job = play.part(document=1, max_tokens=20)
     lights = [play.submit(max_tokens=3) for _ in range(3)]
-    while not job.over:
-        plan = play.step()
+    for _ in range(10_000):
+        play.step()
         lights = [light if not light.over else play.submit(max_tokens=3) for light in lights]
-        assert plan is not None
+        if job.over:
+            return
+    raise AssertionError("the document was starved")
 
 
 @pytest.mark.parametrize("rows", [LIGHT_ROWS + 1, SLOTS])
@@ -113,15 +115,26 @@ def test_a_document_gets_rows_before_those_that_have_more() -> None:
     assert sum(job.over for job in large) <= ended + len(small) + 1
 
 
-def test_what_is_heavy() -> None:
+def test_which_batch_runs_a_request() -> None:
     play = Timed(slots=32, has_encoder=False)
 
-    def is_heavy(length: int = 3, document: int = 0, **settings: Any) -> bool:
+    def batch(length: int = 3, document: int = 0, **settings: Any) -> int:
         request = Request((2,) * length, Settings(max_tokens=5, **settings), document=document)
-        return play.scheduler.is_heavy(new_job(request, has_encoder=False))
+        return play.scheduler.batch_of(new_job(request, has_encoder=False))
 
-    assert not is_heavy() and not is_heavy(LIGHT_PROMPT) and not is_heavy(num_beams=LIGHT_ROWS)
-    assert is_heavy(LIGHT_PROMPT + 1) and is_heavy(num_beams=LIGHT_ROWS + 1) and is_heavy(document=1)
+    assert batch() == batch(LIGHT_PROMPT) == batch(num_beams=LIGHT_ROWS) == LIGHT
+    assert batch(LIGHT_PROMPT + 1) == batch(num_beams=LIGHT_ROWS + 1) == MEDIUM
+    assert batch(document=1) == HEAVY
+
+
+def test_a_long_prompt_runs_beside_a_document_most_of_the_time() -> None:
+    play = Timed()
+    for _ in range(5 * SLOTS):
+        play.part(document=1)
+    play.steps(3 * SLOTS)
+    plans = run_of(play, play.submit(LIGHT_PROMPT + 1, max_tokens=50))
+    own = [plan for plan in plans if plan.jobs[0].batch == MEDIUM]
+    assert len(plans) - len(own) <= len(own) / SHARE + 1
 
 
 def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
@@ -133,7 +146,7 @@ def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
 
     def job(**settings: Any) -> Job:
         made = new_job(Request((2,), Settings(decoder_prompt=(1,), **settings)), has_encoder=True)
-        made.heavy = scheduler.is_heavy(made)
+        made.batch = scheduler.batch_of(made)
         return made
 
     passing = [job() for _ in range(RESERVED)]
@@ -141,7 +154,7 @@ def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
     with pytest.raises(QueueFull):
         scheduler.check_room([*passing, job()], max_queue=4)
     with pytest.raises(QueueFull):
-        scheduler.check_room([job(num_beams=5)], max_queue=4)
+        scheduler.check_room([job(num_beams=5)], max_queue=4)  # more than are reserved
 
 
 @pytest.mark.parametrize(("has_encoder", "mixes"), [(True, False), (False, False), (False, True)])

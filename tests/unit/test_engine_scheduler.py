@@ -42,7 +42,7 @@ class Play:
 
     def enqueue(self, request: Request) -> Job:
         job = new_job(request, self.scheduler.has_encoder)
-        job.heavy = self.scheduler.is_heavy(job)
+        job.batch = self.scheduler.batch_of(job)
         job.arrival = self._arrivals
         self._arrivals += 1
         self.scheduler.enqueue(job)

@@ -24,7 +24,7 @@ Observer = Callable[[Plan, FairScheduler], None]
 
 
 class Core:
-    """The jobs of an engine. `runners` are those of the light and of the heavy batch, where there is one.
+    """The jobs of an engine. `runners` are those of the batches.
 
     `observer` is called after each step: tests check invariants there.
     """
@@ -42,7 +42,7 @@ class Core:
 
     def runner_of(self, job: Job) -> Runner:
         """The runner of a job's batch."""
-        return self.runners[job.heavy]
+        return self.runners[job.batch]
 
     def accept(self, job: Job) -> None:
         """Take a job, whose request was checked."""

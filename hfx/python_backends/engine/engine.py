@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .core import Core, Observer
 from .errors import Draining, EngineClosed, EngineError
-from .fair_scheduler import LIGHT_ROWS, FairScheduler
+from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
@@ -28,7 +28,7 @@ DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled seque
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
 THREAD_NAME = "generation-engine"
-CPU = "CPU"  # the provider whose memory is real where it is written only, so that there can be rows for two batches
+CPU = "CPU"  # the provider whose memory is real where it is written only, so that there can be rows for several batches
 
 
 class Engine:
@@ -73,7 +73,7 @@ class Engine:
         `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
         that have rows. `threads` of each operator, 0 for one a core; they spin for `spin_microseconds` before they
         sleep. `beams` are usual: an encoder-decoder's decoders for them are opened now, others with the first request
-        that needs them, and requests of more rows are heavy (see FairScheduler).
+        that needs them, and requests of more rows are not light (see FairScheduler).
         `runtime` is onnxruntime or openvino; None: the model's own choice on CPU, or onnxruntime where it can't be had.
         Raises ModelRefused in its kinds.
         """
@@ -86,9 +86,9 @@ class Engine:
         limits = limits or (MIXING_LIMITS if runner.mixes else Limits())
         for width in set(beams).intersection(spec.beams):
             runner.open_lane(width)
-        has_two = provider == CPU
-        runners = (runner, runner.second()) if has_two else (runner,)
-        light_rows = max(beams, default=LIGHT_ROWS) if has_two else 0
+        separates = provider == CPU
+        runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
+        light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
         scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, light_rows)
         return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings), observer), max_queue)
 
@@ -106,7 +106,7 @@ class Engine:
         scheduler = self._core.scheduler
         check(request, self.spec, scheduler.slots)
         job = new_job(request, self.spec.has_encoder)
-        job.heavy = scheduler.is_heavy(job)
+        job.batch = scheduler.batch_of(job)
         job.submitted = time.monotonic()
         job.handle = Handle(partial(self._cancel, job))
         self._refuse_if_closed()

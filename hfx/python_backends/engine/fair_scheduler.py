@@ -1,6 +1,6 @@
-"""Light requests beside heavy ones: a batch of each, which of them has the next run, and who is admitted.
+"""Light requests beside heavier ones: a batch for each weight, which batch has the next run, and which job is admitted.
 
-Light requests wait neither for the rows nor, for long, for the runs of documents, long prompts and wide beams. It
+Lighter requests wait neither for the rows nor, for long, for the runs of long prompts, wide beams and documents. It
 touches no tensor, no thread and no clock: runs are charged from outside.
 """
 
@@ -14,72 +14,74 @@ from .jobs import Job
 from .plan import Outcome, Plan
 from .scheduler import Limits, Scheduler
 
+LIGHT, MEDIUM, HEAVY = range(3)
+BATCHES = 3
 LIGHT_PROMPT = 256  # tokens
 LIGHT_ROWS = 4  # where the model's own number of beams is not known
 
-# This share of the slots, or as many as one needs, more rows than slots are for light requests beside heavy ones.
+# This share of the slots, at least as many as one needs, are rows beyond the slots for light, and for medium requests.
 RESERVED = 0.25
 
-# Runs of light requests take so many times as long as those of heavy ones, while there are both.
-LIGHT_SHARE = 2.0
+# A batch's runs take so many times as long as those of the next heavier one, while there are both.
+SHARE = 2.0
 
 
 class FairScheduler:
-    """Two batches of `slots` rows each.
+    """Batches of `slots` rows each.
 
-    Heavy are the parts of documents, prompts above LIGHT_PROMPT, and requests of more than `light_rows` rows; with 0,
-    there are none. Either kind alone has up to `slots` rows; beside heavy requests, light ones may have `reserve` more.
-    Beyond these, requests are admitted strictly in order of arrival; but the parts of a document wait for those of
-    documents with fewer rows.
+    Heavy are the parts of documents, medium are prompts above LIGHT_PROMPT and requests of more than `light_rows` rows;
+    with 0, all are light. Each kind alone has up to `slots` rows; of light and of medium ones `reserve` rows do not
+    count beside others. Beyond these, requests are admitted strictly in order of arrival; but the parts of a document
+    wait for those of documents with fewer rows.
     """
 
     def __init__(self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False, light_rows: int = 0) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
-        self.light = Scheduler(slots, has_encoder, limits, mixes)
-        self.heavy = Scheduler(slots, has_encoder, limits, mixes)
+        self.batches = tuple(Scheduler(slots, has_encoder, limits, mixes) for _ in range(BATCHES))
         self.reserve = min(slots, max(int(slots * RESERVED), light_rows)) if light_rows else 0
         self._light_rows = light_rows
-        # While there are both: seconds of light runs, less LIGHT_SHARE times those of heavy ones.
-        self._balance = 0.0
-        self._heavy_seconds = 0.0  # of the last run
+        # Weighted fair queueing: the seconds of a batch's runs by its weight, those of the last, and where all are.
+        self._spent = [0.0] * BATCHES
+        self._last = [0.0] * BATCHES
+        self._clock = 0.0
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return self.light.idle and self.heavy.idle
+        return all(batch.idle for batch in self.batches)
 
     @property
     def rows_in_use(self) -> int:
-        """Those of light and heavy requests; they may be more than `slots`."""
-        return _used(self.light) + _used(self.heavy)
+        """Those of all requests; they may be more than `slots`."""
+        return sum(self._used())
 
     @property
     def waiting(self) -> int:
         """How many requests wait for rows."""
-        return len(self.light.waiting) + len(self.heavy.waiting)
+        return sum(len(batch.waiting) for batch in self.batches)
 
-    def is_heavy(self, job: Job) -> bool:
-        """Whether a job's runs are those of the heavy batch."""
+    def batch_of(self, job: Job) -> int:
+        """The number of the batch that runs a job."""
         if not self._light_rows:
-            return False
-        return job.request.document != 0 or job.rows > self._light_rows or len(job.request.prompt) > LIGHT_PROMPT
+            return LIGHT
+        if job.request.document:
+            return HEAVY
+        return MEDIUM if job.rows > self._light_rows or len(job.request.prompt) > LIGHT_PROMPT else LIGHT
 
     def enqueue(self, job: Job) -> None:
         """Take a job, whose rows fit the engine."""
-        self._batch(job).enqueue(job)
+        self.batches[job.batch].enqueue(job)
 
     def check_room(self, arriving: Sequence[Job], max_queue: int) -> None:
         """Raise QueueFull if more than `max_queue` requests would wait with those that are `arriving`.
 
         Those that fit into the free rows get them before the next step and don't wait.
         """
-        light, heavy = _used(self.light), _used(self.heavy)
-        waiting, blocked = self.waiting, self.waiting > 0
+        used, waiting, blocked = self._used(), self.waiting, self.waiting > 0
         for job in arriving:
-            passes = not job.heavy and light + job.rows <= self.reserve
-            if passes or not (blocked or not self._fits(job, light, heavy)):
-                light, heavy = (light, heavy + job.rows) if job.heavy else (light + job.rows, heavy)
+            if self._passes(job, used) or not (blocked or not self._fits(job, used)):
+                used[job.batch] += job.rows
             else:
                 waiting, blocked = waiting + 1, True
         if waiting > max_queue:
@@ -88,60 +90,69 @@ class FairScheduler:
     def schedule(self) -> Plan | None:
         """The next plan, None where there is nothing to do. Finish it, or remove its jobs, before the next."""
         while (job := self._next_admitted()) is not None:
-            self._batch(job).admit(job)
-        light, heavy = _used(self.light), _used(self.heavy)
-        if not (light and heavy):
-            self._balance = 0.0
-        is_due = self._balance >= LIGHT_SHARE * self._heavy_seconds
-        return self.heavy.schedule() if heavy and (is_due or not light) else self.light.schedule()
+            self._join(job.batch)
+            self.batches[job.batch].admit(job)
+        batch = min(self._in_use(), key=self._finish, default=LIGHT)
+        self._clock = max(self._clock, self._spent[batch])
+        return self.batches[batch].schedule()
 
     def charge(self, plan: Plan, seconds: float) -> None:
         """Say how long a plan took."""
-        if plan.jobs[0].heavy:
-            self._heavy_seconds = seconds
-            self._balance -= LIGHT_SHARE * seconds
-        else:
-            self._balance += seconds
+        batch = plan.jobs[0].batch
+        self._spent[batch] += seconds * SHARE**batch
+        self._last[batch] = seconds * SHARE**batch
 
     def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
         """Take what a plan gave, with an outcome for each of its picks."""
-        self._batch(plan.jobs[0]).finish(plan, outcomes)
+        self.batches[plan.jobs[0].batch].finish(plan, outcomes)
 
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""
-        self._batch(job).remove(job)
+        self.batches[job.batch].remove(job)
 
-    def _batch(self, job: Job) -> Scheduler:
-        return self.heavy if job.heavy else self.light
+    def _used(self) -> list[int]:
+        return [batch.slots - batch.free_rows for batch in self.batches]
+
+    def _in_use(self) -> list[int]:
+        """The numbers of the batches that have requests."""
+        return [number for number, used in enumerate(self._used()) if used]
+
+    def _finish(self, batch: int) -> tuple[float, int]:
+        """What a batch will have spent after its next run, which is taken to be as long as its last; lighter first."""
+        return self._spent[batch] + self._last[batch], batch
+
+    def _join(self, batch: int) -> None:
+        """A batch that was not in use begins where the others are."""
+        if batch not in self._in_use():
+            self._spent[batch] = max(self._spent[batch], self._clock)
 
     def _next_admitted(self) -> Job | None:
         """The next job that gets its rows now, if there is one."""
-        light, heavy = _used(self.light), _used(self.heavy)
-        lights, heavies = self.light.waiting, self.heavy.waiting
-        if lights and light + lights[0].rows <= self.reserve:
-            return lights[0]
-        job = self._fairest() if heavies else None
-        if lights and (not heavies or lights[0].arrival < heavies[0].arrival):
-            job = lights[0]
-        return job if job is not None and self._fits(job, light, heavy) else None
+        used = self._used()
+        heads = [batch.waiting[0] for batch in self.batches if batch.waiting]
+        passing = next((job for job in heads if self._passes(job, used)), None)
+        if passing is not None or not heads:
+            return passing
+        first = min(heads, key=lambda job: job.arrival)
+        job = self._fairest() if first.batch == HEAVY else first
+        return job if self._fits(job, used) else None
 
-    def _fits(self, job: Job, light: int, heavy: int) -> bool:
-        """Whether a job fits beside so many rows of light and heavy ones."""
-        if job.heavy:
-            return heavy + max(0, light - self.reserve) + job.rows <= self.slots
-        return light + job.rows <= min(self.slots, self.slots + self.reserve - heavy)
+    def _passes(self, job: Job, used: Sequence[int]) -> bool:
+        """Whether a job has room on the reserved rows, beside so many rows in use of each batch."""
+        return job.batch != HEAVY and used[job.batch] + job.rows <= self.reserve
+
+    def _fits(self, job: Job, used: Sequence[int]) -> bool:
+        """Whether a job has room beside so many rows in use of each batch."""
+        after = [rows + job.rows * (number == job.batch) for number, rows in enumerate(used)]
+        counted = after[HEAVY] + sum(max(0, rows - self.reserve) for rows in after[:HEAVY])
+        return after[job.batch] <= self.slots and counted <= self.slots
 
     def _fairest(self) -> Job:
-        """Of the heavy jobs that wait, the first one of the document with the fewest rows; others have none."""
+        """Of the parts that wait, the first one of the document with the fewest rows."""
         rows = Counter[int]()
-        for job in self.heavy.admitted:
+        for job in self.batches[HEAVY].admitted:
             rows[job.request.document] += job.rows
-        rows[0] = 0
         firsts: dict[int, Job] = {}
-        for job in self.heavy.waiting:
+        for job in self.batches[HEAVY].waiting:
             firsts.setdefault(job.request.document, job)
         return min(firsts.values(), key=lambda job: (rows[job.request.document], job.arrival))
-
-
-def _used(batch: Scheduler) -> int:
-    return batch.slots - batch.free_rows

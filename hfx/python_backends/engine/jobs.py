@@ -63,9 +63,9 @@ class Sequence:
 class Job:
     """A request and its sequences. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests.
 
-    `heavy` ones run in a batch of their own (fair_scheduler.py); `admitted` jobs have their rows reserved; `prefilled`
-    positions of the prompt have been run. `submitted`, and `last_token` (0 before the first), are in seconds of
-    `time.monotonic`.
+    `batch` is the number of the one that runs it (fair_scheduler.py); `admitted` jobs have their rows reserved;
+    `prefilled` positions of the prompt have been run. `submitted`, and `last_token` (0 before the first), are in
+    seconds of `time.monotonic`.
     """
 
     request: Request
@@ -73,7 +73,7 @@ class Job:
     prompt: Ids
     sequences: tuple[Sequence, ...] = ()
     arrival: int = 0
-    heavy: bool = False
+    batch: int = 0
     admitted: bool = False
     prefilled: int = 0
     over: bool = False

@@ -158,7 +158,8 @@ class Runs:
     """Runs of prompts that follow each other: `at_once` of them, at least 2, are submitted ahead of their reader.
 
     Prompts are made as they are needed, `slice_size` of them at a time; `count` are made, and `cancelled` says that the
-    others will not be. `document` is the number of the one that they are parts of.
+    others will not be. `document` is the number of the one that they are parts of, which is told of
+    those that have more than a slice.
     """
 
     def __init__(
@@ -208,8 +209,8 @@ class Runs:
                 yield work(self._prepare)
                 continue
             try:
-                is_whole = self._complete and self.count == 1
-                self._running.append(self._submit(self._ready[0], 0 if is_whole else self._document))
+                is_short = self._complete and self.count < self._slice_size
+                self._running.append(self._submit(self._ready[0], 0 if is_short else self._document))
             except QueueFull:
                 if not self._running:
                     raise
