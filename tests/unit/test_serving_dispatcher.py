@@ -221,7 +221,7 @@ def alive() -> Counter[str]:
     The engine's buffers are no request's: they grow with its load.
     """
     kinds = (type(each) for each in gc.get_objects())
-    names = Counter(kind.__qualname__ for kind in kinds if kind.__module__.startswith("hfx.python_backends"))
+    names = Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("hfx.python_backends"))
     return names - Counter({name: names[name] for name in ("Lane", "Binding")})
 
 
