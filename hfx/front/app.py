@@ -55,23 +55,23 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         began = time.perf_counter()
-        exchange = Exchange(send, self._request_id(scope["headers"]))
+        response = Response(send, self._request_id(scope["headers"]))
         try:
-            await self._answer(scope, receive, exchange)
+            await self._answer(scope, receive, response)
         except Refusal as refusal:
-            await exchange.start(refusal.status, refusal.headers)
-            await exchange.body(refusal.body, more=False)
+            await response.start(refusal.status, refusal.headers)
+            await response.body(refusal.body, more=False)
         except (Disconnected, UpstreamLost):
-            exchange.broken = True  # uvicorn closes the connection of an answer that has no end
+            response.broken = True  # uvicorn closes the connection of an answer that has no end
         except Exception:
             traceback.print_exc()
             raise
         if self._access_log:
             client = scope["client"][0] if scope["client"] else "-"
             seconds = time.perf_counter() - began
-            status = 0 if exchange.broken else exchange.status
+            status = 0 if response.broken else response.status
             self._access_log.add(
-                client, scope["method"], scope["raw_path"], status, exchange.bytes, seconds, exchange.request_id
+                client, scope["method"], scope["raw_path"], status, response.bytes, seconds, response.request_id
             )
 
     def _request_id(self, headers: Sequence[Header]) -> bytes:
@@ -80,7 +80,7 @@ class App:
                 return value
         return b"%b-%x" % (self._id_prefix, next(self._id_numbers))
 
-    async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, response: Response) -> None:
         headers = _single_headers(scope["headers"])
         path, method = scope["raw_path"], scope["method"].encode()
         if path == b"/health":
@@ -111,7 +111,7 @@ class App:
                 forwarded.append(CLOSE)  # until its connection ends, Triton 2.51 holds the request and its model
             head = request_head(method, path, len(body), forwarded)
             upstream = self._metrics if path == METRICS else self._upstream
-            await self._pass_on(upstream, head, body, scope["extensions"]["hfx"]["connection"], exchange)
+            await self._pass_on(upstream, head, body, scope["extensions"]["hfx"]["connection"], response)
         finally:
             self._held -= reserved
             self._requests -= 1
@@ -126,7 +126,7 @@ class App:
             message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
             raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
 
-    async def _pass_on(self, upstream: Upstream, head: bytes, body: bytes, client: Any, exchange: Exchange) -> None:
+    async def _pass_on(self, upstream: Upstream, head: bytes, body: bytes, client: Any, response: Response) -> None:
         try:
             connection = await upstream.connect()
         except OSError:
@@ -137,9 +137,9 @@ class App:
             if client.has_left:
                 raise Disconnected
             connection.send(head, body)
-            await _pass_back(connection, exchange)
+            await _pass_back(connection, response)
         except UpstreamLost:
-            if exchange.status:
+            if response.status:
                 raise
             message = "Triton ended before it answered; it is being started again. Send the request again."
             raise Refusal(502, message, [RETRY]) from None
@@ -148,7 +148,7 @@ class App:
             connection.release()
 
 
-class Exchange:
+class Response:
     """The answer to a client, and what the access log tells of it."""
 
     def __init__(self, send: Send, request_id: bytes) -> None:
@@ -171,14 +171,14 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
-async def _pass_back(connection: UpstreamConnection, exchange: Exchange) -> None:
+async def _pass_back(connection: UpstreamConnection, response: Response) -> None:
     piece = await connection.read()
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
-    await exchange.start(status, connection.headers)
-    await exchange.body(piece, more=not connection.complete)
+    await response.start(status, connection.headers)
+    await response.body(piece, more=not connection.complete)
     while not connection.complete:
         piece = await connection.read()
-        await exchange.body(piece, more=not connection.complete)
+        await response.body(piece, more=not connection.complete)
 
 
 def _single_headers(headers: Sequence[Header]) -> dict[bytes, bytes]:

@@ -3,9 +3,9 @@
 The folders that a server reads are its private copy (models.py), so what happens here never touches the repository of
 the user. Every state on disk between two steps is one that a restart can load.
 
-An ensemble and its members can't be exchanged in one step under their names: a request would meet members of both. So
+An ensemble and its members can't be replaced in one step under their names: a request would meet members of both. So
 the new members are loaded under other names first, the ensemble is pointed at them (one atomic step for callers), the
-members are exchanged under their own names, which no request uses then, and the ensemble is pointed back at those.
+members are replaced under their own names, which no request uses then, and the ensemble is pointed back at those.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Served:
         try:
             for folder in folders:
                 done.append(folder)
-                self._exchange(folder, incoming / folder, outgoing)
+                self._replace_folder(folder, incoming / folder, outgoing)
                 self.load(folder)
         except BaseException:
             for folder in done:
@@ -140,7 +140,7 @@ class Served:
                 _renamed_copy(incoming / member, self.repository / temporary, members)
                 self.load(temporary)
             _renamed_copy(incoming / name, incoming / _temporary(name, name), members)
-            self._exchange(name, incoming / _temporary(name, name), outgoing)
+            self._replace_folder(name, incoming / _temporary(name, name), outgoing)
             self.load(name)
         except BaseException:
             if (outgoing / name).is_dir():
@@ -158,8 +158,8 @@ class Served:
         for member in members:
             with suppress(ServerError):  # the memory of the one before is free before the new one is loaded
                 control.unload(self.http_url, member, self.timeout)
-            self._exchange(member, incoming / member, outgoing)
-        self._exchange(name, incoming / name, outgoing)
+            self._replace_folder(member, incoming / member, outgoing)
+        self._replace_folder(name, incoming / name, outgoing)
         try:
             for folder in (*members, name):
                 self.load(folder)
@@ -170,7 +170,7 @@ class Served:
         if failure:
             raise Unsettled(failure.message, failure.fix) from failure
 
-    def _exchange(self, folder: str, new: Path, outgoing: Path) -> None:
+    def _replace_folder(self, folder: str, new: Path, outgoing: Path) -> None:
         if (self.repository / folder).is_dir():
             (self.repository / folder).rename(outgoing / folder)
         new.rename(self.repository / folder)
