@@ -49,5 +49,6 @@ def test_mixed_lengths_share_batches(server: EmbeddedServer) -> None:
         return int(server.statistics()["sentiment-int8_net"][kind]) - int(before[kind])
 
     wait_until(lambda: counted("inference_count") == len(texts))  # Triton counts a request slightly after it answers
-    # 1: nothing was batched; how many come together depends on the machine.
-    assert len(texts) / counted("execution_count") >= 1.5
+    assert counted("execution_count") < len(texts), (
+        "nothing was batched"
+    )  # how many come together depends on the machine

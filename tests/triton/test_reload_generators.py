@@ -125,6 +125,7 @@ def generated(server: EmbeddedServer) -> float:
 def test_an_idle_process_is_replaced_alone(repository: Path, killed: str) -> None:
     with EmbeddedServer(repository, private=True) as server, Client(server.grpc_url) as client:
         text, pid = whole(client), server.pid
+        wait_until(lambda: server.can_swap([killed]))  # an answer comes slightly before it is counted
         os.kill(server.stubs()[f"{killed}_0_0"][-1], signal.SIGKILL)
         wait_until(server.deaths)
         assert server.can_swap([killed])

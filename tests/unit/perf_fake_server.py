@@ -50,6 +50,7 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     def __init__(self, port: int = 0, credentials: Any = None) -> None:
         self.stall = (0.0, 0.0)
+        self.has_statistics = True
         self.inputs: list[dict[str, Any]] = []
         self.arrivals: list[float] = []
         self.times: list[list[float]] = []
@@ -99,6 +100,8 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return pb.ServerLiveResponse(live=True)
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if not self.has_statistics:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no statistics")
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name) for name in INPUTS])
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802

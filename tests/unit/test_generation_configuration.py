@@ -69,7 +69,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         Configuration.read(tmp_path)
 
 
-@pytest.mark.parametrize("defaults", [{"max_new_tokens": 3}, {"top_p": 2}, {"stop_words": "end"}])
+@pytest.mark.parametrize("defaults", [{"max_new_token": 3}, {"top_p": 2}, {"stop_words": 3}])
 def test_a_default_that_no_request_could_have_is_named(tmp_path: Path, defaults: dict[str, Any]) -> None:
     message = damage(tmp_path, json.dumps(facts(defaults=defaults)))
     assert f"defaults.{next(iter(defaults))}" in message

@@ -1,6 +1,6 @@
 """One load as one Run: what is known of the model, what a load without an answer says, and which tool is run.
 
-The server has neither statistics nor metrics: that must cost nothing but those figures.
+The server has no metrics, in one test no statistics either: that must cost nothing but those figures.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def test_what_is_no_generator_is_not_streamed(target: Target) -> None:
         measure(labels, Closed(1), replace(TEN, stream=True))
 
 
-def test_a_server_without_statistics_costs_only_their_figures(target: Target) -> None:
+def test_a_server_without_statistics_costs_only_their_figures(target: Target, server: FakeServer) -> None:
+    server.has_statistics = False
     run = measure(target, Open(rate=100.0), TEN)
     assert run.server is not None and (run.server.steps, run.server.counters) == ((), {})
     assert any("gives no statistics" in note for note in run.notes)
