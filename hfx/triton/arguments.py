@@ -25,7 +25,7 @@ def server_arguments(
 ) -> list[str]:
     """Arguments for a server of REPOSITORY on DEVICE (cpu or gpu: configs/DEVICE.pbtxt of each model).
 
-    With `controlled` whoever reaches HTTP loads and unloads models; gRPC stays closed to that.
+    With `controlled` every client of HTTP can load and unload models; gRPC stays closed to that.
     """
     control = ("--model-control-mode=explicit", "--load-model=*") if controlled else ("--model-control-mode=none",)
     return [
