@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from bench import command
+from bench import command, h2load
 from bench.cases import Case, Served, Texts, token_counter
 from bench.child import Child
 from bench.client import run_figures
@@ -66,10 +66,15 @@ def overload(settings: Settings, figures: Figures) -> None:
     loads = {case.name: (case, case.request_set(token_counter(checkpoint)))}
     server = EmbeddedServer(SHAPE.repository("int8", settings.quick), models=[NAME])
     seconds = 5.0 if settings.quick else OVERLOAD_SECONDS
+    if not h2load.is_installed():
+        figures.notes["load"] = "sent by a generator in Python, which takes half a core (no h2load on PATH)"
     with server:
         target = server_target(server, NAME)
 
         def run(plan: Closed | Open, load: CaseLoad) -> dict[str, float | None]:
+            if h2load.is_installed():
+                text = load[0].batch(load[1]).texts[0]
+                return h2load.run(server, NAME, text, plan, seconds, DEADLINE)
             return _answered(measure(target, plan, MeasureSpec(load[1], Limits(seconds=seconds, timeout=DEADLINE))))
 
         def excess(load: CaseLoad) -> dict[str, float | None]:
@@ -139,8 +144,9 @@ WORKS = {
     ),
     "overload": Work(
         "A classifier of distilbert-base's size at four times its peak, deadlines of 10 s",
-        overload, ("answers/s", "refused/s", "late", "p99 ms"), (EXCESS,), "answers/s",
-        (Goal(case_name(WIDTHS[0], 1), "answers/s", (EXCESS,), least=0.9, against=(PEAK,)),),
+        overload, ("answers/s", "refused/s", "late", "p99 ms", "refused p99 ms"), (EXCESS,), "answers/s",
+        (Goal(case_name(WIDTHS[0], 1), "answers/s", (EXCESS,), least=0.9, against=(PEAK,)),
+         Goal(case_name(WIDTHS[0], 1), "refused p99 ms", (EXCESS,), most=100.0)),
     ),
 }  # fmt: skip
 
