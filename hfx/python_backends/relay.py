@@ -144,7 +144,7 @@ class TritonPythonModel:
         """Cancel those of `calls` whose callers have left."""
         for call in calls:
             try:
-                if not call.cancelled and call.channel.left() and call.connection is not None:
+                if not call.cancelled and call.channel.is_cancelled() and call.connection is not None:
                     call.cancelled = True
                     call.connection.send({"cancel": call.number})
             except Exception as error:

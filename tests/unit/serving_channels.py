@@ -41,7 +41,7 @@ class Caller:
         self.messages.append(message)
         self._end(True)
 
-    def left(self) -> bool:
+    def is_cancelled(self) -> bool:
         self.polls += 1
         return self.has_left
 

@@ -14,7 +14,7 @@ from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import find_generation_task
 from hfx.exporter.source import Checkpoint
 from hfx.python_backends.generation.configuration import Configuration
-from hfx.python_backends.generation.settings import choose
+from hfx.python_backends.generation.settings import resolve_config
 from tests.unit.generation_models import facts
 
 VOCABULARY = 50
@@ -63,7 +63,7 @@ def test_what_is_written_is_what_the_server_reads(tmp_path: Path) -> None:
     found = settings(tmp_path, {"num_beams": 2, "max_new_tokens": 9, "stop_strings": "END", "forced_eos_token_id": [2]})
     written = facts(max_source=64, max_length=64) | found.as_json()
     configuration = Configuration.of(json.loads(json.dumps(written)))
-    chosen = choose({}, configuration)
+    chosen = resolve_config({}, configuration)
     assert (chosen.settings.num_beams, chosen.settings.max_tokens, chosen.stop_words) == (2, 9, ("END",))
     assert (chosen.settings.decoder_prompt, chosen.settings.forced_eos_id) == ((2,), 2)
 

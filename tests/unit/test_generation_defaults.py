@@ -24,7 +24,7 @@ from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request
 from hfx.python_backends.generation.configuration import Configuration
 from hfx.python_backends.generation.prompts import PromptEncoder
-from hfx.python_backends.generation.settings import choose
+from hfx.python_backends.generation.settings import resolve_config
 from tests.unit import tiny_generators
 from tests.unit.generation_models import facts
 from tests.unit.generation_tokenizers import LINES, byte_level
@@ -100,7 +100,7 @@ def ours(checkpoint: Checkpoint, family: str, found: GenerationSettings) -> tupl
     """The new tokens of the search that the published settings make."""
     encoder = POSITIONS if family != "gpt2" else None
     configuration = Configuration.of(facts(max_length=POSITIONS, max_source=encoder) | found.as_json())
-    settings = choose({"max_tokens": TOKENS}, configuration).settings
+    settings = resolve_config({"max_tokens": TOKENS}, configuration).settings
     search = new_searches(Request(PROMPT, settings))[0]
     _, completions = drive(search, TorchModel(model(family), settings.decoder_prompt), PROMPT)
     return completions[0].ids
@@ -147,11 +147,11 @@ def test_max_length_of_a_decoder_counts_its_prompt_as_in_transformers(tmp_path: 
     for size in (1, 15, 30):
         text = LINES[0][:size]
         ids = tokenizer(text, return_tensors="pt")
-        prompt = encoder.encode(text, choose({}, configuration))
+        prompt = encoder.encode(text, resolve_config({}, configuration))
         _, (answer,) = drive(new_searches(Request(prompt.ids, prompt.settings))[0], TorchModel(asked, ()), prompt.ids)
         assert [*prompt.ids, *answer.ids] == asked.generate(**ids)[0].tolist()
     text = " ".join(LINES)
     with pytest.raises(ValueError, match="max_length"):
         asked.generate(**tokenizer(text, return_tensors="pt"))
     with pytest.raises(DoesNotFit, match="max_tokens"):
-        encoder.encode(text, choose({}, configuration))
+        encoder.encode(text, resolve_config({}, configuration))

@@ -15,7 +15,7 @@ import pytest
 from hfx.python_backends.generation.documents import parts as divided
 from hfx.python_backends.generation.documents import sentences
 from hfx.python_backends.generation.prompts import PromptEncoder
-from hfx.python_backends.generation.settings import choose
+from hfx.python_backends.generation.settings import resolve_config
 from tests.tiers import DATA, needs_data
 from tests.unit.generation_models import configuration
 from tests.unit.generation_tokenizers import LINES, byte_level, random_text, unigram
@@ -112,7 +112,9 @@ def test_parts_leave_room_for_the_prefix() -> None:
     measure = encoder(tokenizer, 60, prefix="Anna went from Paris to: ")
     found = parts(" ".join(LINES * 10), measure, 1)
     made = configuration(max_source=61, max_length=64, prefix="Anna went from Paris to: ")
-    prompts = [PromptEncoder(tokenizer.backend_tokenizer, made).encode(part, choose({}, made)) for part in found]
+    prompts = [
+        PromptEncoder(tokenizer.backend_tokenizer, made).encode(part, resolve_config({}, made)) for part in found
+    ]
     assert all(prompt.truncated_tokens == 0 for prompt in prompts)
 
 
@@ -122,7 +124,7 @@ def test_a_character_without_room_is_counted_and_not_lost_in_silence() -> None:
     found = parts("😀😀", measure, 1)
     assert found == ["😀", "😀"]
     made = configuration(max_source=4, max_length=64)
-    assert [measure.encode(part, choose({}, made)).truncated_tokens > 0 for part in found] == [True, True]
+    assert [measure.encode(part, resolve_config({}, made)).truncated_tokens > 0 for part in found] == [True, True]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.generation.results import Piece, joined
+from hfx.python_backends.generation.results import Piece, join_texts
 from hfx.python_backends.generation.streams import TextStream
 from tests.unit.generation_models import answered, continued, write_model
 from tests.waiting import wait_until
@@ -72,7 +72,7 @@ def test_a_text_is_continued(decoder: TextGenerator, text: str) -> None:
 
 def test_pieces_are_the_text(decoder: TextGenerator) -> None:
     pieces = list(decoder.stream("cat", max_tokens=12))
-    assert joined(pieces) == (decoder.generate("cat", max_tokens=12),)
+    assert join_texts(pieces) == (decoder.generate("cat", max_tokens=12),)
     assert [piece.finish_reason for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
     assert len(pieces) >= 5
     assert [piece.output_tokens for piece in pieces] == sorted(piece.output_tokens for piece in pieces)
@@ -83,7 +83,7 @@ def test_log_probs_are_one_a_token(decoder: TextGenerator) -> None:
     assert whole.log_probs is not None
     assert len(whole.log_probs) == whole.output_tokens
     assert all(one < 0 for one in whole.log_probs)
-    assert joined(decoder.stream("cat", max_tokens=8, return_log_probs=True)) == (whole,)
+    assert join_texts(decoder.stream("cat", max_tokens=8, return_log_probs=True)) == (whole,)
     assert decoder.generate("cat", max_tokens=8).log_probs is None
 
 
@@ -97,7 +97,7 @@ def test_a_text_ends_before_a_stop_string(decoder: TextGenerator) -> None:
     found = decoder.generate("cat", max_tokens=20, stop_words=["???", stop])
     assert (found.text, found.finish_reason) == (expected, "stop")
     assert found.output_tokens == len(expected) + 3
-    assert joined(decoder.stream("cat", max_tokens=20, stop_words=["???", stop])) == (found,)
+    assert join_texts(decoder.stream("cat", max_tokens=20, stop_words=["???", stop])) == (found,)
 
 
 # Several texts
@@ -107,7 +107,7 @@ def test_several_samples_are_told_apart_and_end_at_their_own_stop_strings(decode
     samples = decoder.generate_all("cat", **SAMPLES)
     assert [sample.index for sample in samples] == [0, 1, 2]
     assert len({sample.text for sample in samples}) == 3
-    assert joined(decoder.stream("cat", **SAMPLES)) == samples
+    assert join_texts(decoder.stream("cat", **SAMPLES)) == samples
     stop = samples[0].text[1:4]
     stopped = decoder.generate_all("cat", **SAMPLES, stop_words=[stop])
     assert [sample.text for sample in stopped] == [sample.text.split(stop)[0] for sample in samples]
@@ -174,7 +174,7 @@ def test_a_stream_can_be_cancelled_from_another_thread(endless: TextGenerator) -
     stream = endless.stream("cat", max_tokens=ENDLESS)
     thread = threading.Thread(target=stream.cancel)
     thread.start()
-    found = joined(stream)
+    found = join_texts(stream)
     thread.join()
     assert found[0].finish_reason == "cancelled"
     assert found[0].text == continued("cat", found[0].output_tokens, eos=())
@@ -262,7 +262,7 @@ def test_a_failed_step_is_raised_in_threads_and_event_loops(tmp_path: Path) -> N
 
 def chunks(generator: TextGenerator, text: str, **fields: Any) -> Piece:
     whole = generator.generate(text, long="chunk", **fields)
-    assert joined(generator.stream(text, long="chunk", **fields)) == (whole,)
+    assert join_texts(generator.stream(text, long="chunk", **fields)) == (whole,)
     return whole
 
 
@@ -311,7 +311,7 @@ def test_a_document_can_be_left_and_cancelled(summarizer: TextGenerator) -> None
     for merge in ("concat", "recursive"):
         stream = summarizer.stream(text, long="chunk", max_tokens=40, merge=merge)
         stream.cancel()
-        assert joined(stream)[0].finish_reason == "cancelled"
+        assert join_texts(stream)[0].finish_reason == "cancelled"
         wait_until_idle(summarizer)
 
 

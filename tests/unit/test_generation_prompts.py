@@ -9,7 +9,7 @@ import pytest
 
 from hfx.python_backends.engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
 from hfx.python_backends.generation.prompts import COUNTED, Prompt, PromptEncoder
-from hfx.python_backends.generation.settings import choose
+from hfx.python_backends.generation.settings import resolve_config
 from hfx.python_backends.inputs import LONGEST_TEXT
 from tests.unit.generation_models import configuration
 from tests.unit.generation_tokenizers import LINES, byte_level, random_text, unigram
@@ -20,7 +20,7 @@ LONG = " ".join(LINES * 40)
 
 def encode(tokenizer: Any, text: str | bytes, fields: dict[str, Any] | None = None, **changed: Any) -> Prompt:
     made = configuration(**changed)
-    return PromptEncoder(tokenizer.backend_tokenizer, made).encode(text, choose(fields or {}, made))
+    return PromptEncoder(tokenizer.backend_tokenizer, made).encode(text, resolve_config(fields or {}, made))
 
 
 def truncated(tokenizer: Any, text: str, length: int) -> tuple[int, ...]:
@@ -184,6 +184,6 @@ def test_a_text_has_a_longest_size() -> None:
         with pytest.raises(DoesNotFit):
             prompts.document(huge)
         with pytest.raises(DoesNotFit):
-            prompts.encode(huge, choose({}, made))
+            prompts.encode(huge, resolve_config({}, made))
     with pytest.raises(InvalidRequest):
         prompts.document(b"\xff")

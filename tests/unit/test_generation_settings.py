@@ -8,7 +8,7 @@ import pytest
 
 from hfx.python_backends.engine.errors import InvalidRequest
 from hfx.python_backends.engine.generation_settings import SETTINGS
-from hfx.python_backends.generation.settings import Choices, choose
+from hfx.python_backends.generation.settings import GenerationConfig, resolve_config
 from tests.unit.generation_models import configuration
 
 BART_CNN = {
@@ -17,11 +17,11 @@ BART_CNN = {
 }  # fmt: skip
 
 
-def chosen(fields: dict[str, Any], **changed: Any) -> Choices:
-    return choose(fields, configuration(**changed))
+def chosen(fields: dict[str, Any], **changed: Any) -> GenerationConfig:
+    return resolve_config(fields, configuration(**changed))
 
 
-def summarizer(fields: dict[str, Any]) -> Choices:
+def summarizer(fields: dict[str, Any]) -> GenerationConfig:
     return chosen(fields, task="summarization", max_source=1024, max_length=1024, defaults=BART_CNN)
 
 

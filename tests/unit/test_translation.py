@@ -20,7 +20,7 @@ from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.python_backends.engine.errors import InvalidRequest, ModelDamaged
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.generation.settings import choose
+from hfx.python_backends.generation.settings import resolve_config
 from tests.published import export_checkpoint
 from tests.unit.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
 from tests.unit.writing_checkpoints import write_version
@@ -113,7 +113,7 @@ def test_every_pair_is_translated_as_by_transformers(
 def test_a_text_has_the_tokens_of_its_language_however_long_it_is(generators: Generators, name: str) -> None:
     configuration, prompts = generators(name).configuration, generators(name)._prompts
     for source, _ in TRANSLATORS[name].pairs:
-        choices = choose({"source_lang": source}, configuration)
+        choices = resolve_config({"source_lang": source}, configuration)
         for text in TEXTS:
             assert list(prompts.encode(text, choices).ids) == source_ids(name, text, source)
         ids, short = prompts.encode("abc " * 99, choices).ids, prompts.encode("abc", choices).ids

@@ -58,11 +58,11 @@ def measure_data(
 
 def _answers(generator: TorchGenerator, version: Path, texts: Sequence[str]) -> list[Answer]:
     from hfx.python_backends.generation.configuration import Configuration
-    from hfx.python_backends.generation.settings import choose
+    from hfx.python_backends.generation.settings import resolve_config
 
     encoder = open_encoder(version)
-    choices = choose(DATA_SETTINGS, Configuration.read(version))
-    prompts = [encoder.encode(text, choices) for text in texts]
+    config = resolve_config(DATA_SETTINGS, Configuration.read(version))
+    prompts = [encoder.encode(text, config) for text in texts]
     by_length: dict[int, list[int]] = {}
     for index, prompt in enumerate(prompts):
         by_length.setdefault(prompt.settings.max_tokens, []).append(index)

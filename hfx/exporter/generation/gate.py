@@ -21,7 +21,7 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Completion, Request, Settings
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.generation.configuration import Configuration
-from hfx.python_backends.generation.settings import choose
+from hfx.python_backends.generation.settings import resolve_config
 
 RECORDED_TEXTS = 64
 DEFAULT_BEAMS = 4  # where a checkpoint does not search with beams by itself
@@ -50,7 +50,9 @@ def make_work(plan: GeneratorPlan, version: Path, effort: Effort) -> Work:
         names.MAX_TOKENS: tokens,
         names.MIN_TOKENS: min(int(plan.settings.defaults.get("min_tokens", 0)), tokens // 2),
     }
-    return Work(effort, choose(greedy, configuration).settings, choose(searched, configuration).settings)
+    return Work(
+        effort, resolve_config(greedy, configuration).settings, resolve_config(searched, configuration).settings
+    )
 
 
 def plain_fields(tokens: int) -> dict[str, Any]:

@@ -93,10 +93,10 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
     transformers' own; return how many were compared. Raises VerificationFailed where they differ.
     """
     from hfx.python_backends.generation.configuration import Configuration
-    from hfx.python_backends.generation.settings import choose
+    from hfx.python_backends.generation.settings import resolve_config
 
     configuration, encoder = Configuration.read(version), open_encoder(version)
-    choices = choose({"long": "truncate", "do_sample": False, "max_tokens": 1}, configuration)
+    config = resolve_config({"long": "truncate", "do_sample": False, "max_tokens": 1}, configuration)
     longest = configuration.max_source or configuration.max_length - 1
     side = "right" if configuration.has_encoder else "left"
     compared = 0
@@ -104,7 +104,7 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
         expected = _truncated(tokenizer, configuration.prefix + text, longest, side)
         if not expected:
             continue  # nothing to continue
-        if encoder.encode(text, choices).ids != expected:
+        if encoder.encode(text, config).ids != expected:
             raise _differ(repr(text if len(text) <= SHOWN else text[:SHOWN] + "..."))
         compared += 1
     return compared
@@ -113,7 +113,7 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
 def check_languages(tokenizer: Any, version: Path, text: str) -> int:
     """Compare the tokens of `text` in every language that the staged model has; return how many there are."""
     from hfx.python_backends.generation.configuration import Configuration
-    from hfx.python_backends.generation.settings import choose
+    from hfx.python_backends.generation.settings import resolve_config
 
     configuration = Configuration.read(version)
     if configuration.languages is None or not hasattr(tokenizer, "set_src_lang_special_tokens"):
@@ -122,7 +122,7 @@ def check_languages(tokenizer: Any, version: Path, text: str) -> int:
     try:
         for code in configuration.languages.ids:
             tokenizer.src_lang = code
-            ids = encoder.encode(text, choose({"source_lang": code}, configuration)).ids
+            ids = encoder.encode(text, resolve_config({"source_lang": code}, configuration)).ids
             if ids != tuple(tokenizer(text)["input_ids"]):
                 raise _differ(f"{text!r} in the language {code}")
     finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from .errors import DeadlineExceeded, EngineError, StepFailed
 from .fair_scheduler import FairScheduler
-from .handle import wake
+from .handle import notify_all
 from .jobs import Job, Sequence
 from .picker import Picker
 from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
@@ -58,7 +58,7 @@ class Core:
         completions = tuple(each for sequence in job.unfinished for each in sequence.search.cancelled())
         self.scheduler.remove(job)
         del self.jobs[job.arrival]
-        wake(job.handle.take(completions, over=True))
+        notify_all(job.handle.deliver(completions, over=True))
         job.close()
         self.counters.cancelled += 1
 
@@ -109,7 +109,7 @@ class Core:
         ended = list(jobs)
         for job in ended:
             self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
-        wake(listener for job in ended for listener in job.handle.take((), True, error))
+        notify_all(listener for job in ended for listener in job.handle.deliver((), True, error))
         for job in ended:
             job.close()
         self.counters.failed += len(ended)
@@ -135,8 +135,8 @@ class Core:
         self.counters.completed += len(over) - len(failures)
         for job in over:
             self.jobs.pop(job.arrival, None)
-        takes = (job.handle.take(tuple(new), job.over, failures.get(job)) for job, new in events.items())
-        wake(listener for listeners in takes for listener in listeners)
+        takes = (job.handle.deliver(tuple(new), job.over, failures.get(job)) for job, new in events.items())
+        notify_all(listener for listeners in takes for listener in listeners)
         for job in over:
             job.close()
 

@@ -18,12 +18,12 @@ Events = tuple[Event, ...]
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom to wake: `tell` is called with the keys of all of its listeners that have news, once a step.
+    """What a reader is notified by: `notify` is called with the keys of all listeners that have news, once a step.
 
     The engine's thread calls it, so it must only hand over.
     """
 
-    tell: Callable[[list[Any]], None]
+    notify: Callable[[list[Any]], None]
     key: Hashable
 
 
@@ -62,15 +62,15 @@ class Handle:
             raise self._failure
         return tuple(sorted(self._completions, key=lambda completion: completion.index))
 
-    def tell_events(self, listener: Listener) -> None:
-        """Wake `listener` when there are new events; there may be some already."""
+    def notify_events(self, listener: Listener) -> None:
+        """Notify `listener` when there are new events; there may be some already."""
         self._of_events = listener
 
-    def tell_end(self, listener: Listener) -> None:
-        """Wake `listener` when the request is over; it may be already."""
+    def notify_end(self, listener: Listener) -> None:
+        """Notify `listener` when the request is over; it may be already."""
         self._of_end = listener
 
-    def arrived(self) -> Events | None:
+    def poll(self) -> Events | None:
         """New events, without waiting, which may be none; None when they are at their end.
 
         Raises the failure there.
@@ -88,8 +88,8 @@ class Handle:
             yield from events
         self._end()
 
-    def take(self, events: Events, over: bool, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
-        """The engine's side: more events, whether they are the last, and why it failed. Returns whom to wake."""
+    def deliver(self, events: Events, over: bool, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
+        """The engine's side: more events, whether they are the last, and why it failed. Returns the listeners."""
         self._completions += [event for event in events if isinstance(event, Completion)]
         if events:
             self._arrived.put(events)
@@ -109,14 +109,14 @@ class Handle:
             raise self._failure
 
 
-def wake(listeners: Iterable[Listener | None]) -> None:
-    """Wake all that there are, with one call for each event loop or thread."""
+def notify_all(listeners: Iterable[Listener | None]) -> None:
+    """Notify all that there are, with one call for each event loop or thread."""
     news: dict[Callable[[list[Any]], None], list[Any]] = {}
     for listener in listeners:
         if listener is not None:
-            news.setdefault(listener.tell, []).append(listener.key)
-    for tell, keys in news.items():
-        tell(keys)
+            news.setdefault(listener.notify, []).append(listener.key)
+    for notify, keys in news.items():
+        notify(keys)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Text in, text out: the one door to a generation model, in this process and in Triton."""
+"""Text in, text out: a generation model, in this process and in Triton."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .configuration import Configuration
 from .detokenizer import Detokenizer
 from .merging import Document, concatenated, gathered, one_after_the_other, summarized
 from .prompts import PromptEncoder, Text
-from .results import Piece, joined
+from .results import Piece, join_texts
 from .runs import Read, Run, Runs, Submission, deadline_in
-from .settings import Choices, choose
+from .settings import GenerationConfig, resolve_config
 from .streams import Script, TextStream
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -112,7 +112,7 @@ class TextGenerator:
         Raises InvalidRequest where num_return_sequences is above 1: use generate_all.
         """
         submission = self._submission(fields, timeout)
-        _refuse_several(submission.choices)
+        _refuse_several(submission.config)
         return TextStream(gathered(self._script(text, submission)), submission.cancel)
 
     def generate(self, text: Text, *, timeout: float | None = None, **fields: Field) -> Piece:
@@ -121,12 +121,12 @@ class TextGenerator:
 
     def generate_all(self, text: Text, *, timeout: float | None = None, **fields: Field) -> tuple[Piece, ...]:
         """All `num_return_sequences` texts, of beams the best first."""
-        return joined(self._texts(text, timeout, fields))
+        return join_texts(self._texts(text, timeout, fields))
 
     async def generate_async(self, text: Text, *, timeout: float | None = None, **fields: Field) -> tuple[Piece, ...]:
         """As `generate_all`, in an event loop; cancelling the task cancels the request."""
         async with self._texts(text, timeout, fields) as stream:
-            return joined([piece async for piece in stream])
+            return join_texts([piece async for piece in stream])
 
     def generate_many(self, texts: Iterable[Text], *, timeout: float | None = None, **fields: Field) -> list[Piece]:
         """One text for each of `texts`, in order; as many run at a time as the engine and its queue take.
@@ -134,14 +134,14 @@ class TextGenerator:
         The first failure cancels the others and is raised.
         """
         submission = self._submission(fields, timeout)
-        choices = submission.choices
-        _refuse_several(choices)
-        if choices.long == "chunk":
+        config = submission.config
+        _refuse_several(config)
+        if config.long == "chunk":
             script = one_after_the_other(gathered(self._script(text, submission)) for text in texts)
         else:
             at_once = self._slots + self.engine.max_queue
             runs = Runs(submission.submit, map(submission.prompt, texts), at_once)
-            script = runs.pieces(lambda run: gathered(_read(choices)(run)))
+            script = runs.pieces(lambda run: gathered(_read(config)(run)))
         return list(TextStream(script, submission.cancel))
 
     def warm_up(self) -> None:
@@ -161,8 +161,8 @@ class TextGenerator:
         self.close()
 
     def _submission(self, fields: Mapping[str, Any], timeout: float | None) -> Submission:
-        choices = choose(fields, self.configuration)
-        return Submission(self.engine, self._prompts, self._detokenizer, choices, deadline_in(timeout))
+        config = resolve_config(fields, self.configuration)
+        return Submission(self.engine, self._prompts, self._detokenizer, config, deadline_in(timeout))
 
     def _texts(self, text: Text, timeout: float | None, fields: Mapping[str, Any]) -> TextStream:
         """The pieces of a text that are seen at its end only."""
@@ -171,9 +171,9 @@ class TextGenerator:
 
     def _script(self, text: Text, submission: Submission, read: Read | None = None) -> Script:
         """Submit a text, or prepare its division; by default its pieces are those that are seen at the end only."""
-        choices = submission.choices
-        read = read or _read(choices)
-        if choices.long != "chunk":
+        config = submission.config
+        read = read or _read(config)
+        if config.long != "chunk":
             return read(submission.submit(submission.prompt(text)))
         number, at_once = next(_DOCUMENTS), DOCUMENT_SHARE * self._slots
 
@@ -181,18 +181,18 @@ class TextGenerator:
             return Runs(submission.submit, submission.parts(text), at_once, PARTS, number)
 
         document = Document(self._prompts.document(text), runs)
-        return (summarized if choices.merge == "recursive" else concatenated)(document, read)
+        return (summarized if config.merge == "recursive" else concatenated)(document, read)
 
 
-def _refuse_several(choices: Choices) -> None:
-    returned = choices.settings.num_return_sequences
+def _refuse_several(config: GenerationConfig) -> None:
+    returned = config.settings.num_return_sequences
     if returned != 1:
         raise InvalidRequest("num_return_sequences", returned, "1 here; generate_all returns them all")
 
 
-def _read(choices: Choices) -> Read:
+def _read(config: GenerationConfig) -> Read:
     """How texts that are seen at their end only are read: as they come where stop strings may end them earlier."""
-    return Run.live if choices.stop_words and choices.settings.num_beams == 1 else Run.whole
+    return Run.live if config.stop_words and config.settings.num_beams == 1 else Run.whole
 
 
 def _tokenizer(path: Path) -> Any:
@@ -204,7 +204,7 @@ def _tokenizer(path: Path) -> Any:
 
 def _check_defaults(configuration: Configuration, folder: Path) -> None:
     try:
-        choose({}, configuration)
+        resolve_config({}, configuration)
     except InvalidRequest as refusal:
         raise ModelDamaged(f"the defaults in {folder} contradict each other: {refusal}", "Export it again") from None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from .results import Piece, merged
+from .results import Piece, join_pieces
 from .runs import Read, Run, Runs
 from .streams import Script
 
@@ -93,7 +93,7 @@ def gathered(script: Script) -> Script:
     """The pieces of a script with one text as a single one, at its end."""
     pieces: list[Piece] = []
     yield from _changed(script, pieces.append)
-    yield merged(pieces)
+    yield join_pieces(pieces)
 
 
 def one_after_the_other(scripts: Iterable[Script]) -> Script:

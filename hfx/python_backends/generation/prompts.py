@@ -15,7 +15,7 @@ from ..engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
 from ..engine.request import Settings
 from ..inputs import BYTES_PER_TOKEN, LONGEST_TEXT, MARGIN, InvalidInput, decoded, piece
 from .configuration import Configuration
-from .settings import Choices
+from .settings import GenerationConfig
 
 FIELD = "text_input"
 Text = Union[str, bytes]
@@ -53,10 +53,10 @@ class PromptEncoder:
                 f"the model holds {self._longest()} tokens; prefix and special tokens take {self._specials + prefix}"
             )
 
-    def encode(self, text: Text, choices: Choices) -> Prompt:
+    def encode(self, text: Text, config: GenerationConfig) -> Prompt:
         """The prompt of `text`. Raises InvalidRequest, and DoesNotFit where it is too long and may not be cut."""
         raw = _bytes(self._configuration.prefix) + _bytes(text)
-        return self._source(raw, choices) if self._configuration.has_encoder else self._beginning(raw, choices)
+        return self._source(raw, config) if self._configuration.has_encoder else self._beginning(raw, config)
 
     def document(self, text: Text) -> str:
         """A text that is read to its end, as characters. Raises InvalidRequest, DoesNotFit."""
@@ -88,20 +88,20 @@ class PromptEncoder:
         configuration = self._configuration
         return configuration.max_length - 1 if configuration.max_source is None else configuration.max_source
 
-    def _source(self, raw: bytes, choices: Choices) -> Prompt:
+    def _source(self, raw: bytes, config: GenerationConfig) -> Prompt:
         encoding, dropped = self._fitted(raw, self._capacity, "right")
-        if dropped and choices.long == "error":
+        if dropped and config.long == "error":
             longest = self._longest()
             fix = f"Shorten it, or set long to truncate to use its first {longest} tokens, or to chunk"
             raise DoesNotFit("tokens for its text", longest + dropped, longest, fix)
-        return self._prompt(encoding, dropped, choices)
+        return self._prompt(encoding, dropped, config)
 
-    def _beginning(self, raw: bytes, choices: Choices) -> Prompt:
+    def _beginning(self, raw: bytes, config: GenerationConfig) -> Prompt:
         """A text to continue: it shares its positions with the new tokens."""
-        length, settings = self._configuration.max_length, choices.settings
-        is_cut, by_default = choices.long == "truncate", self._configuration.default_max_length
-        reserved = settings.max_tokens if is_cut or choices.asks_for_tokens else max(settings.min_tokens, 1)
-        if by_default is not None and not choices.asks_for_tokens:  # the answer gets what the text leaves of it
+        length, settings = self._configuration.max_length, config.settings
+        is_cut, by_default = config.long == "truncate", self._configuration.default_max_length
+        reserved = settings.max_tokens if is_cut or config.asks_for_tokens else max(settings.min_tokens, 1)
+        if by_default is not None and not config.asks_for_tokens:  # the answer gets what the text leaves of it
             length = min(length, by_default)
             reserved = max(settings.min_tokens, length // 2 if is_cut else 1)
         room = length - reserved - self._specials
@@ -112,7 +112,7 @@ class PromptEncoder:
             fix += "" if is_cut else "; with long set to truncate, the last of a longer text are used"
             needed = reserved + self._specials + len(encoding) + dropped
             raise DoesNotFit("tokens for its text and the new ones", needed, length, fix)
-        prompt = self._prompt(encoding, dropped, choices)
+        prompt = self._prompt(encoding, dropped, config)
         left = min(settings.max_tokens, length - len(prompt.ids))
         return replace(prompt, settings=replace(settings, max_tokens=left))
 
@@ -130,11 +130,11 @@ class PromptEncoder:
         encoding.truncate(room, direction=side)
         return encoding, dropped
 
-    def _prompt(self, encoding: Any, dropped: int, choices: Choices) -> Prompt:
+    def _prompt(self, encoding: Any, dropped: int, config: GenerationConfig) -> Prompt:
         ids = self._tokenizer.post_process(encoding).ids
         languages = self._configuration.languages
-        if choices.source_id is not None and languages and languages.source_index is not None:
-            ids[languages.source_index] = choices.source_id  # in the place of the default language's
+        if config.source_id is not None and languages and languages.source_index is not None:
+            ids[languages.source_index] = config.source_id  # in the place of the default language's
         beginning = self._configuration.bos_token_id
         if not ids and beginning is not None and not self._configuration.has_encoder:
             ids = [beginning]  # as transformers' generate, which begins a text from nothing
@@ -143,7 +143,7 @@ class PromptEncoder:
         if max(ids) >= self._vocab_size:
             token = self._tokenizer.id_to_token(max(ids))
             raise InvalidRequest(FIELD, token, "a text without this token, which the model has no embedding of")
-        return Prompt(tuple(ids), dropped, choices.settings)
+        return Prompt(tuple(ids), dropped, config.settings)
 
 
 def _is_settled(encoding: Any, room: int, side: str) -> bool:

@@ -37,7 +37,7 @@ class Piece:
         }
 
 
-def merged(pieces: Sequence[Piece]) -> Piece:
+def join_pieces(pieces: Sequence[Piece]) -> Piece:
     """Pieces of one text that follow each other, at least one, as a single piece."""
     last = pieces[-1]
     if len(pieces) == 1:
@@ -47,9 +47,9 @@ def merged(pieces: Sequence[Piece]) -> Piece:
     return replace(last, text="".join(piece.text for piece in pieces), log_probs=None if has_none else log_probs)
 
 
-def joined(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+def join_texts(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     """The whole texts that `pieces` are of, by index; `pieces` must hold the last piece of each."""
     by_index: dict[int, list[Piece]] = {}
     for piece in pieces:
         by_index.setdefault(piece.index, []).append(piece)
-    return tuple(merged(by_index[index]) for index in sorted(by_index))
+    return tuple(join_pieces(by_index[index]) for index in sorted(by_index))

@@ -23,7 +23,7 @@ from .detokenizer import Decoding, Detokenizer
 from .documents import parts
 from .prompts import Prompt, PromptEncoder, Text
 from .results import Piece
-from .settings import Choices
+from .settings import GenerationConfig
 from .stopping import StopStrings
 from .streams import PENDING, Script, Waker, work
 
@@ -105,17 +105,17 @@ class Run:
             self.cancel()
 
     def _next_event(self, waker: Waker) -> Any:
-        self._handle.tell_events(waker.listener)
+        self._handle.notify_events(waker.listener)
         for event in self._unread:
             return event
-        arrived = self._handle.arrived()
+        arrived = self._handle.poll()
         if arrived is None:
             raise EngineClosed("the engine ended the request before its texts were complete")
         self._unread = iter(arrived)
         return next(self._unread, PENDING)
 
     def _completions(self, waker: Waker) -> Any:
-        self._handle.tell_end(waker.listener)
+        self._handle.notify_end(waker.listener)
         return self._handle.result() if self._handle.done else PENDING
 
     def _piece(self, event: Event, unfinished: set[int]) -> Piece | None:
@@ -235,7 +235,7 @@ class Submission:
     engine: Engine
     prompts: PromptEncoder
     detokenizer: Detokenizer
-    choices: Choices
+    config: GenerationConfig
     deadline: float | None
     _runs: weakref.WeakSet[Run] = field(init=False, default_factory=weakref.WeakSet)
     _cancelled: bool = field(init=False, default=False)
@@ -243,17 +243,17 @@ class Submission:
 
     def prompt(self, text: Text) -> Prompt:
         """The prompt of one text. Raises InvalidRequest and DoesNotFit."""
-        return self.prompts.encode(text, self.choices)
+        return self.prompts.encode(text, self.config)
 
     def parts(self, text: str) -> Iterator[Prompt]:
         """The prompts of a document's parts, each made when it is asked for. Raises Cancelled and DeadlineExceeded."""
-        return map(self.prompt, parts(text, self.prompts, self.choices.overlap, self._checkpoint))
+        return map(self.prompt, parts(text, self.prompts, self.config.overlap, self._checkpoint))
 
     def submit(self, prompt: Prompt, document: int = 0) -> Run:
         """A run of one prompt; its end at once, if the call is cancelled. Raises EngineError in its kinds."""
         handle = self.engine.submit(Request(prompt.ids, prompt.settings, self.deadline, document))
         texts = range(prompt.settings.num_return_sequences)
-        run = Run(handle, prompt, [Transcript(self.detokenizer.open(), self.choices.stop_words) for _ in texts])
+        run = Run(handle, prompt, [Transcript(self.detokenizer.open(), self.config.stop_words) for _ in texts])
         with self._lock:
             self._runs.add(run)
             cancelled = self._cancelled

@@ -26,7 +26,7 @@ BEAM_FIELDS = {"length_penalty": 1.0, "early_stopping": False}
 
 
 @dataclass(frozen=True)
-class Choices:
+class GenerationConfig:
     """How one text is generated from. `settings.max_tokens` is at most what any prompt leaves room for.
 
     `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit. `source_id`
@@ -42,8 +42,8 @@ class Choices:
     source_id: int | None = None
 
 
-def choose(fields: Mapping[str, Any], configuration: Configuration) -> Choices:
-    """The choices that `fields` make for a model. Raises InvalidRequest, naming the field and what is allowed.
+def resolve_config(fields: Mapping[str, Any], configuration: Configuration) -> GenerationConfig:
+    """The settings that `fields` make for a model. Raises InvalidRequest, naming the field and what is allowed.
 
     Tokens are sampled if `do_sample` says so or, where it is not set, if a field of sampling is (temperature 0: not).
     Without a seed, one is drawn.
@@ -55,7 +55,7 @@ def choose(fields: Mapping[str, Any], configuration: Configuration) -> Choices:
     _refuse_unread(given, values)
     _fit_lengths(given, values, configuration)
     _refuse_chunks(given, values, configuration)
-    return Choices(
+    return GenerationConfig(
         settings=_engine_settings(values, _with_target(values, configuration)),
         source_id=_language("source_lang", values, configuration.languages),
         asks_for_tokens="max_tokens" in given,

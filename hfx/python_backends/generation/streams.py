@@ -48,7 +48,7 @@ def work(compute: Callable[[], Any]) -> Wait:
             return compute()
         if future is None:
             future = waker.run(compute)
-            future.add_done_callback(lambda _: waker.listener.tell([waker.listener.key]))
+            future.add_done_callback(lambda _: waker.listener.notify([waker.listener.key]))
         return future.result() if future.done() else PENDING
 
     return poll

@@ -35,7 +35,7 @@ class RelayChannel:
         """Send an error."""
         self._answer({"error": message, "code": code})
 
-    def left(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether the relay has gone."""
         return self._connection.closed
 

@@ -38,7 +38,7 @@ class Channel(Protocol):
     def fail(self, message: str, code: str) -> None:
         """Send an error as the last response; `code` is a name in pb.TritonError."""
 
-    def left(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether the caller has cancelled the request or disconnected."""
 
 
@@ -121,7 +121,7 @@ class GenerateRequest:
 
     def check_caller(self) -> Update | None:
         """Cancel it if its caller has left; its error, if it should have ended long ago."""
-        if self.channel.left():
+        if self.channel.is_cancelled():
             self.cancel()
         if self.deadline is None or time.monotonic() < self.deadline + GRACE_SECONDS:
             return None

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from ..engine.errors import DeadlineExceeded, DoesNotFit, Draining, InvalidRequest, QueueFull
-from ..generation.results import Piece, merged
+from ..generation.results import Piece, join_pieces
 from .request import GenerateRequest, Update
 
 # A response costs so much of a processor here, in Triton's process and at a caller on the same machine, together.
@@ -89,7 +89,7 @@ class ResponseWriter:
             error, request.error = request.error, None
             request.queued = False
         if pieces:
-            piece = merged(pieces)
+            piece = join_pieces(pieces)
             request.channel.send(request.outputs(piece), final=bool(piece.finish_reason))
         if error is not None:
             request.channel.fail(message_of(error), code_of(error))

@@ -85,7 +85,7 @@ class TritonChannel:
         error = pb.TritonError(message, getattr(pb.TritonError, code))
         self._respond(pb.InferenceResponse(error=error), final=True)
 
-    def left(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether the caller has cancelled the request or disconnected; false once it has its last response."""
         with self._lock:
             return self._sender is not None and bool(self._sender.is_cancelled())
