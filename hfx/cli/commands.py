@@ -33,6 +33,7 @@ COMMANDS = {
     "perf": "hfx.cli.perf",
     "tune": "hfx.cli.perf.tune",
     "batch": "hfx.cli.batch",
+    "deploy": "hfx.cli.deploy",
 }
 
 

@@ -1,0 +1,5 @@
+"""Write published models as folders that platforms run: bundle, docker, compose."""
+
+COMMANDS = {
+    "docker": "hfx.cli.deploy.docker",
+}

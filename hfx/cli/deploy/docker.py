@@ -1,0 +1,21 @@
+"""`hfx deploy docker`: an image of published models."""
+
+from __future__ import annotations
+
+import typer
+
+from hfx.cli.commands import grouped
+from hfx.cli.deploy.options import DeployOptions, print_written
+from hfx.cli.output import reporter
+
+
+@grouped
+def command(context: typer.Context, options: DeployOptions) -> None:
+    """Write a folder that docker builds: an image with the models, and the line that runs it."""
+    from hfx.deploy import docker
+
+    report = reporter(context)
+    deployment = options.deployment(report)
+    docker.write(deployment, options.output, options.force)
+    steps = [f"Next: {options.output / 'README.md'} has the lines that build the image; ./run.sh runs it."]
+    print_written(report, "docker", deployment, options.output, steps)

@@ -1,0 +1,9 @@
+"""`hfx deploy`: published models as folders of ordinary files for Triton, containers and platforms.
+
+    deployment.py   what is deployed: models, device, release, ports and resources, every value checked
+    resources.py    processors and memory that a model needs, from its manifest and its engine
+    folder.py       the output: rendered from templates, hashed, published by one rename
+    bundle.py docker.py compose.py      one file a target; its templates are in templates/TARGET/
+
+Nothing here talks to a platform or needs its tools.
+"""

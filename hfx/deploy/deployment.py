@@ -1,0 +1,216 @@
+"""What is deployed, as one frozen value that every target renders: nothing of it is checked again by a target.
+
+Names, images and numbers come from a command line, manifests from a folder that somebody may have sent. What ends up in
+a Dockerfile, a YAML file or a shell line is checked here against the alphabet that all of them can hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfx.deploy.resources import DEVICES, ModelNeeds, needs
+from hfx.errors import ModelCorrupt, UsageError
+from hfx.manifest import Manifest, verify_files
+from hfx.names import check_name
+from hfx.releases import MINIMUM_SECURE, Release, release, security_warning
+from hfx.repository import model
+
+NAME_LENGTH = 50  # a DNS label has 63 characters, and platforms append to it
+NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_IMAGE_PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
+IMAGE_PATTERN = re.compile(
+    rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+IMAGE_LENGTH = 512
+LARGEST_DRAIN = 3600
+LARGEST_CPUS = 1024
+
+# Measured with the embedded Triton 2.51 (docs/deploy.md): resident memory without any model, and of one Python process
+# with its libraries.
+SERVER_BYTES = 256 << 20
+PROCESS_BYTES = 128 << 20
+WEIGHT_COPIES = 2  # the file as it is read, and the runtime's own layout of it
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number with where it comes from, for the comment beside it."""
+
+    value: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the front listens for HTTP (metrics included) and Triton for gRPC, inside the container."""
+
+    http: int = 8000
+    grpc: int = 8001
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedModel:
+    """A published model, its precision on the device, and what it needs there."""
+
+    manifest: Manifest
+    precision: str
+    needs: ModelNeeds
+
+    @property
+    def name(self) -> str:
+        """Its NAME."""
+        return self.manifest.name
+
+    @property
+    def is_generator(self) -> bool:
+        """Whether an engine with slots serves it."""
+        return self.needs.slots > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Published models of one repository, for one device and one Triton release.
+
+    `name` is a DNS label. `cpus` is in processors, `memory` and `shared_memory` in bytes, `drain` in seconds: what
+    requests under way get at the end.
+    """
+
+    name: str
+    repository: Path
+    models: tuple[DeployedModel, ...]
+    device: str
+    release: Release
+    image: str
+    cpus: Figure
+    memory: Figure
+    shared_memory: Figure
+    drain: int
+    ports: Ports = Ports()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The NAMEs of the models, sorted."""
+        return tuple(each.name for each in self.models)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is known against the release."""
+        warning = security_warning(self.release.tag)
+        return (f"{warning} Deploy {MINIMUM_SECURE}.",) if warning else ()
+
+
+def open_deployment(
+    repository: Path,
+    names: Sequence[str],
+    *,
+    device: str = "cpu",
+    triton: str = MINIMUM_SECURE,
+    name: str = "",
+    image: str = "",
+    cpus: int | None = None,
+    drain: int = 30,
+) -> Deployment:
+    """The deployment of the published models `names`; every file is compared with its manifest.
+
+    Raises UsageError for a value that can't be taken, ModelMissing, and ModelCorrupt for a model that is not as it was
+    published.
+    """
+    if device not in DEVICES:
+        raise UsageError(f"{device!r} is no device.", "Give cpu or gpu.")
+    _check_range("--drain", drain, 0, LARGEST_DRAIN)
+    if cpus is not None:
+        _check_range("--cpus", cpus, 1, LARGEST_CPUS)
+    tag = release(triton)
+    models = tuple(_deployed(repository, check_name(each), device, tag) for each in sorted(set(names)))
+    if not models:
+        raise UsageError("No model is named.", "Give the NAME of at least one; `hfx list` shows them.")
+    return Deployment(
+        name=check_deployment_name(name or default_name(models[0].name)),
+        repository=repository,
+        models=models,
+        device=device,
+        release=tag,
+        image=check_image(image or f"hfx-triton:{tag.tag}-{device}"),
+        cpus=_cpus(models, cpus),
+        memory=_memory(models),
+        shared_memory=Figure(
+            1 << 30, "Triton's Python processes exchange tensors in it; each region grows with its requests"
+        ),
+        drain=drain,
+    )
+
+
+def _deployed(repository: Path, name: str, device: str, triton: Release) -> DeployedModel:
+    manifest = model(repository, name)
+    if problems := verify_files(manifest, repository):
+        reasons = "\n".join(problem.message for problem in problems)
+        raise ModelCorrupt(
+            f"The model {name!r} is not as it was published:\n{reasons}", "Export it again with --force."
+        )
+    if triton.tag < (minimum := manifest.triton.minimum):
+        raise UsageError(
+            f"The model {name!r} needs Triton {minimum}; {triton.tag} is older.",
+            f"Use --triton {max(minimum, MINIMUM_SECURE)}.",
+        )
+    model_needs = needs(repository, manifest, device)
+    return DeployedModel(manifest, getattr(manifest.precision, device), model_needs)
+
+
+def _cpus(models: Sequence[DeployedModel], requested: int | None) -> Figure:
+    if requested is not None:
+        return Figure(requested, "--cpus")
+    threads = max(each.needs.threads for each in models)
+    return Figure(threads, "the threads that the largest step of a model computes with (intra_op_thread_count)")
+
+
+def _memory(models: Sequence[DeployedModel]) -> Figure:
+    weights = sum(each.needs.weights for each in models)
+    cache = sum(each.needs.cache for each in models)
+    processes = sum(each.needs.processes for each in models)
+    total = SERVER_BYTES + WEIGHT_COPIES * weights + cache + PROCESS_BYTES * processes
+    source = (
+        f"Triton {mib(SERVER_BYTES)} + {WEIGHT_COPIES} x files of {mib(weights)} + K/V of all slots {mib(cache)}"
+        f" + {processes} Python processes of {mib(PROCESS_BYTES)}; an estimate: compare it with what yours takes"
+    )
+    return Figure(-(-total // (64 << 20)) * (64 << 20), source)
+
+
+def mib(size: int) -> str:
+    """`size` bytes in MiB, rounded up."""
+    return f"{-(-size // (1 << 20))} MiB"
+
+
+# What the user types
+
+
+def default_name(model_name: str) -> str:
+    """The deployment's name where none is given: the model's, as a DNS label."""
+    return model_name.replace("_", "-")[:NAME_LENGTH].rstrip("-")
+
+
+def check_deployment_name(name: str) -> str:
+    """`name` when it is a DNS label that platforms can append to; UsageError otherwise."""
+    if len(name) > NAME_LENGTH or not NAME_PATTERN.fullmatch(name):
+        raise UsageError(
+            f"{name!r} can't be a deployment's name.",
+            f"Use lower-case letters, digits and '-' inside, at most {NAME_LENGTH} characters.",
+        )
+    return name
+
+
+def check_image(image: str) -> str:
+    """`image` when it is a container image's reference; UsageError otherwise."""
+    if len(image) > IMAGE_LENGTH or not IMAGE_PATTERN.fullmatch(image):
+        raise UsageError(
+            f"{image!r} is no container image.", "Give REGISTRY/NAME:TAG or NAME@sha256:DIGEST, as docker takes it."
+        )
+    return image
+
+
+def _check_range(option: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise UsageError(f"{option} {value} is out of range.", f"Choose {low} to {high}.")

@@ -1,0 +1,52 @@
+"""The target `docker`: an image of the models on top of hfx's image, and the lines that build and run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hfx.deploy.deployment import Deployment
+from hfx.deploy.folder import copy_models, output_folder, render
+
+MODELS_FOLDER = "models"
+STOP_MARGIN_SECONDS = 10  # beyond the drain, before the container is killed
+
+
+def write(deployment: Deployment, output: Path, force: bool = False) -> None:
+    """Write the folder: Dockerfile, run.sh, README.md and the models."""
+    with output_folder(output, "docker", deployment, force) as folder:
+        copy_models(deployment, folder / MODELS_FOLDER)
+        render("docker", folder, values(deployment))
+        (folder / "run.sh").chmod(0o755)
+
+
+def values(deployment: Deployment) -> dict[str, Any]:
+    """What the templates of container targets use."""
+    return {
+        "deployment": deployment,
+        "image": f"{deployment.name}:{deployment.release.tag}-{deployment.device}",
+        "base_lines": base_lines(deployment),
+        "stop_seconds": deployment.drain + STOP_MARGIN_SECONDS,
+        "command": serve_command(deployment),
+        "models_folder": MODELS_FOLDER,
+    }
+
+
+def serve_command(deployment: Deployment) -> list[str]:
+    """What runs in the container: the front and the supervisor around the image's tritonserver."""
+    return [
+        *("hfx", "serve", "/models", "--with", "local", "--device", deployment.device),
+        *("--host", "0.0.0.0", "--insecure"),  # the published port decides who reaches it
+        *("--http-port", str(deployment.ports.http), "--grpc-port", str(deployment.ports.grpc)),
+        *("--drain", str(deployment.drain), "--strict"),
+    ]
+
+
+def base_lines(deployment: Deployment) -> list[list[str]]:
+    """The lines that make the base image, in the root of a checkout of hfx; none where the image is the user's own."""
+    release, device = deployment.release, deployment.device
+    if deployment.image != f"hfx-triton:{release.tag}-{device}":
+        return []
+    arguments = (f"BASE={release.image}", f"DEVICE={device}")
+    options = [part for argument in arguments for part in ("--build-arg", argument)]
+    return [["docker", "build", "--file", "docker/Dockerfile", *options, "--tag", deployment.image, "."]]

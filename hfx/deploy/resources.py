@@ -1,0 +1,108 @@
+"""What a published model needs while it is served: processors and memory, with where each figure comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hfx.errors import ModelCorrupt, UsageError
+from hfx.manifest import Manifest
+from hfx.names import NET_SUFFIX, STREAM_SUFFIX
+from hfx.repository import parse_config
+from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES
+from hfx.repository.subject import CONFIG, VARIANTS
+from hfx.strict_json import read_text
+
+DEVICES = ("cpu", "gpu")
+ELEMENT_BYTES = {"float32": 4, "f32": 4, "float16": 2, "f16": 2, "int8": 1, "u8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNeeds:
+    """What one model needs on a device.
+
+    `threads` is the largest number of threads that one of its steps computes with, `weights` the bytes of the files
+    that the device's runtime reads, `cache` the bytes that K and V of all slots take at most (0 for encoders), and
+    `processes` the number of its Python processes. `slots` and `queue` are a generator's (0 for encoders).
+    """
+
+    threads: int
+    weights: int
+    cache: int
+    processes: int
+    slots: int
+    queue: int
+
+
+def config_of(repository: Path, folder: str, device: str) -> Any:
+    """The configuration message that a server of DEVICE uses for `folder`."""
+    chosen = repository / folder / VARIANTS / f"{device}.pbtxt"
+    path = chosen if chosen.is_file() else repository / folder / CONFIG
+    return parse_config(read_text(path, MAX_CONFIG_BYTES))
+
+
+def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
+    """What the model of `manifest` needs on `device`.
+
+    Raises UsageError for a model that was not built for the device, ModelCorrupt for a generator without its engine.
+    """
+    if getattr(manifest.precision, device) is None:
+        raise UsageError(
+            f"The model {manifest.name!r} was not exported for {device}.",
+            f"Export it with --device {device}, or deploy it with --device {_other(device)}.",
+        )
+    configs = {folder: config_of(repository, folder, device) for folder in manifest.folders}
+    stream = configs.get(manifest.name + STREAM_SUFFIX)
+    slots, queue = (_number(stream, "slots"), _number(stream, "max_queue_size")) if stream else (0, 0)
+    return ModelNeeds(
+        threads=max(_number(config, "intra_op_thread_count") for config in configs.values()) or 1,
+        weights=_weights(manifest, configs, device),
+        cache=slots and _cache(repository, manifest, stream, device, slots),
+        processes=sum(config.backend == "python" for config in configs.values()),
+        slots=slots,
+        queue=queue,
+    )
+
+
+def _number(config: Any, parameter: str) -> int:
+    """An integer parameter of a configuration; 0 where it has none."""
+    text = config.parameters[parameter].string_value if parameter in config.parameters else ""
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def _weights(manifest: Manifest, configs: dict[str, Any], device: str) -> int:
+    """The bytes of all files but those that only the other device reads."""
+    net = configs.get(manifest.name + NET_SUFFIX)
+    graph = net.default_model_filename if net else ""
+    total = 0
+    for name, entry in manifest.files.items():
+        path = PurePosixPath(name)
+        others = _other(device) in path.parts[:-1] or (
+            path.suffix == ".onnx" and net is not None and path.name != graph
+        )
+        total += 0 if others else entry.size
+    return total
+
+
+def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots: int) -> int:
+    """The bytes of K and V when every slot is full, from engine.json."""
+    from hfx.python_backends.engine.errors import EngineError
+    from hfx.python_backends.engine.spec import OPENVINO, read_spec
+
+    folder = repository / (manifest.name + STREAM_SUFFIX) / "1" / device
+    try:
+        spec = read_spec(folder)
+    except (EngineError, OSError) as error:
+        raise ModelCorrupt(
+            f"The engine of {manifest.name!r} can't be read: {error}.", "Export the model again with --force."
+        ) from error
+    is_openvino = device == "cpu" and spec.openvino and stream.parameters["cpu_runtime"].string_value == OPENVINO
+    own = spec.openvino.kv_type if is_openvino and spec.openvino else spec.kv_type
+    cross = own if is_openvino else spec.cross_type
+    position = 2 * slots * spec.layers * spec.heads * spec.head_dim
+    return position * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * ELEMENT_BYTES.get(cross, 0))
+
+
+def _other(device: str) -> str:
+    return DEVICES[1 - DEVICES.index(device)]
