@@ -192,4 +192,8 @@ def _translated(error: EngineError) -> errors.HfxError:
     kind = next(ours for theirs, ours in ERRORS if isinstance(error, theirs))
     if isinstance(error, engine.InvalidRequest) and error.field == names.TEXT_INPUT:
         kind = errors.RequestRefused
-    return kind(f"{error.message}.", f"{error.fix}." if error.fix else "")
+    return kind(_sentence(error.message), _sentence(error.fix))
+
+
+def _sentence(text: str) -> str:
+    return f"{text}." if text and not text.endswith("?") else text

@@ -103,9 +103,9 @@ def test_parameters_are_settings(way: str, writing_server: EmbeddedServer, recit
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"max_token": 5}, "max_token is 5; allowed: no such field; did you mean max_tokens"),
+        ({"max_token": 5}, "There is no field max_token; did you mean max_tokens"),
         ({"top": 0.5}, "did you mean top_k"),
-        ({"colour": "red"}, "colour is 'red'; allowed: no such field; fields are max_tokens"),
+        ({"colour": "red"}, "There is no field colour; fields are max_tokens"),
         ({"presence_penalty": 0.5}, "presence_penalty is 0.5; allowed: 0"),
     ],
 )

@@ -16,12 +16,12 @@ class EngineError(Exception):
 
 
 class InvalidRequest(EngineError):
-    """The value of `field` can't be taken; `allowed` says what can."""
+    """The value of `field` can't be taken; `allowed` says what can, and `message`, if given, says all of it."""
 
-    def __init__(self, field: str, value: object, allowed: str) -> None:
+    def __init__(self, field: str, value: object, allowed: str, message: str = "") -> None:
         shown = repr(value)
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        super().__init__(f"{field} is {shown}; allowed: {allowed}")
+        super().__init__(message or f"{field} is {shown}; allowed: {allowed}")
         self.field = field
         self.allowed = allowed
 

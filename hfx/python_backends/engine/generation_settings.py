@@ -109,7 +109,7 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
             continue
         field = ALIASES.get(name, name)
         if field not in SETTINGS:
-            raise InvalidRequest(name, value, f"no such field; {_suggestion(name)}")
+            raise _unknown(name, value)
         if SETTINGS[field].is_list and isinstance(value, str):
             value = (value,)
         if field in given and given[field] != value:
@@ -129,6 +129,7 @@ def _refuse_effect(name: str, value: Any) -> None:
         raise InvalidRequest(name, value, f"{NEUTRAL[name]}, as the engine lacks it; repetition_penalty is like it")
 
 
-def _suggestion(name: str) -> str:
+def _unknown(name: str, value: Any) -> InvalidRequest:
     near = nearest(name, [*SETTINGS, *ALIASES])
-    return f"did you mean {ALIASES.get(near, near)}?" if near else f"fields are {', '.join(SETTINGS)}"
+    hint = f"did you mean {ALIASES.get(near, near)}?" if near else f"fields are {', '.join(SETTINGS)}"
+    return InvalidRequest(name, value, f"no such field; {hint}", f"There is no field {name}; {hint}")
