@@ -11,6 +11,7 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -184,11 +185,14 @@ def test_a_killed_front_is_replaced_while_triton_runs_on(repository: Path) -> No
 
 
 @pytest.mark.usefixtures("temporary")
-def test_idle_connections_at_few_descriptors_keep_nobody_out(repository: Path, temporary: Path) -> None:
-    few = ("bash", "-c", 'ulimit -n 256; exec "$@"', "bash")
+@pytest.mark.parametrize(("descriptors", "count"), [(256, 400), (1024, 900)])
+def test_idle_connections_at_few_descriptors_keep_nobody_out(
+    repository: Path, temporary: Path, descriptors: int, count: int
+) -> None:
+    few = ("bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "bash")  # the soft limit and the hard one
     with serving(repository, through=few) as served:
         host, port = address(served).split(":")
-        idle = [socket.create_connection((host, int(port)), timeout=60) for _ in range(400)]
+        idle = [socket.create_connection((host, int(port)), timeout=60) for _ in range(count)]
 
         def is_answered() -> bool:
             try:
@@ -199,7 +203,9 @@ def test_idle_connections_at_few_descriptors_keep_nobody_out(repository: Path, t
         wait_until(is_answered)
         assert all(is_answered() for _ in range(20))
         for connection in idle:
-            connection.close()
+            connection.setblocking(False)
+            with connection, suppress(BlockingIOError):  # one that is still open
+                assert connection.recv(64)[:12] in (b"HTTP/1.1 503", b"HTTP/1.1 408", b"")
         [log] = temporary.glob("hfx-triton-*/triton.log")
         assert log.stat().st_size < 1 << 20
         served.running.terminate()
