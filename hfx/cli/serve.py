@@ -112,6 +112,7 @@ def command(
         key_file=key_file,
         tls=tls,
         access_log=options.access_log,
+        repository=str(repository.absolute()),
         report=report.warn,
     )
     _serve(server, front, report, watch)

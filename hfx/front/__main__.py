@@ -15,6 +15,8 @@ import uvicorn
 
 from hfx.front.app import App
 from hfx.front.connection import ClientConnection
+from hfx.front.dialects import DIALECTS
+from hfx.front.dialects.server import DialectServer
 from hfx.front.settings import Settings, Tls
 from hfx.front.upstream import Upstream
 
@@ -29,7 +31,8 @@ def main(argument: str) -> None:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.triton.process raises it
     upstream = Upstream(settings.upstream)
     limits, keys = settings.limits.within(descriptors), read_keys(settings.key_file)
-    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log)
+    dialects = DialectServer(DIALECTS, upstream, settings.repository)
+    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects)
     config = uvicorn.Config(
         app,
         loop="uvloop",

@@ -9,12 +9,15 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hfx.front.access_log import AccessLog
+from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
-from hfx.front.refusals import RETRY, Header, Refusal, overloaded
+from hfx.front.refusals import RETRY, Header, Refusal, error_object, overloaded
+from hfx.front.response import REQUEST_ID, Response, Send
 from hfx.front.routes import METRICS, endpoint
 from hfx.front.settings import Limits
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
@@ -25,24 +28,29 @@ CLOSE: Header = (b"connection", b"close")
 SINGLE = {b"content-length", b"content-encoding", b"authorization", HEAD_LENGTH}
 # Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
 UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
-REQUEST_ID = b"x-request-id"
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold in memory
 
 Scope = dict[str, Any]
-Send = Callable[[Any], Awaitable[None]]
 
 
 class App:
     """Passes requests on to `upstream` within `limits`, for callers with one of `keys` (none: for all).
 
-    `metrics` is where /metrics is.
+    `metrics` is where /metrics is; `dialects` answers what is not in Triton's protocol.
     """
 
     def __init__(
-        self, upstream: Upstream, metrics: Upstream, limits: Limits, keys: Sequence[str], access_log: bool
+        self,
+        upstream: Upstream,
+        metrics: Upstream,
+        limits: Limits,
+        keys: Sequence[str],
+        access_log: bool,
+        dialects: DialectServer,
     ) -> None:
         self._upstream = upstream
+        self._dialects = dialects
         self._metrics = metrics
         self.limits = limits
         self._keys = [_digest(key.encode()) for key in keys]
@@ -56,11 +64,12 @@ class App:
         """Answer one request."""
         began = time.perf_counter()
         response = Response(send, self._request_id(scope["headers"]))
+        target = None
         try:
-            await self._answer(scope, receive, response)
+            target = self._dialects.find(scope["method"], scope["raw_path"])
+            await self._answer(scope, receive, response, target)
         except Refusal as refusal:
-            await response.start(refusal.status, refusal.headers)
-            await response.body(refusal.body, more=False)
+            await response.refuse(refusal, target.dialect.error(refusal) if target else error_object(refusal))
         except (Disconnected, UpstreamLost):
             response.broken = True  # uvicorn closes the connection of an answer that has no end
         except Exception:
@@ -80,14 +89,28 @@ class App:
                 return value
         return b"%b-%x" % (self._id_prefix, next(self._id_numbers))
 
-    async def _answer(self, scope: Scope, receive: Receive, response: Response) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, response: Response, target: Target | None) -> None:
         headers = _single_headers(scope["headers"])
         path, method = scope["raw_path"], scope["method"].encode()
         if path == b"/health":
             path = b"/v2/health/ready"  # load balancers have no key
         else:
             self._check_key(headers)
-        part = endpoint(method, path)
+        part = b"" if target else endpoint(method, path)
+        with self._admitted() as reserve:
+            body = await read_body(receive, headers, self.limits.body, reserve)
+            head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
+            check_body(body, head_length)
+            client = scope["extensions"]["hfx"]["connection"]
+            if target is not None:
+                await self._dialects.answer(target, body, client, response)
+                return
+            head = request_head(method, path, len(body), _forwarded(headers, part, head_length))
+            await self._pass_on(self._metrics if path == METRICS else self._upstream, head, body, client, response)
+
+    @contextmanager
+    def _admitted(self) -> Iterator[Callable[[int], None]]:
+        """Counts a request, and what its body takes by the function that it yields. Raises Refusal (503)."""
         if self._requests >= self.limits.requests:
             raise overloaded(f"{self.limits.requests} requests are in progress, as many as are taken at a time.")
         self._requests += 1
@@ -101,17 +124,7 @@ class App:
             self._held += size
 
         try:
-            body = await read_body(receive, headers, self.limits.body, reserve)
-            head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
-            check_body(body, head_length)
-            forwarded = [(name, value) for name, value in headers.items() if name in FORWARDED]
-            if head_length is not None:
-                forwarded.append((HEAD_LENGTH, head_length))
-            if part == b"generate_stream":
-                forwarded.append(CLOSE)  # until its connection ends, Triton 2.51 holds the request and its model
-            head = request_head(method, path, len(body), forwarded)
-            upstream = self._metrics if path == METRICS else self._upstream
-            await self._pass_on(upstream, head, body, scope["extensions"]["hfx"]["connection"], response)
+            yield reserve
         finally:
             self._held -= reserved
             self._requests -= 1
@@ -132,7 +145,7 @@ class App:
         except OSError:
             message = "Triton does not take requests at the moment; it is being started again. Try again later."
             raise Refusal(503, message, [RETRY]) from None
-        client.upstream = connection  # closed with the client's connection
+        client.upstreams.add(connection)  # closed with the client's connection
         try:
             if client.has_left:
                 raise Disconnected
@@ -144,31 +157,18 @@ class App:
             message = "Triton ended before it answered; it is being started again. Send the request again."
             raise Refusal(502, message, [RETRY]) from None
         finally:
-            client.upstream = None
+            client.upstreams.discard(connection)
             connection.release()
 
 
-class Response:
-    """The answer to a client, and what the access log tells of it."""
-
-    def __init__(self, send: Send, request_id: bytes) -> None:
-        self.request_id = request_id
-        self._send = send
-        self.status = 0
-        self.bytes = 0
-        self.broken = False
-
-    async def start(self, status: int, headers: Sequence[Header]) -> None:
-        """Send the head."""
-        self.status = status
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, (REQUEST_ID, self.request_id)]}
-        )
-
-    async def body(self, piece: bytes, more: bool) -> None:
-        """Send a piece of the body."""
-        self.bytes += len(piece)
-        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | None) -> list[Header]:
+    """The headers that go on to Triton."""
+    forwarded = [(name, value) for name, value in headers.items() if name in FORWARDED]
+    if head_length is not None:
+        forwarded.append((HEAD_LENGTH, head_length))
+    if part == b"generate_stream":
+        forwarded.append(CLOSE)  # until its connection ends, Triton 2.51 holds the request and its model
+    return forwarded
 
 
 async def _pass_back(connection: UpstreamConnection, response: Response) -> None:

@@ -38,11 +38,11 @@ class Receiving(Enum):
 
 
 class ClientConnection(HttpToolsProtocol):
-    """A client's connection; `upstream` is the one to Triton that works for it, closed when the client leaves."""
+    """A client's connection; `upstreams` are those to Triton that work for it, closed when the client leaves."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.upstream: UpstreamConnection | None = None
+        self.upstreams: set[UpstreamConnection] = set()
         self._limits = cast("App", self.app).limits
         self._receiving = Receiving.HEAD
         self._since = self.loop.time()  # when something came or went
@@ -72,8 +72,8 @@ class ClientConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: Triton need not go on."""
-        if self.upstream is not None:
-            self.upstream.abort()
+        for upstream in self.upstreams:
+            upstream.abort()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Answers that the front gives by itself: a status, and a message in the form of Triton's errors."""
+"""Answers that the front gives by itself: a status, and a message in the form of Triton's errors or of a dialect's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,36 @@ RETRY: Header = (b"retry-after", b"1")
 
 
 class Refusal(Exception):
-    """A request that is not passed on: the `status` and `headers` of the answer, and its body."""
+    """A request that is not answered: the `status` and `headers` of the answer, and its `message`.
 
-    def __init__(self, status: int, message: str, headers: Sequence[Header] = ()) -> None:
+    `param` names the field of the request that can't be taken, `reason` is the one in a message of hfx's backends (such
+    as TOO_LONG); both are empty where there is none.
+    """
+
+    def __init__(
+        self, status: int, message: str, headers: Sequence[Header] = (), *, param: str = "", reason: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
-        self.body = json.dumps({"error": message}).encode()
-        self.headers: list[Header] = [JSON, (b"content-length", b"%d" % len(self.body)), *headers]
+        self.message = message
+        self.headers = headers
+        self.param = param
+        self.reason = reason
+
+
+def error_object(refusal: Refusal) -> dict[str, object]:
+    """The error in the form of Triton's."""
+    return {"error": refusal.message}
+
+
+def json_head(body: bytes) -> list[Header]:
+    """The headers of an answer that is JSON."""
+    return [JSON, (b"content-length", b"%d" % len(body))]
+
+
+def dumped(content: object) -> bytes:
+    """`content` as JSON."""
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def overloaded(message: str) -> Refusal:

@@ -53,7 +53,8 @@ class Settings:
     """`listener` and `control` are inherited descriptors: the listening socket, and one end of a socket pair.
 
     `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
-    are. `key_file` holds an API key in each line; empty: none asked.
+    are. `key_file` holds an API key in each line; empty: none asked. `repository` is the folder of the served models,
+    where their tokenizers are; empty: they can't be had.
     """
 
     listener: int
@@ -64,6 +65,7 @@ class Settings:
     key_file: str = ""
     tls: Tls | None = None
     access_log: bool = False
+    repository: str = ""
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.front`."""

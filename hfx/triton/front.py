@@ -31,7 +31,8 @@ PACKAGES = ("uvicorn", "httptools", "uvloop")
 class Front:
     """The public HTTP port at HOST:PORT (0: a free one) of the server whose own HTTP is at a port of 127.0.0.1.
 
-    `report` receives a line for each front that had to be replaced.
+    `repository` is the folder of the served models, for their tokenizers. `report` receives a line for each front that
+    had to be replaced.
     """
 
     def __init__(
@@ -43,12 +44,13 @@ class Front:
         key_file: str = "",
         tls: Tls | None = None,
         access_log: bool = False,
+        repository: str = "",
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         _check_packages()
         host = address(host)
         self._listener = bind(host, port, "http", listening=False)
-        self._settings = Settings(self._listener.fileno(), -1, "", "", limits, key_file, tls, access_log)
+        self._settings = Settings(self._listener.fileno(), -1, "", "", limits, key_file, tls, access_log, repository)
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # so that no front is started after a stop

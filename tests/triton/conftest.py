@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer
+from tests.conftest import PUBLISHED
 from tests.published import export_checkpoint, export_zoo
 from tests.triton import reciting
+from tests.triton.dialect_calls import API_KEY, ENCODERS
 from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
+from tests.triton.serve_process import ServeProcess, serving
 from tests.unit import tiny_translators
 
 
@@ -56,3 +59,26 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def recital() -> reciting.Recital:
     """What RECITAL must say."""
     return reciting.Recital()
+
+
+@pytest.fixture(scope="session")
+def many_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a model of nearly each task, and RECITAL."""
+    folder = tmp_path_factory.mktemp("many-tasks")
+    for name in ENCODERS:
+        checkpoint, precision, runtime = PUBLISHED[name]
+        export_zoo(checkpoint, folder, name, precision, runtime)
+    for name in ("stories", "summaries"):
+        export_zoo(WRITERS[name], folder, name, "int8", RUNTIMES[name], slots=SLOTS[name], max_drop=0.06)
+    checkpoint = reciting.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)
+    export_checkpoint(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dialects(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    """`hfx serve` of them, with API_KEY."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"{API_KEY}\n", encoding="utf-8")
+    with serving(many_tasks, "--api-key-file", str(keys)) as running:
+        yield running

@@ -1,0 +1,113 @@
+"""The served models that answer texts: tasks, tensors and settings, as Triton describes them.
+
+Read over Triton's own HTTP when a model is first requested, and again in the background once a description is old: a
+model that is published anew has the description of the new one a moment later, and no request waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from hfx.client.tasks import task_of
+from hfx.errors import ModelUnknown, RequestRefused
+from hfx.metadata import TEMPORARY, ModelMetadata, TensorMetadata
+from hfx.names import MEMBER_SUFFIXES, Task
+
+REFRESH_SECONDS = 2.0
+OK = 200
+INDEX = "/v2/repository/index"
+Fetch = Callable[[str, str], Awaitable[tuple[int, bytes]]]  # method, path -> status, body
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that callers may name; `batch` rows at most are one request to it."""
+
+    metadata: ModelMetadata
+    task: Task
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.metadata.name
+
+
+class Catalog:
+    """The models behind `fetch`, which sends a request to Triton's HTTP."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self._models: dict[str, tuple[float, ServedModel]] = {}
+        self._refreshes: dict[str, asyncio.Task[ServedModel]] = {}
+
+    async def names(self) -> list[str]:
+        """The names of the ready models, without their members, sorted."""
+        _, body = await self._fetch("POST", INDEX)
+        ready = {str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"}
+        return sorted(name for name in ready if not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)))
+
+    async def models(self) -> list[ServedModel]:
+        """The ready models that are for one of hfx's tasks."""
+        found = await asyncio.gather(*(self.model(name) for name in await self.names()), return_exceptions=True)
+        return [model for model in found if isinstance(model, ServedModel)]
+
+    async def model(self, name: str) -> ServedModel:
+        """The model `name`. Raises ModelUnknown, and RequestRefused for a model of no known task."""
+        if name not in self._models:
+            return await self._refreshed(name)
+        read_at, model = self._models[name]
+        if time.monotonic() - read_at > REFRESH_SECONDS:
+            self._refreshed(name).add_done_callback(lambda task: task.cancelled() or task.exception())
+        return model
+
+    async def only(self) -> ServedModel:
+        """The model, where there is one alone. Raises RequestRefused."""
+        models = await self.models()
+        if len(models) != 1:
+            names = ", ".join(model.name for model in models) or "none"
+            raise RequestRefused(f"The request names no model, and the served models are: {names}.", "Name one.")
+        return models[0]
+
+    def _refreshed(self, name: str) -> asyncio.Task[ServedModel]:
+        if name not in self._refreshes:
+            task = self._refreshes[name] = asyncio.create_task(self._read(name))
+            task.add_done_callback(lambda _: self._refreshes.pop(name, None))
+        return self._refreshes[name]
+
+    async def _read(self, name: str) -> ServedModel:
+        status, body = 404, b""
+        if name and not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)):
+            status, body = await self._fetch("GET", f"/v2/models/{quote(name, safe='')}/config")
+        if status != OK:
+            self._models.pop(name, None)
+            raise ModelUnknown(
+                f"There is no model {name!r}.", f"The served models are: {', '.join(await self.names())}."
+            )
+        model = served_model(json.loads(body))
+        self._models[name] = (time.monotonic(), model)
+        return model
+
+
+def served_model(config: Mapping[str, Any]) -> ServedModel:
+    """The model that Triton's JSON of a config.pbtxt describes. Raises RequestRefused for one of no known task."""
+    task = config.get("parameters", {}).get("task", {}).get("string_value", "")
+    metadata = ModelMetadata(config["name"], _tensors(config["input"]), _tensors(config["output"]), task)
+    return ServedModel(metadata, task_of(metadata), max(1, int(config.get("max_batch_size", 0))))
+
+
+def _tensors(rows: Sequence[Mapping[str, Any]]) -> tuple[TensorMetadata, ...]:
+    return tuple(
+        TensorMetadata(
+            str(row["name"]),
+            str(row["data_type"]).removeprefix("TYPE_").replace("STRING", "BYTES"),
+            tuple(int(size) for size in row["dims"]),
+        )
+        for row in rows
+    )

@@ -1,0 +1,332 @@
+"""OpenAI's API: models, completions, chat completions and embeddings.
+
+What is not sent is as the model's own generation_config.json says, also where OpenAI's default differs. What can't be
+honoured is a 400 that names it in `param`. Source: the OpenAPI description of api.openai.com/v1, 2026.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hfx.client import calls
+from hfx.client.results import Generation, Piece, joined
+from hfx.client.settings import GenerationSettings
+from hfx.front.catalog import ServedModel
+from hfx.front.dialect import (
+    Dialect,
+    DialectRequest,
+    Events,
+    Fields,
+    Route,
+    check_generator,
+    check_task,
+    event,
+    flag,
+    generation_settings,
+    object_fields,
+    shown,
+    text,
+    texts,
+    whole_number,
+)
+from hfx.front.inference import in_order
+from hfx.front.refusals import Refusal, dumped
+from hfx.names import Task
+
+MOST_CHOICES = 64
+DONE = b"data: [DONE]\n\n"
+# Fields that this API has and no model here: the values that change nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "logit_bias": ({},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "top_logprobs": (0,),
+}
+IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
+OWN = {"model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "max_completion_tokens"}
+TYPES = {429: "rate_limit_error"}
+CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How completions and chat completions differ: names of objects, and the forms of a choice's text.
+
+    `delta` is the first piece of a stream, before any text.
+    """
+
+    prefix: str
+    whole: str
+    chunk: str
+    message: Callable[[str], Mapping[str, Any]]
+    delta: Callable[[str], Mapping[str, Any]]
+    opening: Mapping[str, Any] | None
+
+
+PLAIN = Style("cmpl", "text_completion", "text_completion", lambda t: {"text": t}, lambda t: {"text": t}, None)
+CHAT = Style(
+    "chatcmpl",
+    "chat.completion",
+    "chat.completion.chunk",
+    lambda t: {"message": {"role": "assistant", "content": t, "refusal": None}},
+    lambda t: {"delta": {"content": t} if t else {}},
+    {"delta": {"role": "assistant", "content": ""}},
+)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A request for texts: one for each prompt and each of `n` seeds; `has_usage`: a stream ends with its counts."""
+
+    model: ServedModel
+    prompts: tuple[str, ...]
+    choices: tuple[GenerationSettings, ...]
+    streams: bool
+    has_usage: bool
+    head: Mapping[str, Any]
+
+    @property
+    def texts(self) -> list[tuple[str, GenerationSettings]]:
+        """The prompt and settings of each choice, by its index."""
+        return [(prompt, settings) for prompt in self.prompts for settings in self.choices]
+
+
+async def list_models(request: DialectRequest) -> bytes:
+    """GET /v1/models."""
+    return dumped({"object": "list", "data": [_model(model) for model in await request.inference.catalog.models()]})
+
+
+async def get_model(request: DialectRequest) -> bytes:
+    """GET /v1/models/NAME."""
+    return dumped(_model(await request.inference.catalog.model(request.model)))
+
+
+async def completions(request: DialectRequest) -> bytes | Events:
+    """POST /v1/completions."""
+    fields = object_fields(request)
+    model = await _named_model(request, fields)
+    check_generator(model)
+    return await _answer(request, PLAIN, _completion(request, PLAIN, model, texts(fields.get("prompt"), "prompt")))
+
+
+async def chat_completions(request: DialectRequest) -> bytes | Events:
+    """POST /v1/chat/completions."""
+    fields = object_fields(request)
+    model = await _named_model(request, fields)
+    check_generator(model)
+    message = f"The model {model.name!r} has no chat template. Send its prompt to /v1/completions."
+    raise Refusal(400, message, param="messages")
+
+
+async def embeddings(request: DialectRequest) -> bytes:
+    """POST /v1/embeddings."""
+    fields = object_fields(request)
+    model = await _named_model(request, fields)
+    check_task(model, Task.FEATURE_EXTRACTION)
+    inputs = texts(fields.get("input"), "input")
+    encoding = fields.get("encoding_format") or "float"
+    if encoding not in ("float", "base64"):
+        raise Refusal(400, f"encoding_format is {shown(encoding)}. Send float or base64.", param="encoding_format")
+    _refuse_unknown(fields, {"model", "input", "encoding_format", "dimensions"})
+    call = calls.embed(model.name)
+    results = await request.inference.rows(model, [call(one) for one in inputs])
+    vectors = [result.vector for result in results]
+    _check_dimensions(fields, len(vectors[0]))
+    tokens = await request.tokenizers.count(model, inputs)
+    data = [
+        {"object": "embedding", "index": index, "embedding": _encoded(vector, encoding)}
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return dumped({"object": "list", "data": data, "model": model.name, "usage": usage})
+
+
+def error(refusal: Refusal) -> dict[str, Any]:
+    """The JSON of an error."""
+    kind = TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
+    param = "prompt" if refusal.param == "text_input" else refusal.param
+    return {
+        "error": {
+            "message": refusal.message,
+            "type": kind,
+            "param": param or None,
+            "code": CODES.get(refusal.status),
+        }
+    }
+
+
+def _model(model: ServedModel) -> dict[str, Any]:
+    return {"id": model.name, "object": "model", "created": 0, "owned_by": "hfx"}
+
+
+async def _named_model(request: DialectRequest, fields: Fields) -> ServedModel:
+    return await request.inference.catalog.model(text(fields.get("model"), "model"))
+
+
+def _completion(request: DialectRequest, style: Style, model: ServedModel, prompts: Sequence[str]) -> Completion:
+    fields = object_fields(request)
+    _refuse_unsupported(fields)
+    settings = _settings(fields)
+    count = whole_number(fields, "n", 1, MOST_CHOICES, 1)
+    streams = flag(fields, "stream")
+    options = fields.get("stream_options") or {}
+    if not isinstance(options, dict) or (options and not streams):
+        raise Refusal(400, "stream_options go with stream. Send both or neither.", param="stream_options")
+    head = {"id": f"{style.prefix}-{request.id}", "created": int(time.time()), "model": model.name}
+    return Completion(model, tuple(prompts), _seeded(settings, count), streams, flag(options, "include_usage"), head)
+
+
+def _settings(fields: Fields) -> GenerationSettings:
+    named = {name: value for name, value in fields.items() if name not in OWN | IGNORED | NEUTRAL.keys()}
+    if fields.get("max_completion_tokens") is not None:
+        named["max_tokens"] = fields["max_completion_tokens"]
+    return generation_settings(named)
+
+
+def _seeded(settings: GenerationSettings, count: int) -> tuple[GenerationSettings, ...]:
+    """The settings of each of `count` choices: their seeds follow that of the request."""
+    if settings.seed is None:
+        return (settings,) * count
+    return tuple(replace(settings, seed=(settings.seed + number) % 2**64) for number in range(count))
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    for name, values in NEUTRAL.items():
+        value = fields.get(name)
+        if value is not None and value not in values:
+            allowed = f"Send {' or '.join(map(repr, values))}, or leave it out" if values else "Leave it out"
+            raise Refusal(400, f"{name} is {shown(value)}: no model here has it. {allowed}.", param=name)
+    if fields.get("logprobs") not in (None, False):
+        raise Refusal(
+            400, "logprobs need the texts of tokens, which models don't send. Leave it out.", param="logprobs"
+        )
+
+
+def _refuse_unknown(fields: Fields, known: set[str]) -> None:
+    unknown = next((name for name in fields if name not in known | IGNORED), None)
+    if unknown is not None:
+        raise Refusal(400, f"There is no field {shown(unknown)}. Send {', '.join(sorted(known))}.", param=unknown)
+
+
+async def _answer(request: DialectRequest, style: Style, completion: Completion) -> bytes | Events:
+    if completion.streams:
+        return _stream(request, style, completion)
+    generate = request.inference.generate
+    results = await in_order([generate(completion.model, *one) for one in completion.texts])
+    choices = [
+        {"index": index, **style.message(result.text), "logprobs": None, "finish_reason": result.finish_reason}
+        for index, result in enumerate(results)
+    ]
+    content = {**completion.head, "object": style.whole, "choices": choices, "usage": _usage(completion, results)}
+    return dumped(content)
+
+
+async def _stream(request: DialectRequest, style: Style, completion: Completion) -> Events:
+    streams = [request.inference.pieces(completion.model, *one) for one in completion.texts]
+    pieces: list[list[Piece]] = [[] for _ in streams]
+    async with aclosing(interleaved(streams)) as arriving:
+        async for index, piece in arriving:
+            if not pieces[index] and style.opening:
+                yield _chunk(style, completion, index, style.opening, None)
+            pieces[index].append(replace(piece, text=""))
+            if piece.text or not piece.finish_reason or style is PLAIN:
+                reason = piece.finish_reason if style is PLAIN else None
+                yield _chunk(style, completion, index, style.delta(piece.text), reason or None)
+            if piece.finish_reason and style is not PLAIN:
+                yield _chunk(style, completion, index, style.delta(""), piece.finish_reason)
+    if completion.has_usage:
+        usage = _usage(completion, [joined(each) for each in pieces])
+        yield event({**completion.head, "object": style.chunk, "choices": [], "usage": usage})
+    yield DONE
+
+
+def _chunk(
+    style: Style, completion: Completion, index: int, content: Mapping[str, Any], finish_reason: str | None
+) -> bytes:
+    choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+    return event({**completion.head, "object": style.chunk, "choices": [choice]})
+
+
+def _usage(completion: Completion, results: Sequence[Generation]) -> dict[str, int]:
+    """The tokens of each prompt once, and of all texts."""
+    prompt = sum(result.input_tokens for result in results[:: len(completion.choices)])
+    written = sum(result.output_tokens for result in results)
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+
+
+async def interleaved(streams: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[tuple[int, Piece], None]:
+    """The pieces of all `streams` as they come, each with its stream's number; the first failure ends them all."""
+    if len(streams) == 1:
+        async for piece in streams[0]:
+            yield 0, piece
+        return
+    arrived: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue(len(streams))
+
+    async def read(number: int, stream: AsyncGenerator[Piece, None]) -> None:
+        try:
+            async for piece in stream:
+                await arrived.put((number, piece))
+            await arrived.put(None)
+        except Exception as failure:
+            await arrived.put(failure)
+
+    tasks = [asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)]
+    try:
+        left = len(tasks)
+        while left:
+            item = await arrived.get()
+            if isinstance(item, BaseException):
+                raise item
+            left -= item is None
+            if item is not None:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _check_dimensions(fields: Fields, width: int) -> None:
+    if fields.get("dimensions") not in (None, width):
+        message = f"dimensions is {shown(fields['dimensions'])}; the model's vectors have {width}. Leave it out."
+        raise Refusal(400, message, param="dimensions")
+
+
+def _encoded(vector: np.ndarray[Any, np.dtype[np.float32]], encoding: str) -> Any:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector.tolist()
+
+
+DIALECT = Dialect(
+    "openai",
+    (
+        Route("GET", "/v1/models", list_models, "The served models."),
+        Route("GET", "/v1/models/{model}", get_model, "A served model."),
+        Route("POST", "/v1/completions", completions, "Texts that continue prompts; a stream on request."),
+        Route("POST", "/v1/chat/completions", chat_completions, "The next message of a conversation."),
+        Route("POST", "/v1/embeddings", embeddings, "The vectors of texts."),
+    ),
+    error,
+)

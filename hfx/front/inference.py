@@ -1,0 +1,228 @@
+"""Calls of models for one client of the front, over Triton's HTTP; they end when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+
+from hfx.client import calls, http_messages
+from hfx.client.calls import Call
+from hfx.client.results import Generation, Piece
+from hfx.client.settings import GenerationSettings
+from hfx.client.tensors import Array, to_tensors
+from hfx.client.transport import Request
+from hfx.errors import ServerUnreachable
+from hfx.front.catalog import OK, Catalog, ServedModel
+from hfx.front.failures import refused_by_model
+from hfx.front.guard import HEAD_LENGTH, Disconnected
+from hfx.front.refusals import Header, Refusal
+from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
+from hfx.metadata import check_outputs, check_values
+from hfx.names import CANCEL_REQUEST, STREAM, STREAM_SUFFIX, TEXT_INPUT
+
+if TYPE_CHECKING:
+    from hfx.front.connection import ClientConnection
+
+Result = TypeVar("Result")
+PARALLEL = 32  # requests to Triton at a time for one request of a client
+EVENT_END = b"\n\n"
+CLOSE = (b"connection", b"close")
+STOPPED = "Triton does not take requests at the moment; it is being started again."
+BROKEN = "Triton ended before it answered; it is being started again."
+_ids = (f"front-{secrets.token_hex(6)}-{number}" for number in itertools.count())
+_cancelling: set[asyncio.Task[None]] = set()
+
+
+class Inference:
+    """Models behind `upstream` for `client`, whose leaving closes the connections that work for it."""
+
+    def __init__(self, upstream: Upstream, catalog: Catalog, client: ClientConnection) -> None:
+        self._upstream = upstream
+        self._client = client
+        self.catalog = catalog
+
+    async def rows(self, model: ServedModel, requests: Sequence[Call[Result]]) -> list[Result]:
+        """The results of calls with the same settings, in order; as many as the model takes are one request."""
+        batches = [requests[start : start + model.batch] for start in range(0, len(requests), model.batch)]
+        results = await in_order([self._batch(model, batch) for batch in batches])
+        return [result for batch in results for result in batch]
+
+    async def generate(self, model: ServedModel, text: str, settings: GenerationSettings) -> Generation:
+        """A generated text."""
+        call = calls.generate(model.name, settings)(text)
+        async with self._generation(model, call, "/generate", ()) as connection:
+            body = await _read_all(connection)
+        if connection.status != OK:
+            raise _failure(connection, body)
+        return call.decode(_event(body, model))
+
+    async def pieces(self, model: ServedModel, text: str, settings: GenerationSettings) -> AsyncGenerator[Piece, None]:
+        """A generated text in pieces, as they come."""
+        call = calls.stream(model.name, text, settings)
+        # Until its connection ends, Triton 2.51 holds the request and its model.
+        async with self._generation(model, call, "/generate_stream", (CLOSE,)) as connection:
+            content = await connection.read()
+            if connection.status != OK:
+                raise _failure(connection, content + await _read_all(connection))
+            while content or not connection.complete:
+                *events, content = content.split(EVENT_END)
+                for event in events:
+                    yield call.decode(_event(event, model))
+                if not connection.complete:
+                    content += await connection.read()
+                elif EVENT_END not in content:
+                    break
+
+    async def _batch(self, model: ServedModel, batch: Sequence[Call[Result]]) -> list[Result]:
+        for call in batch:
+            check_values(model.metadata, call.values)
+        check_outputs(model.metadata, batch[0].needs)
+        rows = [to_tensors(call.values, model.metadata.input_types) for call in batch]
+        inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        body, headers = http_messages.encode_infer(_request(model, inputs, ""))
+        forwarded = [(HEAD_LENGTH, headers[http_messages.HEADER_LENGTH].encode())]
+        path = f"/v2/models/{quote(model.name, safe='')}/infer"
+        async with _opened(self._upstream, self._client, b"POST", path, body, forwarded) as connection:
+            content = await _read_all(connection)
+        if connection.status != OK:
+            raise _failure(connection, content)
+        outputs = http_messages.decode_infer(content, _text_headers(connection))
+        return [
+            call.decode({name: array[row : row + 1] for name, array in outputs.items()})
+            for row, call in enumerate(batch)
+        ]
+
+    @asynccontextmanager
+    async def _generation(
+        self, model: ServedModel, call: Call[Any], path: str, headers: Sequence[Header]
+    ) -> AsyncIterator[UpstreamConnection]:
+        """A request to the engine of `model`, which is cancelled there when this ends before the answer is complete."""
+        values = {name: each for name, each in call.values.items() if name != STREAM}
+        check_values(model.metadata, values)
+        types = {**model.metadata.input_types, STREAM: "BOOL"}
+        request = _request(model, to_tensors(call.values, types), next(_ids))
+        body, _ = http_messages.encode_generate(request)
+        engine = f"/v2/models/{quote(model.name, safe='')}{STREAM_SUFFIX}"
+        complete = False
+        try:
+            async with _opened(self._upstream, self._client, b"POST", engine + path, body, headers) as connection:
+                yield connection
+                complete = connection.complete
+        finally:
+            if not complete:
+                self._cancel(engine, request.id)
+
+    def _cancel(self, engine: str, request_id: str) -> None:
+        """Cancel a request by its id: Triton's HTTP does not notice who leaves before the first piece (2.51)."""
+
+        async def send() -> None:
+            body = b'{"%b": "", "%b": "%b"}' % (TEXT_INPUT.encode(), CANCEL_REQUEST.encode(), request_id.encode())
+            await fetch(self._upstream, "POST", f"{engine}/generate", body)
+
+        task = asyncio.create_task(send())
+        _cancelling.add(task)
+        task.add_done_callback(_forget)
+
+
+async def fetch(upstream: Upstream, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    """The status and body of Triton's answer to a request of the front's own. Raises ServerUnreachable."""
+    async with _opened(upstream, None, method.encode(), path, body, ()) as connection:
+        content = await _read_all(connection)
+    return connection.status, content
+
+
+@asynccontextmanager
+async def _opened(
+    upstream: Upstream,
+    client: ClientConnection | None,
+    method: bytes,
+    path: str,
+    body: bytes,
+    headers: Sequence[Header],
+) -> AsyncIterator[UpstreamConnection]:
+    """A connection on which the request was sent. Raises ServerUnreachable, and Disconnected once `client` has left."""
+    try:
+        connection = await upstream.connect()
+    except OSError:
+        raise ServerUnreachable(STOPPED, "Try again later.") from None
+    upstreams = set() if client is None else client.upstreams
+    upstreams.add(connection)
+    try:
+        _check_client(client)
+        connection.send(request_head(method, path.encode(), len(body), headers), body)
+        yield connection
+    except UpstreamLost:
+        _check_client(client)
+        raise ServerUnreachable(BROKEN, "Send the request again.") from None
+    finally:
+        upstreams.discard(connection)
+        connection.release()
+
+
+def _check_client(client: ClientConnection | None) -> None:
+    if client is not None and client.has_left:
+        raise Disconnected
+
+
+async def in_order(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Their results, in order, PARALLEL at a time; the first failure ends them all."""
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    free = asyncio.Semaphore(PARALLEL)
+
+    async def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+        async with free:
+            return await coroutine
+
+    tasks = [asyncio.create_task(run(coroutine)) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for coroutine in coroutines:
+            coroutine.close()
+
+
+def _request(model: ServedModel, inputs: dict[str, Array], request_id: str) -> Request:
+    return Request(model.name, inputs, model.metadata.outputs, request_id, 0.0)
+
+
+async def _read_all(connection: UpstreamConnection) -> bytes:
+    pieces = []
+    while not connection.complete:
+        pieces.append(await connection.read())
+    pieces.append(await connection.read())
+    return b"".join(pieces)
+
+
+def _event(content: bytes, model: ServedModel) -> dict[str, Array]:
+    """The tensors of an answer of the generate extension, with or without the `data:` of a stream."""
+    line = content.decode().strip()
+    line = line if line.startswith(http_messages.EVENT) else http_messages.EVENT + line
+    event = http_messages.decode_event(line, model.metadata.outputs)
+    if isinstance(event, dict):
+        return event
+    raise refused_by_model("", str(event))
+
+
+def _failure(connection: UpstreamConnection, body: bytes) -> Refusal:
+    return refused_by_model(str(connection.status), http_messages.error_text(body))
+
+
+def _text_headers(connection: UpstreamConnection) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in connection.headers}
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    _cancelling.discard(task)
+    if not task.cancelled():
+        task.exception()  # a server that does not answer has no request to cancel

@@ -1,0 +1,45 @@
+"""The answer to a client, as it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from hfx.front.refusals import Header, Refusal, dumped, json_head
+
+REQUEST_ID = b"x-request-id"
+Send = Callable[[Any], Awaitable[None]]
+
+
+class Response:
+    """The answer to a client, and what the access log tells of it."""
+
+    def __init__(self, send: Send, request_id: bytes) -> None:
+        self.request_id = request_id
+        self._send = send
+        self.status = 0
+        self.bytes = 0
+        self.broken = False
+
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
+        """Send the head."""
+        self.status = status
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, (REQUEST_ID, self.request_id)]}
+        )
+
+    async def body(self, piece: bytes, more: bool) -> None:
+        """Send a piece of the body."""
+        self.bytes += len(piece)
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+
+    async def json(self, body: bytes) -> None:
+        """Send a whole answer that is JSON."""
+        await self.start(200, json_head(body))
+        await self.body(body, more=False)
+
+    async def refuse(self, refusal: Refusal, error: object) -> None:
+        """Send a refusal, whose JSON is `error`."""
+        body = dumped(error)
+        await self.start(refusal.status, [*json_head(body), *refusal.headers])
+        await self.body(body, more=False)

@@ -1,0 +1,26 @@
+"""What the tests of dialects share: the models of their server, its key, and raw requests."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from tests.triton.serve_process import SECONDS, ServeProcess
+
+API_KEY = "a key of tests"
+ENCODERS = ("sentiment-fp32", "entities-fp32", "answers-fp32", "nli-fp32", "similar-int8")
+PROMPT = "Anna was"
+
+
+def call(server: ServeProcess, path: str, body: Any = None, key: str = API_KEY) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and JSON of the answer to a POST of `body` (bytes: as they are), or to a GET without one."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(server.http_url + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.status, dict(answer.headers), json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, {name.lower(): value for name, value in error.headers.items()}, json.load(error)

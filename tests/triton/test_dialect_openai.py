@@ -1,0 +1,146 @@
+"""OpenAI's own client against `hfx serve`: its answers are those of hfx's client, what can't be is a 400."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from hfx.client import Client
+from tests.triton.dialect_calls import API_KEY, PROMPT, call
+from tests.triton.generation_rig import RECITAL
+from tests.triton.reciting import Recital
+from tests.triton.serve_process import ServeProcess
+
+pytestmark = pytest.mark.triton
+SAMPLED = {"temperature": 0.9, "seed": 5, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def api(dialects: ServeProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{dialects.http_url}/v1", api_key=API_KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def grpc(dialects: ServeProcess) -> Iterator[Client]:
+    with Client(dialects.ready["grpc_url"]) as client:
+        yield client
+
+
+def test_models_are_listed_without_their_members(api: openai.OpenAI, grpc: Client) -> None:
+    assert [model.id for model in api.models.list()] == grpc.models()
+    assert api.models.retrieve(RECITAL).id == RECITAL
+    with pytest.raises(openai.NotFoundError, match="no model"):
+        api.models.retrieve(f"{RECITAL}_stream")
+
+
+def test_a_completion_has_the_text_usage_and_reason_of_the_model(api: openai.OpenAI, grpc: Client) -> None:
+    expected = grpc.generate("stories", PROMPT, max_tokens=12)
+    answer = api.completions.create(model="stories", prompt=PROMPT, max_tokens=12)
+    [choice] = answer.choices
+    assert (choice.text, choice.finish_reason) == (expected.text, expected.finish_reason) and answer.usage
+    assert answer.usage.prompt_tokens == expected.input_tokens
+    assert answer.usage.completion_tokens == expected.output_tokens
+
+
+def test_a_stop_text_ends_a_completion(api: openai.OpenAI, grpc: Client) -> None:
+    text = grpc.generate("stories", PROMPT, max_tokens=30).text
+    stop = text.split()[4]
+    [choice] = api.completions.create(model="stories", prompt=PROMPT, max_tokens=30, stop=stop).choices
+    assert (choice.text, choice.finish_reason) == (text[: text.index(stop)], "stop")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_each_prompt_has_n_texts_of_seeds_that_follow_each_other(
+    streams: bool, api: openai.OpenAI, grpc: Client
+) -> None:
+    prompts = [PROMPT, "Quentin"]
+    seeds = [SAMPLED | {"seed": seed} for seed in (5, 6)]
+    expected = [grpc.generate("stories", prompt, **each).text for prompt in prompts for each in seeds]  # type: ignore[call-overload]
+    options: Any = {"model": "stories", "prompt": prompts, "n": 2, **SAMPLED}
+    if not streams:
+        answer = api.completions.create(**options)
+        assert [choice.text for choice in answer.choices] == expected
+        return
+    texts = [""] * len(expected)
+    usage = None
+    for chunk in api.completions.create(**options, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == expected
+    assert usage and usage.completion_tokens == sum(
+        grpc.generate("stories", p, **s).output_tokens for p in prompts for s in seeds
+    )  # type: ignore[call-overload]
+
+
+def test_a_stream_of_characters_of_several_tokens_is_whole(api: openai.OpenAI, recital: Recital) -> None:
+    chunks = list(api.completions.create(model=RECITAL, prompt="a", max_tokens=300, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == recital.text("a", 300)
+    assert [chunk.choices[0].finish_reason for chunk in chunks[-2:]] == [None, "length"]
+
+
+def test_embeddings_are_the_models_own_however_they_travel(api: openai.OpenAI, grpc: Client) -> None:
+    texts = ["A lovely garden.", "The train is late."] * 40  # more than one batch
+    expected = grpc.embed("similar-int8", texts)
+    answer = api.embeddings.create(model="similar-int8", input=texts)  # base64, unless it is told otherwise
+    assert np.array_equal(np.array([row.embedding for row in answer.data], np.float32), expected)
+    [plain] = api.embeddings.create(model="similar-int8", input=texts[0], encoding_format="float").data
+    assert np.array_equal(np.array(plain.embedding, np.float32), expected[0])
+    assert answer.usage.prompt_tokens == 40 * sum(
+        api.embeddings.create(model="similar-int8", input=text).usage.prompt_tokens for text in texts[:2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("model", {"model": "similar-int8"}),
+        ("model", {"model": 3}),
+        ("prompt", {"prompt": [1, 2]}),
+        ("prompt", {"prompt": "\ud800"}),
+        ("echo", {"echo": True}),
+        ("suffix", {"suffix": "end"}),
+        ("logit_bias", {"logit_bias": {"5": 1}}),
+        ("frequency_penalty", {"frequency_penalty": 0.5}),
+        ("best_of", {"best_of": 3}),
+        ("logprobs", {"logprobs": 2}),
+        ("n", {"n": 65}),
+        ("stream_options", {"stream_options": {"include_usage": True}}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": 100_000}),
+        ("max_tokens", {"max_tokens": 100_000, "stream": True}),
+        ("top_q", {"top_q": 1}),
+        ("num_return_sequences", {"num_return_sequences": 2}),
+    ],
+)
+def test_what_cant_be_honoured_is_named(param: str, fields: dict[str, Any], dialects: ServeProcess) -> None:
+    status, _, answer = call(dialects, "/v1/completions", {"model": "stories", "prompt": PROMPT, **fields})
+    assert (status, answer["error"]["param"]) == (400, param), answer
+    assert answer["error"]["type"] == "invalid_request_error"
+
+
+def test_a_model_without_a_chat_template_says_so(api: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="no chat template"):
+        api.chat.completions.create(model="stories", messages=[{"role": "user", "content": "Hello"}])
+
+
+def test_the_clients_errors_are_its_own_classes(api: openai.OpenAI, dialects: ServeProcess) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        api.completions.create(model="nothing", prompt=PROMPT)
+    assert missing.value.code == "model_not_found"
+    with (
+        openai.OpenAI(base_url=f"{dialects.http_url}/v1", api_key="another", max_retries=0) as stranger,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        stranger.models.list()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"NaN", b'{"model": "stories", "prompt": "a", "max_tokens": NaN}'])
+def test_a_malformed_body_is_a_400_in_its_form(body: bytes, dialects: ServeProcess) -> None:
+    status, _, answer = call(dialects, "/v1/completions", body)
+    assert status == 400 and answer["error"]["message"]
