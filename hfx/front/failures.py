@@ -58,7 +58,8 @@ def refused_by_model(status: str, text: str) -> Refusal:
 
 def refused_setting(error: InvalidRequest) -> Refusal:
     """The refusal for a setting that can't be taken."""
-    return Refusal(400, f"{error}.", param=error.field)
+    message = str(error)
+    return Refusal(400, message if message.endswith("?") else f"{message}.", param=error.field)
 
 
 def _refusal(status: int, message: str, reason: str = "") -> Refusal:
