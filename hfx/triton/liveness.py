@@ -17,7 +17,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -33,6 +33,8 @@ TEXT = "hi"
 SETTINGS = {"max_tokens": 1, "timeout_ms": 10_000}  # of generators, where their configuration lists them
 CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 10.0  # without an answer: then the model's progress is measured, and again after as long
+LOOK_SECONDS = 1.0  # between two looks at the progress of a model that has not answered
+FAILING_SECONDS = 2.0  # in which requests failed and nothing was done: requests before the probe fail one by one
 BUSY_SHARE = 0.05  # of a core: a process that takes more is at work
 MAX_BYTES = 1 << 20  # read of an answer
 MAX_REFUSAL_BYTES = 1 << 14
@@ -77,10 +79,11 @@ class Death:
 class Progress:
     """What a probe's workers have completed so far; `counts` is empty when the server gives none.
 
-    Failures are none: a stopped engine under streams fails them one after the other.
+    `failures` are requests that failed, which is no progress: a stopped engine under streams fails one after the other.
     """
 
     counts: tuple[int | bytes, ...]
+    failures: int
     cpu_seconds: float
     at: float
 
@@ -172,17 +175,12 @@ def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> De
 
     Waits for the answer for as long as the model makes progress, so a server that is merely overloaded is alive.
     """
-    before: Progress | None = None
     connection = _connection(target.http_url, CONNECT_SECONDS)
     with closing(connection):
         try:
             connection.request("POST", probe.path, probe.body, JSON_HEADERS)
-            while not _readable(connection, patience):
-                now = progress(target, probe)
-                if before is not None and not now.beyond(before):
-                    silence = f"gave no answer for {2 * patience:g} s and did nothing meanwhile"
-                    return Death(probe.workers, f"{probe.model} {silence}")
-                before = now
+            if reason := _wait(connection, lambda: progress(target, probe), patience):
+                return Death(probe.workers, f"{probe.model} {reason}")
             answer = connection.getresponse().read(MAX_BYTES).decode(errors="replace")
         except (OSError, http.client.HTTPException):
             return None
@@ -190,6 +188,23 @@ def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> De
     if lost is None:
         return None
     return Death((lost["model"],) if lost["model"] else probe.workers, f"{probe.model} can't answer ({lost[0]})")
+
+
+def _wait(connection: http.client.HTTPConnection, look: Callable[[], Progress], patience: float) -> str:
+    """Wait for the answer; returns why none will come, or an empty string when one has begun to."""
+    began = time.monotonic()
+    last: Progress | None = None  # that was seen to be made
+    while not _readable(connection, min(patience, LOOK_SECONDS)):
+        now = look()
+        if last is None or now.beyond(last):
+            last = now
+            continue
+        idle = now.at - last.at
+        if now.failures > last.failures and idle >= FAILING_SECONDS:
+            return f"gave no answer for {idle:.1f} s in which requests failed and none succeeded"
+        if idle >= patience and now.at - began >= 2 * patience:
+            return f"gave no answer for {2 * patience:g} s and did nothing meanwhile"
+    return ""
 
 
 def _readable(connection: http.client.HTTPConnection, seconds: float) -> bool:
@@ -201,16 +216,20 @@ def _readable(connection: http.client.HTTPConnection, seconds: float) -> bool:
 def progress(target: Target, probe: Probe) -> Progress:
     """What the workers of `probe` have completed until now: requests, an engine's steps, and CPU time."""
     counts: list[int | bytes] = []
+    failures = 0
     with suppress(*NO_ANSWER):
-        counts += [_successes(call(f"{target.http_url}{_path(worker)}/stats")) for worker in probe.workers]
+        for worker in probe.workers:
+            statistics = json.loads(call(f"{target.http_url}{_path(worker)}/stats"))["model_stats"]
+            counts.append(_requests(statistics, "success"))
+            failures += _requests(statistics, "fail")
         if target.metrics_url:
             counts += _steps_made(call(target.metrics_url), probe.workers)
-    return Progress(tuple(counts), cpu_seconds(probe.workers if counts else ()), time.monotonic())
+    return Progress(tuple(counts), failures, cpu_seconds(probe.workers if counts else ()), time.monotonic())
 
 
-def _successes(statistics: bytes) -> int:
-    """The requests that a model has answered without an error, of all its versions."""
-    return sum(int(version["inference_stats"]["success"]["count"]) for version in json.loads(statistics)["model_stats"])
+def _requests(versions: Sequence[Mapping[str, Any]], outcome: str) -> int:
+    """The requests to all versions of a model with an `outcome`: success, fail."""
+    return sum(int(version["inference_stats"][outcome]["count"]) for version in versions)
 
 
 def _steps_made(metrics: bytes, workers: Sequence[str]) -> list[bytes]:

@@ -48,9 +48,9 @@ class ServeProcess:
         """All that it has said so far."""
         return "".join(self._lines)
 
-    def wait_for_words(self, words: str) -> str:
-        """The line with WORDS, as soon as it is said."""
-        return wait_until(lambda: [line for line in list(self._lines) if words in line], repr(words))[0]
+    def wait_for_words(self, words: str, seconds: float = 120.0) -> str:
+        """The line with WORDS, as soon as it is said, within `seconds`."""
+        return wait_until(lambda: [line for line in list(self._lines) if words in line], repr(words), seconds)[0]
 
     @property
     def server(self) -> int:

@@ -119,13 +119,13 @@ def test_a_stopped_engine_is_found_while_streams_come_in(repository: Path) -> No
         try:
             wait_until(lambda: answers(served.http_url))
             os.kill(served.stub("stories_stream"), signal.SIGSTOP)
-            served.wait_for_words("serving again after")
+            served.wait_for_words("serving again after", 40)  # 6 to 10 s with three processes for each core
             wait_until(lambda: answers(served.http_url))
         finally:
             ended.set()
             for stream in streams:
                 stream.join()
-        assert "stories_stream can't answer" in served.words
+        assert "stories_stream can't answer" in served.words or "requests failed and none succeeded" in served.words
         stop(served)
 
 

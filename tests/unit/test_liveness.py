@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import socket
 import threading
 import time
@@ -155,6 +156,14 @@ def test_silence_without_progress_is_a_death_after_one_probe(answer: Callable[[]
         death = liveness.send(found.target, probe, PATIENCE)
         assert death == Death(("x",), "x gave no answer for 0.6 s and did nothing meanwhile")
         assert [path for path, _ in found.asked].count(INFER) == 1
+
+
+def test_failures_without_progress_are_a_death_long_before_silence_is() -> None:
+    with peer({INFER: silent, STATISTICS: lambda: statistics(7, next(NUMBERS))}, config("x", TEXT)) as found:
+        [probe] = liveness.probes(found.target)
+        death = liveness.send(found.target, probe, patience=60.0)
+    assert death is not None and death.models == ("x",)
+    assert re.fullmatch(r"x gave no answer for \d\.\d s in which requests failed and none succeeded", death.reason)
 
 
 @pytest.mark.parametrize("source", ["statistics of the model", "steps of the engine"])
