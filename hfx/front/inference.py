@@ -192,6 +192,38 @@ async def in_order(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Re
             coroutine.close()
 
 
+async def interleaved(streams: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[tuple[int, Piece], None]:
+    """The pieces of all `streams` as they come, each with its stream's number; the first failure ends them all."""
+    if len(streams) == 1:
+        async for piece in streams[0]:
+            yield 0, piece
+        return
+    arrived: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue(len(streams))
+
+    async def read(number: int, stream: AsyncGenerator[Piece, None]) -> None:
+        try:
+            async for piece in stream:
+                await arrived.put((number, piece))
+            await arrived.put(None)
+        except Exception as failure:
+            await arrived.put(failure)
+
+    tasks = [asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)]
+    try:
+        left = len(tasks)
+        while left:
+            item = await arrived.get()
+            if isinstance(item, BaseException):
+                raise item
+            left -= item is None
+            if item is not None:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _request(model: ServedModel, inputs: dict[str, Array], request_id: str) -> Request:
     return Request(model.name, inputs, model.metadata.outputs, request_id, 0.0)
 

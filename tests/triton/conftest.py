@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests.conftest import PUBLISHED
 from tests.published import export_checkpoint, export_zoo
@@ -82,3 +83,10 @@ def dialects(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     keys.write_text(f"{API_KEY}\n", encoding="utf-8")
     with serving(many_tasks, "--api-key-file", str(keys)) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def grpc(dialects: ServeProcess) -> Iterator[Client]:
+    """hfx's client of the same server, over gRPC."""
+    with Client(dialects.ready["grpc_url"]) as client:
+        yield client

@@ -25,12 +25,6 @@ def api(dialects: ServeProcess) -> Iterator[openai.OpenAI]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def grpc(dialects: ServeProcess) -> Iterator[Client]:
-    with Client(dialects.ready["grpc_url"]) as client:
-        yield client
-
-
 def test_models_are_listed_without_their_members(api: openai.OpenAI, grpc: Client) -> None:
     assert [model.id for model in api.models.list()] == grpc.models()
     assert api.models.retrieve(RECITAL).id == RECITAL

@@ -4,6 +4,6 @@ A new dialect is a file with a `DIALECT`, and its row in `DIALECTS`.
 """
 
 from hfx.front.dialect import Dialect
-from hfx.front.dialects import openai
+from hfx.front.dialects import huggingface, openai
 
-DIALECTS: tuple[Dialect, ...] = (openai.DIALECT,)
+DIALECTS: tuple[Dialect, ...] = (openai.DIALECT, huggingface.DIALECT)

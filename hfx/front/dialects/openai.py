@@ -6,39 +6,33 @@ honoured is a 400 that names it in `param`. Source: the OpenAPI description of a
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from hfx.client import calls
 from hfx.client.results import Generation, Piece, joined
 from hfx.client.settings import GenerationSettings
 from hfx.front.catalog import ServedModel
-from hfx.front.dialect import (
-    Dialect,
-    DialectRequest,
-    Events,
+from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
+from hfx.front.fields import (
     Fields,
-    Route,
     check_generator,
     check_task,
-    event,
     flag,
     generation_settings,
-    object_fields,
+    json_object,
+    refuse_unknown,
     shown,
     text,
     texts,
     whole_number,
 )
-from hfx.front.inference import in_order
+from hfx.front.inference import in_order, interleaved
 from hfx.front.refusals import Refusal, dumped
+from hfx.front.vectors import vector_json
 from hfx.names import Task
 
 MOST_CHOICES = 64
@@ -64,6 +58,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
 }
 IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
+EMBEDDING = {"model", "input", "encoding_format", "dimensions"}
 OWN = {"model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "max_completion_tokens"}
 TYPES = {429: "rate_limit_error"}
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
@@ -124,7 +119,7 @@ async def get_model(request: DialectRequest) -> bytes:
 
 async def completions(request: DialectRequest) -> bytes | Events:
     """POST /v1/completions."""
-    fields = object_fields(request)
+    fields = json_object(request.content)
     model = await _named_model(request, fields)
     check_generator(model)
     return await _answer(request, PLAIN, _completion(request, PLAIN, model, texts(fields.get("prompt"), "prompt")))
@@ -132,7 +127,7 @@ async def completions(request: DialectRequest) -> bytes | Events:
 
 async def chat_completions(request: DialectRequest) -> bytes | Events:
     """POST /v1/chat/completions."""
-    fields = object_fields(request)
+    fields = json_object(request.content)
     model = await _named_model(request, fields)
     check_generator(model)
     message = f"The model {model.name!r} has no chat template. Send its prompt to /v1/completions."
@@ -141,21 +136,19 @@ async def chat_completions(request: DialectRequest) -> bytes | Events:
 
 async def embeddings(request: DialectRequest) -> bytes:
     """POST /v1/embeddings."""
-    fields = object_fields(request)
+    fields = json_object(request.content)
     model = await _named_model(request, fields)
     check_task(model, Task.FEATURE_EXTRACTION)
     inputs = texts(fields.get("input"), "input")
     encoding = fields.get("encoding_format") or "float"
-    if encoding not in ("float", "base64"):
-        raise Refusal(400, f"encoding_format is {shown(encoding)}. Send float or base64.", param="encoding_format")
-    _refuse_unknown(fields, {"model", "input", "encoding_format", "dimensions"})
+    refuse_unknown(fields, EMBEDDING | IGNORED)
     call = calls.embed(model.name)
     results = await request.inference.rows(model, [call(one) for one in inputs])
     vectors = [result.vector for result in results]
     _check_dimensions(fields, len(vectors[0]))
-    tokens = await request.tokenizers.count(model, inputs)
+    tokens = await request.files.count(model, inputs)
     data = [
-        {"object": "embedding", "index": index, "embedding": _encoded(vector, encoding)}
+        {"object": "embedding", "index": index, "embedding": vector_json(vector, encoding)}
         for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -185,7 +178,7 @@ async def _named_model(request: DialectRequest, fields: Fields) -> ServedModel:
 
 
 def _completion(request: DialectRequest, style: Style, model: ServedModel, prompts: Sequence[str]) -> Completion:
-    fields = object_fields(request)
+    fields = json_object(request.content)
     _refuse_unsupported(fields)
     settings = _settings(fields)
     count = whole_number(fields, "n", 1, MOST_CHOICES, 1)
@@ -221,12 +214,6 @@ def _refuse_unsupported(fields: Fields) -> None:
         raise Refusal(
             400, "logprobs need the texts of tokens, which models don't send. Leave it out.", param="logprobs"
         )
-
-
-def _refuse_unknown(fields: Fields, known: set[str]) -> None:
-    unknown = next((name for name in fields if name not in known | IGNORED), None)
-    if unknown is not None:
-        raise Refusal(400, f"There is no field {shown(unknown)}. Send {', '.join(sorted(known))}.", param=unknown)
 
 
 async def _answer(request: DialectRequest, style: Style, completion: Completion) -> bytes | Events:
@@ -275,48 +262,10 @@ def _usage(completion: Completion, results: Sequence[Generation]) -> dict[str, i
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-async def interleaved(streams: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[tuple[int, Piece], None]:
-    """The pieces of all `streams` as they come, each with its stream's number; the first failure ends them all."""
-    if len(streams) == 1:
-        async for piece in streams[0]:
-            yield 0, piece
-        return
-    arrived: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue(len(streams))
-
-    async def read(number: int, stream: AsyncGenerator[Piece, None]) -> None:
-        try:
-            async for piece in stream:
-                await arrived.put((number, piece))
-            await arrived.put(None)
-        except Exception as failure:
-            await arrived.put(failure)
-
-    tasks = [asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)]
-    try:
-        left = len(tasks)
-        while left:
-            item = await arrived.get()
-            if isinstance(item, BaseException):
-                raise item
-            left -= item is None
-            if item is not None:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 def _check_dimensions(fields: Fields, width: int) -> None:
     if fields.get("dimensions") not in (None, width):
         message = f"dimensions is {shown(fields['dimensions'])}; the model's vectors have {width}. Leave it out."
         raise Refusal(400, message, param="dimensions")
-
-
-def _encoded(vector: np.ndarray[Any, np.dtype[np.float32]], encoding: str) -> Any:
-    if encoding == "base64":
-        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    return vector.tolist()
 
 
 DIALECT = Dialect(

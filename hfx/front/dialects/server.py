@@ -15,10 +15,10 @@ from hfx.front.catalog import Catalog
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event, parsed
 from hfx.front.failures import refused
 from hfx.front.inference import Inference, fetch
+from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal
 from hfx.front.response import Response
 from hfx.front.routes import NAME
-from hfx.front.tokenizers import Tokenizers
 from hfx.front.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class DialectServer:
         self._rows = [(_pattern(route), route, dialect) for dialect in dialects for route in dialect.routes]
         self._upstream = upstream
         self._catalog = Catalog(partial(fetch, upstream))
-        self._tokenizers = Tokenizers(repository)
+        self._files = ModelFiles(repository)
 
     def find(self, method: str, path: bytes) -> Target | None:
         """What a request is for; None where its path is no dialect's. Raises Refusal (405) for another method."""
@@ -66,7 +66,7 @@ class DialectServer:
             target.model,
             parsed(body) if body else None,
             Inference(self._upstream, self._catalog, client),
-            self._tokenizers,
+            self._files,
             response.request_id.decode(),
         )
         try:

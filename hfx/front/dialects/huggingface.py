@@ -1,0 +1,281 @@
+"""Hugging Face's inference API: `{"inputs": …, "parameters": {…}}` to a model, for each of hfx's tasks.
+
+Answers have the forms of the pipelines behind Inference Endpoints; streams are text-generation-inference's, and so is
+`return_full_text`, which is false unless it is sent. Source: the schemas of @huggingface/tasks, 2026, from which
+huggingface_hub's InferenceClient is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hfx.client import calls
+from hfx.client.results import Classification, Entity
+from hfx.client.settings import GenerationSettings
+from hfx.front.catalog import ServedModel
+from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
+from hfx.front.fields import (
+    Fields,
+    check_generator,
+    check_task,
+    flag,
+    generation_settings,
+    json_object,
+    refuse_unknown,
+    shown,
+    text,
+    texts,
+    whole_number,
+)
+from hfx.front.inference import in_order
+from hfx.front.refusals import Refusal, dumped
+from hfx.front.vectors import cosines, normalized, vector_json
+from hfx.metadata import INT32_MAX
+from hfx.names import GENERATION_TASKS, Task
+
+TOP = {"inputs", "parameters", "options", "stream"}
+# Parameters of generators that no model here has: the values that change nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "details": (False,),
+    "decoder_input_details": (False,),
+    "watermark": (False,),
+    "best_of": (1,),
+    "top_n_tokens": (0,),
+    "typical_p": (1,),
+    "grammar": (),
+    "adapter_id": (),
+    "truncate": (),
+    "clean_up_tokenization_spaces": (False,),
+    "truncation": ("longest_first", "only_first"),
+}
+RENAMED = {"src_lang": "source_lang", "tgt_lang": "target_lang"}
+GENERATED = {Task.SUMMARIZATION: "summary_text", Task.TRANSLATION: "translation_text"}
+ERROR_TYPES = {400: "validation", 429: "overloaded"}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A request to `model`: its inputs, one or a list, and its parameters."""
+
+    request: DialectRequest
+    model: ServedModel
+    inputs: Any
+    parameters: Fields
+
+    @property
+    def is_list(self) -> bool:
+        """Whether there is a list of inputs, which has a list of answers."""
+        return isinstance(self.inputs, list)
+
+    def check_parameters(self, *known: str) -> None:
+        """Raise Refusal (400) for a parameter that is not `known`."""
+        refuse_unknown(self.parameters, set(known))
+
+
+async def infer(request: DialectRequest) -> bytes | Events:
+    """POST /models/NAME, and POST / where one model is served alone."""
+    fields = json_object(request.content)
+    catalog = request.inference.catalog
+    model = await (catalog.model(request.model) if request.model else catalog.only())
+    refuse_unknown(fields, TOP)
+    parameters = fields.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise Refusal(400, f"parameters is {shown(parameters)}. Send an object.", param="parameters")
+    inputs = Inputs(request, model, fields.get("inputs"), _present(parameters))
+    if flag(fields, "stream"):
+        check_generator(model)
+        return _stream(inputs)
+    return dumped(await ANSWERS[model.task](inputs))
+
+
+async def sentence_similarity(request: DialectRequest) -> bytes:
+    """POST /models/NAME/pipeline/sentence-similarity: cosines of a sentence's vector with those of others."""
+    fields = json_object(request.content)
+    model = await request.inference.catalog.model(request.model)
+    return dumped(await _similarities(request, model, fields.get("inputs")))
+
+
+def error(refusal: Refusal) -> dict[str, Any]:
+    """The JSON of an error."""
+    kind = ERROR_TYPES.get(refusal.status, "generation" if refusal.status >= 500 else "")
+    return {"error": refusal.message, **({"error_type": kind} if kind else {})}
+
+
+async def _classify(inputs: Inputs) -> Any:
+    inputs.check_parameters("top_k")
+    top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, INT32_MAX)
+    call = calls.classify(inputs.model.name, top_k)
+    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
+    return [_labels(result) for result in results]
+
+
+async def _label_tokens(inputs: Inputs) -> Any:
+    inputs.check_parameters("aggregation_strategy", "ignore_labels")
+    aggregation = inputs.request.files.settings(inputs.model)["aggregation"]
+    _check_equal(inputs.parameters, "aggregation_strategy", aggregation, "the model was exported with it")
+    _check_equal(inputs.parameters, "ignore_labels", ["O"], "models leave out that one")
+    call = calls.label_tokens(inputs.model.name)
+    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
+    label = "entity" if aggregation == "none" else "entity_group"
+    rows = [
+        [
+            {label: each.entity, "score": each.score, "word": each.word, "start": each.start, "end": each.end}
+            for each in r.entities
+        ]
+        for r in results
+    ]
+    return rows if inputs.is_list else rows[0]
+
+
+async def _answer_questions(inputs: Inputs) -> Any:
+    inputs.check_parameters("top_k")
+    _check_equal(inputs.parameters, "top_k", 1, "an answer is the best one")
+    pairs = inputs.inputs if isinstance(inputs.inputs, list) and inputs.inputs else [inputs.inputs]
+    call = calls.answer(inputs.model.name)
+    results = await inputs.request.inference.rows(inputs.model, [call(_pair(pair)) for pair in pairs])
+    rows = [{"answer": each.answer, "score": each.score, "start": each.start, "end": each.end} for each in results]
+    return rows if inputs.is_list else rows[0]
+
+
+async def _embed(inputs: Inputs) -> Any:
+    if isinstance(inputs.inputs, dict):
+        return await _similarities(inputs.request, inputs.model, inputs.inputs)
+    inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format")
+    _check_equal(inputs.parameters, "truncation_direction", "right", "models cut there")
+    rows = await _vectors(inputs.request, inputs.model, texts(inputs.inputs, "inputs"))
+    _check_equal(inputs.parameters, "dimensions", rows.shape[1], "the model's vectors have them")
+    if flag(inputs.parameters, "normalize"):
+        rows = normalized(rows)
+    encoding = inputs.parameters.get("encoding_format", "float")
+    vectors = [vector_json(row, encoding) for row in rows]
+    return vectors if inputs.is_list else vectors[0]
+
+
+async def _zero_shot(inputs: Inputs) -> Any:
+    inputs.check_parameters("candidate_labels", "multi_label")
+    labels = texts(inputs.parameters.get("candidate_labels"), "candidate_labels")
+    call = calls.zero_shot(inputs.model.name, labels, flag(inputs.parameters, "multi_label"), None)
+    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
+    rows = [_labels(result) for result in results]
+    return rows if inputs.is_list else rows[0]
+
+
+async def _generate(inputs: Inputs) -> Any:
+    settings, has_prompt = _settings(inputs)
+    prompts = texts(inputs.inputs, "inputs")
+    generate = inputs.request.inference.generate
+    results = await in_order([generate(inputs.model, prompt, settings) for prompt in prompts])
+    name = GENERATED.get(inputs.model.task, "generated_text")
+    return [
+        {name: prompt + result.text if has_prompt else result.text}
+        for prompt, result in zip(prompts, results, strict=True)
+    ]
+
+
+ANSWERS: Mapping[Task, Callable[[Inputs], Awaitable[Any]]] = {
+    Task.TEXT_CLASSIFICATION: _classify,
+    Task.TOKEN_CLASSIFICATION: _label_tokens,
+    Task.QUESTION_ANSWERING: _answer_questions,
+    Task.FEATURE_EXTRACTION: _embed,
+    Task.ZERO_SHOT_CLASSIFICATION: _zero_shot,
+    **dict.fromkeys(GENERATION_TASKS, _generate),
+}
+
+
+async def _stream(inputs: Inputs) -> Events:
+    """A text's pieces as the events of text-generation-inference; the last one has the whole text."""
+    settings, has_prompt = _settings(inputs)
+    prompt = text(inputs.inputs, "inputs")
+    whole = prompt if has_prompt else ""
+    async with aclosing(inputs.request.inference.pieces(inputs.model, prompt, settings)) as pieces:
+        async for piece in pieces:
+            whole += piece.text
+            token = {"id": None, "text": piece.text, "logprob": None, "special": False}
+            details = {
+                "finish_reason": piece.finish_reason,
+                "generated_tokens": piece.output_tokens,
+                "input_length": piece.input_tokens,
+                "seed": settings.seed,
+            }
+            ended = bool(piece.finish_reason)
+            yield event(
+                {
+                    "index": piece.output_tokens,
+                    "token": token,
+                    "generated_text": whole if ended else None,
+                    "details": details if ended else None,
+                }
+            )
+
+
+def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
+    """The settings of a generator, and whether its answer begins with the prompt."""
+    parameters = dict(inputs.parameters)
+    nested = parameters.pop("generate_parameters", None) or {}
+    if not isinstance(nested, dict):
+        raise Refusal(400, f"generate_parameters is {shown(nested)}. Send an object.", param="generate_parameters")
+    parameters |= nested
+    has_prompt = flag(parameters, "return_full_text")
+    parameters.pop("return_full_text", None)
+    for name, values in NEUTRAL.items():
+        value = parameters.pop(name, None)
+        if value is not None and value not in values:
+            raise Refusal(400, f"{name} is {shown(value)}: no model here has it. Leave it out.", param=name)
+    return generation_settings({RENAMED.get(name, name): value for name, value in parameters.items()}), has_prompt
+
+
+async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any) -> list[float]:
+    check_task(model, Task.FEATURE_EXTRACTION)
+    if not isinstance(inputs, dict) or inputs.keys() != {"source_sentence", "sentences"}:
+        raise Refusal(400, f"inputs is {shown(inputs)}. Send a source_sentence and sentences.", param="inputs")
+    sentences = texts(inputs["sentences"], "sentences")
+    source = text(inputs["source_sentence"], "source_sentence")
+    return cosines(await _vectors(request, model, [source, *sentences]))
+
+
+async def _vectors(request: DialectRequest, model: ServedModel, inputs: Sequence[str]) -> Any:
+    call = calls.embed(model.name)
+    results = await request.inference.rows(model, [call(one) for one in inputs])
+    return np.stack([result.vector for result in results])
+
+
+def _pair(inputs: Any) -> tuple[str, str]:
+    if not isinstance(inputs, dict) or inputs.keys() != {"question", "context"}:
+        raise Refusal(400, f"inputs is {shown(inputs)}. Send a question and a context.", param="inputs")
+    return text(inputs["question"], "question"), text(inputs["context"], "context")
+
+
+def _entity(entity: Entity, label: str) -> dict[str, Any]:
+    place = {"word": entity.word, "start": entity.start, "end": entity.end}
+    return {label: entity.entity, "score": entity.score, **place}
+
+
+def _labels(result: Classification) -> list[dict[str, Any]]:
+    return [{"label": each.label, "score": each.score} for each in result.predictions]
+
+
+def _check_equal(parameters: Fields, name: str, value: Any, reason: str) -> None:
+    if parameters.get(name) not in (None, value):
+        message = f"{name} is {shown(parameters[name])}. Send {value!r} ({reason}), or leave it out."
+        raise Refusal(400, message, param=name)
+
+
+def _present(parameters: Fields) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+DIALECT = Dialect(
+    "huggingface",
+    (
+        Route("POST", "/", infer, "The answer of the model, where one is served alone."),
+        Route("POST", "/models/{model}", infer, "The answer of a model; a stream on request."),
+        Route("POST", "/models/{model}/pipeline/feature-extraction", infer, "The vectors of texts."),
+        Route("POST", "/models/{model}/pipeline/sentence-similarity", sentence_similarity, "Cosines of sentences."),
+    ),
+    error,
+)

@@ -1,0 +1,101 @@
+"""The fields of a dialect's request: read with their types, or refused by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from hfx.client.settings import GenerationSettings
+from hfx.errors import HfxError, UsageError
+from hfx.front.catalog import ServedModel
+from hfx.front.failures import refused, refused_setting
+from hfx.front.refusals import Refusal
+from hfx.metadata import check_text
+from hfx.names import GENERATION_TASKS, Task
+from hfx.python_backends.engine.errors import InvalidRequest
+from hfx.python_backends.engine.generation_settings import SETTINGS, checked
+
+Fields = Mapping[str, Any]
+
+
+def json_object(content: Any) -> dict[str, Any]:
+    """`content` when it is a JSON object. Raises Refusal (400)."""
+    if not isinstance(content, dict):
+        raise Refusal(400, f"The body is of type {type(content).__name__}. Send a JSON object.")
+    return content
+
+
+def text(value: Any, param: str) -> str:
+    """`value` when it is a text. Raises Refusal (400)."""
+    try:
+        return check_text(value, param)
+    except UsageError as error:
+        raise Refusal(400, f"{error.message} {error.fix}", param=param) from None
+
+
+def texts(value: Any, param: str) -> list[str]:
+    """The texts of a value that is one, or a list of at least one. Raises Refusal (400)."""
+    if isinstance(value, str):
+        return [text(value, param)]
+    if not isinstance(value, list) or not value:
+        raise Refusal(400, f"{param} is {shown(value)}. Send a text, or a list of texts.", param=param)
+    return [text(item, param) for item in value]
+
+
+def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -> int:
+    """A whole number of `fields` from `low` to `high`. Raises Refusal (400)."""
+    value = fields.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not low <= value <= high:
+        raise Refusal(400, f"{name} is {shown(value)}. Send a whole number from {low} to {high}.", param=name)
+    return value
+
+
+def flag(fields: Fields, name: str, default: bool = False) -> bool:
+    """A boolean of `fields`. Raises Refusal (400)."""
+    value = fields.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise Refusal(400, f"{name} is {shown(value)}. Send true or false.", param=name)
+    return default if value is None else value
+
+
+def generation_settings(fields: Fields) -> GenerationSettings:
+    """The settings that `fields` name; what is null or absent is the model's own. Raises Refusal (400)."""
+    try:
+        settings = checked(fields)
+        unserved = next((name for name in settings if not SETTINGS[name].dtype), None)
+        if unserved is not None:
+            raise InvalidRequest(unserved, settings[unserved], "nothing: an answer has one text")
+        return GenerationSettings(**settings)
+    except InvalidRequest as error:
+        raise refused_setting(error) from None
+    except HfxError as error:
+        raise refused(error) from None
+
+
+def refuse_unknown(fields: Fields, known: Collection[str]) -> None:
+    """Raise Refusal (400) for a field that is not `known`."""
+    for name in fields:
+        if name not in known:
+            allowed = f"Send {', '.join(sorted(known))}" if known else "There are none"
+            raise Refusal(400, f"There is no field {shown(name)}. {allowed}.", param=name)
+
+
+def check_task(model: ServedModel, *tasks: Task, param: str = "model") -> None:
+    """Raise Refusal (400) unless `model` is for one of `tasks`."""
+    if model.task not in tasks:
+        wanted = " or ".join(sorted(tasks))
+        message = f"The model {model.name!r} is for {model.task}, not for {wanted}. Name a model of that task."
+        raise Refusal(400, message, param=param)
+
+
+def check_generator(model: ServedModel) -> None:
+    """Raise Refusal (400) unless `model` generates texts."""
+    check_task(model, *GENERATION_TASKS)
+
+
+def shown(value: Any) -> str:
+    """`value` as messages show it."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,135 @@
+"""huggingface_hub's InferenceClient against `hfx serve`: each task's answers are those of hfx's client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import BadRequestError, ValidationError
+
+from hfx.client import Client
+from tests.triton.dialect_calls import API_KEY, PROMPT, call
+from tests.triton.generation_rig import RECITAL
+from tests.triton.reciting import Recital
+from tests.triton.serve_process import ServeProcess
+
+pytestmark = pytest.mark.triton
+TEXT = "The garden was lovely, but Anna went to Oslo by train."
+CONTEXT = "Anna went to Oslo in May. The train was late."
+
+
+def api(server: ServeProcess, model: str) -> InferenceClient:
+    return InferenceClient(f"{server.http_url}/models/{model}", token=API_KEY)
+
+
+def pairs(answer: Any) -> list[tuple[str, float]]:
+    return [(each.label, each.score) for each in answer]
+
+
+def test_text_classification_has_all_labels(dialects: ServeProcess, grpc: Client) -> None:
+    expected = grpc.classify("sentiment-fp32", TEXT, top_k=100).predictions
+    assert pairs(api(dialects, "sentiment-fp32").text_classification(TEXT)) == pairs(expected)
+    assert pairs(api(dialects, "sentiment-fp32").text_classification(TEXT, top_k=1)) == pairs(expected[:1])
+
+
+def test_token_classification(dialects: ServeProcess, grpc: Client) -> None:
+    answer = api(dialects, "entities-fp32").token_classification(TEXT, aggregation_strategy="simple")  # type: ignore[arg-type]
+    expected = grpc.label_tokens("entities-fp32", TEXT).entities
+    assert expected
+    assert [(each.entity_group, each.score, each.start, each.end, each.word) for each in answer] == [
+        (each.entity, each.score, each.start, each.end, each.word) for each in expected
+    ]
+
+
+def test_question_answering(dialects: ServeProcess, grpc: Client) -> None:
+    answer: Any = api(dialects, "answers-fp32").question_answering("Where did Anna go?", CONTEXT)
+    expected = grpc.answer("answers-fp32", "Where did Anna go?", CONTEXT)
+    assert (answer.answer, answer.score, answer.start, answer.end) == (
+        expected.answer,
+        expected.score,
+        expected.start,
+        expected.end,
+    )
+
+
+def test_feature_extraction_and_sentence_similarity(dialects: ServeProcess, grpc: Client) -> None:
+    client = api(dialects, "similar-int8")
+    vectors = grpc.embed("similar-int8", [TEXT, CONTEXT])
+    assert np.array_equal(client.feature_extraction(TEXT), vectors[0])
+    assert client.sentence_similarity(TEXT, [CONTEXT, TEXT]) == pytest.approx([vectors[0] @ vectors[1], 1], abs=1e-5)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_zero_shot_classification(multi_label: bool, dialects: ServeProcess, grpc: Client) -> None:
+    labels = ["travel", "food"]
+    answer = api(dialects, "nli-fp32").zero_shot_classification(TEXT, labels, multi_label=multi_label)
+    assert pairs(answer) == pairs(grpc.zero_shot("nli-fp32", TEXT, labels, multi_label=multi_label).predictions)
+
+
+def test_text_generation_has_its_prompt_on_request(dialects: ServeProcess, grpc: Client) -> None:
+    client, expected = api(dialects, "stories"), grpc.generate("stories", PROMPT, max_tokens=12).text
+    assert client.text_generation(PROMPT, max_new_tokens=12) == expected
+    assert client.text_generation(PROMPT, max_new_tokens=12, return_full_text=True) == PROMPT + expected
+
+
+def test_a_stream_of_text_generation(dialects: ServeProcess, recital: Recital) -> None:
+    client = api(dialects, RECITAL)  # which ends its streams when it is collected
+    pieces = list(client.text_generation("a", max_new_tokens=300, stream=True))
+    assert len(pieces) > 1 and "".join(pieces) == recital.text("a", 300)
+
+
+def test_summarization(dialects: ServeProcess, grpc: Client) -> None:
+    options = {"max_new_tokens": 10, "num_beams": 2}
+    answer = api(dialects, "summaries").summarization(CONTEXT, generate_parameters=options)
+    assert answer.summary_text == grpc.generate("summaries", CONTEXT, **options).text  # type: ignore[call-overload]
+
+
+def test_lists_have_lists_of_answers(dialects: ServeProcess, grpc: Client) -> None:
+    inputs = [{"question": "Who?", "context": CONTEXT}, {"question": "When?", "context": CONTEXT}]
+    _, _, answers = call(dialects, "/models/answers-fp32", {"inputs": inputs})
+    expected = grpc.answer("answers-fp32", ["Who?", "When?"], CONTEXT)
+    assert [(each["answer"], each["start"]) for each in answers] == [(each.answer, each.start) for each in expected]
+    texts = [TEXT, CONTEXT] * 40
+    _, _, labels = call(dialects, "/models/sentiment-fp32", {"inputs": texts, "parameters": {"top_k": 1}})
+    assert [label["score"] for [label] in labels] == [each.score for each in grpc.classify("sentiment-fp32", texts)]
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "message"),
+    [
+        ("sentiment-fp32", {"inputs": 3}, "inputs is 3"),
+        ("sentiment-fp32", {"inputs": []}, "inputs is"),
+        ("sentiment-fp32", {"inputs": TEXT, "parameters": {"function_to_apply": "none"}}, "function_to_apply"),
+        ("sentiment-fp32", {"inputs": TEXT, "parameters": {"top_k": 0}}, "top_k is 0"),
+        ("sentiment-fp32", {"inputs": TEXT, "stream": True}, "is for text-classification"),
+        ("entities-fp32", {"inputs": TEXT, "parameters": {"aggregation_strategy": "max"}}, "exported with"),
+        ("answers-fp32", {"inputs": TEXT}, "question and a context"),
+        ("nli-fp32", {"inputs": TEXT}, "candidate_labels"),
+        ("stories", {"inputs": PROMPT, "parameters": {"details": True}}, "details is True"),
+        ("stories", {"inputs": PROMPT, "parameters": {"max_new_tokens": -1}}, "max_new_tokens is -1|max_tokens is -1"),
+        ("stories", {"inputs": PROMPT, "parameters": []}, ""),
+    ],
+)
+def test_what_cant_be_honoured_is_refused(
+    model: str, fields: dict[str, Any], message: str, dialects: ServeProcess
+) -> None:
+    status, _, answer = call(dialects, f"/models/{model}", fields)
+    if message:
+        assert (status, answer["error_type"]) == (400, "validation")
+        assert any(part in answer["error"] for part in message.split("|")), answer
+    else:
+        assert status == 200  # an empty list of parameters, as some clients write none
+
+
+def test_the_clients_errors_are_its_own_classes(dialects: ServeProcess) -> None:
+    with pytest.raises(BadRequestError):
+        api(dialects, "sentiment-fp32").text_classification(TEXT, top_k=0)
+    with pytest.raises(ValidationError):
+        api(dialects, "stories").text_generation(PROMPT, max_new_tokens=100_000)
+
+
+def test_the_root_names_the_models_where_there_are_several(dialects: ServeProcess) -> None:
+    status, _, answer = call(dialects, "/", {"inputs": TEXT})
+    assert status == 400 and "stories" in answer["error"]
