@@ -1,7 +1,8 @@
 """The settings of a generation request: one row each, which everything that takes settings reads.
 
 A new setting of decoding is a row here, a field of request.Settings and the code that reads it; one of texts is a row
-here and a field of GenerationConfig (generation/settings.py). Imports nothing heavy, so that clients and exporters may read it.
+here and a field of GenerationConfig (generation/settings.py). Imports nothing heavy, so that clients and exporters may
+read it.
 """
 
 from __future__ import annotations
