@@ -9,7 +9,7 @@ from hfx.deploy.deployment import Deployment
 from hfx.deploy.folder import copy_models, output_folder, render
 
 MODELS_FOLDER = "models"
-STOP_MARGIN_SECONDS = 10  # beyond the drain, before the container is killed
+STOP_MARGIN_SECONDS = 10  # beyond the drains, before the container is killed
 
 
 def write(deployment: Deployment, output: Path, force: bool = False) -> None:
@@ -24,12 +24,22 @@ def values(deployment: Deployment) -> dict[str, Any]:
     """What the templates of container targets use."""
     return {
         "deployment": deployment,
-        "image": f"{deployment.name}:{deployment.release.tag}-{deployment.device}",
+        "image": image(deployment),
         "base_lines": base_lines(deployment),
-        "stop_seconds": deployment.drain + STOP_MARGIN_SECONDS,
+        "stop_seconds": stop_seconds(deployment.drain),
         "command": serve_command(deployment),
         "models_folder": MODELS_FOLDER,
     }
+
+
+def image(deployment: Deployment) -> str:
+    """The image that the folder builds."""
+    return f"{deployment.name}:{deployment.release.tag}-{deployment.device}"
+
+
+def stop_seconds(drain: int) -> int:
+    """How long `hfx serve --drain` takes at most from SIGTERM to its end: HTTP is drained first, and then gRPC."""
+    return 2 * drain + STOP_MARGIN_SECONDS
 
 
 def serve_command(deployment: Deployment) -> list[str]:
