@@ -15,7 +15,7 @@ install: $(STAMP) ## Create .venv with the pinned dependencies and hfx
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[embedded,perf,batch,deploy,spark,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[embedded,perf,batch,deploy,deploy-checks,spark,dev]'
 	@touch $@
 
 format: install ## Format the code and sort the imports

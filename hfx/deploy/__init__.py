@@ -3,7 +3,8 @@
     deployment.py   what is deployed: models, device, release, ports and resources, every value checked
     resources.py    processors and memory that a model needs, from its manifest and its engine
     folder.py       the output: rendered from templates, hashed, published by one rename
-    bundle.py docker.py compose.py      one file a target; its templates are in templates/TARGET/
+    sizing.py autoscaling.py    pods: how large, how many, and what shows that there are too few
+    bundle.py docker.py compose.py kubernetes.py    one file a target; its templates are in templates/TARGET/
 
 Nothing here talks to a platform or needs its tools.
 """

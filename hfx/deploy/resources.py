@@ -24,7 +24,8 @@ class ModelNeeds:
 
     `threads` is the largest number of threads that one of its steps computes with, `weights` the bytes of the files
     that the device's runtime reads, `cache` the bytes that K and V of all slots take at most (0 for encoders), and
-    `processes` the number of its Python processes. `slots` and `queue` are a generator's (0 for encoders).
+    `processes` the number of its Python processes. `slots` and `queue` are a generator's (0 for encoders), `batch` is
+    the largest batch of an encoder's net (0 for generators).
     """
 
     threads: int
@@ -33,6 +34,7 @@ class ModelNeeds:
     processes: int
     slots: int
     queue: int
+    batch: int
 
 
 def config_of(repository: Path, folder: str, device: str) -> Any:
@@ -62,6 +64,7 @@ def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
         processes=sum(config.backend == "python" for config in configs.values()),
         slots=slots,
         queue=queue,
+        batch=net.max_batch_size if (net := configs.get(manifest.name + NET_SUFFIX)) else 0,
     )
 
 

@@ -2,4 +2,5 @@
 
 COMMANDS = {
     "docker": "hfx.cli.deploy.docker",
+    "kubernetes": "hfx.cli.deploy.kubernetes",
 }
