@@ -57,18 +57,17 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in str(text))
 
 
-def render(target: str, folder: Path, values: dict[str, Any]) -> None:
-    """Render every template of templates/TARGET/ into `folder`, under its name without the ending .j2.
+def render_text(template: str, values: dict[str, Any]) -> str:
+    """The text of the template at the path `template`; `values` are its names, `version` is that of hfx."""
+    text: str = _environment().get_template(template).render(version=hfx.__version__, **values)
+    return text
 
-    `values` are the templates' names; `version` is that of hfx.
-    """
+
+def render(target: str, folder: Path, values: dict[str, Any]) -> None:
+    """Render every template of templates/TARGET/ into `folder`, under its name without the ending .j2."""
     source = TEMPLATES / target
     for path in sorted(source.rglob(f"*{TEMPLATE_SUFFIX}")):
-        text = (
-            _environment()
-            .get_template(path.relative_to(TEMPLATES).as_posix())
-            .render(version=hfx.__version__, **values)
-        )
+        text = render_text(path.relative_to(TEMPLATES).as_posix(), values)
         written = folder / path.relative_to(source).with_suffix("")
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(text, encoding="utf-8")

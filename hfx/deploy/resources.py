@@ -77,15 +77,18 @@ def _number(config: Any, parameter: str) -> int:
 def _weights(manifest: Manifest, configs: dict[str, Any], device: str) -> int:
     """The bytes of all files but those that only the other device reads."""
     net = configs.get(manifest.name + NET_SUFFIX)
-    graph = net.default_model_filename if net else ""
-    total = 0
-    for name, entry in manifest.files.items():
-        path = PurePosixPath(name)
-        others = _other(device) in path.parts[:-1] or (
-            path.suffix == ".onnx" and net is not None and path.name != graph
-        )
-        total += 0 if others else entry.size
-    return total
+    return sum(entry.size for path, entry in manifest.files.items() if not is_others(path, net, device))
+
+
+def is_others(path: str, net: Any, device: str) -> bool:
+    """Whether only the other device reads the file at `path`: an engine's folder, or another graph than `net` has.
+
+    `net` is the configuration of an encoder's NAME_net for `device`, None for a generator.
+    """
+    file = PurePosixPath(path)
+    if net is not None and file.parts[0] == net.name:
+        return ".onnx" in file.suffixes and file.name.removesuffix(".data") != net.default_model_filename
+    return _other(device) in file.parts[2:-1]
 
 
 def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots: int) -> int:

@@ -163,7 +163,7 @@ def _changed_texts(repository: Path, manifest: Manifest, edits: Sequence[Edit], 
             own = [edit for edit in edits if edit.folder == folder and path in _paths(configs, edit)]
             changes = [description for edit in own if (description := _apply(new, edit))]
             if changes:
-                texts[path] = _rendered(old, new, f"Changed by: {made_by} ({', '.join(changes)})")
+                texts[path] = rendered(old, new, f"Changed by: {made_by} ({', '.join(changes)})")
     return texts
 
 
@@ -203,8 +203,8 @@ def _apply(message: Any, edit: Edit) -> str:
     return f"{edit.field} {old} -> {edit.value}"
 
 
-def _rendered(old: str, message: Any, comment: str) -> str:
-    """`message` as hfx writes configurations, below the comments that the `old` text begins with, and one more."""
+def rendered(old: str, message: Any, comment: str) -> str:
+    """The text of `message` below the comments that the `old` text begins with, and one more."""
     head = itertools.takewhile(lambda line: line.startswith("#"), old.splitlines())
     return render_message(message, (*(line.removeprefix("# ") for line in head), comment))
 

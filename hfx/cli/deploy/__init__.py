@@ -1,6 +1,7 @@
 """Write published models as folders that platforms run: bundle, docker, compose."""
 
 COMMANDS = {
+    "bundle": "hfx.cli.deploy.bundle",
     "docker": "hfx.cli.deploy.docker",
     "kubernetes": "hfx.cli.deploy.kubernetes",
 }

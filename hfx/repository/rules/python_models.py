@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hfx.errors import RepositoryError
+from hfx.names import PACKAGES_FOLDER
 from hfx.repository.rules.files import backend_of
 from hfx.repository.subject import Problem, Subject, rule
 from hfx.strict_json import read_json, read_text
@@ -42,6 +43,8 @@ def does_not_compile(subject: Subject) -> Iterator[Problem]:
     fix = f"Correct it for Python {subject.release.python or 3}."
     for version in _versions(subject):
         for path in sorted(version.rglob("*.py")):
+            if PACKAGES_FOLDER in path.relative_to(version).parts:
+                continue  # of wheels, which are for the Python that their names say
             if problem := _syntax_problem(path, subject.release.python):
                 yield Problem(subject.relative(path), *problem, fix)
 

@@ -1,0 +1,44 @@
+"""`hfx deploy bundle`: a model repository that a stock Triton image serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hfx.cli.commands import grouped
+from hfx.cli.deploy.options import DeployOptions, print_written
+from hfx.cli.output import reporter
+
+
+@grouped
+def command(
+    context: typer.Context,
+    options: DeployOptions,
+    offline: Annotated[
+        Path | None, typer.Option(help="Take the wheels from this folder, not from a package index.")
+    ] = None,
+    no_openvino: Annotated[
+        bool, typer.Option("--no-openvino", help="Leave OpenVINO out: generators run on ONNX Runtime.")
+    ] = False,
+    no_numpy: Annotated[bool, typer.Option("--no-numpy", help="Leave numpy out: NVIDIA's images have one.")] = False,
+    python: Annotated[str, typer.Option(help="Python of the stubs, such as 3.12; the release's without it.")] = "",
+) -> None:
+    """Write a model repository with all packages that its models import, for unmodified Triton images."""
+    from hfx.deploy import bundle
+
+    report = reporter(context)
+    deployment = options.deployment(report)
+    packages = bundle.Packages(bundle.python_of(deployment, python), offline, not no_openvino, not no_numpy)
+    for name in bundle.unproven(deployment, packages):
+        report.warn(f"{name} was compared with its checkpoint on OpenVINO; hfx verify compares ONNX Runtime.")
+    with report.progress("Fetching wheels"):
+        written = bundle.write(deployment, options.output, packages, options.force)
+    fetched = sum(wheel.size for wheel in written.wheels)
+    steps = [
+        f"  packages: {written.package_bytes / 1e6:.1f} MB unpacked, of {fetched / 1e6:.1f} MB of wheels",
+        *(f"    {wheel.name}  {wheel.size / 1e6:.1f} MB" for wheel in written.wheels),
+        f"Next: {options.output / 'README.md'} has the line that runs it in {deployment.release.image}.",
+    ]
+    print_written(report, "bundle", deployment, options.output, steps)

@@ -1,0 +1,159 @@
+"""The target `bundle`: a model repository that a stock Triton image serves, with the packages that its models import.
+
+No NVIDIA image has tokenizers or the Python onnxruntime, and a Python model can't install anything. So the wheels are
+unpacked into one folder of the repository, and each Python model starts with START_FILE (default_model_filename of its
+config.pbtxt), which puts that folder before everything else on sys.path. A stub imports that file before its own module
+(measured with Triton 2.51), so numpy comes from there too; no environment variable is needed.
+
+The folder lies in the version folder of one model: Triton takes every folder of a repository for a model, warns about
+folders of a model that are no versions, and ignores what a version folder holds beside the model's file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hfx.deploy.deployment import DeployedModel, Deployment
+from hfx.deploy.folder import copy_models, folder_bytes, output_folder, render, render_text
+from hfx.deploy.resources import config_of, is_others
+from hfx.deploy.wheels import Wheel, fetch, requirements, runs_openvino, unpack
+from hfx.errors import UsageError
+from hfx.manifest import Precision, hash_folder, write_manifest
+from hfx.names import MANIFEST_FILE, PACKAGES_FOLDER
+from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES
+from hfx.repository.edit import rendered
+from hfx.repository.lint import check_rules
+from hfx.repository.subject import CONFIG, VARIANTS
+from hfx.strict_json import Json, read_text
+from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arguments
+
+START_FILE = "start.py"
+CHOICE = "bundle"  # in the manifest's choices
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """What is vendored: for which Python, from which folder of wheels (None: the package index), what is left out."""
+
+    python: str
+    offline: Path | None = None
+    with_openvino: bool = True
+    with_numpy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What was written: the wheels, and the bytes of the unpacked packages and of the whole folder."""
+
+    wheels: tuple[Wheel, ...]
+    package_bytes: int
+    bytes: int
+
+
+def python_of(deployment: Deployment, requested: str = "") -> str:
+    """The Python of the stubs that will serve: the release's unless `requested`. Raises UsageError for none."""
+    python = requested or deployment.release.python
+    if python is None:
+        raise UsageError(f"The Python of Triton {deployment.release.tag} is not known.", "Give it with --python.")
+    if not (python.startswith("3.") and python[2:].isascii() and python[2:].isdecimal()):
+        raise UsageError(f"--python {python!r} is no version.", "Give one like 3.12.")
+    return python
+
+
+def write(deployment: Deployment, output: Path, packages: Packages, force: bool = False) -> Bundle:
+    """Write the bundle. Raises FetchFailed for wheels that can't be had, and what output_folder raises."""
+    needed = requirements(deployment, packages.with_openvino, packages.with_numpy)
+    with output_folder(output, "bundle", deployment, force) as folder:
+        copy_models(deployment, folder)
+        home = folder / packages_path(deployment)
+        wheels = _vendor(needed, packages, home)
+        for model in deployment.models:
+            _make_ready(deployment, model, folder, packages, wheels)
+        check_rules(folder, deployment.release.tag, "Export the models again.")
+        render("bundle", folder, _values(deployment, packages, wheels))
+        made = Bundle(wheels, folder_bytes(home), folder_bytes(folder))
+    return made
+
+
+def packages_path(deployment: Deployment) -> str:
+    """Where the packages lie, relative to the repository: in the first model, for all of them."""
+    return f"{deployment.models[0].name}/1/{PACKAGES_FOLDER}"
+
+
+def _vendor(needed: Sequence[str], packages: Packages, home: Path) -> tuple[Wheel, ...]:
+    home.mkdir()
+    with tempfile.TemporaryDirectory(prefix="hfx-wheels-") as folder:
+        wheels = fetch(needed, packages.python, Path(folder), packages.offline)
+        for wheel in wheels:
+            unpack(Path(folder) / wheel.name, home)
+    return wheels
+
+
+# Models
+
+
+def _make_ready(
+    deployment: Deployment, model: DeployedModel, folder: Path, packages: Packages, wheels: Sequence[Wheel]
+) -> None:
+    """Give the copied model the device's configuration, the start file, and a manifest that fits."""
+    manifest, device = model.manifest, deployment.device
+    configs = {name: config_of(folder, name, device) for name in manifest.folders}
+    for path in manifest.files:
+        if is_others(path, configs.get(f"{model.name}_net"), device):
+            (folder / path).unlink()
+    for name, config in configs.items():
+        _configure(folder / name, config, device, packages)
+        if config.backend == "python":
+            text = render_text("bundle_start.py.j2", {"packages": packages_path(deployment).split("/")})
+            (folder / name / "1" / START_FILE).write_text(text, encoding="utf-8")
+    files = {path: entry for name in manifest.folders for path, entry in hash_folder(folder / name, folder).items()}
+    record: dict[str, Json] = {
+        "device": device,
+        "triton": deployment.release.tag,
+        "python": packages.python,
+        "packages": packages_path(deployment),
+        "wheels": {wheel.name: wheel.sha256 for wheel in wheels},
+    }
+    precision = Precision(**{**asdict(Precision(None, None)), device: model.precision})
+    made = replace(manifest, files=files, precision=precision, choices={**manifest.choices, CHOICE: record})
+    write_manifest(made, folder / model.name / MANIFEST_FILE)
+
+
+def _configure(folder: Path, config: Any, device: str, packages: Packages) -> None:
+    """Write config.pbtxt for the device, with START_FILE where the model is Python's, and remove the variants."""
+    variant = folder / VARIANTS / f"{device}.pbtxt"
+    old = read_text(variant if variant.is_file() else folder / CONFIG, MAX_CONFIG_BYTES)
+    changes = [f"for {device}"]
+    if config.backend == "python":
+        config.default_model_filename = START_FILE
+        changes.append(f"default_model_filename {START_FILE}")
+    if not packages.with_openvino and config.parameters.get("cpu_runtime"):
+        config.parameters["cpu_runtime"].string_value = "onnxruntime"
+        changes.append("cpu_runtime onnxruntime")
+    (folder / CONFIG).write_text(
+        rendered(old, config, f"Changed by: hfx deploy bundle ({', '.join(changes)})"), "utf-8"
+    )
+    shutil.rmtree(folder / VARIANTS, ignore_errors=True)
+
+
+def unproven(deployment: Deployment, packages: Packages) -> list[str]:
+    """The generators that --no-openvino gives a runtime which their export did not compare with the checkpoint."""
+    if packages.with_openvino:
+        return []
+    return [model.name for model in deployment.models if model.is_generator and runs_openvino(deployment, model.name)]
+
+
+def _values(deployment: Deployment, packages: Packages, wheels: Sequence[Wheel]) -> dict[str, Any]:
+    return {
+        "deployment": deployment,
+        "packages": packages,
+        "packages_path": packages_path(deployment),
+        "wheels": wheels,
+        "arguments": server_arguments(CONTAINER_MODELS, deployment.device, *CONTAINER_SECONDS),
+        "models_folder": CONTAINER_MODELS,
+    }

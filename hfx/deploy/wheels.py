@@ -1,0 +1,170 @@
+"""The packages that a bundle's Python models import: which ones, fetched as wheels for the image's Python, unpacked.
+
+pip resolves and fetches, in a process of its own. Wheels are unpacked here rather than installed: nothing of them is
+run, every file is compared with the wheel's own RECORD, and the result depends on nothing but the wheels.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hfx.deploy.deployment import Deployment
+from hfx.deploy.resources import config_of
+from hfx.errors import FetchFailed, UsageError
+from hfx.manifest import CHUNK_BYTES, hash_file
+from hfx.names import STREAM_SUFFIX
+
+# Changed together with docker/Dockerfile and constraints.txt.
+NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
+ONNXRUNTIME = {"cpu": "onnxruntime==1.31.1", "gpu": "onnxruntime-gpu==1.31.1"}
+CUDA_13_TAG = "25.08"  # onnxruntime-gpu's wheels are for CUDA 13, which images have from here on
+
+# Of x86-64 images from Ubuntu 22.04 (glibc 2.35) on.
+PLATFORMS = tuple(f"manylinux_2_{glibc}_x86_64" for glibc in (35, 34, 31, 28, 27, 17))
+FETCH_SECONDS = 1800.0
+RECORD = "RECORD"
+IMPORTABLE = ("purelib", "platlib")  # of NAME.data in a wheel; the rest are scripts and headers
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel's file name, its SHA-256 and its size in bytes."""
+
+    name: str
+    sha256: str
+    size: int
+
+
+def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
+    """What the Python models of `deployment` import, as pinned requirements.
+
+    Encoders take texts apart with tokenizers; their nets are run by the image's own ONNX Runtime backend. Generators
+    need ONNX Runtime, and OpenVINO where one runs on it. Raises UsageError for an image that has another CUDA.
+    """
+    generators = [model for model in deployment.models if model.is_generator]
+    needed = [*((NUMPY,) if with_numpy else ()), TOKENIZERS]
+    if generators:
+        if deployment.device == "gpu" and deployment.release.tag < CUDA_13_TAG:
+            raise UsageError(
+                f"onnxruntime-gpu, which {generators[0].name!r} needs, is for CUDA 13; Triton {deployment.release.tag} "
+                "has an older one.",
+                f"Use --triton {CUDA_13_TAG} or later.",
+            )
+        needed.append(ONNXRUNTIME[deployment.device])
+    if with_openvino and any(runs_openvino(deployment, model.name) for model in generators):
+        needed.append(OPENVINO)
+    return tuple(needed)
+
+
+def runs_openvino(deployment: Deployment, name: str) -> bool:
+    """Whether the engine of the generator NAME runs on OpenVINO."""
+    if deployment.device != "cpu":
+        return False
+    config = config_of(deployment.repository, name + STREAM_SUFFIX, deployment.device)
+    return bool(config.parameters["cpu_runtime"].string_value == "openvino")
+
+
+# Fetching
+
+
+def fetch(needed: Sequence[str], python: str, folder: Path, offline: Path | None = None) -> tuple[Wheel, ...]:
+    """Put the wheels of `needed` for CPython `python` into `folder`; from the folder `offline` instead of an index.
+
+    Raises FetchFailed with pip's reason.
+    """
+    command = [
+        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"),
+        *("--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}"),
+        *(f"--platform={platform}" for platform in PLATFORMS),
+        *(("--isolated", "--no-index", f"--find-links={offline.absolute()}") if offline else ()),
+        *(f"--dest={folder}", *needed),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+        reason = done.stderr if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        reason = f"no end after {FETCH_SECONDS:g} s"
+    if reason:
+        raise FetchFailed(_refusal(needed, python, offline, reason), _fix(python, offline, reason))
+    wheels = sorted(folder.glob("*.whl"))
+    return tuple(Wheel(path.name, *_hashed(path)) for path in wheels)
+
+
+def _hashed(path: Path) -> tuple[str, int]:
+    entry = hash_file(path)
+    return entry.sha256, entry.size
+
+
+def _refusal(needed: Sequence[str], python: str, offline: Path | None, reason: str) -> str:
+    errors = [line for line in reason.splitlines() if line.startswith("ERROR:")] or reason.splitlines()[-1:]
+    place = f"the folder {offline}" if offline else "the package index"
+    said = " ".join(line.removeprefix("ERROR:").strip() for line in errors) or "pip gave no reason"
+    return f"No wheels of {', '.join(needed)} for Python {python} in {place}: {said}"
+
+
+def _fix(python: str, offline: Path | None, reason: str) -> str:
+    if "No module named pip" in reason:
+        return "Run: python -m ensurepip"
+    if offline:
+        return f"Put the wheels for Python {python} (x86-64) there: pip download on a machine with a network."
+    return "Check the network, or give --offline DIR with the wheels."
+
+
+# Unpacking
+
+
+def unpack(wheel: Path, folder: Path) -> None:
+    """Unpack what `wheel` makes importable, and its licences, into `folder`.
+
+    Raises FetchFailed for a file that is not as the wheel's RECORD says, leads elsewhere, or is another wheel's too.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            digests = _digests(archive)
+            for member in archive.infolist():
+                if not member.is_dir() and (target := _target(PurePosixPath(member.filename))):
+                    _extract(archive, member, folder / target, digests.get(member.filename))
+    except (zipfile.BadZipFile, StopIteration, ValueError, EOFError, FileExistsError) as error:
+        raise FetchFailed(f"The wheel {wheel.name} is damaged: {error}.", "Delete it, and fetch it again.") from error
+
+
+def _digests(archive: zipfile.ZipFile) -> dict[str, bytes]:
+    """The SHA-256 of each file, by the wheel's RECORD."""
+    record = next(name for name in archive.namelist() if name.endswith(f".dist-info/{RECORD}") and name.count("/") == 1)
+    rows = csv.reader(io.StringIO(archive.read(record).decode()))
+    return {row[0]: _digest(row[1]) for row in rows if len(row) > 1 and row[1]} | {record: b""}
+
+
+def _digest(text: str) -> bytes:
+    kind, _, value = text.partition("=")
+    if kind != "sha256":
+        raise ValueError(f"its {RECORD} has a digest of the kind {kind!r}")
+    return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
+
+
+def _target(path: PurePosixPath) -> PurePosixPath | None:
+    """Where a wheel's file belongs below the folder of packages; None for scripts and headers."""
+    if path.is_absolute() or ".." in path.parts or "\\" in str(path):
+        raise ValueError(f"{str(path)!r} leads out of it")
+    if not path.parts[0].endswith(".data"):
+        return path
+    return PurePosixPath(*path.parts[2:]) if path.parts[1] in IMPORTABLE else None
+
+
+def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, expected: bytes | None) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(member) as reader, target.open("xb") as writer:
+        shutil.copyfileobj(reader, writer, CHUNK_BYTES)
+    if expected is None:
+        raise ValueError(f"{member.filename} is not in its {RECORD}")
+    if expected and bytes.fromhex(hash_file(target).sha256) != expected:
+        raise ValueError(f"{member.filename} is not as its {RECORD} says")
