@@ -31,7 +31,7 @@ def main(argument: str) -> None:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.triton.process raises it
     upstream = Upstream(settings.upstream)
     limits, keys = settings.limits.within(descriptors), read_keys(settings.key_file)
-    dialects = DialectServer(DIALECTS, upstream, settings.repository)
+    dialects = DialectServer(DIALECTS, upstream, settings.repository, limits)
     app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects)
     config = uvicorn.Config(
         app,

@@ -69,7 +69,8 @@ class App:
             target = self._dialects.find(scope["method"], scope["raw_path"])
             await self._answer(scope, receive, response, target)
         except Refusal as refusal:
-            await response.refuse(refusal, target.dialect.error(refusal) if target else error_object(refusal))
+            error = target.dialect.error if target else error_object
+            await response.refuse(refusal.headers, error(refusal))
         except (Disconnected, UpstreamLost):
             response.broken = True  # uvicorn closes the connection of an answer that has no end
         except Exception:
@@ -102,6 +103,8 @@ class App:
             head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
             check_body(body, head_length)
             client = scope["extensions"]["hfx"]["connection"]
+            if part == b"infer" and head_length is None:
+                target = await self._dialects.claim(path, body)
             if target is not None:
                 await self._dialects.answer(target, body, client, response)
                 return

@@ -67,12 +67,12 @@ class Catalog:
             self._refreshed(name).add_done_callback(lambda task: task.cancelled() or task.exception())
         return model
 
-    async def only(self) -> ServedModel:
-        """The model, where there is one alone. Raises RequestRefused."""
-        models = await self.models()
+    async def only(self, *tasks: Task) -> ServedModel:
+        """The model, where there is one alone (for one of `tasks`, if there are any). Raises RequestRefused."""
+        models = [model for model in await self.models() if not tasks or model.task in tasks]
         if len(models) != 1:
             names = ", ".join(model.name for model in models) or "none"
-            raise RequestRefused(f"The request names no model, and the served models are: {names}.", "Name one.")
+            raise RequestRefused(f"The request's path names no model; there are: {names}.", "Send it to /models/NAME.")
         return models[0]
 
     def _refreshed(self, name: str) -> asyncio.Task[ServedModel]:

@@ -10,6 +10,7 @@ from typing import Any
 from hfx.front.inference import Inference
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Refusal, dumped
+from hfx.front.settings import Limits
 
 Fields = Mapping[str, Any]
 
@@ -18,14 +19,15 @@ Fields = Mapping[str, Any]
 class DialectRequest:
     """A request in a dialect: the model that its path names (empty: none), its JSON `content`, and what can answer it.
 
-    `id` is the request's, for answers that carry one.
+    `id` is the request's, for answers that carry one; `limits` are the front's.
     """
 
     model: str
     content: Any
     inference: Inference
     files: ModelFiles
-    id: str = ""
+    limits: Limits
+    id: str
 
 
 Events = AsyncGenerator[bytes, None]  # of a stream of server-sent events
@@ -34,21 +36,25 @@ Handler = Callable[[DialectRequest], Awaitable["bytes | Events"]]
 
 @dataclass(frozen=True)
 class Route:
-    """A method and path, where `{model}` stands for a model's name, and what answers there; `summary` says it."""
+    """A method and path, where `{model}` stands for a model's name, and what answers there; `summary` says it.
+
+    `is_own` tells the dialect's bodies from Triton's, where the path is Triton's too.
+    """
 
     method: str
     path: str
     handler: Handler
     summary: str
+    is_own: Callable[[bytes], bool] | None = None
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """An API that clients of another server speak: its routes, and the JSON of its errors."""
+    """An API that clients of another server speak: its routes, and the status and JSON of its errors."""
 
     name: str
     routes: tuple[Route, ...]
-    error: Callable[[Refusal], Any]
+    error: Callable[[Refusal], tuple[int, Any]]
 
 
 def parsed(body: bytes) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal
-from hfx.names import GENERATION_TASKS, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TOKENIZE_SUFFIX
+from hfx.names import GENERATION_TASKS, MANIFEST_FILE, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TOKENIZE_SUFFIX
 
 TOKENIZER, SETTINGS = "tokenizer.json", "settings.json"
 Stamp = tuple[int, int]
@@ -36,6 +36,11 @@ class ModelFiles:
     def settings(self, model: ServedModel, suffix: str = POSTPROCESS_SUFFIX) -> dict[str, Any]:
         """The settings.json of a member of an encoder."""
         values: dict[str, Any] = self._open(self._folder(model, suffix) / SETTINGS, _read_json)
+        return values
+
+    def manifest(self, model: ServedModel) -> dict[str, Any]:
+        """What the model is made of: its hfx.json."""
+        values: dict[str, Any] = self._open(self._folder(model, "").parent / MANIFEST_FILE, _read_json)
         return values
 
     def _folder(self, model: ServedModel, suffix: str) -> Path:

@@ -28,9 +28,9 @@ class Refusal(Exception):
         self.reason = reason
 
 
-def error_object(refusal: Refusal) -> dict[str, object]:
-    """The error in the form of Triton's."""
-    return {"error": refusal.message}
+def error_object(refusal: Refusal) -> tuple[int, object]:
+    """The status and JSON of a refusal, in the form of Triton's errors."""
+    return refusal.status, {"error": refusal.message}
 
 
 def json_head(body: bytes) -> list[Header]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from hfx.front.refusals import Header, Refusal, dumped, json_head
+from hfx.front.refusals import Header, dumped, json_head
 
 REQUEST_ID = b"x-request-id"
 Send = Callable[[Any], Awaitable[None]]
@@ -38,8 +38,8 @@ class Response:
         await self.start(200, json_head(body))
         await self.body(body, more=False)
 
-    async def refuse(self, refusal: Refusal, error: object) -> None:
-        """Send a refusal, whose JSON is `error`."""
-        body = dumped(error)
-        await self.start(refusal.status, [*json_head(body), *refusal.headers])
+    async def refuse(self, headers: Sequence[Header], error: tuple[int, object]) -> None:
+        """Send a refusal: its status and JSON are `error`."""
+        body = dumped(error[1])
+        await self.start(error[0], [*json_head(body), *headers])
         await self.body(body, more=False)

@@ -21,6 +21,23 @@ CLOSED = re.compile(
     rb"/v2/repository/models/.*|/v2/(?:systemsharedmemory|cudasharedmemory|trace|logging)(?:/.*)?|.*/trace/setting"
 )
 METHODS = {b"GET": READ, b"POST": ASKED}
+# The same for readers (openapi.py): method, path, what it answers.
+TRITON_PATHS = (
+    ("GET", "/health", "Triton's readiness, without a key."),
+    ("GET", "/metrics", "Triton's metrics, as Prometheus reads them."),
+    ("GET", "/v2", "The server's name and extensions."),
+    ("GET", "/v2/health/live", "Whether the server answers."),
+    ("GET", "/v2/health/ready", "Whether all models are ready."),
+    ("GET", "/v2/models/stats", "Statistics of all models."),
+    ("GET", "/v2/models/{model}", "A model's inputs and outputs."),
+    ("GET", "/v2/models/{model}/config", "A model's configuration."),
+    ("GET", "/v2/models/{model}/ready", "Whether a model is ready."),
+    ("GET", "/v2/models/{model}/stats", "A model's statistics."),
+    ("POST", "/v2/models/{model}/infer", "Output tensors for input tensors, in JSON or binary."),
+    ("POST", "/v2/models/{model}/generate", "The answer of a generator, as one JSON object."),
+    ("POST", "/v2/models/{model}/generate_stream", "The same as server-sent events."),
+    ("POST", "/v2/repository/index", "The models of the repository, with their states."),
+)
 
 
 def endpoint(method: bytes, path: bytes) -> bytes:
@@ -34,4 +51,4 @@ def endpoint(method: bytes, path: bytes) -> bytes:
     if allowed:
         text = allowed.decode()
         raise Refusal(405, f"This path takes {text} only. Send it with {text}.", [(b"allow", allowed)])
-    raise Refusal(404, "There is nothing at this path. The API is Triton's V2 protocol, from /v2 on.")
+    raise Refusal(404, "There is nothing at this path. GET /openapi.json lists those that there are.")

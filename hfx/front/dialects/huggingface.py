@@ -100,10 +100,10 @@ async def sentence_similarity(request: DialectRequest) -> bytes:
     return dumped(await _similarities(request, model, fields.get("inputs")))
 
 
-def error(refusal: Refusal) -> dict[str, Any]:
-    """The JSON of an error."""
+def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
+    """The status and JSON of an error."""
     kind = ERROR_TYPES.get(refusal.status, "generation" if refusal.status >= 500 else "")
-    return {"error": refusal.message, **({"error_type": kind} if kind else {})}
+    return refusal.status, {"error": refusal.message, **({"error_type": kind} if kind else {})}
 
 
 async def _classify(inputs: Inputs) -> Any:

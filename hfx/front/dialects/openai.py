@@ -155,18 +155,12 @@ async def embeddings(request: DialectRequest) -> bytes:
     return dumped({"object": "list", "data": data, "model": model.name, "usage": usage})
 
 
-def error(refusal: Refusal) -> dict[str, Any]:
-    """The JSON of an error."""
+def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
+    """The status and JSON of an error."""
     kind = TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
     param = "prompt" if refusal.param == "text_input" else refusal.param
-    return {
-        "error": {
-            "message": refusal.message,
-            "type": kind,
-            "param": param or None,
-            "code": CODES.get(refusal.status),
-        }
-    }
+    shape = {"message": refusal.message, "type": kind, "param": param or None, "code": CODES.get(refusal.status)}
+    return refusal.status, {"error": shape}
 
 
 def _model(model: ServedModel) -> dict[str, Any]:

@@ -1,0 +1,218 @@
+"""text-embeddings-inference's API: embed, predict, similarity, tokenize and info.
+
+A server of that kind has one model. Here the paths are those of the model that is served alone for the task, or below
+/models/NAME, which is then the client's base URL. Source: text-embeddings-inference's own docs/openapi.json, 1.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from hfx.client import calls
+from hfx.client.results import Classification, Embedding
+from hfx.errors import RequestRefused
+from hfx.front.catalog import ServedModel
+from hfx.front.dialect import Dialect, DialectRequest, Handler, Route
+from hfx.front.fields import Fields, flag, json_object, refuse_unknown, shown, text, texts
+from hfx.front.refusals import Refusal, dumped
+from hfx.front.vectors import cosines, normalized
+from hfx.metadata import INT32_MAX
+from hfx.names import TOKENIZE_SUFFIX, Task
+
+MOST_INPUTS = 512
+TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION)
+WRONG_MODEL = "WRONG_MODEL"
+TOO_LONG = "TOO_LONG"
+CUT = {"truncate", "truncation_direction"}
+# Statuses of refusals here, and the kinds of errors.
+STATUSES = {400: 422, 500: 424, 502: 424, 504: 424}
+REASONS = {TOO_LONG: 413, WRONG_MODEL: 424}
+KINDS = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
+
+
+async def embed(request: DialectRequest) -> bytes:
+    """POST /embed: a vector for each input, of length 1 unless `normalize` is false."""
+    fields = dict(json_object(request.content))
+    parameters = fields.pop("parameters", None) or {}  # where huggingface_hub's client has them
+    fields |= json_object(parameters)
+    refuse_unknown(fields, {"inputs", "normalize", "prompt_name", *CUT})
+    vectors = await _vectors(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
+    return dumped((normalized(vectors) if flag(fields, "normalize", True) else vectors).tolist())
+
+
+async def similarity(request: DialectRequest) -> bytes:
+    """POST /similarity: cosines of a sentence's vector with those of others."""
+    fields = json_object(request.content)
+    refuse_unknown(fields, {"inputs", "parameters"})
+    inputs, parameters = fields.get("inputs"), fields.get("parameters") or {}
+    if not isinstance(inputs, dict) or not isinstance(parameters, dict):
+        raise Refusal(400, "inputs or parameters is no object. Send a source_sentence and sentences.", param="inputs")
+    sentences = [text(inputs.get("source_sentence"), "source_sentence"), *texts(inputs.get("sentences"), "sentences")]
+    model = await _model(request, Task.FEATURE_EXTRACTION)
+    return dumped(cosines(await _vectors(request, model, parameters, sentences)))
+
+
+async def predict(request: DialectRequest) -> bytes:
+    """POST /predict: the scores of all labels for a text, or for each of a batch (a list of lists of one text)."""
+    fields = json_object(request.content)
+    refuse_unknown(fields, {"inputs", "raw_scores", *CUT})
+    if flag(fields, "raw_scores"):
+        raise Refusal(400, "raw_scores is true: models send scores after their activation. Leave it out.")
+    model = await _model(request, Task.TEXT_CLASSIFICATION)
+    inputs = fields.get("inputs")
+    is_batch = isinstance(inputs, list)
+    call = calls.classify(model.name, INT32_MAX)
+    rows = [_single(row) for row in _bounded(inputs)] if isinstance(inputs, list) else [text(inputs, "inputs")]
+    results = await request.inference.rows(model, [call(row) for row in rows])
+    _check_cut(fields, results)
+    answers = [[{"score": each.score, "label": each.label} for each in result.predictions] for result in results]
+    return dumped(answers if is_batch else answers[0])
+
+
+async def rerank(request: DialectRequest) -> bytes:
+    """POST /rerank: no task of hfx ranks texts for a query."""
+    raise Refusal(400, "No served model ranks texts: there is no task for cross-encoders.", reason=WRONG_MODEL)
+
+
+async def tokenize(request: DialectRequest) -> bytes:
+    """POST /tokenize: the tokens of each input."""
+    fields = json_object(request.content)
+    refuse_unknown(fields, {"inputs", "add_special_tokens", "prompt_name"})
+    _refuse_prompt(fields)
+    model = await _model(request, *TASKS) if not request.model else await request.inference.catalog.model(request.model)
+    inputs = _inputs(fields)
+    encodings = await request.files.encodings(model, inputs, flag(fields, "add_special_tokens", True))
+    return dumped([_tokens(one, encoding) for one, encoding in zip(inputs, encodings, strict=True)])
+
+
+async def info(request: DialectRequest) -> bytes:
+    """GET /info: the model and the bounds of requests."""
+    model = await _model(request, *TASKS)
+    longest = request.files.settings(model, TOKENIZE_SUFFIX)["max_length"]
+    manifest = request.files.manifest(model)
+    content = {
+        "model_id": manifest["source"]["id"],
+        "model_sha": manifest["source"]["revision"],
+        "model_dtype": manifest["precision"]["cpu"] or manifest["precision"]["gpu"],
+        "model_type": _kind(request, model),
+        "max_concurrent_requests": request.limits.requests,
+        "max_input_length": longest,
+        "max_batch_tokens": longest * model.batch,
+        "max_batch_requests": model.batch,
+        "max_client_batch_size": MOST_INPUTS,
+        "auto_truncate": False,
+        "tokenization_workers": 1,
+        "version": version("hfx"),
+        "sha": None,
+        "docker_label": None,
+    }
+    return dumped(content)
+
+
+def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
+    """The status and JSON of an error."""
+    status = REASONS.get(refusal.reason, STATUSES.get(refusal.status, refusal.status))
+    return status, {"error": refusal.message, "error_type": KINDS.get(status, "Validation")}
+
+
+async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
+    """The model of the path, or the only one for `tasks`. Raises Refusal for one of another task."""
+    catalog = request.inference.catalog
+    try:
+        model = await (catalog.model(request.model) if request.model else catalog.only(*tasks))
+    except RequestRefused as failure:
+        if request.model:
+            raise
+        raise Refusal(400, f"{failure.message} {failure.fix}", reason=WRONG_MODEL) from None
+    if model.task not in tasks:
+        message = f"The model {model.name!r} is for {model.task}, not for {' or '.join(tasks)}."
+        raise Refusal(400, message, reason=WRONG_MODEL)
+    return model
+
+
+async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str]) -> Any:
+    _refuse_prompt(fields)
+    call = calls.embed(model.name)
+    results = await request.inference.rows(model, [call(one) for one in inputs])
+    _check_cut(fields, results)
+    return np.stack([result.vector for result in results])
+
+
+def _inputs(fields: Fields) -> list[str]:
+    inputs = fields.get("inputs")
+    return texts(_bounded(inputs) if isinstance(inputs, list) else inputs, "inputs")
+
+
+def _bounded(inputs: list[Any]) -> list[Any]:
+    if len(inputs) > MOST_INPUTS:
+        raise Refusal(413, f"There are {len(inputs)} inputs. Send {MOST_INPUTS} at most.", param="inputs")
+    if not inputs:
+        raise Refusal(400, "inputs is empty. Send at least one text.", param="inputs")
+    return inputs
+
+
+def _single(row: Any) -> str:
+    if not isinstance(row, list) or len(row) != 1:
+        message = f"{shown(row)} is no list of one text: no model takes pairs. Send a text, or lists of one text each."
+        raise Refusal(400, message, param="inputs")
+    return text(row[0], "inputs")
+
+
+def _check_cut(fields: Fields, results: Sequence[Classification | Embedding]) -> None:
+    """Raise Refusal (413) for a text that the model did not read to its end, unless the request allows it."""
+    direction = fields.get("truncation_direction")
+    if direction is not None and str(direction).lower() != "right":
+        raise Refusal(400, f"truncation_direction is {shown(direction)}. Send Right, or leave it out.")
+    longest = max(results, key=lambda result: result.truncated_tokens)
+    if longest.truncated_tokens and not flag(fields, "truncate"):
+        message = f"A text has {longest.truncated_tokens} tokens more than the model reads. Send truncate, or less."
+        raise Refusal(413, message, param="inputs", reason=TOO_LONG)
+
+
+def _refuse_prompt(fields: Fields) -> None:
+    if fields.get("prompt_name") is not None:
+        raise Refusal(400, "prompt_name is not known: models have no prompts here. Leave it out.", param="prompt_name")
+
+
+def _tokens(source: str, encoding: Any) -> list[dict[str, Any]]:
+    rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
+    return [
+        {
+            "id": token_id,
+            "text": token if special else source[start:stop],
+            "special": bool(special),
+            "start": None if special else start,
+            "stop": None if special else stop,
+        }
+        for token_id, token, (start, stop), special in rows
+    ]
+
+
+def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:
+    if model.task is Task.FEATURE_EXTRACTION:
+        return {"embedding": {"pooling": "the model's own"}}
+    labels = request.files.settings(model)["labels"]
+    names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    return {"classifier": names}
+
+
+def _routes(method: str, name: str, handler: Handler, summary: str) -> tuple[Route, Route]:
+    return Route(method, f"/{name}", handler, summary), Route(method, f"/models/{{model}}/{name}", handler, summary)
+
+
+DIALECT = Dialect(
+    "text-embeddings-inference",
+    (
+        *_routes("POST", "embed", embed, "Vectors of texts."),
+        *_routes("POST", "similarity", similarity, "Cosines of sentences."),
+        *_routes("POST", "predict", predict, "Scores of all labels."),
+        *_routes("POST", "rerank", rerank, "Refused: no task ranks texts."),
+        *_routes("POST", "tokenize", tokenize, "Tokens of texts."),
+        *_routes("GET", "info", info, "The model and the bounds of requests."),
+    ),
+    error,
+)

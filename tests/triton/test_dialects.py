@@ -1,0 +1,176 @@
+"""All dialects of `hfx serve` together: equal answers, keys, slots of callers that leave, and a true description."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hfx.client import Client
+from tests.triton.dialect_calls import API_KEY, PROMPT, call
+from tests.triton.generation_rig import RECITAL, SLOTS
+from tests.triton.reciting import ENDLESS
+from tests.triton.serve_process import SECONDS, ServeProcess
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.triton
+SOON = 20.0  # far shorter than ENDLESS takes
+TEXT = "The garden was lovely, but Anna went to Oslo by train."
+SAMPLED = {"max_new_tokens": 12, "temperature": 0.9, "seed": 11, "stop": ["zebra"]}
+
+
+def answer_of(server: ServeProcess, path: str, body: Any) -> Any:
+    status, _, answer = call(server, path, body)
+    assert status == 200, answer
+    return answer
+
+
+def mlserver(server: ServeProcess, model: str, text: str, **parameters: Any) -> Any:
+    body = {"inputs": [{"name": "args", "shape": [1], "datatype": "BYTES", "data": [text]}], "parameters": parameters}
+    return json.loads(answer_of(server, f"/v2/models/{model}/infer", body)["outputs"][0]["data"][0])
+
+
+def v2(server: ServeProcess, model: str, text: str) -> dict[str, Any]:
+    inputs = [{"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": [text]}]
+    answer = answer_of(server, f"/v2/models/{model}/infer", {"inputs": inputs})
+    return {output["name"]: output["data"] for output in answer["outputs"]}
+
+
+Ask = Callable[[ServeProcess], Any]
+TEXTS: dict[str, Ask] = {
+    "openai": lambda s: answer_of(s, "/v1/completions", {"model": "stories", "prompt": PROMPT, **SAMPLED})["choices"][
+        0
+    ]["text"],
+    "huggingface": lambda s: answer_of(s, "/models/stories", {"inputs": PROMPT, "parameters": SAMPLED})[0][
+        "generated_text"
+    ],
+    "mlserver": lambda s: mlserver(s, "stories", PROMPT, return_full_text=False, **SAMPLED)["generated_text"],
+    "v2": lambda s: answer_of(s, "/v2/models/stories/generate", {"text_input": PROMPT, **SAMPLED})["text_output"],
+}
+LABELS: dict[str, Ask] = {
+    "huggingface": lambda s: answer_of(s, "/models/sentiment-fp32", {"inputs": TEXT})[0][0],
+    "text-embeddings-inference": lambda s: answer_of(s, "/predict", {"inputs": TEXT})[0],
+    "mlserver": lambda s: mlserver(s, "sentiment-fp32", TEXT),
+    "v2": lambda s: {
+        name: values[0] for name, values in v2(s, "sentiment-fp32", TEXT).items() if name in ("label", "score")
+    },
+}
+VECTORS: dict[str, Ask] = {
+    "openai": lambda s: answer_of(s, "/v1/embeddings", {"model": "similar-int8", "input": TEXT})["data"][0][
+        "embedding"
+    ],
+    "huggingface": lambda s: answer_of(s, "/models/similar-int8", {"inputs": TEXT}),
+    "text-embeddings-inference": lambda s: answer_of(s, "/embed", {"inputs": TEXT})[0],
+    "mlserver": lambda s: mlserver(s, "similar-int8", TEXT),
+}
+
+
+@pytest.mark.parametrize("dialect", TEXTS)
+def test_texts_are_equal(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
+    assert TEXTS[dialect](dialects) == grpc.generate("stories", PROMPT, **SAMPLED).text  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("dialect", LABELS)
+def test_labels_are_equal(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
+    expected = grpc.classify("sentiment-fp32", TEXT)
+    answer = LABELS[dialect](dialects)
+    assert (answer["label"], answer["score"]) == (expected.label, pytest.approx(expected.score, rel=1e-7))  # V2's JSON
+
+
+@pytest.mark.parametrize("dialect", VECTORS)
+def test_vectors_are_equal(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
+    assert VECTORS[dialect](dialects) == grpc.embed("similar-int8", TEXT).tolist()
+
+
+def slots_used(server: ServeProcess) -> int:
+    with urllib.request.urlopen(server.ready["metrics_url"], timeout=SECONDS) as answer:
+        lines = answer.read().decode().splitlines()
+    [line] = [line for line in lines if line.startswith("hfx_slots_used") and f'model="{RECITAL}"' in line]
+    return int(float(line.rsplit(" ", 1)[1]))
+
+
+COMPLETION = {"model": RECITAL, "prompt": "a", "n": 2, "seed": 1, **ENDLESS}
+GENERATION = {"inputs": "a", "parameters": ENDLESS}
+PIPELINE = {
+    "inputs": [{"name": "args", "shape": [1], "datatype": "BYTES", "data": ["a"]}],
+    "parameters": ENDLESS,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "streams"),
+    [
+        ("/v1/completions", COMPLETION, True),
+        ("/v1/completions", COMPLETION, False),
+        (f"/models/{RECITAL}", GENERATION, True),
+        (f"/models/{RECITAL}", GENERATION, False),
+        (f"/v2/models/{RECITAL}/infer", PIPELINE, False),
+    ],
+)
+def test_a_client_that_leaves_frees_its_slots(path: str, body: Any, streams: bool, dialects: ServeProcess) -> None:
+    connection = http.client.HTTPConnection(dialects.http_url.rpartition("/")[2], timeout=SECONDS)
+    sent = {**body, "stream": True} if streams else body
+    connection.request("POST", path, json.dumps(sent), {"Authorization": f"Bearer {API_KEY}"})
+    if streams:
+        assert connection.getresponse().readline().startswith(b"data: {")
+    wait_until(lambda: slots_used(dialects) >= (body.get("n") or 1), "its requests run", SECONDS)
+    connection.close()
+    wait_until(lambda: slots_used(dialects) == 0, "its slots are free", SOON)
+
+
+def test_a_full_queue_is_a_429_with_a_time_to_try_again(dialects: ServeProcess) -> None:
+    """32 texts a request; the engine has four slots and lets 64 requests wait."""
+    connections = []
+    try:
+        for _ in range(6):
+            connections.append(http.client.HTTPConnection(dialects.http_url.rpartition("/")[2], timeout=SECONDS))
+            body = json.dumps({"model": RECITAL, "prompt": ["a"] * 32, **ENDLESS})
+            connections[-1].request("POST", "/v1/completions", body, {"Authorization": f"Bearer {API_KEY}"})
+        wait_until(lambda: slots_used(dialects) == SLOTS[RECITAL], "all slots are taken", SECONDS)
+
+        def refused() -> dict[str, tuple[int, dict[str, str], Any]]:
+            bodies = {
+                "/v1/completions": {"model": RECITAL, "prompt": ["a"] * 32, "stream": True, **ENDLESS},
+                f"/models/{RECITAL}": {"inputs": ["a"] * 32, "parameters": ENDLESS},
+            }
+            return {path: call(dialects, path, body) for path, body in bodies.items()}
+
+        for status, headers, answer in refused().values():
+            assert (status, headers.get("retry-after")) == (429, "1"), answer
+    finally:
+        for connection in connections:
+            connection.close()
+    wait_until(lambda: slots_used(dialects) == 0, "all slots are free", SOON)
+
+
+def paths(server: ServeProcess) -> list[tuple[str, str]]:
+    described = answer_of(server, "/openapi.json", None)["paths"]
+    return [
+        (method.upper(), path.replace("{model}", "stories"))
+        for path, methods in described.items()
+        for method in methods
+    ]
+
+
+def status_of(server: ServeProcess, method: str, path: str, key: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(server.http_url.rpartition("/")[2], timeout=SECONDS)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    connection.request(method, path, b"{}" if method == "POST" else None, headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_each_described_path_is_there_and_needs_a_key(dialects: ServeProcess) -> None:
+    described = paths(dialects)
+    assert {("POST", "/v1/completions"), ("POST", "/embed"), ("GET", "/openapi.json")} <= set(described)
+    for method, path in described:
+        status, body = status_of(dialects, method, path, API_KEY)
+        assert status not in (404, 405), (method, path, body)
+        assert status_of(dialects, method, path, "")[0] == (200 if path == "/health" else 401), path
+        other = "POST" if method == "GET" else "GET"
+        if (other, path) not in described:
+            assert status_of(dialects, other, path, API_KEY)[0] == 405, path
