@@ -22,16 +22,31 @@ class FrontOptions:
     """The public HTTP port, and gRPC where Triton has the same."""
 
     api_key_file: Annotated[
-        Path | None, Option(help="File with an API key in each line; HTTP requests then need one as a bearer token.")
+        Path | None,
+        Option(
+            envvar="HFX_API_KEY_FILE",
+            help="File with an API key in each line; HTTP requests then need one as a bearer token.",
+        ),
     ] = None
-    tls_cert: Annotated[Path | None, Option(help="The server's certificate chain (PEM), for HTTP and gRPC.")] = None
-    tls_key: Annotated[Path | None, Option(help="Its private key (PEM).")] = None
+    tls_cert: Annotated[
+        Path | None, Option(envvar="HFX_TLS_CERT", help="The server's certificate chain (PEM), for HTTP and gRPC.")
+    ] = None
+    tls_key: Annotated[Path | None, Option(envvar="HFX_TLS_KEY", help="Its private key (PEM).")] = None
     tls_client_ca: Annotated[
         Path | None,
-        Option("--tls-client-ca", help="Ask clients for a certificate that one of these authorities signed."),
+        Option(
+            "--tls-client-ca",
+            envvar="HFX_TLS_CLIENT_CA",
+            help="Ask clients for a certificate that one of these authorities signed.",
+        ),
     ] = None
     insecure: Annotated[
-        bool, Option("--insecure", help="Listen beyond this machine without a key or client certificates.")
+        bool,
+        Option(
+            "--insecure",
+            envvar="HFX_INSECURE",
+            help="Listen beyond this machine without a key or client certificates.",
+        ),
     ] = False
     max_body: Annotated[int, Option(help="Largest body of an HTTP request, decompressed, in MiB.", min=1)] = 16
     max_connections: Annotated[int, Option(help="HTTP connections at a time.", min=1)] = 2048
@@ -88,6 +103,6 @@ class FrontOptions:
         if not is_loopback(host) and not is_protected:
             raise UsageError(
                 f"At {host} everyone who reaches this machine could use the models.",
-                "Give --api-key-file, or --tls-client-ca with --tls-cert and --tls-key; --insecure where you trust the "
-                "network.",
+                "Give --api-key-file (HFX_API_KEY_FILE), or --tls-client-ca with --tls-cert and --tls-key; --insecure "
+                "(HFX_INSECURE=1) where you trust the network, as with a container's port published at 127.0.0.1 only.",
             )

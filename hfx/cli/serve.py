@@ -4,123 +4,128 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hfx.cli.commands import grouped
 from hfx.cli.front_options import FrontOptions
 from hfx.cli.output import Reporter, reporter
-from hfx.errors import UsageError
+from hfx.cli.serve_options import ServeOptions
 
 if TYPE_CHECKING:
+    from hfx.front.settings import Tls
     from hfx.triton import DockerServer, Server
     from hfx.triton.front import Front
-
-
-Device = Literal["cpu", "gpu"]
 
 
 @grouped
 def command(
     context: typer.Context,
-    options: FrontOptions,
+    front_options: FrontOptions,
+    options: ServeOptions,
     repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
         "model_repository"
     ),
-    method: Annotated[
-        Literal["embedded", "docker"],
-        typer.Option("--with", help="The server of the nvidia-pytriton wheel, or a container."),
-    ] = "embedded",
-    device: Annotated[Device, typer.Option(help="What the models run on.")] = "cpu",
-    host: Annotated[str, typer.Option(help="Address to listen at; 127.0.0.1 is this machine only.")] = "127.0.0.1",
-    http_port: Annotated[int, typer.Option(help="Port of the HTTP API; 0 takes a free one.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="Port of the gRPC API; 0 takes a free one.")] = 8001,
-    metrics_port: Annotated[int, typer.Option(help="Port of the metrics; 0 takes a free one.")] = 8002,
-    models: Annotated[str, typer.Option(help="Serve only these: A,B.")] = "",
-    timeout: Annotated[float, typer.Option(help="Seconds that loading the models may take.")] = 300.0,
-    drain: Annotated[
-        int, typer.Option(help="Seconds that requests under way get when it is told to stop.", min=0, max=3600)
-    ] = 30,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Serve all models or none; else those that load, without --models.")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Serve models that are published anew as soon as they are.")
-    ] = False,
-    triton: Annotated[str, typer.Option(help="Container: the Triton release; 26.07 without it.")] = "",
-    image: Annotated[str, typer.Option(help="Container: the image, with a digest if you like.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Container: only print the docker lines.")] = False,
 ) -> None:
     """Serve a model repository with a real Triton server."""
-    from hfx.releases import MINIMUM_SECURE, security_warning
-    from hfx.triton import DockerServer, EmbeddedServer
+    from hfx.triton import DockerServer
     from hfx.triton.front import Front
-    from hfx.triton.models import check_published, check_release, damaged_models
-    from hfx.triton.server import LOOPBACK, Ports, address, check_ports, is_loopback
+    from hfx.triton.server import address
 
     report = reporter(context)
-    if method == "embedded" and (triton or image or dry_run):
-        raise UsageError(
-            "--triton, --image and --dry-run are about containers.", "Add --with docker, or leave them out."
-        )
-    if method == "docker" and watch:
-        raise UsageError("A container serves what was there at its start.", "Leave --watch out.")
-    names = [name for name in models.split(",") if name]
-    is_strict = strict or bool(names) or method == "docker"
-    damaged = [] if is_strict else damaged_models(repository, report.warn)
-    if is_strict:
-        check_published(repository, names, report.note)
-    tag = triton or MINIMUM_SECURE
-    if method == "docker" and not image:
-        check_release(repository, names, tag)
-        if warning := security_warning(tag):
-            report.warn(warning)
-    check_ports(Ports(http_port, grpc_port, metrics_port))
-    host, tls, key_file = address(host), options.tls, options.key_file
-    options.check_host(host, tls)
-    if key_file and not tls and not is_loopback(host):
-        report.warn("API keys travel in plain text here: give --tls-cert and --tls-key.")
-    is_grpc_open = options.insecure or (method == "embedded" and tls is not None and tls.client_authorities)
-    if not is_loopback(host) and not is_grpc_open:
-        report.warn("gRPC listens at 127.0.0.1 only: Triton knows no API keys. Use HTTP, or --tls-client-ca.")
-    settings: dict[str, Any] = {
-        "device": device,
-        "host": host if is_grpc_open else LOOPBACK,
-        "inner_host": LOOPBACK,
-        "grpc_port": grpc_port,
-        "metrics_port": metrics_port,
-        "models": names,
-        "timeout": timeout,
-        "exit_timeout": drain,
-    }
-    if dry_run:
-        plain = settings | {"host": host, "inner_host": host, "http_port": http_port}
-        _print_lines(DockerServer(repository, **plain, triton=tag, image=image), report)
+    options.check()
+    host, tls, key_file = address(options.host), front_options.tls, front_options.key_file
+    front_options.check_host(host, tls)
+    left_out = _check_models(repository, options, report)
+    _check_release(repository, options, report)
+    grpc_host = _grpc_host(host, options, front_options, report)
+    if options.dry_run:
+        settings = options.settings(host) | {"inner_host": host, "http_port": options.http_port}
+        _print_lines(DockerServer(repository, **settings, triton=options.tag, image=options.image), report)
         return
-    server: Server
-    if method == "embedded":
-        server = EmbeddedServer(
-            repository, **settings, private=True, grpc_tls=tls, strict=is_strict, without=damaged, warn=report.warn
-        )
-    else:
-        server = DockerServer(repository, **settings, triton=tag, image=image)
+    server = _server(repository, options, grpc_host, tls, left_out, report)
     front = Front(
         host,
-        http_port,
-        limits=options.limits,
+        options.http_port,
+        limits=front_options.limits,
         key_file=key_file,
         tls=tls,
-        access_log=options.access_log,
+        access_log=front_options.access_log,
         repository=str(repository.absolute()),
         report=report.warn,
     )
-    _serve(server, front, report, watch)
+    _serve(server, front, report, options.watch)
+
+
+def _check_models(repository: Path, options: ServeOptions, report: Reporter) -> list[str]:
+    """The models that are left out as they are not as they were published; raises ModelCorrupt where all are served."""
+    from hfx.triton.models import check_published, damaged_models
+
+    if not options.is_strict:
+        return damaged_models(repository, report.warn)
+    check_published(repository, options.names, report.note)
+    return []
+
+
+def _check_release(repository: Path, options: ServeOptions, report: Reporter) -> None:
+    """Warn of a Triton with known vulnerabilities; raise UsageError when a model needs a later one."""
+    from hfx.releases import security_warning
+    from hfx.triton.installation import find_on_path
+    from hfx.triton.models import check_release
+
+    release, risk = "", ""
+    if options.method == "docker" and not options.image:
+        release, risk = options.tag, security_warning(options.tag)
+    elif options.method == "local":
+        installation = find_on_path()
+        release, risk = installation.release, installation.risk
+    if release:
+        check_release(repository, options.names, release)
+    if risk:
+        report.warn(risk)
+
+
+def _grpc_host(host: str, options: ServeOptions, front: FrontOptions, report: Reporter) -> str:
+    """The address of gRPC, beside HTTP at `host`; what callers of either must know, in lines to `report`."""
+    from hfx.triton.server import LOOPBACK, is_loopback
+
+    asks_certificates = front.tls is not None and front.tls.client_authorities and options.method != "docker"
+    is_open = front.insecure or asks_certificates
+    if not is_loopback(host):
+        if front.key_file and not front.tls:
+            report.warn("API keys travel in plain text here: give --tls-cert and --tls-key.")
+        if not is_open:
+            report.warn("gRPC listens at 127.0.0.1 only: Triton knows no API keys. Use HTTP, or --tls-client-ca.")
+    return host if is_open else LOOPBACK
+
+
+def _server(
+    repository: Path, options: ServeOptions, grpc_host: str, tls: Tls | None, left_out: list[str], report: Reporter
+) -> Server:
+    """The server of `options`, without the models `left_out`."""
+    from hfx.triton import DockerServer, TritonProcess
+    from hfx.triton.installation import find_on_path
+    from hfx.triton.wheel import find_wheel
+
+    settings = options.settings(grpc_host)
+    if options.method == "docker":
+        return DockerServer(repository, **settings, triton=options.tag, image=options.image)
+    return TritonProcess(
+        repository,
+        **settings,
+        private=True,
+        grpc_tls=tls,
+        strict=options.is_strict,
+        without=left_out,
+        warn=report.warn,
+        find=find_on_path if options.method == "local" else find_wheel,
+    )
 
 
 def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
     """Start `server` behind `front`, say so, and keep it serving until a stop signal comes."""
-    from hfx.triton import EmbeddedServer, StopSignals, supervisor
+    from hfx.triton import StopSignals, supervisor
     from hfx.triton.commands import Commands
 
     def kill() -> None:
@@ -135,8 +140,8 @@ def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
             server.start()  # cleans up by itself when it fails or is interrupted
         try:
             front.start(server.http_url, server.metrics_url)
-            if isinstance(server, EmbeddedServer):
-                commands = Commands(server, report.note)
+            if server.replaceable is not None:
+                commands = Commands(server.replaceable, report.note)
                 if watch:
                     commands.watch()
             _announce(server, front, report)

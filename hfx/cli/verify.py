@@ -11,7 +11,7 @@ import typer
 
 from hfx.cli.infer_options import checked
 from hfx.cli.output import reporter
-from hfx.cli.serve import Device
+from hfx.cli.serve_options import Device
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
 

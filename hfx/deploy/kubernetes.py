@@ -96,7 +96,7 @@ def labels(deployment: Deployment) -> dict[str, str]:
 def liveness_command(deployment: Deployment) -> list[str]:
     """A request to each model, sent inside the container."""
     url = f"http://127.0.0.1:{deployment.ports.http}"
-    return ["python3", "-B", "/opt/hfx/liveness.py", url, f"{url}/metrics"]
+    return ["env", "PYTHONPATH=/opt/hfx", "python3", "-B", "-m", "liveness", url, f"{url}/metrics"]
 
 
 def verify_command(deployment: Deployment, model: DeployedModel) -> list[str]:

@@ -3,7 +3,8 @@
 What is served is what is written (no auto-completion, no loading by request), and the parts of the API that no
 client needs are closed. Addresses, ports and paths of the machine are added where the server is started.
 
-The image of docker/Dockerfile runs this file alone: `python3 arguments.py DEVICE` becomes a tritonserver of /models.
+This file runs alone in the image of docker/Dockerfile: `python3 arguments.py DEVICE` becomes a plain tritonserver of
+/models, without hfx.
 """
 
 from __future__ import annotations

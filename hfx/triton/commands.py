@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import HfxError, ServerError
-from hfx.triton.embedded import EmbeddedServer
 from hfx.triton.liveness import connect_socket
+from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.workspace import PREFIX
 
 SOCKET = "commands"
@@ -38,13 +38,13 @@ class Outcome:
 
 
 class Commands:
-    """Carries commands out on `server`, and says so in lines to `report`."""
+    """Carries commands out on the models `loaded`, and says so in lines to `report`."""
 
-    def __init__(self, server: EmbeddedServer, report: Callable[[str], None]) -> None:
-        self._server = server
+    def __init__(self, loaded: LoadedModels, report: Callable[[str], None]) -> None:
+        self._loaded = loaded
         self._report = report
         self._passed_over: dict[str, bytes] = {}  # publications that did not load, or were taken out by a command
-        folder = os.open(server.folder, os.O_PATH)
+        folder = os.open(loaded.folder, os.O_PATH)
         try:  # by the folder's descriptor: a socket's path has 107 bytes at most
             self._listener = _Listener(f"/proc/self/fd/{folder}/{SOCKET}", self._carry_out)
         finally:
@@ -59,30 +59,30 @@ class Commands:
         while True:
             time.sleep(WATCH_SECONDS)
             with suppress(HfxError, OSError):  # the repository, or the server, is away
-                for name in self._server.changed():
-                    if self._passed_over.get(name) != self._server.published(name):
+                for name in self._loaded.changed():
+                    if self._passed_over.get(name) != self._loaded.published(name):
                         self._reload(name)
 
     def _carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
         names = list(map(str, request.get("models", ())))
         outcomes: list[Outcome] = []
         if request["command"] == "reload":
-            outcomes = [self._reload(name) for name in names or self._server.changed()]
+            outcomes = [self._reload(name) for name in names or self._loaded.changed()]
         elif request["command"] == "unload":
             outcomes = [self._unload(name) for name in names]
         return {
-            "repository": str(self._server.repository.resolve()),
-            "models": self._server.served(),
+            "repository": str(self._loaded.repository.resolve()),
+            "models": self._loaded.served(),
             "outcomes": [asdict(outcome) for outcome in outcomes],
         }
 
     def _reload(self, name: str) -> Outcome:
-        began, manifest = time.monotonic(), self._server.published(name)
-        is_served = name in self._server.served()
-        if is_served and manifest and name not in self._server.changed():
+        began, manifest = time.monotonic(), self._loaded.published(name)
+        is_served = name in self._loaded.served()
+        if is_served and manifest and name not in self._loaded.changed():
             return Outcome(name, "unchanged")
         try:
-            self._server.reload(name)
+            self._loaded.reload(name)
         except (HfxError, OSError) as error:
             self._passed_over[name] = manifest
             self._report(f"{name} is not served as it is published now: {error}")
@@ -92,10 +92,10 @@ class Commands:
         return Outcome(name, "reloaded" if is_served else "added", seconds)
 
     def _unload(self, name: str) -> Outcome:
-        if name not in self._server.served():
+        if name not in self._loaded.served():
             return Outcome(name, "failed", reason=f"{name} is not served.")
-        self._passed_over[name] = self._server.published(name)
-        self._server.unload(name)
+        self._passed_over[name] = self._loaded.published(name)
+        self._loaded.unload(name)
         self._report(f"{name} is served no longer.")
         return Outcome(name, "unloaded")
 

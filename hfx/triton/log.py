@@ -26,6 +26,7 @@ FAILURES = (
 CONFIG_SYNTAX = re.compile(r"Error parsing text-format inference.ModelConfig: (.*)")
 GIVEN_UP = re.compile(r'"Waiting for in-flight requests to complete\."|^error: creating server')
 SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
+SOCKET_REFUSED = re.compile(r"Socket '(unix:[^']*)' already in use")  # also said of addresses that it can't listen at
 METRICS_FAILED = "failed to start Metrics service"
 # Every response has been handed to its connection, or the time is over; Triton 2.51 may run on for open gRPC streams.
 STOPPED = re.compile("Found 0 live models and 0 in-flight|Exit timeout expired")
@@ -100,6 +101,11 @@ class ServerLog:
         requests, models = IN_FLIGHT.findall(self.text), LIVE_MODELS.findall(self.text)
         has_streams = len(models) > 1 and models[-1] != "0"  # the first count is before any model has been unloaded
         return requests[-1:] == ["0"] and not has_streams
+
+    def refused_socket(self) -> str:
+        """What it said when it could not listen at a Unix socket; an empty string when it could."""
+        match = SOCKET_REFUSED.search(self.text)
+        return match[0] if match else ""
 
     def taken_port(self, metrics: int) -> int:
         """The port that another process took; 0 when all three were free."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from hfx.errors import ServerError
 from hfx.triton.liveness import Death
+from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.server import Server
 
 MAX_RESTARTS = 10  # in a row: what dies more often has a reason that another start won't cure
@@ -68,32 +69,33 @@ class Recovery:
 
     def recover(self, deaths: Sequence[Death]) -> None:
         """Replace what died. Raises ServerError when that has failed too often in a row and nothing serves any more."""
-        if all(self._is_swapped(death.models) for death in deaths):
+        loaded = self._server.replaceable
+        if loaded is not None and all(self._is_swapped(death.models, loaded) for death in deaths):
             for death in deaths:
-                self._swap(death)
+                self._swap(death, loaded)
         else:
             self._restart("; ".join(death.reason for death in deaths))
 
     def _row(self, models: tuple[str, ...]) -> _Row:
         return self._swaps.setdefault(models, _Row())
 
-    def _is_swapped(self, models: tuple[str, ...]) -> bool:
+    def _is_swapped(self, models: tuple[str, ...], loaded: LoadedModels) -> bool:
         row = self._row(models)
         row.begin()
         lost = sum(swaps.done for swaps in self._swaps.values())
-        return bool(models) and row.done < MAX_SWAPS and lost < MAX_LOST and self._server.can_swap(models)
+        return bool(models) and row.done < MAX_SWAPS and lost < MAX_LOST and loaded.can_swap(models)
 
-    def _swap(self, death: Death) -> None:
+    def _swap(self, death: Death, loaded: LoadedModels) -> None:
         began, row = time.monotonic(), self._row(death.models)
         try:
             with after(SLOW_RESTART_SECONDS, lambda: self._report(f"{death.reason}; loading it again.")):
-                self._server.swap(death.models)
+                loaded.swap(death.models)
         except ServerError as error:
             row.fail()
             if self._server.deaths() and not self._server.deaths()[0].models:
                 return  # the whole server died meanwhile
             self._failed(death.reason, row.failed, error)
-            if row.failed >= MAX_RESTARTS and not self._server.others_serve(death.models):
+            if row.failed >= MAX_RESTARTS and not loaded.others_serve(death.models):
                 raise _hopeless(error) from error
             if row.failed == MAX_RESTARTS:
                 self._report(f"{death.reason}; it is tried again every {MAX_PAUSE_SECONDS:g} s, without a line.")

@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hfx.errors import ServerError, ServerUnreachable, UsageError
 from hfx.metadata import TEMPORARY
 from hfx.names import MEMBER_SUFFIXES
 from hfx.triton.liveness import Death, call
+
+if TYPE_CHECKING:
+    from hfx.triton.loaded_models import LoadedModels
 
 DEVICES = ("cpu", "gpu")
 OPTIONS = {"http": "--http-port", "grpc": "--grpc-port", "metrics": "--metrics-port"}
@@ -63,7 +66,6 @@ class Server(ABC):
     warn: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
-        self.revision = 0  # of the models that are served: another number, other models
         if self.device not in DEVICES:
             raise UsageError(f"{self.device!r} is no device.", "Give cpu or gpu.")
         self.repository = Path(self.repository)
@@ -106,20 +108,15 @@ class Server(ABC):
         """The reasons of `deaths` in a line; an empty string while all processes run."""
         return "; ".join(death.reason for death in self.deaths())
 
-    def can_swap(self, models: Sequence[str]) -> bool:
-        """Whether the processes of `models` can be replaced while the others serve, without a caller left hanging."""
-        return False
+    @property
+    def replaceable(self) -> LoadedModels | None:
+        """The models, where single ones can be replaced while the others serve; None: it is always restarted whole."""
+        return None
 
-    def others_serve(self, models: Sequence[str]) -> bool:
-        """Whether models beside `models` are served."""
-        return False
-
-    def swap(self, models: Sequence[str]) -> None:
-        """Replace the processes of `models`, dead or not, while the others serve.
-
-        Raises ServerError with the reason when one does not load; it may be called again.
-        """
-        raise NotImplementedError
+    @property
+    def revision(self) -> int:
+        """Of the models that are served: another number, other models."""
+        return 0
 
     @abstractmethod
     def restart(self) -> None:

@@ -1,6 +1,6 @@
 """Keeps a started server serving: finds what died, has it recovered (recovery.py), and stops the server on a signal.
 
-Processes are checked five times a second, models by liveness probes (liveness.py).
+Processes are checked five times a second, models by liveness probes (liveness/).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import tritonclient.grpc as grpc
 
 from hfx.client import Client
 from hfx.errors import RepositoryError, ServerError, UsageError
-from hfx.triton import EmbeddedServer, embedded, models, process
+from hfx.triton import EmbeddedServer, models, process, triton_process
 from hfx.triton.process import is_running
 from hfx.triton.server import Ports, choose_ports
 from hfx.triton.workspace import KEPT_LOGS, SHARED_MEMORY, region_prefix, sweep
@@ -227,7 +227,7 @@ def test_a_taken_port_is_named_with_its_option(
     repository: Path, taken: int, use: str, early: bool, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not early:
-        monkeypatch.setattr(embedded, "choose_ports", lose(use, taken, always=True))
+        monkeypatch.setattr(triton_process, "choose_ports", lose(use, taken, always=True))
     server = EmbeddedServer(repository, **{f"{use}_port": taken})  # type: ignore[arg-type]
     with pytest.raises(ServerError) as caught:
         server.start()
@@ -239,7 +239,7 @@ def test_a_taken_port_is_named_with_its_option(
 def test_a_free_port_that_is_lost_while_triton_starts_is_replaced(
     repository: Path, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "choose_ports", lose("metrics", taken, always=False))
+    monkeypatch.setattr(triton_process, "choose_ports", lose("metrics", taken, always=False))
     with started(repository) as server:
         assert infer(server.http_url, "toy", "x") == "1 characters"
         assert str(taken) not in server.metrics_url

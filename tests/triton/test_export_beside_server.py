@@ -14,7 +14,7 @@ import pytest
 from hfx.repository import lint, recover
 from hfx.repository.staging import stagings
 from hfx.triton.server import Ports, choose_ports
-from hfx.triton.wheel import find_wheel, make_backend_directory
+from hfx.triton.wheel import find_wheel
 from tests.triton.toy_models import write_toy
 
 pytestmark = pytest.mark.triton
@@ -41,14 +41,14 @@ with Staging(Path(sys.argv[1]), "m") as staging:
 def plain_server(repository: Path, folder: Path) -> tuple[int, list[str]]:
     """Start tritonserver on REPOSITORY itself: (status of its readiness, the models that are ready)."""
     wheel, ports = find_wheel(), choose_ports(Ports(0, 0, 0), "127.0.0.1")
-    make_backend_directory(folder / "backends", wheel, {})
+    backends = wheel.backend_directory(folder / "backends")
     arguments = [
-        *(str(wheel.binary), f"--model-repository={repository}", f"--backend-directory={folder / 'backends'}"),
+        *(str(wheel.binary), f"--model-repository={repository}", f"--backend-directory={backends}"),
         *("--model-control-mode=none", "--strict-readiness=true", "--disable-auto-complete-config"),
         *("--http-address=127.0.0.1", f"--http-port={ports.http}", "--allow-grpc=false", "--allow-metrics=false"),
     ]
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(arguments, env=wheel.environment(), stdout=log, stderr=log)
+        server = subprocess.Popen(arguments, env=dict(wheel.environment), stdout=log, stderr=log)
     try:
         while server.poll() is None:
             try:

@@ -1,8 +1,9 @@
-"""The liveness probe on a real server: which models it covers, that busy is not dead, and its file by itself."""
+"""The liveness probe on a real server: which models it covers, that busy is not dead, and the package by itself."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,13 +75,13 @@ def test_only_what_does_nothing_at_all_is_dead(
         thread.join()
 
 
-def test_the_file_by_itself_is_the_health_check(server: EmbeddedServer, tmp_path: Path) -> None:
-    copy = tmp_path / "liveness.py"
-    copy.write_bytes(Path(liveness.__file__).read_bytes())
+def test_the_package_by_itself_is_the_health_check(server: EmbeddedServer, tmp_path: Path) -> None:
+    shutil.copytree(Path(liveness.__file__).parent, tmp_path / "liveness")
 
     def check() -> tuple[int, str]:
-        command = [sys.executable, "-I", "-S", str(copy), server.http_url, server.metrics_url]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        command = [sys.executable, "-B", "-S", "-m", "liveness", server.http_url, server.metrics_url]
+        alone = {"PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False, timeout=60)
         return done.returncode, done.stdout
 
     assert check() == (0, "healthy: burning, ticks, toy\n")

@@ -124,7 +124,7 @@ def test_each_answer_under_load_is_wholly_of_the_old_or_of_the_new(repository: P
             for generation, last in (("new", "old"), ("newer", "new")):
                 wait_until(lambda last=last: outcomes[f"x {last} {last}"] >= 20)  # type: ignore[misc]
                 write_echo(repository, generation)
-                server.reload("echo")
+                server.loaded.reload("echo")
                 with Client(server.grpc_url) as client:
                     assert echo(client) == f"x {generation} {generation}"
         assert set(outcomes) == {"x old old", "x new new", "x newer newer"}
@@ -141,7 +141,7 @@ def test_a_model_that_does_not_load_leaves_the_old_one_serving(repository: Path)
         with calling(server) as outcomes:
             write_echo(repository, "new", broken=True)
             with pytest.raises(ServerError, match="no net"):
-                server.reload("echo")
+                server.loaded.reload("echo")
             wait_until(lambda: outcomes["x old old"] >= 20)
             assert set(server.statistics()) == {"echo", "echo_net", "echo_tokenize", "other", "other_tokenize"}
             assert server.fault() == ""
@@ -155,8 +155,8 @@ def test_a_model_that_does_not_load_leaves_the_old_one_serving(repository: Path)
 def test_a_new_model_is_added_and_one_is_taken_out(repository: Path) -> None:
     with started(repository) as server:
         write_toy(repository, "added")
-        server.reload("added")
-        server.unload("other")
+        server.loaded.reload("added")
+        server.loaded.unload("other")
         assert entry_points(server.http_url) == ["added", "echo"]
         with Client(server.grpc_url) as client:
             assert client.classify("added", "four").label == "4 characters"
@@ -164,20 +164,20 @@ def test_a_new_model_is_added_and_one_is_taken_out(repository: Path) -> None:
         server.restart()
         assert entry_points(server.http_url) == ["added", "echo"]
         with pytest.raises(ModelMissing):
-            server.reload("nonesuch")
+            server.loaded.reload("nonesuch")
 
 
 def test_a_single_model_and_a_change_of_kind(repository: Path, tmp_path: Path) -> None:
     write_model(repository, "single", PYTHON, MODEL)
     with started(repository) as server, Client(server.grpc_url) as client:
         write_folder(repository / "single", PYTHON, MODEL.replace("characters", "letters"))
-        server.reload("single")
+        server.loaded.reload("single")
         assert client.classify("single", "four").label == "4 letters"
         write_folder(repository / "single", PYTHON, loading("raise ValueError('what')"))
         with pytest.raises(ServerError, match="what"):
-            server.reload("single")
+            server.loaded.reload("single")
         assert client.classify("single", "four").label == "4 letters"
         (repository / "echo" / "1" / ".keep").unlink()
         write_folder(repository / "echo", 'backend: "python"' + TENSORS, MODEL)
-        server.reload("echo")
+        server.loaded.reload("echo")
         assert client.classify("echo", "four").label == "4 characters"

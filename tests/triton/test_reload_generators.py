@@ -102,7 +102,7 @@ def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository
                 old = whole(client)
                 wait_until(lambda: outcomes[old] >= 20)
                 publish_another(repository)
-                server.reload("stories")
+                server.loaded.reload("stories")
                 new = whole(client)
                 assert streamed(client) == new != old
             wait_until(lambda: outcomes[new] >= 20)
@@ -125,11 +125,11 @@ def generated(server: EmbeddedServer) -> float:
 def test_an_idle_process_is_replaced_alone(repository: Path, killed: str) -> None:
     with EmbeddedServer(repository, private=True) as server, Client(server.grpc_url) as client:
         text, pid = whole(client), server.pid
-        wait_until(lambda: server.can_swap([killed]))  # an answer comes slightly before it is counted
+        wait_until(lambda: server.loaded.can_swap([killed]))  # an answer comes slightly before it is counted
         os.kill(server.stubs()[f"{killed}_0_0"][-1], signal.SIGKILL)
         wait_until(server.deaths)
-        assert server.can_swap([killed])
-        server.swap([killed])
+        assert server.loaded.can_swap([killed])
+        server.loaded.swap([killed])
         assert whole(client) == streamed(client) == text
         assert server.pid == pid and server.fault() == ""
         server.kill()
@@ -165,7 +165,7 @@ def test_a_death_with_requests_inside_is_no_swap(repository: Path, killed: str) 
         wait_until(is_stopped_with_requests)
         os.kill(stub, signal.SIGKILL)
         wait_until(server.deaths)
-        assert not server.can_swap([killed])
+        assert not server.loaded.can_swap([killed])
         server.kill()
         for thread in asking:
             thread.join()

@@ -126,7 +126,7 @@ def test_a_stop_after_deaths_is_as_clean_as_without(repository: Path) -> None:
             callers.wait_for_answers()
             os.kill(server.stubs()["toy_tokenize_0_0"][-1], signal.SIGKILL)
             wait_until(server.deaths)
-            server.swap(["toy_tokenize"])
+            server.loaded.swap(["toy_tokenize"])
         callers.wait_for_answers()
         callers.end()
         assert server.stop()
@@ -174,7 +174,7 @@ def test_a_death_under_open_streams_is_no_swap(repository: Path) -> None:
     """They would hang in Triton 2.51; with the whole server killed they break at once."""
     write_ticks(repository)
     with EmbeddedServer(repository, private=True) as server:
-        assert server.can_swap(["toy_tokenize"])
-        assert not server.can_swap(["ticks"])
-        assert not server.can_swap(["nonesuch"])
+        assert server.loaded.can_swap(["toy_tokenize"])
+        assert not server.loaded.can_swap(["ticks"])
+        assert not server.loaded.can_swap(["nonesuch"])
         server.kill()

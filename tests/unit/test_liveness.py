@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from hfx.triton import liveness, recovery
-from hfx.triton.liveness import Death, Target
+from hfx.triton.liveness import Death, Target, process_table
+from hfx.triton.liveness.__main__ import main
 
 TEXT = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}
 NUMBER = {"name": "input_ids", "data_type": "TYPE_INT64", "dims": [-1]}
@@ -28,8 +29,8 @@ Answer = bytes | Callable[[], bytes | None]  # of a path; None: no answer, ever
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that others run on this machine are not the peer's processes."""
-    monkeypatch.setattr(liveness, "STUB", "no such stub")
-    monkeypatch.setattr(liveness, "SERVER", "no such server")
+    monkeypatch.setattr(process_table, "STUB", "no such stub")
+    monkeypatch.setattr(process_table, "SERVER", "no such server")
 
 
 def http(body: Any, status: str = "200 OK") -> bytes:
@@ -202,7 +203,7 @@ def test_every_required_text_is_given_in_its_shape(rows: int, batch: list[int]) 
     labels = {"name": "candidate_labels", "data_type": "TYPE_STRING", "dims": [-1, 2]}
     optional = {"name": "top_k", "data_type": "TYPE_INT32", "dims": [1], "optional": True}
     with peer({INFER: http({})}, config("x", TEXT, labels, optional, max_batch_size=rows)) as found:
-        assert liveness.main([found.target.http_url]) == 0
+        assert main([found.target.http_url]) == 0
         inputs = body(found, INFER)["inputs"]
     assert [(tensor["name"], tensor["shape"], tensor["data"]) for tensor in inputs] == [
         ("text_input", [*batch, 1], ["hi"]),
@@ -248,7 +249,7 @@ def test_the_health_of_a_server_is_one_line(
 ) -> None:
     answers: dict[str, Answer] = {INFER: answer, "/v2/models/y/infer": http({})}
     with peer(answers, config("x", TEXT), config("y", TEXT), config("numbers", NUMBER)) as found:
-        assert liveness.main([found.target.http_url]) == code
+        assert main([found.target.http_url]) == code
     assert capsys.readouterr().out == line
 
 
@@ -258,14 +259,14 @@ def test_the_health_of_a_server_is_one_line(
 )
 def test_what_is_no_triton_is_unhealthy(index: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with peer({"/v2/models/stats": index}) as found:
-        assert liveness.main([found.target.http_url]) == 1
+        assert main([found.target.http_url]) == 1
     assert capsys.readouterr().out.startswith("unhealthy: no Triton server answers at")
 
 
 def test_where_nothing_listens_it_is_unhealthy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert liveness.main([f"http://127.0.0.1:{port}"]) == 1
+    assert main([f"http://127.0.0.1:{port}"]) == 1
 
 
 # Restarts

@@ -16,7 +16,7 @@ from hfx.cli.perf import loads
 from hfx.cli.perf.live import live
 from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, SloOptions
 from hfx.cli.perf.printing import command_line, finish
-from hfx.cli.serve import Device
+from hfx.cli.serve_options import Device
 from hfx.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hfx.cli.output import reporter
 from hfx.cli.perf import loads
 from hfx.cli.perf.loads import DataOptions, LoadOptions, SloOptions
 from hfx.cli.perf.printing import command_line, finish
-from hfx.cli.serve import Device
+from hfx.cli.serve_options import Device
 from hfx.errors import LoadFailed, UsageError
 
 if TYPE_CHECKING:

@@ -91,10 +91,10 @@ def _libraries() -> Path | None:
     """Copies of the libraries that the binary misses, from this environment's wheel of Triton; None without it."""
 
     def copy(folder: Path) -> None:
-        from hfx.triton.wheel import find_wheel
+        from hfx.triton.wheel import libraries
 
         for name, pattern in LIBRARIES.items():
-            for library in find_wheel().libraries.glob(pattern):
+            for library in libraries().glob(pattern):
                 shutil.copyfile(library, folder / name)
 
     try:

@@ -1,0 +1,83 @@
+"""The options of `hfx serve` that are about Triton: where it comes from, what it serves, and how it stops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from typer import Option
+
+from hfx.errors import UsageError
+
+Device = Literal["cpu", "gpu"]
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Triton and its models."""
+
+    method: Annotated[
+        Literal["embedded", "local", "docker"],
+        Option("--with", help="The tritonserver of the nvidia-pytriton wheel, the one on PATH, or a container."),
+    ] = "embedded"
+    device: Annotated[Device, Option(help="What the models run on.")] = "cpu"
+    host: Annotated[str, Option(help="Address to listen at; 127.0.0.1 is this machine only.")] = "127.0.0.1"
+    http_port: Annotated[int, Option(help="Port of the HTTP API; 0 takes a free one.")] = 8000
+    grpc_port: Annotated[int, Option(help="Port of the gRPC API; 0 takes a free one.")] = 8001
+    metrics_port: Annotated[int, Option(help="Port of the metrics; 0 takes a free one.")] = 8002
+    models: Annotated[str, Option(help="Serve only these: A,B.")] = ""
+    timeout: Annotated[float, Option(help="Seconds that loading the models may take.")] = 300.0
+    drain: Annotated[
+        int, Option(help="Seconds that requests under way get when it is told to stop.", min=0, max=3600)
+    ] = 30
+    strict: Annotated[
+        bool, Option("--strict", help="Serve all models or none; else those that load, without --models.")
+    ] = False
+    watch: Annotated[bool, Option("--watch", help="Serve models that are published anew as soon as they are.")] = False
+    triton: Annotated[str, Option(help="Container: the Triton release; 26.07 without it.")] = ""
+    image: Annotated[str, Option(help="Container: the image, with a digest if you like.")] = ""
+    dry_run: Annotated[bool, Option("--dry-run", help="Container: only print the docker lines.")] = False
+
+    @property
+    def names(self) -> list[str]:
+        """The models to serve; none stands for all."""
+        return [name for name in self.models.split(",") if name]
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether all models are served or none."""
+        return self.strict or bool(self.names) or self.method == "docker"
+
+    @property
+    def tag(self) -> str:
+        """The Triton release of a container."""
+        from hfx.releases import MINIMUM_SECURE
+
+        return self.triton or MINIMUM_SECURE
+
+    def check(self) -> None:
+        """Raise UsageError for options that don't go together, and for ports that can't be."""
+        from hfx.triton.server import Ports, check_ports
+
+        if self.method != "docker" and (self.triton or self.image or self.dry_run):
+            raise UsageError(
+                "--triton, --image and --dry-run are about containers.", "Add --with docker, or leave them out."
+            )
+        if self.method == "docker" and self.watch:
+            raise UsageError("A container serves what was there at its start.", "Leave --watch out.")
+        check_ports(Ports(self.http_port, self.grpc_port, self.metrics_port))
+
+    def settings(self, grpc_host: str) -> dict[str, Any]:
+        """The arguments of every kind of server behind a front, whose HTTP and metrics only this machine reaches."""
+        from hfx.triton.server import LOOPBACK
+
+        return {
+            "device": self.device,
+            "host": grpc_host,
+            "inner_host": LOOPBACK,
+            "grpc_port": self.grpc_port,
+            "metrics_port": self.metrics_port,
+            "models": self.names,
+            "timeout": self.timeout,
+            "exit_timeout": self.drain,
+        }

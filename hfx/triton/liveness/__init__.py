@@ -1,0 +1,29 @@
+"""The liveness probe: a cheap request over HTTP to each entry point of a running Triton server.
+
+Triton calls a model ready whose Python process has died or hangs, so only an answer proves anything; a busy server is
+never taken for a dead one. This package is by itself the container's health check (__main__.py): standard library and
+Python 3.10 only, relative imports.
+"""
+
+from .calls import NO_ANSWER, call, connect_socket, socket_url
+from .probe import Probe, Target, probes
+from .process_table import SERVER, STUB, model_of, processes, read_process
+from .verdicts import PATIENCE_SECONDS, Death, send
+
+__all__ = [
+    "NO_ANSWER",
+    "PATIENCE_SECONDS",
+    "SERVER",
+    "STUB",
+    "Death",
+    "Probe",
+    "Target",
+    "call",
+    "connect_socket",
+    "model_of",
+    "probes",
+    "processes",
+    "read_process",
+    "send",
+    "socket_url",
+]

@@ -1,0 +1,145 @@
+"""The models of a running tritonserver process: which died, and how single ones are replaced while others serve.
+
+Models that died are loaded again from the server's own folder, models that were published anew from the repository.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from hfx.errors import ServerError
+from hfx.repository import models as catalogue
+from hfx.repository.catalog import model_folders
+from hfx.triton.instances import Instances
+from hfx.triton.liveness import Death
+from hfx.triton.models import answers_later, select_models
+from hfx.triton.reload import Served, Unsettled, manifest_text
+from hfx.triton.server import entry_points
+
+OPEN_REQUESTS = "open_requests"  # a file for each process that counts its own
+
+
+class LoadedModels:
+    """The models of `served`, which come from `repository` and are limited to `names` (none: all), on `device`.
+
+    Replacing them needs Triton's model control, where `served.http_url` is. `revision` changes with the set of models.
+    """
+
+    def __init__(self, served: Served, repository: Path, names: Sequence[str], device: str) -> None:
+        self.revision = 0
+        self.repository = repository
+        self.changing = threading.Lock()
+        self.has_failed_to_swap = False
+        self._served = served
+        self._names = names
+        self._device = device
+        self._instances = Instances(0)
+        self._unsettled = ""  # why the server must be started again from its files
+        (served.folder / OPEN_REQUESTS).mkdir()
+
+    @property
+    def folder(self) -> Path:
+        """The server's own folder."""
+        return self._served.folder
+
+    def begin(self, group: int) -> None:
+        """Watch the processes of the server with process group `group`, which has just been started."""
+        self._instances = Instances(group)
+        self._unsettled = ""
+        self.has_failed_to_swap = False
+
+    def deaths(self) -> list[Death]:
+        """The processes that have died, and how.
+
+        Triton never restarts a stub that died, and keeps saying that the model is ready.
+        """
+        return [Death((), self._unsettled)] if self._unsettled else self._instances.deaths()
+
+    def all_answered(self) -> bool:
+        """Whether no request is open that Triton does not count when it stops; False where that can't be known."""
+        counts, folders = self.folder / OPEN_REQUESTS, model_folders(self._served.repository)
+        later = [folder.name for folder in folders if answers_later(folder, self._device)]
+        return self._instances.are_counted(later, counts) and self._instances.all_idle(counts)
+
+    # Models that died
+
+    def can_swap(self, models: Sequence[str]) -> bool:
+        """Whether `models` can be replaced while the others serve, without a caller left hanging.
+
+        The requests inside a model that answers later, as a stream does, never end when its process dies (Triton 2.51).
+        """
+        repository = self._served.repository
+        if not all((repository / model).is_dir() for model in models):
+            return False
+        later = [model for model in models if answers_later(repository / model, self._device)]
+        return self._instances.have_no_open_request(later, self.folder / OPEN_REQUESTS)
+
+    def others_serve(self, models: Sequence[str]) -> bool:
+        """Whether a process of a model beside `models` runs."""
+        return self._instances.run_beside(models)
+
+    def swap(self, models: Sequence[str]) -> None:
+        """Replace the processes of `models`, dead or not, while the others serve: 0.2 to 0.5 s for a small one.
+
+        Raises ServerError with the reason when one does not load; it may be called again.
+        """
+        with self.changing:
+            self._instances.kill(models)
+            before = self._instances.forget(models)
+            try:
+                for model in models:
+                    self._served.load(model)
+            except ServerError:
+                self.has_failed_to_swap = True
+                self._instances.restore(before)
+                raise
+            self.has_failed_to_swap = False
+            self._instances.note(models, before.values())
+
+    # Models that are published anew
+
+    def served(self) -> list[str]:
+        """The models that are served, without the members of others."""
+        return entry_points(self._served.http_url)
+
+    def published(self, name: str) -> bytes:
+        """The text of the manifest of `name` in the repository; empty for a model without one."""
+        return manifest_text(self.repository, name)
+
+    def changed(self) -> list[str]:
+        """The models that are published otherwise than they are served; new ones too, unless the names are limited."""
+        copies = self._served.repository
+        names = [entry.name for entry in catalogue(self.repository) if entry.manifest]
+        return [
+            name
+            for name in names
+            if manifest_text(copies, name) != self.published(name)
+            and (not self._names or name in self._names or (copies / name).is_dir())
+        ]
+
+    def reload(self, name: str) -> None:
+        """Serve `name` as it is published now, new or in place of the one before, without a request that fails.
+
+        Raises RepositoryError or ServerError with the reason when it does not load; the one before serves on then.
+        """
+        with self.changing:
+            folders = {*self._served.members(name), *select_models(self.repository, [name])}
+            before = self._instances.forget(folders)
+            try:
+                self._served.replace(self.repository, name)
+            except Unsettled as error:
+                self._unsettled = f"{name} was not loaded to the end ({error.message})"
+            finally:
+                self._instances.note(folders, before.values())
+                self.revision += 1
+
+    def unload(self, name: str) -> None:
+        """Serve `name` no longer, once its requests are answered."""
+        with self.changing:
+            folders = self._served.members(name)
+            self._instances.forget(folders)
+            for folder in reversed(folders):  # an ensemble before its members
+                self._served.unload(folder)
+            self.revision += 1

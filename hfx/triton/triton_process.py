@@ -1,0 +1,315 @@
+"""A real tritonserver as a child process: that of the nvidia-pytriton wheel, or another installation (installation.py).
+
+`with TritonProcess("model_repository") as server: server.grpc_url` starts it, waits until every model answers, and
+leaves nothing behind. It serves a private copy of the repository (models.py) and restarts in well under a second.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hfx.errors import ServerError
+from hfx.front.settings import Tls
+from hfx.manifest import member_folders
+from hfx.triton import process
+from hfx.triton.arguments import grpc_tls_arguments, server_arguments
+from hfx.triton.installation import Installation
+from hfx.triton.launch import Launch, PortLost, SocketRefused, StartFailed
+from hfx.triton.liveness import Death, socket_url
+from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels
+from hfx.triton.log import ServerLog, end_server
+from hfx.triton.log_rotation import LogRotation
+from hfx.triton.models import check_gpu, copy_models, select_models
+from hfx.triton.reload import Served
+from hfx.triton.server import Server, choose_ports, port_taken, statistics
+from hfx.triton.wheel import find_wheel
+from hfx.triton.workspace import Workspace, region_prefix, remove_regions, sweep
+
+LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
+HTTP_SOCKET = "http"
+STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
+
+
+@dataclass(eq=False)
+class TritonProcess(Server):
+    """The tritonserver of an installation; `options` are further arguments of it, `grpc_tls` encrypts gRPC.
+
+    `find` finds the installation; without it, it is the wheel's.
+
+    With `private` its HTTP listens at a socket in its own folder, which only this user reaches, and single models can
+    be replaced; `http_url` is then that of liveness.socket_url. Where this Triton can't listen at a socket, `private`
+    becomes False, with a line to `warn`.
+
+    Raises ServerError: no Triton, a port taken, a model that does not load (with the reason), not ready in time.
+    Must be started from the main thread.
+    """
+
+    _: KW_ONLY
+    private: bool = False
+    options: Sequence[str] = ()
+    grpc_tls: Tls | None = None
+    find: Callable[[], Installation] = find_wheel
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._installation: Installation | None = None
+        self._workspace: Workspace | None = None
+        self._loaded: LoadedModels | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._backends = Path()
+        self._kept_log: Path | None = None
+        self._rotation: LogRotation | None = None
+
+    # Addresses, and what is running
+
+    @property
+    def installation(self) -> Installation:
+        """The Triton that is run; raises ServerError when there is none."""
+        if self._installation is None:
+            self._installation = self.find()
+        return self._installation
+
+    @property
+    def http_url(self) -> str:
+        """Where HTTP is: `http://HOST:PORT`, or the URL of a socket."""
+        return socket_url(self.folder / HTTP_SOCKET) if self.private else super().http_url
+
+    @property
+    def grpc_url(self) -> str:
+        """`HOST:PORT` of the gRPC API, `grpcs://HOST:PORT` of an encrypted one."""
+        return f"grpcs://{super().grpc_url}" if self.grpc_tls else super().grpc_url
+
+    @property
+    def pid(self) -> int:
+        """The process id of tritonserver, also its process group; ServerError when it is not running."""
+        return self._running().pid
+
+    @property
+    def folder(self) -> Path:
+        """Its own folder, which no other user can enter; only while it runs."""
+        assert self._workspace is not None
+        return self._workspace.folder
+
+    @property
+    def log(self) -> Path:
+        """Triton's log file; it goes with the server, and is kept when a start fails."""
+        return self.folder / "triton.log"
+
+    @property
+    def loaded(self) -> LoadedModels:
+        """The models that are served; only while it runs."""
+        if self._loaded is None:
+            raise _not_running()
+        return self._loaded
+
+    @property
+    def replaceable(self) -> LoadedModels | None:
+        """The models, where single ones can be replaced: in a private server."""
+        return self._loaded if self.private else None
+
+    @property
+    def revision(self) -> int:
+        """Of the models that are served: another number, other models."""
+        return self.loaded.revision
+
+    def stubs(self) -> dict[str, list[int]]:
+        """The live Python processes: model instance (e.g. `NAME_tokenize_0_0`) -> pids."""
+        return process.stubs(self.pid)
+
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """Triton's statistics by model name, e.g. `["NAME_net"]["execution_count"]`; times in nanoseconds.
+
+        Triton counts a request shortly after it has sent the answer.
+        """
+        return statistics(self.http_url)
+
+    def deaths(self) -> list[Death]:
+        """The processes of the server that have died, and how."""
+        code = self._running().poll()
+        if code is not None:
+            return [Death((), f"tritonserver died ({process.exit_reason(code)})")]
+        return self.loaded.deaths()
+
+    def _exposure(self) -> str:
+        return f"Listening at {self.host}: all that reach this machine can use the models. {self.installation.risk}"
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise _not_running()
+        return self._process
+
+    # Starting
+
+    def start(self) -> None:
+        """Start and return when every model answers."""
+        if self._process is not None:
+            raise ServerError("This server is running already.", "Call stop() first.")
+        installation = self.installation
+        left_out = {folder for name in self.without for folder in member_folders(name)}
+        names = [name for name in select_models(self.repository, self.models) if name not in left_out]
+        if self.device == "gpu":
+            check_gpu(self.repository, names)
+        sweep()
+        self._workspace = Workspace()
+        try:
+            copy_models(self.repository, names, self.folder / "repository")
+            self._backends = installation.backend_directory(self.folder / "backends")
+            (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
+            self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)
+            self._launch_those_that_load()
+            self._rotation = LogRotation(self.log)
+        except BaseException as error:
+            folder = self.folder
+            self._abandon(error)
+            if isinstance(error, OSError):
+                fix = "Give it room, or set TMPDIR to another folder."
+                raise ServerError(f"Can't prepare {folder}: {error}.", fix) from error
+            raise
+
+    def restart(self) -> None:
+        """Kill the server with its stubs and start it again at the same ports, from the same files.
+
+        Raises ServerError when it does not start; another restart may succeed.
+        """
+        process.end(self._running(), grace=0)  # and with it what a reload waits for
+        self._kept_log = None
+        try:
+            with self.loaded.changing:
+                self._launch(lambda line: None)
+        except PortLost as lost:
+            raise port_taken(lost.use, self.host, lost.port, "another program took it meanwhile") from None
+        except (StartFailed, ServerError) as failure:
+            error = failure.error if isinstance(failure, StartFailed) else failure
+            self._kept_log = self._if_named(error)
+            raise error from None
+
+    def _launch_those_that_load(self) -> None:
+        served = self._served()
+        while True:
+            try:
+                return self._launch_private_or_not()
+            except StartFailed as failed:
+                broken = served.with_members(failed.models)
+                if self.strict or self.models or not broken or broken >= {folder.name for folder in served.folders()}:
+                    raise failed.error from None
+                self.warn(f"{failed.error.message}\nThe other models are served.")
+                for folder in broken:
+                    shutil.rmtree(served.repository / folder)
+
+    def _launch_private_or_not(self) -> None:
+        try:
+            return self._launch_on_free_ports()
+        except SocketRefused as refused:  # then without model control, which no other local user may have
+            self.private = False
+            self.warn(
+                f"Triton does not listen at a socket ({refused}); its own HTTP is at {self.inner_host} instead. Dead "
+                "models are replaced by restarts of the whole server, and none is reloaded."
+            )
+            return self._launch_on_free_ports()
+
+    def _launch_on_free_ports(self) -> None:
+        for attempt in range(1, LAUNCHES + 1):
+            self.ports = choose_ports(self.requested_ports, self.host)
+            try:
+                return self._launch(self.progress)
+            except PortLost as lost:
+                if getattr(self.requested_ports, lost.use) or attempt == LAUNCHES:
+                    raise port_taken(lost.use, self.host, lost.port, "another program took it") from None
+            except StartFailed as failed:
+                if not failed.crashed or attempt == LAUNCHES:
+                    raise
+
+    def _launch(self, progress: Callable[[str], None]) -> None:
+        assert self._workspace is not None
+        remove_regions(self.folder)  # of a server that crashed
+        (self.folder / HTTP_SOCKET).unlink(missing_ok=True)
+        launch = Launch(
+            command=self._command(),
+            environment={**self.installation.environment, "HFX_OPEN_REQUESTS": str(self.folder / OPEN_REQUESTS)},
+            folder=self.folder / "cwd",
+            lock=self._workspace.lock,
+            log=self.log,
+            ports=self.ports,
+            http_url=self.http_url,
+            paths={str(self.folder / "repository"): str(self.repository)},
+            timeout=self.timeout,
+        )
+        self._process = launch.run(progress)
+        self.loaded.begin(self.pid)
+
+    def _command(self) -> list[str]:
+        ports = self.ports
+        return [
+            str(self.installation.binary),
+            *server_arguments(
+                str(self.folder / "repository"), self.device, self.timeout, self.exit_timeout, controlled=self.private
+            ),
+            f"--backend-directory={self._backends}",
+            *self.installation.arguments,
+            # Relative to the server's own folder `cwd`: the address of a socket has 107 bytes at most.
+            f"--http-address={f'unix:../{HTTP_SOCKET}' if self.private else self.inner_host}",
+            f"--http-port={ports.http}",
+            f"--grpc-address={self.host}",
+            f"--grpc-port={ports.grpc}",
+            f"--metrics-address={self.inner_host}",
+            f"--metrics-port={ports.metrics}",
+            f"--backend-config=python,shm-region-prefix-name={region_prefix(self.folder)}",
+            *(grpc_tls_arguments(**asdict(self.grpc_tls)) if self.grpc_tls else ()),
+            *self.options,
+        ]
+
+    def _served(self) -> Served:
+        return Served(self.folder, self.http_url, self.timeout)
+
+    def _abandon(self, error: BaseException) -> None:
+        """Clean up after a start that failed; the log stays when the error tells its path."""
+        if self._process is not None:
+            process.end(self._process, grace=0)
+        if self._workspace is not None:
+            self._workspace.remove(keep=self._if_named(error))
+        self._process = self._loaded = self._workspace = None
+
+    def _if_named(self, error: BaseException) -> Path | None:
+        """The log, when `error` tells its path."""
+        return self.log if str(self.log) in str(error) else None
+
+    # Stopping
+
+    def stop(self) -> bool:
+        """End the server and remove all it left; False: not all requests had finished after `exit_timeout` seconds.
+
+        False too for a server of which a part is dead: it can't finish anything, and is killed.
+        """
+        try:
+            return self._process is None or self._end(self._process)
+        finally:
+            self._process = None
+            if self._rotation is not None:
+                self._rotation.stop()
+                self._rotation = None
+            if self._workspace is not None:
+                is_kept = self._loaded is not None and self._loaded.has_failed_to_swap
+                self._workspace.remove(keep=self.log if is_kept else self._kept_log)
+                self._workspace = self._loaded = None
+
+    def kill(self) -> None:
+        """End every process of the server at once, also while `stop` waits for it; harmless without one."""
+        if self._process is not None:
+            process.kill(self._process)
+
+    def _end(self, running: subprocess.Popen[bytes]) -> bool:
+        if self.fault():
+            process.end(running, grace=0)
+            return False
+        return end_server(
+            running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS, self.loaded.all_answered
+        )
+
+
+def _not_running() -> ServerError:
+    return ServerError("This server is not running.", "Call start(), or use it in a `with` statement.")

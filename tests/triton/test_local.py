@@ -1,0 +1,92 @@
+"""`hfx serve --with local`: the tritonserver on PATH is watched, healed, reloaded and stopped as the embedded one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hfx.triton import process
+from tests.published import export_zoo
+from tests.triton.local_triton import install
+from tests.triton.serve_process import FREE_PORTS, HFX, infer, left_behind, post, serving
+from tests.triton.toy_models import write_toy
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
+LOCAL = ("--with", "local")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return write_toy(write_toy(tmp_path / "repository"), "other")
+
+
+def on_path(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_the_tritonserver_on_path_is_healed_reloaded_and_drained(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_path(monkeypatch, install(tmp_path / "opt"))
+    monkeypatch.setenv("NVIDIA_TRITON_SERVER_VERSION", "24.10")
+    export_zoo("sentiment-distilbert", repository, "sentiment", "int8")
+    with serving(repository, *LOCAL) as served:
+        server = served.server
+        assert infer(served.http_url, "sentiment", "A lovely garden")  # by hfx's onnxruntime backend: it has none
+        assert "Triton 24.10 has vulnerabilities" in served.words
+        assert infer(served.http_url, "toy", "four") == "4 characters"
+        os.kill(served.stub("toy_tokenize"), signal.SIGKILL)
+        served.wait_for_words("the Python process of toy_tokenize died (killed by signal 9); serving again after")
+        assert infer(served.http_url, "toy", "four") == "4 characters"
+        assert served.server == server
+        before = served.stub("other_tokenize")
+        done = subprocess.run([*HFX, "reload", "other", "--repository", repository], capture_output=True, text=True)
+        assert done.returncode == 0 and "other: reloaded" in done.stdout, done.stderr
+        wait_until(lambda: process.stubs(server).get("other_tokenize_0_0", [before]) != [before])
+        os.kill(server, signal.SIGKILL)
+        served.wait_for_words("tritonserver died (killed by signal 9); serving again after")
+        assert infer(served.http_url, "other", "four") == "4 characters"
+        served.running.terminate()
+        assert served.end() == 0, served.words
+    assert "no accepted request was lost" in served.words
+    assert left_behind() == []
+
+
+def test_a_triton_without_sockets_serves_at_a_port_without_model_control(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_path(monkeypatch, install(tmp_path / "opt", refuses_sockets=True, has_onnxruntime=True))
+    with serving(repository, *LOCAL) as served:
+        assert "Triton does not listen at a socket (Socket 'unix:/nowhere/s:" in served.words
+        [arguments] = [path.read_text() for path in Path("/proc").glob(f"{served.server}/cmdline")]
+        assert f"--backend-directory={tmp_path / 'opt' / 'backends'}\0" in arguments  # none of hfx's
+        port = next(word for word in arguments.split("\0") if word.startswith("--http-port=")).partition("=")[2]
+        status, refusal = post(f"http://127.0.0.1:{port}/v2/repository/models/toy/unload", {})
+        assert status != 200, refusal
+        before = served.server
+        os.kill(served.stub("toy_tokenize"), signal.SIGKILL)
+        served.wait_for_words("the Python process of toy_tokenize died (killed by signal 9); serving again after")
+        assert served.server != before
+        assert infer(served.http_url, "toy", "four") == "4 characters"
+
+
+def test_without_a_tritonserver_or_its_backends_the_error_says_where_it_was_looked_for(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*HFX, "serve", repository, *FREE_PORTS, *LOCAL]
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 5
+    assert f"There is no tritonserver on PATH ({tmp_path / 'nothing'})" in done.stderr
+    assert "--with embedded" in done.stderr
+    on_path(monkeypatch, install(tmp_path / "opt"))
+    monkeypatch.setenv("HFX_TRITON_BACKENDS", str(tmp_path / "none"))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 5
+    assert str(tmp_path / "none") in done.stderr and "HFX_TRITON_BACKENDS" in done.stderr
