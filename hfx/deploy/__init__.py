@@ -4,7 +4,7 @@
     resources.py    processors and memory that a model needs, from its manifest and its engine
     folder.py       the output: rendered from templates, hashed, published by one rename
     sizing.py autoscaling.py    pods: how large, how many, and what shows that there are too few
-    bundle.py docker.py compose.py kubernetes.py    one file a target; its templates are in templates/TARGET/
+    bundle.py docker.py compose.py kubernetes.py kserve.py    one file a target; its templates are in templates/TARGET/
 
 Nothing here talks to a platform or needs its tools.
 """

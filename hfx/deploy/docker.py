@@ -42,10 +42,10 @@ def stop_seconds(drain: int) -> int:
     return 2 * drain + STOP_MARGIN_SECONDS
 
 
-def serve_command(deployment: Deployment) -> list[str]:
-    """What runs in the container: the front and the supervisor around the image's tritonserver."""
+def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
+    """What runs in the container, with the folder `models`: front and supervisor around the image's tritonserver."""
     return [
-        *("hfx", "serve", "/models", "--with", "local", "--device", deployment.device),
+        *("hfx", "serve", models, "--with", "local", "--device", deployment.device),
         *("--host", "0.0.0.0", "--insecure"),  # the published port decides who reaches it
         *("--http-port", str(deployment.ports.http), "--grpc-port", str(deployment.ports.grpc)),
         *("--drain", str(deployment.drain), "--strict"),

@@ -72,19 +72,27 @@ def check_service_name(name: str) -> str:
 def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str, Any]:
     """What the templates use."""
     return {
-        "deployment": deployment,
-        "sizing": sizing,
+        **container_values(deployment, sizing),
         "cluster": cluster,
         "labels": labels(deployment),
         "command": serve_command(deployment),
-        "liveness": liveness_command(deployment),
-        "verify_command": partial(verify_command, deployment),
         "models_digest": models_digest(deployment),
+        "verify_command": partial(verify_command, deployment),
         "metrics": metrics(sizing.signals),
+    }
+
+
+def container_values(deployment: Deployment, sizing: Sizing) -> dict[str, Any]:
+    """What the templates of templates/shared/ use: the container and its volumes."""
+    return {
+        "deployment": deployment,
+        "sizing": sizing,
         "user": USER,
+        "liveness": liveness_command(deployment),
         "period": PROBE_SECONDS,
         "liveness_period": LIVENESS_SECONDS,
         "liveness_timeout": PROBE_TIMEOUT,
+        "has_pre_stop": True,
     }
 
 

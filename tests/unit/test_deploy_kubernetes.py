@@ -97,14 +97,16 @@ def test_the_pod_is_closed_as_far_as_the_server_can_bear(encoder: Deployment, tm
     """Pod security standard `restricted`, a read-only root, and every folder that is written to a volume."""
     for kind in ("Deployment", "Job"):
         spec = kinds(wrote(tmp_path / kind, encoder))[kind]["spec"]["template"]["spec"]
-        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 1000
-        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["automountServiceAccountToken"] is False
         [container] = spec["containers"]
         assert container["securityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "runAsGroup": 1000,
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
         }
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
 

@@ -4,4 +4,5 @@ COMMANDS = {
     "bundle": "hfx.cli.deploy.bundle",
     "docker": "hfx.cli.deploy.docker",
     "kubernetes": "hfx.cli.deploy.kubernetes",
+    "kserve": "hfx.cli.deploy.kserve",
 }
