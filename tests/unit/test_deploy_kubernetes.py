@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -233,3 +235,10 @@ def test_numbers_out_of_range_are_refused(encoder: Deployment, scale: dict[str, 
 def test_a_service_can_not_begin_with_a_digit(encoder: Deployment, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--name"):
         wrote(tmp_path, replace(encoder, name="1m"))
+
+
+def test_the_job_needs_no_more_than_the_image_has() -> None:
+    """The image has hfx[front], tokenizers and one runtime: nothing of what exports."""
+    program = "import sys, hfx.cli.verify, hfx.exporter.verify, hfx.cli.connection\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"onnx", "onnx_ir", "torch", "transformers", "scipy", "safetensors"} & set(done.stdout.split())

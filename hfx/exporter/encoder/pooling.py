@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
-
-from hfx.exporter.encoder.nodes import NodeList
 
 if TYPE_CHECKING:
+    import onnx
     import torch
 
 Mode = Literal["mean", "cls", "max", "mean_sqrt_len"]
@@ -37,6 +34,10 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
 
     `mask` is the name of the graph's attention mask, `[batch, tokens]` int64.
     """
+    from onnx import TensorProto, helper
+
+    from hfx.exporter.encoder.nodes import NodeList
+
     nodes = NodeList("hfx.pooling.")
     const, add = nodes.const, nodes.add
     tokens_axis = const("tokens_axis", [1])
