@@ -17,7 +17,7 @@ from hfx.front.app import App
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
-from hfx.front.settings import Settings, Tls
+from hfx.front.settings import FAULT, MESSAGE_BYTES, Settings, Tls
 from hfx.front.upstream import Upstream
 
 NEVER_SECONDS = 1 << 30
@@ -53,7 +53,10 @@ def main(argument: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with a clock: heartbeats to the process that watches it, and connections whose time is over."""
+    """uvicorn's server with a clock: heartbeats to the process that watches it, and connections whose time is over.
+
+    That process sends back what /health answers: FAULT and a text, empty when all is well.
+    """
 
     def __init__(self, config: uvicorn.Config, upstream: Upstream, control: socket.socket) -> None:
         super().__init__(config)
@@ -76,7 +79,15 @@ class Server(uvicorn.Server):
             for sock in sockets or []
         ]
         self.started = True
+        loop.add_reader(self._control, self._read_fault)
         self._tick()
+
+    def _read_fault(self) -> None:
+        message = self._control.recv(MESSAGE_BYTES)
+        if message.startswith(FAULT):
+            self.config.app.fault = message.removeprefix(FAULT).decode(errors="replace")  # type: ignore[union-attr]
+        elif not message:  # the watching process has ended, and this one will
+            asyncio.get_running_loop().remove_reader(self._control)
 
     def _tick(self) -> None:
         """Done each second, also while draining."""

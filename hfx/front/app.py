@@ -29,6 +29,7 @@ SINGLE = {b"content-length", b"content-encoding", b"authorization", HEAD_LENGTH}
 # Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
 UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+HEALTH, READY = b"/health", b"/v2/health/ready"
 BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold in memory
 
 Scope = dict[str, Any]
@@ -53,6 +54,7 @@ class App:
         self._dialects = dialects
         self._metrics = metrics
         self.limits = limits
+        self.fault = ""  # why a model, or Triton, is not in service; by `hfx serve` (__main__.py)
         self._keys = [_digest(key.encode()) for key in keys]
         self._access_log = AccessLog() if access_log else None
         self._id_prefix = secrets.token_hex(4).encode()
@@ -93,11 +95,14 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, response: Response, target: Target | None) -> None:
         headers = _single_headers(scope["headers"])
         path, method = scope["raw_path"], scope["method"].encode()
-        if path == b"/health":
-            path = b"/v2/health/ready"  # load balancers have no key
+        if path == HEALTH:
+            path = READY  # load balancers have no key
         else:
             self._check_key(headers)
         part = b"" if target else endpoint(method, path)
+        if path == READY:
+            await self._answer_health(scope, receive, headers, response)
+            return
         with self._admitted() as reserve:
             body = await read_body(receive, headers, self.limits.body, reserve)
             head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
@@ -110,6 +115,16 @@ class App:
                 return
             head = request_head(method, path, len(body), _forwarded(headers, part, head_length))
             await self._pass_on(self._metrics if path == METRICS else self._upstream, head, body, client, response)
+
+    async def _answer_health(
+        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response
+    ) -> None:
+        """Answer by the verdict of `hfx serve`, and then by Triton's own; also when no other request is taken."""
+        await read_body(receive, headers, 0, lambda size: None)
+        if self.fault:
+            raise Refusal(503, self.fault, [RETRY])
+        client = scope["extensions"]["hfx"]["connection"]
+        await self._pass_on(self._upstream, request_head(b"GET", READY, 0, []), b"", client, response)
 
     @contextmanager
     def _admitted(self) -> Iterator[Callable[[int], None]]:

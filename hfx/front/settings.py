@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 MIB = 1 << 20
+FAULT = b"!"  # begins a message to the front that says why /health is 503; then the reason, empty when it is not
+MESSAGE_BYTES = 4096
 OWN_DESCRIPTORS = 40  # of the front process, without connections
 
 
@@ -50,7 +52,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Settings:
-    """`listener` and `control` are inherited descriptors: the listening socket, and one end of a socket pair.
+    """`listener` and `control` are inherited descriptors: the listening socket, and one end of a SOCK_SEQPACKET pair.
 
     `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
     are. `key_file` holds an API key in each line; empty: none asked. `repository` is the folder of the served models,

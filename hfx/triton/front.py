@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from hfx.errors import ServerError
-from hfx.front.settings import Limits, Settings, Tls
+from hfx.front.settings import FAULT, MESSAGE_BYTES, Limits, Settings, Tls
 from hfx.triton.process import ends_with_parent, exit_reason
 from hfx.triton.server import address, bind, contact, port_taken
 
@@ -56,6 +57,8 @@ class Front:
         self._lock = threading.Lock()  # so that no front is started after a stop
         self._started = threading.Event()
         self._stopping = False
+        self._fault = ""  # that /health answers
+        self._control: socket.socket | None = None  # to the front that runs
         self._failure = ""
         self._thread = threading.Thread(target=self._supervise, name="front", daemon=True)
         self.url = f"{'https' if tls else 'http'}://{contact(host)}:{self._listener.getsockname()[1]}"
@@ -80,6 +83,18 @@ class Front:
         if not self._started.wait(2 * START_SECONDS) or self._failure:
             self.kill()
             raise ServerError(f"The HTTP front {self._failure} while it started.", "Its own words are above.")
+
+    def report_fault(self, fault: str) -> None:
+        """Have /health answer 503 with the reason `fault`; with an empty one, what Triton says."""
+        with self._lock:
+            if fault != self._fault:
+                self._fault = fault
+                self._send_fault()
+
+    def _send_fault(self) -> None:
+        if self._control is not None:
+            with suppress(OSError):  # a front that has ended, or hangs: the next one gets it, too
+                self._control.send((FAULT + self._fault.encode())[:MESSAGE_BYTES], socket.MSG_DONTWAIT)
 
     def stop(self, grace: float) -> bool:
         """Take no more requests, and end when those in progress are answered; False: not all were after `grace` s."""
@@ -126,7 +141,7 @@ class Front:
 
     def _run(self) -> str:
         """Start a front and wait for its end; returns how it ended."""
-        own, control = socket.socketpair()
+        own, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = replace(self._settings, control=control.fileno())
         with own:
             with control, self._lock:
@@ -140,7 +155,13 @@ class Front:
                     start_new_session=True,
                     pass_fds=(settings.listener, settings.control),
                 )
-            return self._watch(running, own)
+                self._control = own
+                self._send_fault()
+            try:
+                return self._watch(running, own)
+            finally:
+                with self._lock:
+                    self._control = None
 
     def _watch(self, running: subprocess.Popen[bytes], control: socket.socket) -> str:
         """Return when the front has ended, or has been killed because its heartbeats ceased."""

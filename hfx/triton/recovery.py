@@ -67,6 +67,14 @@ class Recovery:
         by_models = {death.models: death for death in reversed(deaths)}
         return [death for death in by_models.values() if self._row(death.models).due <= now]
 
+    def verdict(self, deaths: Sequence[Death]) -> str:
+        """Why the server is not in service while `deaths` are to be replaced; an empty string when it is.
+
+        A model that MAX_RESTARTS attempts in a row did not bring back counts as left out: the others are served.
+        """
+        by_models = {death.models: death.reason for death in reversed(deaths)}
+        return "; ".join(why for models, why in by_models.items() if self._row(models).failed < MAX_RESTARTS)
+
     def recover(self, deaths: Sequence[Death]) -> None:
         """Replace what died. Raises ServerError when that has failed too often in a row and nothing serves any more."""
         loaded = self._server.replaceable

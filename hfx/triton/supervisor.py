@@ -24,8 +24,10 @@ SLOW_STOP_SECONDS = 1.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def keep_serving(server: Server, report: Report) -> NoReturn:
+def keep_serving(server: Server, report: Report, report_fault: Report = lambda fault: None) -> NoReturn:
     """Recover `server`, which runs, whenever a part of it dies; ServerError when that has failed too often in a row.
+
+    `report_fault` receives, again and again, why it is not in service at present; an empty string when it is.
 
     Belongs into the main thread, as every start of a server. An exception from a signal's handler ends it.
     """
@@ -33,7 +35,7 @@ def keep_serving(server: Server, report: Report) -> NoReturn:
     silence = SilenceWatch(server.http_url, report)
     try:
         while True:
-            recovery.recover(_next_deaths(server, recovery))
+            recovery.recover(_next_deaths(server, recovery, lambda fault: report_fault(fault or silence.fault)))
     finally:
         silence.stop()
 
@@ -62,15 +64,17 @@ def stop(server: Server, front: Front, report: Report) -> None:
         report(f"Stopped after {took:.1f} s; no accepted request was lost.")
 
 
-def _next_deaths(server: Server, recovery: Recovery) -> list[Death]:
+def _next_deaths(server: Server, recovery: Recovery, report_fault: Report) -> list[Death]:
     """Wait for deaths of which something is to be done now."""
     while True:
         revision = server.revision
         probing = ProbeLoop(Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS)
         try:
             while server.revision == revision:
-                if deaths := recovery.due([*server.deaths(), *probing.deaths]):
-                    return deaths
+                deaths = [*server.deaths(), *probing.deaths]
+                report_fault(recovery.verdict(deaths))
+                if due := recovery.due(deaths):
+                    return due
                 time.sleep(CHECK_SECONDS)
         finally:
             probing.stop()
@@ -122,9 +126,11 @@ class SilenceWatch:
     """Reports when the server at `url` has answered nothing for SILENCE_SECONDS, and when it answers again.
 
     It may be stopped, without descriptors, or out of processor time: no death, so that nothing else would say it.
+    `fault` says so meanwhile.
     """
 
     def __init__(self, url: str, report: Report) -> None:
+        self.fault = ""
         self._url = f"{url}/v2/health/live"
         self._report = report
         self._stopped = threading.Event()
@@ -135,15 +141,15 @@ class SilenceWatch:
         self._stopped.set()
 
     def _run(self) -> None:
-        answered, is_reported = time.monotonic(), False
+        answered = time.monotonic()
         while not self._stopped.wait(PROBE_SECONDS):
             if self._is_live():
-                if is_reported:
+                if self.fault:
                     self._report(f"Triton answers again after {time.monotonic() - answered:.0f} s.")
-                answered, is_reported = time.monotonic(), False
-            elif time.monotonic() - answered > SILENCE_SECONDS and not is_reported:
-                self._report(f"Triton has answered nothing for {time.monotonic() - answered:.0f} s.")
-                is_reported = True
+                answered, self.fault = time.monotonic(), ""
+            elif time.monotonic() - answered > SILENCE_SECONDS and not self.fault:
+                self.fault = f"Triton has answered nothing for {time.monotonic() - answered:.0f} s."
+                self._report(self.fault)
 
     def _is_live(self) -> bool:
         try:

@@ -253,11 +253,21 @@ def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(
     assert words in done.stderr
 
 
+def health(served: ServeProcess) -> int:
+    """The status of /health; 0 when it does not come."""
+    connection = http.client.HTTPConnection(address(served), timeout=2)
+    with suppress(TimeoutError):
+        connection.request("GET", "/health")
+        return connection.getresponse().status
+    return 0
+
+
 @pytest.mark.usefixtures("temporary")
 def test_a_triton_that_answers_nothing_is_reported_and_so_is_its_return(repository: Path) -> None:
     with serving(repository) as served:
         os.kill(served.server, signal.SIGSTOP)
         served.wait_for_words("Triton has answered nothing for")
+        wait_until(lambda: health(served) == 503)
         os.kill(served.server, signal.SIGCONT)
         served.wait_for_words("Triton answers again after")
         wait_until(lambda: post(served, JSON)[0] == 200)

@@ -28,18 +28,23 @@ def repository(tmp_path: Path) -> Path:
 
 
 class Supervised:
-    """A private server that a thread keeps serving; `lines` are its reports."""
+    """A private server that a thread keeps serving; `lines` are its reports, `faults` its verdicts in turn."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server = server
         self.lines: list[str] = []
+        self.faults = [""]
         self.pid = server.pid
         # No restart of the whole server is expected, which would need the main thread.
         threading.Thread(target=self._keep_serving, daemon=True).start()
 
     def _keep_serving(self) -> None:
         with suppress(ServerError):  # once the server has been stopped
-            supervisor.keep_serving(self.server, self.lines.append)
+            supervisor.keep_serving(self.server, self.lines.append, self._note_fault)
+
+    def _note_fault(self, fault: str) -> None:
+        if fault != self.faults[-1]:
+            self.faults.append(fault)
 
     def kill(self, instance: str, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(self.server.stubs()[instance][-1], number)
@@ -146,6 +151,7 @@ def test_a_model_that_does_not_load_again_is_tried_while_the_others_serve(
         served.kill("flaky_0_0")
         served.wait_for_line("restart 1 of 1 failed: Triton did not load flaky")
         served.wait_for_line("it is tried again every")
+        wait_until(lambda: served.faults[1:] == ["the Python process of flaky died (killed by signal 9)", ""])
         assert "the flag is set" in served.lines[0]
         others.wait_for_answers()
         flag.unlink()
