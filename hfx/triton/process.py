@@ -22,6 +22,7 @@ from hfx.errors import ServerError
 from hfx.triton.liveness import STUB, processes, read_process
 
 POLL_SECONDS = 0.05
+COLLECT_SECONDS = 2.0
 EXIT_CODE_FIELD = 52 - 3  # of proc(5)'s stat, counted from the state
 # Triton 2.51 parses the body of a POST that calls itself a form on a thread's stack: with the usual 8 MB a form of 8 MB
 # kills it. The limit is the size of each thread's stack, of which only what is used takes memory.
@@ -135,7 +136,17 @@ def end(process: subprocess.Popen[bytes], grace: float, is_done: Callable[[], bo
     finally:
         kill(process)
         process.wait()
+        _collect(process.pid)
     return process.returncode
+
+
+def _collect(group: int) -> None:
+    """Wait for the ended processes of `group` that this process has inherited, as process 1 of a container does."""
+    deadline = time.monotonic() + COLLECT_SECONDS
+    with suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-group, os.WNOHANG) == (0, 0):
+                time.sleep(POLL_SECONDS)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

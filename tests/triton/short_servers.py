@@ -1,0 +1,26 @@
+"""Embedded servers for one test each, and the shared memory that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hfx.triton import EmbeddedServer
+from hfx.triton.workspace import SHARED_MEMORY, region_prefix
+
+
+@contextmanager
+def started(repository: Path, **options: Any) -> Iterator[EmbeddedServer]:
+    """A server that is killed at the end: a graceful stop takes seconds."""
+    with EmbeddedServer(repository, **options) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def regions(workspace: Path) -> list[Path]:
+    """The shared memory of the server with the folder `workspace`."""
+    return list(SHARED_MEMORY.glob(region_prefix(workspace) + "*"))

@@ -1,0 +1,128 @@
+"""Models that do not load: what is said, what is kept, and which others are served."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from hfx.client import Client
+from hfx.errors import ServerError, UsageError
+from hfx.triton import EmbeddedServer, models
+from hfx.triton.workspace import KEPT_LOGS, sweep
+from tests.triton.serve_process import FREE_PORTS, HFX, infer, serving
+from tests.triton.short_servers import regions
+from tests.triton.toy_models import MODEL, PYTHON, ensemble, loading, write_model, write_toy
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
+NO_TOKENIZER = loading("raise ValueError('no tokenizer')")
+SLOW = loading("time.sleep(60)")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return write_toy(tmp_path / "repository")
+
+
+def test_every_model_that_does_not_load_is_named_with_its_reason(repository: Path) -> None:
+    write_model(repository, "backless", PYTHON.replace('"python"', '"nonesuch"'), MODEL)
+    write_model(repository, "gpu", PYTHON.replace("KIND_CPU", "KIND_GPU"), MODEL)
+    (write_model(repository, "versionless", PYTHON, MODEL) / "1").rename(repository / "versionless" / "one")
+    write_model(repository, "typo", "max_batch_sise: 3", MODEL)
+    write_model(repository, "alone", ensemble("missing"))
+    with pytest.raises(ServerError) as caught:
+        EmbeddedServer(repository).start()
+    message = caught.value.message
+    assert "backless: Invalid argument: unable to find backend library" in message
+    assert "versionless: at least one version must be available" in message
+    assert "typo: " in message and "max_batch_sise" in message
+    assert "alone: " in message and "missing" in message
+    if "gpu:" in message:  # a machine without one
+        assert "kind KIND_GPU but no GPUs are available" in message
+
+
+def test_models_that_take_too_long_are_given_up(repository: Path) -> None:
+    write_model(repository, "slow", PYTHON, SLOW)
+    began = time.monotonic()
+    with pytest.raises(ServerError, match=r"not ready after 1\.5 s"):
+        EmbeddedServer(repository, timeout=1.5).start()
+    assert time.monotonic() - began < 10
+
+
+def serve(repository: Path, *options: str) -> subprocess.Popen[str]:
+    command = [*HFX, "serve", str(repository), *FREE_PORTS, *options, "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_serve_tells_why_a_model_does_not_load_and_keeps_the_log(repository: Path, temporary: Path) -> None:
+    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
+    running = serve(repository, "--strict")
+    out, messages = running.communicate(timeout=60)
+    error = json.loads(out)["error"]
+    assert (running.returncode, error["type"]) == (5, "ServerError")
+    assert "can't load broken" in error["message"]
+    assert "ValueError: no tokenizer" in error["message"]
+    assert f"{repository}/broken/1/model.py(8): initialize" in error["message"]
+    assert "ValueError: no tokenizer" in messages
+    log = Path(error["fix"].split("Its log: ")[1])
+    assert "no tokenizer" in log.read_text()
+    assert list(temporary.iterdir()) == [log.parent]
+    assert list(log.parent.iterdir()) == [log]
+    assert regions(log.parent) == []
+
+
+def test_a_signal_while_the_models_load_leaves_nothing(repository: Path, temporary: Path) -> None:
+    write_model(repository, "slow", PYTHON, SLOW)
+    running = serve(repository)
+    [log] = wait_until(lambda: list(temporary.glob("*/triton.log")))
+    wait_until(lambda: "loading: slow" in log.read_text())
+    running.send_signal(signal.SIGINT)
+    _, messages = running.communicate(timeout=30)
+    assert running.returncode == 130, messages
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_model_for_a_gpu_is_refused_before_the_start_where_there_is_none(
+    repository: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "GPU_DEVICES", ("nonesuch",))
+    (repository / "toy_tokenize" / "configs").mkdir()
+    config = (repository / "toy_tokenize" / "config.pbtxt").read_text()
+    (repository / "toy_tokenize" / "configs" / "gpu.pbtxt").write_text(config.replace("KIND_CPU", "KIND_GPU"))
+    with pytest.raises(UsageError) as caught:
+        EmbeddedServer(repository, device="gpu").start()
+    assert "toy_tokenize" in caught.value.message and "--device cpu" in caught.value.fix
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_logs_of_failed_starts_are_bounded(repository: Path, temporary: Path) -> None:
+    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
+    logs: list[Path] = []
+    for _ in range(KEPT_LOGS + 2):
+        with pytest.raises(ServerError) as caught:
+            EmbeddedServer(repository).start()
+        logs.append(Path(caught.value.fix.split("Its log: ")[1]))
+        assert logs[-1].exists()
+    sweep()
+    assert [log.exists() for log in logs] == [False, False] + [True] * KEPT_LOGS
+
+
+def test_models_that_are_broken_are_left_out_with_a_warning_and_the_others_served(repository: Path) -> None:
+    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
+    write_model(repository, "alone", ensemble("broken"))
+    write_model(repository, "damaged", PYTHON, MODEL)
+    (repository / "damaged" / "hfx.json").write_text("{")
+    with serving(repository) as served:
+        assert served.ready["models"] == ["toy"]
+        assert infer(served.http_url, "toy", "four") == "4 characters"
+        assert "ValueError: no tokenizer" in served.words and "damaged" in served.words
+        assert served.words.count("The other models are served.") >= 2
+        with Client(served.ready["grpc_url"]) as client:
+            assert client.is_ready()
+        served.running.terminate()
+        assert served.end() == 0, served.words
