@@ -29,8 +29,8 @@ IMAGE_LENGTH = 512
 LARGEST_DRAIN = 3600
 LARGEST_CPUS = 1024
 
-# Measured with the embedded Triton 2.51 (docs/deploy.md): resident memory without any model, and of one Python process
-# with its libraries.
+# Resident memory of a server without models, and of one Python process with its libraries: above what the embedded
+# Triton 2.51 took idle (40 MiB; 36 to 55, and 100 more with a runtime), as requests take memory too.
 SERVER_BYTES = 256 << 20
 PROCESS_BYTES = 128 << 20
 WEIGHT_COPIES = 2  # the file as it is read, and the runtime's own layout of it

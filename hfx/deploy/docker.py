@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.deploy.deployment import Deployment
-from hfx.deploy.folder import copy_models, output_folder, render
+from hfx.deploy.folder import copy_models, output_folder, render, render_text
 
 MODELS_FOLDER = "models"
 STOP_MARGIN_SECONDS = 10  # beyond the drains, before the container is killed
@@ -18,6 +18,12 @@ def write(deployment: Deployment, output: Path, force: bool = False) -> None:
         copy_models(deployment, folder / MODELS_FOLDER)
         render("docker", folder, values(deployment))
         (folder / "run.sh").chmod(0o755)
+
+
+def write_dockerfile(folder: Path, template_values: dict[str, Any]) -> None:
+    """Write the image's Dockerfile into the folder of another target that builds it."""
+    text = render_text("docker/Dockerfile.j2", template_values)
+    (folder / "Dockerfile").write_text(text, encoding="utf-8")
 
 
 def values(deployment: Deployment) -> dict[str, Any]:
@@ -43,10 +49,13 @@ def stop_seconds(drain: int) -> int:
 
 
 def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
-    """What runs in the container, with the folder `models`: front and supervisor around the image's tritonserver."""
+    """What runs in the container, with the folder `models`: front and supervisor around the image's tritonserver.
+
+    It starts only with a key (HFX_API_KEY_FILE), client certificates, or HFX_INSECURE=1 where the network is trusted.
+    """
     return [
         *("hfx", "serve", models, "--with", "local", "--device", deployment.device),
-        *("--host", "0.0.0.0", "--insecure"),  # the published port decides who reaches it
+        *("--host", "0.0.0.0"),
         *("--http-port", str(deployment.ports.http), "--grpc-port", str(deployment.ports.grpc)),
         *("--drain", str(deployment.drain), "--strict"),
     ]

@@ -69,7 +69,10 @@ def values(deployment: Deployment, sizing: Sizing, service: Service) -> dict[str
         "has_pre_stop": not is_knative,  # Knative refuses the field, and drains by its own proxy
         "service": service,
         "is_knative": is_knative,
-        "command": serve_command(deployment, MODELS),
+        "command": [
+            *serve_command(deployment, MODELS),
+            "--insecure",
+        ],  # the cluster's network policies say who reaches it
         "format": FORMAT,
         "predictor": predictor,
         "queries": [(signal.query(pods), signal.target) for signal in sizing.signals],

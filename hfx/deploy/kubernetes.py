@@ -75,7 +75,7 @@ def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str
         **container_values(deployment, sizing),
         "cluster": cluster,
         "labels": labels(deployment),
-        "command": serve_command(deployment),
+        "command": [*serve_command(deployment), "--insecure"],  # the network policy says who reaches it
         "models_digest": models_digest(deployment),
         "verify_command": partial(verify_command, deployment),
         "metrics": metrics(sizing.signals),

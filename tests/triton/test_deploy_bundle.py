@@ -16,13 +16,14 @@ import pytest
 from hfx.client import Client
 from hfx.deploy import bundle
 from hfx.deploy.deployment import Deployment, open_deployment
+from hfx.deploy.monitoring import PANELS, alerts
 from hfx.deploy.wheels import requirements
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
-from hfx.python_backends.deploy import onnxruntime_files
 from hfx.triton import process
+from hfx.triton.liveness import call
 from hfx.triton.server import Ports, choose_ports, is_ready
-from hfx.triton.wheel import find_wheel, make_backend_directory
+from hfx.triton.wheel import find_wheel
 from tests import zoo
 from tests.published import export_zoo
 from tests.triton.generation_rig import RUNTIMES, SLOTS
@@ -64,19 +65,19 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     """The server with the arguments of the bundle's README and a Python without any package."""
     place, wheel, ports = tmp_path_factory.mktemp("plain"), find_wheel(), choose_ports(Ports(), "127.0.0.1")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "bare"], check=True)
-    environment = wheel.environment() | {"PATH": f"{place / 'bare/bin'}{os.pathsep}/usr/bin:/bin"}
-    make_backend_directory(place / "backends", wheel, {"onnxruntime": dict(onnxruntime_files())})
+    environment = dict(wheel.environment) | {"PATH": f"{place / 'bare/bin'}{os.pathsep}/usr/bin:/bin"}
+    backends = wheel.backend_directory(place / "backends")
     # NVIDIA's images have an ONNX Runtime backend of their own. That of the embedded server is Python, and gets the
     # bundle's packages.
     for package in (folder / "sentiment/1/packages").iterdir():
-        (place / "backends/onnxruntime" / package.name).symlink_to(package)
+        (backends / "onnxruntime" / package.name).symlink_to(package)
     line = re.search(r"^    (tritonserver .*)$", (folder / "README.md").read_text(), re.MULTILINE)
     assert line
     arguments = [word.replace("=/models", f"={folder}") for word in shlex.split(line[1])[1:]]
     addresses = [f"--{use}-address=127.0.0.1" for use in ("http", "grpc", "metrics")]
     numbers = [f"--http-port={ports.http}", f"--grpc-port={ports.grpc}", f"--metrics-port={ports.metrics}"]
     prefix = f"--backend-config=python,shm-region-prefix-name=bundle_test_{os.getpid()}_"
-    command = [str(wheel.binary), *arguments, f"--backend-directory={place / 'backends'}", *addresses, *numbers, prefix]
+    command = [str(wheel.binary), *arguments, f"--backend-directory={backends}", *addresses, *numbers, prefix]
     running = process.spawn(command, place / "log", environment, place)
     try:
         wait_until(lambda: running.poll() is not None or is_ready(f"http://127.0.0.1:{ports.http}"), "ready")
@@ -101,6 +102,17 @@ def test_encoder_and_generator_answer_as_the_published_models_in_this_process(
             for prompt in prompts:
                 expected = engine.infer({"text_input": prompt})
                 assert client.generate("stories", prompt).text == expected["text_output"]
+
+
+def test_every_metric_of_dashboard_and_alerts_is_one_that_the_server_has(
+    served: Served, deployment: Deployment
+) -> None:
+    expressions = [query.expression for panel in PANELS for query in panel.queries]
+    expressions += [alert.expression for alert in alerts(deployment)]
+    named = set(re.findall(r"\b(?:nv|hfx)_\w+", " ".join(expressions)))
+    lines = call(f"http://127.0.0.1:{served.ports.metrics}/metrics").decode().splitlines()
+    there = {line.split("{")[0] for line in lines if not line.startswith("#")}
+    assert named and named <= there, named - there
 
 
 def test_every_library_of_its_python_processes_is_the_bundles(served: Served) -> None:

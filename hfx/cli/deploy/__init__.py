@@ -3,6 +3,7 @@
 COMMANDS = {
     "bundle": "hfx.cli.deploy.bundle",
     "docker": "hfx.cli.deploy.docker",
+    "compose": "hfx.cli.deploy.compose",
     "kubernetes": "hfx.cli.deploy.kubernetes",
     "kserve": "hfx.cli.deploy.kserve",
 }
