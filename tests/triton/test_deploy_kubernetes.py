@@ -1,0 +1,171 @@
+"""What the manifests of `hfx deploy kubernetes` say, played on a real server: probes, verification, metrics, the end.
+
+The container's own arguments, probes and times are read from the written files. Only what a pod gives them differs:
+the repository's folder, and free ports of 127.0.0.1. The tritonserver on PATH is the embedded one, as in an image.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hfx.deploy.autoscaling import Signal
+from hfx.deploy.deployment import open_deployment
+from hfx.deploy.kubernetes import Cluster, write
+from hfx.deploy.sizing import Scale, size
+from hfx.triton import liveness
+from tests import tiny_checkpoints
+from tests.published import export_checkpoint
+from tests.triton import reciting
+from tests.triton.generation_asks import TIMEOUT, Ask
+from tests.triton.generation_rig import DOORS, RECITAL, SLOTS
+from tests.triton.local_triton import install
+from tests.triton.reciting import ENDLESS
+from tests.triton.serve_process import HFX, ServeProcess, infer, serving
+
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
+
+ENCODER = "classifier"
+DRAIN, PRE_STOP = 15, 2
+LEARNED = 0.7  # of preStop: then every proxy has learned that the pod ends
+LENGTHY = {**ENDLESS, "max_tokens": 1500}  # more than the rest of preStop
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The written files, and the server that runs as they say."""
+
+    folder: Path
+    spec: Any
+    served: ServeProcess
+    signals: tuple[Signal, ...]
+
+    @property
+    def container(self) -> Any:
+        [container] = self.spec["containers"]
+        return container
+
+    @property
+    def http_url(self) -> str:
+        return self.served.http_url
+
+    @property
+    def grpc_url(self) -> str:
+        return str(self.served.ready["grpc_url"])
+
+    @property
+    def job(self) -> list[Any]:
+        return list(yaml.safe_load_all((self.folder / "verify/job.yaml").read_text()))
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generator and an encoder, both tiny."""
+    checkpoints, repository = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("repository")
+    reciting.save(checkpoints / RECITAL)
+    tiny_checkpoints.save(checkpoints / ENCODER, tiny_checkpoints.bert())
+    for name, options in ((RECITAL, {"slots": SLOTS[RECITAL]}), (ENCODER, {})):
+        export_checkpoint(checkpoints / name, repository, name=name, **options)
+    return repository
+
+
+@pytest.fixture
+def pod(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
+    for name, value in install(tmp_path / "opt").items():
+        monkeypatch.setenv(name, value)
+    with running(repository, tmp_path / "out") as pod:
+        yield pod
+
+
+@contextmanager
+def running(repository: Path, output: Path) -> Iterator[Pod]:
+    deployment = open_deployment(repository, [RECITAL, ENCODER], drain=DRAIN)
+    sizing = size(deployment, Scale(pre_stop=PRE_STOP), {})
+    write(deployment, sizing, Cluster(), output)
+    spec = yaml.safe_load((output / "manifests/deployment.yaml").read_text())["spec"]["template"]["spec"]
+    with serving(repository, *server_options(spec["containers"][0]["args"])) as served:
+        yield Pod(output, spec, served, sizing.signals)
+
+
+def server_options(arguments: list[str]) -> list[str]:
+    """The options of `hfx serve` in a container's arguments, without what a machine gives instead."""
+    assert arguments[:3] == ["hfx", "serve", "/models"]
+    options = arguments[3:]
+    for option, value in (("--host", "0.0.0.0"), ("--http-port", "8000"), ("--grpc-port", "8001")):
+        at = options.index(option)
+        assert options[at + 1] == value
+        del options[at : at + 2]
+    return options
+
+
+def test_the_probes_the_metrics_and_the_job_find_a_pod_that_answers_like_its_checkpoints(
+    pod: Pod, repository: Path
+) -> None:
+    for probe in ("startupProbe", "readinessProbe"):
+        path = pod.container[probe]["httpGet"]["path"]
+        with urllib.request.urlopen(pod.http_url + path, timeout=TIMEOUT) as answer:
+            assert answer.status == 200
+
+    url = "http://127.0.0.1:8000"
+    command = " ".join(pod.container["livenessProbe"]["exec"]["command"]).replace(url, pod.http_url)
+    copied_from = Path(liveness.__file__).parents[1]  # by the Dockerfile
+    command = command.replace("/opt/hfx", str(copied_from))
+    done = subprocess.run(command.split(), capture_output=True, text=True, timeout=TIMEOUT)
+    assert (done.returncode, done.stdout) == (0, f"healthy: {ENCODER}, {RECITAL}, {RECITAL}_stream\n"), done
+
+    assert infer(pod.http_url, ENCODER, "fine") and DOORS["HTTP infer"](pod, Ask(RECITAL, "a"))  # type: ignore[arg-type]
+    with urllib.request.urlopen(f"{pod.http_url}/metrics", timeout=TIMEOUT) as answer:
+        lines = answer.read().decode().splitlines()
+    for signal in pod.signals:
+        for model in signal.models:
+            assert any(line.startswith(f'{signal.metric.series}{{model="{model}"') for line in lines), (signal, model)
+
+    for document in pod.job:
+        [container] = document["spec"]["template"]["spec"]["containers"]
+        command = " ".join(container["args"]).replace("/models", str(repository))
+        command = command.replace(f"http://{ENCODER}:8000", pod.http_url)
+        done = subprocess.run([*HFX, *command.split()[1:]], capture_output=True, text=True, timeout=TIMEOUT)
+        assert (done.returncode, "answers like its checkpoint" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_a_pod_that_ends_under_load_fails_no_request(pod: Pod) -> None:
+    """As a kubelet ends it: preStop, while proxies still send; SIGTERM; a kill when the grace is over."""
+    learned, under_way, answered = threading.Event(), set[threading.Thread](), list[str]()
+
+    def send(door: str, ask: Callable[[], object]) -> None:
+        while not learned.is_set():
+            under_way.add(threading.current_thread())
+            assert ask()
+            answered.append(door)
+            under_way.discard(threading.current_thread())
+
+    asks: dict[str, Callable[[], object]] = {
+        door: lambda door=door: DOORS[door](pod, Ask(RECITAL, "a", LENGTHY)).text  # type: ignore[misc]
+        for door in DOORS
+    }
+    asks |= {f"{ENCODER} {number}": lambda: infer(pod.http_url, ENCODER, "fine") for number in range(4)}
+    with ThreadPoolExecutor(len(asks)) as pool:
+        callers = [pool.submit(send, door, ask) for door, ask in asks.items()]
+        time.sleep(1)
+        began = time.monotonic()
+        threading.Timer(LEARNED * PRE_STOP, learned.set).start()
+        subprocess.run(pod.container["lifecycle"]["preStop"]["exec"]["command"], check=True)
+        open_at_the_end = len(under_way)
+        pod.served.running.terminate()
+        code = pod.served.running.wait(pod.spec["terminationGracePeriodSeconds"] - (time.monotonic() - began))
+        for caller in callers:
+            caller.result()
+    assert open_at_the_end, "the load was over before SIGTERM"
+    assert set(answered) == set(asks)
+    assert (code, pod.served.end()) == (0, 0), pod.served.words
