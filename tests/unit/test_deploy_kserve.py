@@ -80,7 +80,7 @@ def test_a_canary_runs_on_knative_which_takes_less(generator: Deployment, tmp_pa
         "concurrency",
         25,
     )
-    assert not {"autoScaling", "terminationGracePeriodSeconds", "shareProcessNamespace"} & set(predictor)
+    assert not {"autoScaling", "terminationGracePeriodSeconds"} & set(predictor)
     [container] = runtime["spec"]["containers"]
     assert "lifecycle" not in container and len(container["ports"]) == 1
 
