@@ -136,7 +136,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def verify_files(manifest: Manifest, repository: Path) -> list[FileProblem]:
     """Compare the files of a model with its manifest; an empty list means that every byte is as published."""
-    problems = [problem for path, entry in manifest.files.items() if (problem := _verify(repository, path, entry))]
+    problems = [problem for path, entry in manifest.files.items() if (problem := verify_file(repository, path, entry))]
     listed = {*manifest.files, f"{manifest.name}/{MANIFEST_FILE}"}
     for folder in manifest.folders:
         for path in sorted(_walk(repository / folder)):
@@ -146,11 +146,12 @@ def verify_files(manifest: Manifest, repository: Path) -> list[FileProblem]:
     return problems
 
 
-def _verify(repository: Path, name: str, expected: FileEntry) -> FileProblem | None:
-    path = repository / name
+def verify_file(folder: Path, name: str, expected: FileEntry) -> FileProblem | None:
+    """How the file `name` below `folder` differs from its entry; None where it does not."""
+    path = folder / name
     try:
-        if not path.resolve().is_relative_to(repository.resolve()):
-            return FileProblem(name, "outside", f"{name} leads out of the repository.")
+        if not path.resolve().is_relative_to(folder.resolve()):
+            return FileProblem(name, "outside", f"{name} leads out of {folder.name}.")
         difference = _difference(path, expected)
     except (FileNotFoundError, NotADirectoryError):
         return FileProblem(name, "missing", f"{name} is missing.")

@@ -16,6 +16,7 @@ from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
 
 if TYPE_CHECKING:
+    from hfx.client import Client
     from hfx.exporter.verify import Ask
 
 
@@ -71,21 +72,27 @@ def _model(repository: Path, name: str, task: Task, device: Device, url: str) ->
 
         yield LocalModel.open(repository, name, device).infer_all
         return
-    from hfx.answering import map_all
     from hfx.cli.connection import Connection, connect
+
+    with connect(Connection(url=url)) as client:
+        yield served_ask(client, repository, name)
+
+
+def served_ask(client: Client, repository: Path, name: str) -> Ask:
+    """How NAME of `repository` is asked through the server of `client`; the answers are as those of this process."""
+    from hfx.answering import map_all
     from hfx.local import plain_answer, scalar_outputs
 
-    scalars = scalar_outputs(repository, name)
-    with connect(Connection(url=url)) as client:
-        metadata = client.metadata(name)
+    scalars, metadata = scalar_outputs(repository, name), client.metadata(name)
 
-        def answer(request: dict[str, Any]) -> dict[str, Any]:
-            return plain_answer(client.infer(name, checked(request, metadata)), scalars)
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        return plain_answer(client.infer(name, checked(request, metadata)), scalars)
 
-        yield lambda requests: map_all(answer, requests, client.max_in_flight)
+    return lambda requests: map_all(answer, requests, client.max_in_flight)
 
 
-def _agreement(parity: dict[str, Any]) -> str:
+def agreement(parity: dict[str, Any]) -> str:
+    """The figures of a comparison, for people."""
     if "same" in parity:
         return f"{100 * parity['same']:.2f} % have the checkpoint's very text"
     return f"agreement {100 * parity['agreement']:.2f} %, score drift {parity['mean_drift']:.1e}"
@@ -96,7 +103,7 @@ def _lines(figures: dict[str, Any]) -> list[str]:
     lines = [
         f"{figures['name']} answers like its checkpoint ({parity['precision']}, "
         f"{'through ' + figures['url'] if figures['url'] else 'in this process'}).",
-        f"  {parity['requests']} requests: {_agreement(parity)}",
+        f"  {parity['requests']} requests: {agreement(parity)}",
     ]
     if "alone" in parity:
         lines.append(f"  {parity['alone']} of them asked alone: {parity['other_alone']} have other log-probabilities")

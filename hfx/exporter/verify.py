@@ -7,7 +7,7 @@ checkpoint nor torch is needed. A model is asked by a function: in this process 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from hfx.repository.catalog import model as read_model
 
 REFERENCE_FILE = "reference.json"
 FORMAT = 1
+SHOWN, SHOWN_CHARACTERS = 3, 120  # of the answers that differ
 ALONE = 8  # requests of a generator that are also run one by one
 Ask = Callable[[Sequence[Request]], list[Answer]]
 
@@ -111,15 +112,18 @@ def _compare_answers(
     """Agreement with the recorded answers; VerificationFailed beyond the limits of the precision."""
     answers = ask(published.recorded.requests)
     compared = [task.compare(a, b) for a, b in zip(published.recorded.answers, answers, strict=True)]
+    far = [not comparison.same and not comparison.tie for comparison in compared]
     agreement = sum(comparison.same for comparison in compared) / len(compared)
     ties = sum(comparison.tie for comparison in compared) / len(compared)
     drift = float(np.mean([comparison.drift for comparison in compared]))
     limit = limits(precision, max_drop)
     if not (agreement + ties >= limit.agreement and drift <= limit.drift):
+        if not any(far):
+            far = [not comparison.drift <= limit.drift for comparison in compared]
         raise VerificationFailed(
             f"{published.manifest.name} does not answer like its checkpoint on {len(answers)} requests: "
             f"agreement {agreement:.4f} and {ties:.4f} ties (at least {limit.agreement:.4f}), "
-            f"mean score drift {drift:.2e} (at most {limit.drift:.2e}).",
+            f"mean score drift {drift:.2e} (at most {limit.drift:.2e}).{first_differences(published, answers, far)}",
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )
     return {"requests": len(answers), "agreement": agreement, "ties": ties, "mean_drift": drift}
@@ -146,7 +150,8 @@ def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: flo
     if share is not None and not figures["same"] >= share - drop:
         raise VerificationFailed(
             f"{published.manifest.name} gives {figures['same']:.4f} of the checkpoint's {figures['requests']} texts; "
-            f"at its export it gave {share:.4f} (at least {share - drop:.4f} are asked).",
+            f"at its export it gave {share:.4f} (at least {share - drop:.4f} are asked)."
+            + first_differences(published, answers, other_texts(answers, published.recorded)),
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )
     return {**figures, "at_export": share}
@@ -154,9 +159,32 @@ def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: flo
 
 def same_texts(answers: Sequence[Answer], recorded: Recorded) -> dict[str, Any]:
     """How many requests were answered, and the share of texts that are the recorded ones."""
-    pairs = zip(answers, recorded.answers, strict=True)
-    same = sum(answer[names.TEXT_OUTPUT] == known[names.TEXT_OUTPUT] for answer, known in pairs)
+    same = len(recorded.answers) - sum(other_texts(answers, recorded))
     return {"requests": len(recorded.answers), "same": same / len(recorded.answers)}
+
+
+def other_texts(answers: Sequence[Answer], recorded: Recorded) -> list[bool]:
+    """For each answer, whether its text is not the recorded one."""
+    pairs = zip(answers, recorded.answers, strict=True)
+    return [answer[names.TEXT_OUTPUT] != known[names.TEXT_OUTPUT] for answer, known in pairs]
+
+
+def first_differences(published: Published, answers: Sequence[Answer], differs: Sequence[bool]) -> str:
+    """Lines with the first answers that differ, beside the request and what the checkpoint answered."""
+    rows = zip(published.recorded.requests, published.recorded.answers, answers, strict=True)
+    lines = [
+        f"\n  {_short(request)}: the checkpoint {_short({key: known[key] for key in known if key in answer})}, "
+        f"the model {_short({key: answer[key] for key in known if key in answer})}"
+        for (request, known, answer), is_other in zip(rows, differs, strict=True)
+        if is_other
+    ]
+    return "".join(lines[:SHOWN])
+
+
+def _short(values: Mapping[str, Any]) -> str:
+    """Tensors in one line of bounded length."""
+    text = json.dumps(values, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _was_batch_invariant(parity: dict[str, Any]) -> bool:

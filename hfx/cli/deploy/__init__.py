@@ -1,4 +1,4 @@
-"""Write published models as folders that platforms run: bundle, docker, compose."""
+"""Write published models as folders that platforms run; check folders and servers."""
 
 COMMANDS = {
     "bundle": "hfx.cli.deploy.bundle",
@@ -6,4 +6,5 @@ COMMANDS = {
     "compose": "hfx.cli.deploy.compose",
     "kubernetes": "hfx.cli.deploy.kubernetes",
     "kserve": "hfx.cli.deploy.kserve",
+    "check": "hfx.cli.deploy.check",
 }

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, VerificationFailed
-from hfx.exporter.encoder.pooling import Pooling, pool
 from hfx.exporter.options import Precision
 from hfx.exporter.tasks.task import EncoderTask
 from hfx.local import Answer, Request, Tensors
@@ -24,6 +23,8 @@ from hfx.local.encoder import LocalModel
 
 if TYPE_CHECKING:
     import torch
+
+    from hfx.exporter.encoder.pooling import Pooling
 
 Place = tuple[int, tuple[int, ...]]  # of a sequence: its request, and where in that
 TOKENS_A_FORWARD = 4096  # bounds the memory of one forward
@@ -151,6 +152,8 @@ def _forward(
 
 def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooling: Pooling | None) -> Tensors:
     import torch
+
+    from hfx.exporter.encoder.pooling import pool  # it loads onnx, which `hfx verify` does without
 
     feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
     rows, length = feed[names.INPUT_IDS].shape

@@ -1,0 +1,85 @@
+"""A folder that `hfx deploy` wrote against its record, and its models against their manifests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfx.deploy.folder import RECORD_FILE, RECORD_FORMAT
+from hfx.errors import ModelCorrupt, UsageError
+from hfx.manifest import IGNORED_FOLDERS, FileEntry, FileProblem, read_manifest, verify_file, verify_files
+from hfx.names import MANIFEST_FILE
+from hfx.strict_json import Node, read_json
+
+MAX_RECORD_BYTES = 16 << 20  # a bundle's record names some thousand files
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What hfx-deploy.json says: the target, the names of the models, and every file."""
+
+    target: str
+    models: tuple[str, ...]
+    files: dict[str, FileEntry]
+
+
+def read_record(folder: Path) -> Record:
+    """The record of a folder. Raises UsageError for a folder without one, and ModelCorrupt."""
+    path = folder / RECORD_FILE
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} is no folder that `hfx deploy` wrote: it has no {RECORD_FILE}.",
+            "Give the folder of --output, or the address of a server such as http://HOST:8000.",
+        )
+    members = dict(read_json(path, MAX_RECORD_BYTES).items())
+    if missing := [name for name in ("format", "target", "models", "files") if name not in members]:
+        raise ModelCorrupt(f"{path} has no {missing[0]!r}.", "Write the folder again with --force.")
+    if members["format"].value != RECORD_FORMAT:
+        raise ModelCorrupt(
+            f"{path} has another format than {RECORD_FORMAT}.", "Use the version of hfx that wrote the folder."
+        )
+    models = tuple(name for name, _ in members["models"].items())
+    return Record(members["target"].text(), models, {name: _entry(node) for name, node in members["files"].items()})
+
+
+def _entry(node: Node) -> FileEntry:
+    at = node.members(FileEntry)
+    return FileEntry(at["sha256"].matching("[0-9a-f]{64}", "a SHA-256"), at["size"].integer(0))
+
+
+def differences(folder: Path, record: Record) -> list[FileProblem]:
+    """Every file that differs from the record or from its model's manifest, by path."""
+    found = [problem for name, entry in record.files.items() if (problem := verify_file(folder, name, entry))]
+    found += [
+        FileProblem(name, "unlisted", f"{name} was not written by `hfx deploy`.")
+        for name in _files(folder)
+        if name not in record.files and name != RECORD_FILE
+    ]
+    known = {problem.path for problem in found}
+    found += [problem for problem in _of_models(folder, record) if problem.path not in known]
+    return sorted(found, key=lambda problem: problem.path)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Every file and link below `folder`, relative to it."""
+    for root, names, files in os.walk(folder):
+        links = [name for name in names if Path(root, name).is_symlink()]
+        names[:] = [name for name in names if name not in IGNORED_FOLDERS]
+        yield from (Path(root, name).relative_to(folder).as_posix() for name in (*files, *links))
+
+
+def _of_models(folder: Path, record: Record) -> Iterator[FileProblem]:
+    """The differences from the manifests, which a folder whose record was written anew may have."""
+    for name in record.files:
+        path = folder / name
+        if path.name != MANIFEST_FILE or not path.is_file():
+            continue
+        repository = path.parent.parent
+        try:
+            problems = verify_files(read_manifest(path), repository)
+        except ModelCorrupt as error:
+            problems = [FileProblem(f"{path.parent.name}/{MANIFEST_FILE}", "unreadable", error.message)]
+        for problem in problems:
+            yield FileProblem((repository / problem.path).relative_to(folder).as_posix(), problem.kind, problem.message)
