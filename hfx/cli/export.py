@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 
 def command(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, or a hub id such as org/name.")],
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A folder, or a hub id such as org/name.")
+    ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option("--from", help="MODEL and its options from MLServer's model-settings.json; options here win."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name to publish as; from MODEL without it.")] = None,
     task: Annotated[str | None, typer.Option(help="Task; from the checkpoint's architecture without it.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
@@ -85,8 +92,8 @@ def command(
         verify_data=tuple(verify_data or ()),
         max_drop=max_drop,
         force=force,
-        command=_made_by(model),
     )
+    model, options = _model_and_options(context, model, settings, options)
     plan = make_plan((open_config if dry_run else open_checkpoint)(model, revision), options)
     if isinstance(plan, GeneratorPlan):
         for warning in plan.settings.warnings:
@@ -100,6 +107,31 @@ def command(
 
     manifest = export(plan, report.progress)
     report.result(published(manifest, repository), summary(manifest, repository))
+
+
+def _model_and_options(
+    context: typer.Context, model: str | None, settings: Path | None, options: ExportOptions
+) -> tuple[str, ExportOptions]:
+    """MODEL and the options with the command that generated files quote; those of --from are printed."""
+    if (model is None) == (settings is None):
+        raise UsageError("Give MODEL or --from, and not both.", "`hfx export --help` shows what it takes.")
+    if settings is None:
+        assert model is not None
+        return model, replace(options, command=_made_by(model))
+    from hfx.cli.mlserver_settings import read_settings
+
+    migrated, report = read_settings(settings), reporter(context)
+    for warning in migrated.warnings:
+        report.warn(warning)
+    typed = {name for name in context.params if not _is_default(context, name)}
+    taken = {name: value for name, value in migrated.options.items() if name not in typed}
+    report.note(migrated.command(taken | {name: context.params[name] for name in migrated.options if name in typed}))
+    return migrated.model, replace(options, **taken, command=_made_by(migrated.model))
+
+
+def _is_default(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)  # of typer's own copy of click, or of click
+    return source is None or source.name.startswith("DEFAULT")
 
 
 def published(manifest: Manifest, repository: Path) -> dict[str, Any]:
