@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SOURCES := hfx exporter client perf batch python_backends tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-fast test-full demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
+.PHONY: help install format check test test-fast test-full azure-checks demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -50,7 +50,16 @@ $(OPTIMUM)/.installed: pyproject.toml constraints-optimum.txt
 	$(OPTIMUM)/bin/python -m pip install --quiet --no-compile --constraint constraints-optimum.txt --editable '.[optimum,dev]'
 	@touch $@
 
-test-full: check $(OPTIMUM)/.installed ## Every test, also those under transformers 4.57
+# An environment of its own: azure-ai-ml brings forty packages that hfx has no use for.
+AZURE := .venv-azure
+$(AZURE)/.installed: Makefile
+	$(PYTHON) -m venv $(AZURE)
+	$(AZURE)/bin/python -m pip install --quiet --no-compile azure-ai-ml==1.35.2
+	@touch $@
+
+azure-checks: $(AZURE)/.installed ## azure-ai-ml, which tests load the files of `hfx deploy azureml` with
+
+test-full: check $(OPTIMUM)/.installed azure-checks ## Every test, also those under transformers 4.57
 	$(BIN)/python -m tests.zoo build --all
 	$(PYTEST) tests/triton tests/unit tests/attacks -m 'not soak'
 	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
@@ -90,4 +99,4 @@ zoo: install ## Train all checkpoints of the tests
 	$(BIN)/python -m tests.zoo build --all
 
 clean: ## Remove what make made
-	rm -rf $(VENV) $(OPTIMUM) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OPTIMUM) $(AZURE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

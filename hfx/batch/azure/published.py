@@ -1,12 +1,10 @@
 """Deployments without a script: a published model, whose jobs are those of `hfx batch run`.
 
-Azure's files have no room for what hfx needs to know of the rows, other than environment variables: HFX_COLUMN is what
-`--column` is (several are separated by commas), HFX_SETTINGS a JSON object of generation settings.
+Which columns, and which settings, are environment variables: rows.py.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfx.answering import Request
 from hfx.batch.azure.deployment import Deployment
+from hfx.batch.azure.rows import row_settings
 from hfx.batch.create import JobSpec, create, default_rows
 from hfx.batch.folder import JOB, SUMMARY, write_file
 from hfx.batch.job import Output, read_job
@@ -24,16 +23,13 @@ from hfx.batch.local import check_job, finish, logged, missing_chunks, runner, s
 from hfx.batch.models import describe
 from hfx.batch.options import RunOptions
 from hfx.batch.plan import read_plan
-from hfx.batch.rows import inputs_of
-from hfx.errors import TooManyErrors, UsageError
-from hfx.metadata import check_values
-from hfx.names import SEED, Task
+from hfx.errors import TooManyErrors
+from hfx.names import Task
 
 if TYPE_CHECKING:
     from hfx.batch.azure.jobs import AzureJob
 
 log = logging.getLogger("hfx.batch.azure")
-COLUMN, SETTINGS = "HFX_COLUMN", "HFX_SETTINGS"
 
 
 @dataclass(frozen=True)
@@ -68,24 +64,9 @@ def published_model(deployment: Deployment) -> PublishedModel:
         error_threshold=str(settings.error_threshold),
     )
     task, metadata = describe(deployment.model.name, options.place())
-    given = variables.get(COLUMN, "text")
-    columns = tuple(given.split(",")) if "=" in given else (given,)
-    chosen = _listed(variables.get(SETTINGS, "{}"))
-    inputs_of(task, columns, chosen)
-    check_values(metadata, chosen)
-    seed = chosen.pop(SEED, [0])[0]
+    chosen = row_settings(task, metadata, variables)
     output = Output(settings.output_action, settings.output_file_name, (), "")
-    return PublishedModel(deployment.model.name, task, columns, chosen, seed, options, output)
-
-
-def _listed(text: str) -> dict[str, list[Any]]:
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, Mapping):
-        raise UsageError(f"{SETTINGS} is no JSON object: {text}.", """E.g. '{"max_tokens": 60}'.""")
-    return {name: value if isinstance(value, list) else [value] for name, value in values.items()}
+    return PublishedModel(deployment.model.name, task, chosen.columns, chosen.settings, chosen.seed, options, output)
 
 
 def run_published(job: AzureJob, deployment: Deployment) -> None:

@@ -6,5 +6,6 @@ COMMANDS = {
     "compose": "hfx.cli.deploy.compose",
     "kubernetes": "hfx.cli.deploy.kubernetes",
     "kserve": "hfx.cli.deploy.kserve",
+    "azureml": "hfx.cli.deploy.azureml",
     "check": "hfx.cli.deploy.check",
 }

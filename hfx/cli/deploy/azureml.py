@@ -1,0 +1,94 @@
+"""`hfx deploy azureml`: batch deployments with a scoring script, or an online deployment of a bundle, for Azure ML."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer import Option
+
+from hfx.cli.commands import flag, grouped
+from hfx.cli.deploy.options import DeployOptions, print_written
+from hfx.cli.output import Reporter, reporter
+from hfx.errors import UsageError
+
+if TYPE_CHECKING:
+    from hfx.deploy.deployment import Deployment
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """What a batch deployment reads, and where it runs."""
+
+    compute: Annotated[str, Option(help="Batch: the compute cluster.")] = "cpu-cluster"
+    column: Annotated[str, Option(help="Batch: the column that is read, as for `hfx batch run`; text without it.")] = ""
+    settings: Annotated[str, Option(help="Batch: JSON object of settings for each row.")] = "{}"
+
+
+@dataclass(frozen=True)
+class OnlineOptions:
+    """What an online deployment runs on, and where its packages come from."""
+
+    instance_type: Annotated[
+        str, Option(help="Online: the machine; the smallest usual one of the device without it.")
+    ] = ""
+    offline: Annotated[
+        Path | None, Option(help="Online: take the wheels from this folder, not from a package index.")
+    ] = None
+    no_openvino: Annotated[
+        bool, Option("--no-openvino", help="Online: leave OpenVINO out: generators run on ONNX Runtime.")
+    ] = False
+
+
+@grouped
+def command(
+    context: typer.Context,
+    options: DeployOptions,
+    batch: BatchOptions,
+    online: OnlineOptions,
+    kind: Annotated[Literal["batch", "online"], Option(help="What kind of endpoint.")] = "batch",
+) -> None:
+    """Write a batch endpoint with a deployment for each model, or an online endpoint, as the files of `az ml`."""
+    report = reporter(context)
+    _refuse(OnlineOptions, online, "batch") if kind == "batch" else _refuse(BatchOptions, batch, "online")
+    deployment = options.deployment(report)
+    write = _write_batch if kind == "batch" else _write_online
+    steps = [*write(report, deployment, options, batch, online), f"Next: {options.output / 'README.md'}."]
+    print_written(report, "azureml", deployment, options.output, steps)
+
+
+def _refuse(group: type, options: Any, kind: str) -> None:
+    """Raise UsageError for an option of the other kind of endpoint."""
+    for field in fields(group):
+        if getattr(options, field.name) != field.default:
+            option = flag(group, field.name)
+            raise UsageError(f"{option} is not for --kind {kind}.", f"Leave {option} out.")
+
+
+def _write_batch(
+    report: Reporter, deployment: Deployment, options: DeployOptions, batch: BatchOptions, online: OnlineOptions
+) -> list[str]:
+    from hfx.deploy import azureml
+
+    try:
+        settings = json.loads(batch.settings)
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise UsageError("--settings is no JSON object.", """E.g. '{"max_tokens": 60}'.""")
+    azureml.write_batch(deployment, options.output, batch.compute, azureml.Rows(batch.column, settings), options.force)
+    return []
+
+
+def _write_online(
+    report: Reporter, deployment: Deployment, options: DeployOptions, batch: BatchOptions, online: OnlineOptions
+) -> list[str]:
+    from hfx.deploy import azureml, bundle
+
+    packages = bundle.Packages(bundle.python_of(deployment), online.offline, not online.no_openvino)
+    with report.progress("Fetching wheels"):
+        written = azureml.write_online(deployment, options.output, packages, online.instance_type, options.force)
+    return [f"  packages: {written.package_bytes / 1e6:.1f} MB unpacked"]
