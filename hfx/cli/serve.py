@@ -38,8 +38,8 @@ def command(
     host, tls, key_file = address(options.host), front_options.tls, front_options.key_file
     front_options.check_host(host, tls)
     left_out = _check_models(repository, options, report)
-    _check_release(repository, options, report)
     grpc_host = _grpc_host(host, options, front_options, report)
+    _check_release(repository, options, grpc_host, report)
     if options.dry_run:
         settings = options.settings(host) | {"inner_host": host, "http_port": options.http_port}
         _print_lines(DockerServer(repository, **settings, triton=options.tag, image=options.image), report)
@@ -68,18 +68,20 @@ def _check_models(repository: Path, options: ServeOptions, report: Reporter) -> 
     return []
 
 
-def _check_release(repository: Path, options: ServeOptions, report: Reporter) -> None:
+def _check_release(repository: Path, options: ServeOptions, grpc_host: str, report: Reporter) -> None:
     """Warn of a Triton with known vulnerabilities; raise UsageError when a model needs a later one."""
     from hfx.releases import security_warning
     from hfx.triton.installation import find_on_path
     from hfx.triton.models import check_release
+    from hfx.triton.server import is_loopback
 
     release, risk = "", ""
     if options.method == "docker" and not options.image:
         release, risk = options.tag, security_warning(options.tag)
     elif options.method == "local":
         installation = find_on_path()
-        release, risk = installation.release, installation.risk
+        release = installation.release
+        risk = installation.risk if is_loopback(grpc_host) else ""  # else the server's `exposure` says it
     if release:
         check_release(repository, options.names, release)
     if risk:
