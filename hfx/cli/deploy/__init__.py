@@ -8,4 +8,5 @@ COMMANDS = {
     "kserve": "hfx.cli.deploy.kserve",
     "azureml": "hfx.cli.deploy.azureml",
     "check": "hfx.cli.deploy.check",
+    "sagemaker": "hfx.cli.deploy.sagemaker",
 }

@@ -1,0 +1,206 @@
+"""The calls of a written folder, made with boto3: an endpoint created, updated, awaited and deleted.
+
+The folder is the truth: what it says is sent as it is. Models and configurations have names of their own for each
+version, so that a repeated call finds what it made before, and an update changes the endpoint alone. Credentials are
+boto3's own matter (environment, profile, instance role).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hfx.deploy.sagemaker.endpoint import ECR_PATTERN
+from hfx.deploy.sagemaker.requests import CALLS
+from hfx.errors import HfxError, ServerError, UsageError
+
+POLL_SECONDS = 15
+LONGEST_SECONDS = 3600
+EXISTS = ("Cannot create already existing", "already exist")  # ValidationException has no code of its own for it
+MISSING = ("Could not find", "does not exist", "No scalable target", "not found")
+
+Report = Callable[[str], None]
+
+
+def apply(folder: Path, report: Report) -> str:
+    """Upload the archives and make or update the endpoint; its name. What exists already is left.
+
+    Raises UsageError without boto3 or for another folder, ServerError with AWS's reason.
+    """
+    made = _read(folder)
+    sagemaker = _client("sagemaker", made)
+    name: str = made["create-endpoint.json"]["EndpointName"]
+    with _reasons():
+        _upload(folder, made, report)
+        _create(sagemaker.create_model, made["create-model.json"], report)
+        _create(sagemaker.create_endpoint_config, made["create-endpoint-config.json"], report)
+        if _status(sagemaker, name):
+            sagemaker.update_endpoint(**made["create-endpoint.json"])
+            report(f"Updating the endpoint {name}.")
+        else:
+            sagemaker.create_endpoint(**made["create-endpoint.json"])
+            report(f"Creating the endpoint {name}.")
+    return name
+
+
+def scale(folder: Path, report: Report) -> None:
+    """Register the autoscaling of the folder, if it has any: AWS takes it once the endpoint is in service."""
+    made = _read(folder)
+    if "register-scalable-target.json" not in made:
+        return
+    scaling = _client("application-autoscaling", made)
+    with _reasons():
+        scaling.register_scalable_target(**made["register-scalable-target.json"])
+        scaling.put_scaling_policy(**made["put-scaling-policy.json"])
+    report(f"Up to {made['register-scalable-target.json']['MaxCapacity']} instances.")
+
+
+def wait(folder: Path, poll_seconds: int = POLL_SECONDS) -> None:
+    """Wait until the endpoint is in service; ServerError with AWS's reason when it fails or takes an hour."""
+    made = _read(folder)
+    sagemaker, name = _client("sagemaker", made), made["create-endpoint.json"]["EndpointName"]
+    from botocore.exceptions import WaiterError
+
+    attempts = max(1, LONGEST_SECONDS // max(poll_seconds, 1))
+    try:
+        sagemaker.get_waiter("endpoint_in_service").wait(
+            EndpointName=name, WaiterConfig={"Delay": poll_seconds, "MaxAttempts": attempts}
+        )
+    except WaiterError as error:
+        reason = error.last_response.get("FailureReason", str(error))
+        raise ServerError(
+            f"The endpoint {name} is not in service: {reason}",
+            f"Its log: CloudWatch, group /aws/sagemaker/Endpoints/{name}.",
+        ) from error
+
+
+def delete(folder: Path, report: Report) -> None:
+    """Delete the endpoint, its configuration and its model, as far as they exist; the archives in S3 stay."""
+    made = _read(folder)
+    sagemaker, scaling = _client("sagemaker", made), _client("application-autoscaling", made)
+    target = made.get("register-scalable-target.json")
+    with _reasons():
+        if target:
+            keys = ("ServiceNamespace", "ResourceId", "ScalableDimension")
+            _delete(scaling.deregister_scalable_target, {key: target[key] for key in keys}, report)
+        _delete(sagemaker.delete_endpoint, _only(made["create-endpoint.json"], "EndpointName"), report)
+        _delete(
+            sagemaker.delete_endpoint_config, _only(made["create-endpoint-config.json"], "EndpointConfigName"), report
+        )
+        _delete(sagemaker.delete_model, _only(made["create-model.json"], "ModelName"), report)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        made = {call.file: json.loads((folder / call.file).read_text("utf-8")) for call in CALLS[:3]}
+        scaling = {call.file: folder / call.file for call in CALLS[3:]}
+        return made | {name: json.loads(path.read_text("utf-8")) for name, path in scaling.items() if path.exists()}
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{folder} can't be read: {error}.", "Give a folder that `hfx deploy sagemaker` wrote."
+        ) from error
+
+
+def _containers(made: dict[str, Any]) -> list[dict[str, Any]]:
+    model = made["create-model.json"]
+    return list(model.get("Containers") or [model["PrimaryContainer"]])
+
+
+def _client(service: str, made: dict[str, Any]) -> Any:
+    try:
+        import boto3
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "--apply, --wait and --delete need boto3, which is not installed.", "Run: pip install 'hfx[deploy-aws]'"
+        ) from error
+    image = ECR_PATTERN.fullmatch(_containers(made)[0]["Image"])
+    if image is None:
+        raise UsageError("The image in create-model.json is not in Amazon ECR.", "Write the folder again with --force.")
+    return boto3.client(service, region_name=image["region"])
+
+
+def _upload(folder: Path, made: dict[str, Any], report: Report) -> None:
+    s3 = _client("s3", made)
+    for container in _containers(made):
+        uri = container["ModelDataUrl"]
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        if _is_stored(s3, bucket, key):
+            report(f"{uri} is there already.")
+            continue
+        report(f"Uploading {uri}.")
+        s3.upload_file(str(folder / Path(uri).name), bucket, key)
+
+
+def _is_stored(s3: Any, bucket: str, key: str) -> bool:
+    from botocore.exceptions import ClientError
+
+    try:
+        s3.head_object(Bucket=bucket, Key=key)
+    except ClientError as error:
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+            return False
+        raise
+    return True  # its hash is in its key
+
+
+def _status(sagemaker: Any, name: str) -> str:
+    """The endpoint's status; empty for one that doesn't exist."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return str(sagemaker.describe_endpoint(EndpointName=name)["EndpointStatus"])
+    except ClientError as error:
+        if _says(error, MISSING):
+            return ""
+        raise
+
+
+def _create(call: Callable[..., Any], body: dict[str, Any], report: Report) -> None:
+    from botocore.exceptions import ClientError
+
+    try:
+        call(**body)
+    except ClientError as error:
+        if not _says(error, EXISTS):
+            raise
+        report(f"{next(iter(body.values()))} is there already.")
+
+
+def _delete(call: Callable[..., Any], names: dict[str, str], report: Report) -> None:
+    from botocore.exceptions import ClientError
+
+    name = names.get("ResourceId") or next(iter(names.values()))
+    try:
+        call(**names)
+        report(f"Deleted {name}.")
+    except ClientError as error:
+        if not _says(error, MISSING):
+            raise
+        report(f"{name} was not there.")
+
+
+def _only(body: dict[str, Any], key: str) -> dict[str, str]:
+    return {key: body[key]}
+
+
+def _says(error: Any, texts: tuple[str, ...]) -> bool:
+    return any(text.lower() in error.response["Error"].get("Message", "").lower() for text in texts)
+
+
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """AWS's errors as ServerError, with its own words."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except HfxError:
+        raise
+    except (BotoCoreError, Boto3Error, ClientError) as error:
+        raise ServerError(
+            f"AWS refused or could not be reached: {error}", "Check the credentials, the region and the role."
+        ) from error

@@ -1,0 +1,138 @@
+"""A written archive on this machine: the embedded tritonserver with the arguments of AWS's container.
+
+`--allow-sagemaker` binds every address, with no option for another, so the server runs in a network of its own
+(hfx.triton.isolated) of which 127.0.0.1:PORT is the only door. Two arguments differ from the container's: where the
+archive is unpacked, and where Triton's backends are. The wheel has no ONNX Runtime backend; hfx's takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hfx.deploy.sagemaker.container import PORT, server_arguments
+from hfx.errors import ServerError, UsageError
+from hfx.triton import isolated, process
+from hfx.triton.log import ServerLog, load_error, wait_until_ready
+from hfx.triton.wheel import find_wheel, make_backend_directory
+from hfx.triton.workspace import LOG, Workspace, region_prefix
+
+START_SECONDS = 300.0
+STOP_SECONDS = 30.0
+PING_SECONDS = 2.0
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@contextmanager
+def serving(folder: Path, port: int = PORT, container: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Serve the archive of the output `folder` at 127.0.0.1:`port` while the block runs.
+
+    `container` is the ContainerHostname where there are several. Yields the process.
+    Raises ServerError, and UsageError for packages of another Python or a port that is taken.
+    """
+    definition, archive = _container(folder, container)
+    workspace = Workspace()
+    running: subprocess.Popen[bytes] | None = None
+    try:
+        with _listener(port) as listener:
+            command = _command(workspace.folder, definition["Environment"], archive)
+            running = _launch(workspace, listener, command, definition["Environment"])
+            _wait(running, workspace.folder / LOG, listener.getsockname()[1])
+            yield running
+    finally:
+        if running is not None:
+            process.end(running, STOP_SECONDS)
+        workspace.remove()
+
+
+def _container(folder: Path, name: str) -> tuple[dict[str, Any], Path]:
+    """The definition of a container in create-model.json, and its archive."""
+    try:
+        body = json.loads((folder / "create-model.json").read_text("utf-8"))
+        containers = body.get("Containers") or [body["PrimaryContainer"]]
+        chosen = next(each for each in containers if not name or each["ContainerHostname"] == name)
+        return chosen, folder / Path(chosen["ModelDataUrl"]).name
+    except (OSError, ValueError, KeyError, StopIteration) as error:
+        raise UsageError(
+            f"{folder} has no container{f' {name!r}' if name else ''}: {error!r}.",
+            "Give a folder that `hfx deploy sagemaker` wrote.",
+        ) from error
+
+
+def _listener(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=128)
+    except OSError as error:
+        raise UsageError(f"Port {port} of 127.0.0.1 is taken.", "Choose another one with --port.") from error
+
+
+def _command(place: Path, variables: dict[str, str], archive: Path) -> list[str]:
+    repository, backends = place / "model", place / "backends"
+    with tarfile.open(archive) as packed:
+        packed.extractall(repository, filter="data")
+    _check_python(repository)
+    from hfx.python_backends.deploy import onnxruntime_files
+
+    wheel = find_wheel()
+    make_backend_directory(backends, wheel, {"onnxruntime": dict(onnxruntime_files())})
+    (place / "cwd").mkdir()
+    return [
+        str(wheel.binary),
+        *server_arguments(variables, f"{repository}/"),
+        f"--backend-directory={backends}",
+        f"--backend-config=python,shm-region-prefix-name={region_prefix(place)}",
+    ]
+
+
+def _check_python(repository: Path) -> None:
+    """Refuse packages that this Python's stubs can't import."""
+    for manifest in repository.glob("*/hfx.json"):
+        python = json.loads(manifest.read_text("utf-8"))["choices"]["bundle"]["python"]
+        if python != HERE:
+            raise UsageError(
+                f"The archive has packages for Python {python}, as its image; the server of this machine is {HERE}.",
+                f"Write another one to try: --python {HERE}, and another --output.",
+            )
+
+
+def _launch(
+    workspace: Workspace, listener: socket.socket, command: list[str], variables: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    listener.set_inheritable(True)
+    program = [sys.executable, "-I", isolated.__file__, str(listener.fileno()), str(PORT), *command]
+    return process.spawn(
+        program,
+        workspace.folder / LOG,
+        find_wheel().environment() | variables,
+        workspace.folder / "cwd",
+        inherit=[workspace.lock, listener.fileno()],
+        keep_modes=True,
+    )
+
+
+def _wait(running: subprocess.Popen[bytes], path: Path, port: int) -> None:
+    import httpx
+
+    def is_ready() -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/ping", timeout=PING_SECONDS).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    log = ServerLog(path)
+    if wait_until_ready(log, is_ready, lambda: running.poll() is not None, START_SECONDS, lambda line: None):
+        return
+    if running.poll() == isolated.NO_NAMESPACE:
+        raise ServerError(
+            "This machine allows no network namespaces, and the server would listen at every address without one.",
+            "Allow them (kernel.unprivileged_userns_clone=1; docker run --security-opt seccomp=unconfined), or run "
+            "AWS's image: docker run -p 127.0.0.1:8080:8080.",
+        )
+    raise load_error(log, {}, running.poll())

@@ -1,0 +1,97 @@
+"""The target `sagemaker`: archives, the bodies of the API calls, the role, and a README with lines that use them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hfx.deploy import bundle
+from hfx.deploy.deployment import Deployment
+from hfx.deploy.folder import output_folder, render
+from hfx.deploy.sagemaker.archive import write_archive
+from hfx.deploy.sagemaker.endpoint import Endpoint
+from hfx.deploy.sagemaker.limits import CALL_LIMITS, SERVERLESS_START_SECONDS
+from hfx.deploy.sagemaker.policy import policy, trust
+from hfx.deploy.sagemaker.requests import CALLS, Upload, bodies
+from hfx.manifest import hash_file
+
+VERSION_DIGITS = 10
+HOURS_A_MONTH = 730
+
+
+def write(deployment: Deployment, endpoint: Endpoint, output: Path, packages: bundle.Packages, force: bool) -> None:
+    """Write the folder. Raises what bundle.write and output_folder raise."""
+    with output_folder(output, "sagemaker", deployment, force) as folder:
+        uploads = tuple(_archived(endpoint, index, folder, packages) for index in range(len(endpoint.deployments)))
+        version = _digest(bodies(endpoint, "", uploads))[:VERSION_DIGITS]
+        made = bodies(endpoint, version, uploads)
+        documents = made | {"role-trust.json": trust(endpoint), "policy.json": policy(endpoint, uploads)}
+        for name, body in documents.items():
+            (folder / name).write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+        render("sagemaker", folder, values(endpoint, uploads, made))
+
+
+def _archived(endpoint: Endpoint, index: int, folder: Path, packages: bundle.Packages) -> Upload:
+    """Bundle one model into an archive of its own; its place in S3 has its hash, so that no upload replaces another."""
+    deployment, unpacked = endpoint.deployments[index], folder / "bundle"
+    bundle.write(deployment, unpacked, packages)
+    target = folder / ("model.tar.gz" if len(endpoint.deployments) == 1 else f"{deployment.name}.tar.gz")
+    write_archive(unpacked, target)
+    shutil.rmtree(unpacked)
+    entry = hash_file(target)
+    return Upload(target.name, f"{endpoint.bucket}/models/{entry.sha256[:16]}/{target.name}", entry.size)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def values(endpoint: Endpoint, uploads: tuple[Upload, ...], made: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the README's template uses; each of `calls` is a command line as a list of words."""
+    return {
+        "endpoint": endpoint,
+        "uploads": uploads,
+        "role_name": endpoint.settings.role.rpartition("/")[2],
+        "uploading": [["aws", "s3", "cp", upload.file, upload.uri] for upload in uploads],
+        "calls": [_line(call.service, call.operation, call.file, endpoint) for call in CALLS if call.file in made],
+        "invocations": [_invocation(endpoint, index) for index in range(len(endpoint.deployments))],
+        "limits": CALL_LIMITS[endpoint.mode],
+        "start_seconds": SERVERLESS_START_SECONDS,
+        "cost": cost(endpoint),
+    }
+
+
+def cost(endpoint: Endpoint) -> str:
+    """What the endpoint costs by the price file; empty without one."""
+    if (price := endpoint.price) is None:
+        return ""
+    count = endpoint.settings.instances
+    hourly = price.hourly * count
+    return (
+        f"{count} x {price.instance_type}: {hourly:.4g} {price.currency} an hour, "
+        f"{hourly * HOURS_A_MONTH:.4g} in {HOURS_A_MONTH} hours ({price.source})"
+    )
+
+
+def _line(service: str, operation: str, file: str, endpoint: Endpoint) -> list[str]:
+    verb = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in operation).lstrip("-")
+    return ["aws", service, verb, "--region", endpoint.region, "--cli-input-json", f"file://{file}"]
+
+
+def _invocation(endpoint: Endpoint, index: int) -> list[str]:
+    """The call of one model with request.json, a body as /v2/models/NAME/infer or /generate takes it."""
+    common = ["--region", endpoint.region, "--endpoint-name", endpoint.name]
+    if endpoint.settings.asynchronous:
+        place = f"{endpoint.bucket}/requests/request.json"
+        return [
+            *("aws", "sagemaker-runtime", "invoke-endpoint-async", *common),
+            *("--content-type", "application/json", "--input-location", place),
+        ]
+    target = ["--target-container-hostname", endpoint.hostnames[index]] if len(endpoint.deployments) > 1 else []
+    return [
+        *("aws", "sagemaker-runtime", "invoke-endpoint", *common, *target),
+        *("--content-type", "application/json", "--body", "fileb://request.json", "/dev/stdout"),
+    ]
