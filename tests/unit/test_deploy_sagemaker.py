@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hfx.deploy.sagemaker.archive import write_archive
 from hfx.deploy.sagemaker.container import environment, image_of, server_arguments
 from hfx.deploy.sagemaker.endpoint import Endpoint, Settings, open_endpoint
 from hfx.deploy.sagemaker.limits import CONFLICTS, CUDA_13_AMI
+from hfx.deploy.sagemaker.local import serving
 from hfx.deploy.sagemaker.policy import policy, trust
 from hfx.deploy.sagemaker.requests import CALLS, Upload, bodies
 from hfx.errors import UsageError
@@ -231,8 +234,6 @@ def test_equal_folders_give_equal_archives_with_empty_folders_in_them(tmp_path: 
         (tmp_path / name / "m/1").mkdir()
         write_archive(tmp_path / name, tmp_path / f"{name}.tar.gz")
     assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
-    import tarfile
-
     with tarfile.open(tmp_path / "a.tar.gz") as archive:
         assert archive.getnames() == ["m", "m/1", "m/config.pbtxt", "m_net", "m_net/1", "m_net/1/model.onnx"]
 
@@ -261,3 +262,13 @@ def test_a_budget_buys_the_cheapest_instance_that_the_model_fits(prices: Path, e
     prices.write_text(prices.read_text().replace('"date"', '"day"'))
     with pytest.raises(UsageError, match="no price file"):
         opened(encoder, replace(settings, budget=1.0))
+
+
+def test_trying_an_archive_refuses_a_taken_port_and_another_folder(encoder: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "create-model.json").write_text(json.dumps(written(opened(encoder, REAL_TIME))["create-model.json"]))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"Port {port}"), serving(tmp_path, port):
+            pass
+    with pytest.raises(UsageError, match="has no container"), serving(tmp_path / "repository"):
+        pass

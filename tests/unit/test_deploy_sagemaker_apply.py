@@ -84,10 +84,11 @@ def test_a_repeated_call_makes_nothing_twice_and_a_new_version_updates(aws: Any,
     apply(folder, notes.append)
     assert "s3://bucket/hfx/models/1/model.tar.gz is there already." in notes
     assert len(aws.list_models()["Models"]) == len(aws.list_endpoint_configs()["EndpointConfigs"]) == 1
+    assert notes[-1] == "The endpoint m is as written."
     write(tmp_path, "2")
-    apply(folder, notes.append)
-    assert aws.describe_endpoint(EndpointName="m")["EndpointConfigName"] == "m-2"
-    assert len(aws.list_endpoints()["Endpoints"]) == 1
+    with pytest.raises(NotImplementedError, match="update_endpoint"):  # the one call that moto 5.2 has not
+        apply(folder, notes.append)
+    assert {each["ModelName"] for each in aws.list_models()["Models"]} == {"m-1", "m-2"}
 
 
 def test_deleting_twice_says_what_was_not_there(aws: Any, folder: Path) -> None:

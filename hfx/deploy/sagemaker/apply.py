@@ -37,7 +37,10 @@ def apply(folder: Path, report: Report) -> str:
         _upload(folder, made, report)
         _create(sagemaker.create_model, made["create-model.json"], report)
         _create(sagemaker.create_endpoint_config, made["create-endpoint-config.json"], report)
-        if _status(sagemaker, name):
+        current = _current(sagemaker, name)
+        if current == made["create-endpoint.json"]["EndpointConfigName"]:
+            report(f"The endpoint {name} is as written.")
+        elif current:
             sagemaker.update_endpoint(**made["create-endpoint.json"])
             report(f"Updating the endpoint {name}.")
         else:
@@ -146,12 +149,12 @@ def _is_stored(s3: Any, bucket: str, key: str) -> bool:
     return True  # its hash is in its key
 
 
-def _status(sagemaker: Any, name: str) -> str:
-    """The endpoint's status; empty for one that doesn't exist."""
+def _current(sagemaker: Any, name: str) -> str:
+    """The configuration of the endpoint; empty for one that doesn't exist."""
     from botocore.exceptions import ClientError
 
     try:
-        return str(sagemaker.describe_endpoint(EndpointName=name)["EndpointStatus"])
+        return str(sagemaker.describe_endpoint(EndpointName=name)["EndpointConfigName"])
     except ClientError as error:
         if _says(error, MISSING):
             return ""

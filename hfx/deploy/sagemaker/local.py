@@ -21,7 +21,7 @@ from hfx.deploy.sagemaker.container import PORT, server_arguments
 from hfx.errors import ServerError, UsageError
 from hfx.triton import isolated, process
 from hfx.triton.log import ServerLog, load_error, wait_until_ready
-from hfx.triton.wheel import find_wheel, make_backend_directory
+from hfx.triton.wheel import find_wheel
 from hfx.triton.workspace import LOG, Workspace, region_prefix
 
 START_SECONDS = 300.0
@@ -74,19 +74,17 @@ def _listener(port: int) -> socket.socket:
 
 
 def _command(place: Path, variables: dict[str, str], archive: Path) -> list[str]:
-    repository, backends = place / "model", place / "backends"
+    repository = place / "model"
     with tarfile.open(archive) as packed:
         packed.extractall(repository, filter="data")
     _check_python(repository)
-    from hfx.python_backends.deploy import onnxruntime_files
-
     wheel = find_wheel()
-    make_backend_directory(backends, wheel, {"onnxruntime": dict(onnxruntime_files())})
     (place / "cwd").mkdir()
     return [
         str(wheel.binary),
         *server_arguments(variables, f"{repository}/"),
-        f"--backend-directory={backends}",
+        *wheel.arguments,
+        f"--backend-directory={wheel.backend_directory(place / 'backends')}",
         f"--backend-config=python,shm-region-prefix-name={region_prefix(place)}",
     ]
 
@@ -110,7 +108,7 @@ def _launch(
     return process.spawn(
         program,
         workspace.folder / LOG,
-        find_wheel().environment() | variables,
+        {**find_wheel().environment, **variables},
         workspace.folder / "cwd",
         inherit=[workspace.lock, listener.fileno()],
         keep_modes=True,

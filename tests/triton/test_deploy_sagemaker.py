@@ -1,0 +1,65 @@
+"""SageMaker's archive on the embedded server with the arguments of AWS's container: what /invocations answers."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from hfx.client import Client
+from hfx.deploy import bundle
+from hfx.deploy.deployment import open_deployment
+from hfx.deploy.sagemaker.endpoint import Settings, open_endpoint
+from hfx.deploy.sagemaker.local import serving
+from hfx.deploy.sagemaker.target import write
+from hfx.deploy.wheels import requirements
+from hfx.triton import EmbeddedServer
+from tests.wheels import HERE, wheels_for
+
+pytestmark = pytest.mark.triton
+
+SETTINGS = Settings(role="arn:aws:iam::123456789012:role/hfx", region="eu-west-1", instance_type="ml.c7i.xlarge")
+
+
+def written(repository: Path, name: str, folder: Path) -> Path:
+    deployment = open_deployment(repository, [name], triton="26.05")
+    packages = bundle.Packages(HERE, wheels_for(requirements(deployment)))
+    write(deployment, open_endpoint(deployment, "", SETTINGS), folder / name, packages, force=False)
+    return folder / name
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as any_socket:
+        return int(any_socket.getsockname()[1])
+
+
+def answered(port: int, text: str) -> dict[str, object]:
+    """The outputs of a request as the container takes it."""
+    body = {"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [text]}]}
+    response = httpx.post(f"http://127.0.0.1:{port}/invocations", json=body, timeout=60)
+    assert response.status_code == 200, response.text
+    return {output["name"]: output["data"][0] for output in response.json()["outputs"]}
+
+
+def addresses() -> set[str]:
+    """The local addresses at which something of this machine listens on 8080, in hexadecimal."""
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    return {row[1] for row in rows[1:] if row[3] == "0A" and row[1].endswith(f":{8080:04X}")}
+
+
+def test_an_encoder_and_a_generator_answer_at_loopback_alone(
+    writers: Path, writing_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    texts = {"sentiment": "A lovely garden, and kind people.", "notes": "Anna met Ben in the park. They ate cake."}
+    before = addresses()
+    with Client(writing_server.grpc_url) as client:
+        label, summary = client.classify("sentiment", texts["sentiment"]), client.generate("notes", texts["notes"])
+    for name, output, expected in (("sentiment", "label", label.labels[0]), ("notes", "text_output", summary.text)):
+        port = free_port()
+        with serving(written(writers, name, tmp_path), port):
+            assert answered(port, texts[name])[output] == expected
+            assert addresses() == before, "Triton's own port must not exist outside its network"
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{port}/ping")
