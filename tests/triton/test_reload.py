@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from hfx.client import Client
-from hfx.errors import HfxError, ModelMissing, ServerError
+from hfx.errors import ModelMissing, ServerError
 from hfx.triton import EmbeddedServer
 from hfx.triton.server import entry_points
+from tests.triton.repeated_calls import calling
 from tests.triton.toy_models import MODEL, PYTHON, TENSORS, loading, write_model, write_toy
 from tests.waiting import wait_until
 
@@ -91,36 +90,10 @@ def echo(client: Client) -> str:
     return answer.decode() if isinstance(answer, bytes) else str(answer)
 
 
-@contextmanager
-def calling(server: EmbeddedServer, count: int = 4) -> Iterator[Counter[str]]:
-    """Threads that call `echo` meanwhile: how often each answer, or each failure, has come."""
-    outcomes: Counter[str] = Counter()
-    ended = threading.Event()
-
-    def call() -> None:
-        with Client(server.grpc_url, retries=0) as client:
-            while not ended.is_set():
-                try:
-                    outcome = echo(client)
-                except HfxError as error:
-                    outcome = repr(error)
-                outcomes[outcome] += 1
-
-    threads = [threading.Thread(target=call) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield outcomes
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
 def test_each_answer_under_load_is_wholly_of_the_old_or_of_the_new(repository: Path) -> None:
     with started(repository) as server:
         before, pid = server.stubs(), server.pid
-        with calling(server) as outcomes:
+        with calling(server.grpc_url, [echo] * 4) as outcomes:
             for generation, last in (("new", "old"), ("newer", "new")):
                 wait_until(lambda last=last: outcomes[f"x {last} {last}"] >= 20)  # type: ignore[misc]
                 write_echo(repository, generation)
@@ -138,7 +111,7 @@ def test_each_answer_under_load_is_wholly_of_the_old_or_of_the_new(repository: P
 def test_a_model_that_does_not_load_leaves_the_old_one_serving(repository: Path) -> None:
     with started(repository) as server:
         before = server.stubs()
-        with calling(server) as outcomes:
+        with calling(server.grpc_url, [echo] * 4) as outcomes:
             write_echo(repository, "new", broken=True)
             with pytest.raises(ServerError, match="no net"):
                 server.loaded.reload("echo")

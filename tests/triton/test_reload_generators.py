@@ -8,9 +8,6 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from hfx.names import MANIFEST_FILE
 from hfx.triton import EmbeddedServer
 from hfx.triton.liveness import call
 from tests.published import export_zoo
+from tests.triton.repeated_calls import calling
 from tests.triton.serve_process import HFX, SECONDS, ServeProcess, infer, post, serving
 from tests.triton.toy_models import write_toy
 from tests.waiting import wait_until
@@ -68,36 +66,10 @@ def streamed(client: Client) -> str:
         return "".join(piece.text for piece in pieces)
 
 
-@contextmanager
-def calling(server: EmbeddedServer) -> Iterator[Counter[str]]:
-    """Threads that ask in both ways: how often each text, or each failure, has come."""
-    outcomes: Counter[str] = Counter()
-    ended = threading.Event()
-
-    def ask(way: object) -> None:
-        with Client(server.grpc_url, retries=0) as client:
-            while not ended.is_set():
-                try:
-                    outcome = way(client)  # type: ignore[operator]
-                except HfxError as error:
-                    outcome = repr(error)
-                outcomes[outcome] += 1
-
-    threads = [threading.Thread(target=ask, args=(way,)) for way in (whole, streamed, whole, streamed)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield outcomes
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
 def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository: Path) -> None:
     with EmbeddedServer(repository, private=True) as server:
         before = {pid for pids in server.stubs().values() for pid in pids}
-        with calling(server) as outcomes:
+        with calling(server.grpc_url, [whole, streamed] * 2) as outcomes:
             with Client(server.grpc_url) as client:
                 old = whole(client)
                 wait_until(lambda: outcomes[old] >= 20)
