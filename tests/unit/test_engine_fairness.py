@@ -115,6 +115,19 @@ def test_a_document_gets_rows_before_those_that_have_more() -> None:
     assert sum(job.over for job in large) <= ended + len(small) + 1
 
 
+def test_a_document_that_comes_later_gets_most_of_the_rows_and_the_huge_one_goes_on() -> None:
+    play = Timed()
+    huge = [play.part(document=1, max_tokens=5) for _ in range(40 * SLOTS)]
+    while sum(job.over for job in huge) < 20 * SLOTS:
+        play.step()
+    before = sum(job.over for job in huge)
+    later = [play.part(document=2, max_tokens=5) for _ in range(4 * SLOTS)]
+    while not all(job.over for job in later):
+        play.step()
+    done = sum(job.over for job in huge) - before
+    assert len(later) / 8 < done < 0.75 * len(later)
+
+
 def test_which_batch_runs_a_request() -> None:
     play = Timed(slots=32, has_encoder=False)
 

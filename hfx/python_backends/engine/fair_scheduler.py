@@ -25,6 +25,9 @@ RESERVED = 0.25
 # A batch's runs take so many times as long as those of the next heavier one, while there are both.
 SHARE = 2.0
 
+# The most that a row of a document counts in times of one of a document that has just begun.
+MOST_WEIGHT = 8
+
 
 class FairScheduler:
     """Batches of `slots` rows each.
@@ -32,7 +35,7 @@ class FairScheduler:
     Heavy are the parts of documents, medium are prompts above LIGHT_PROMPT and requests of more than `light_rows` rows;
     with 0, all are light. Each kind alone has up to `slots` rows; of light and of medium ones `reserve` rows do not
     count beside others. Beyond these, requests are admitted strictly in order of arrival; but the parts of a document
-    wait for those of documents with fewer rows.
+    wait for those of documents with fewer rows. A row counts the more, the more parts of its document have begun.
     """
 
     def __init__(self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False, light_rows: int = 0) -> None:
@@ -45,6 +48,7 @@ class FairScheduler:
         self._spent = [0.0] * BATCHES
         self._last = [0.0] * BATCHES
         self._clock = 0.0
+        self._begun = Counter[int]()  # parts of each document
 
     @property
     def idle(self) -> bool:
@@ -92,6 +96,8 @@ class FairScheduler:
         while (job := self._next_admitted()) is not None:
             self._join(job.batch)
             self.batches[job.batch].admit(job)
+            if job.batch == HEAVY:
+                self._begun[job.request.document] += 1
         batch = min(self._in_use(), key=self._finish, default=LIGHT)
         self._clock = max(self._clock, self._spent[batch])
         return self.batches[batch].schedule()
@@ -148,11 +154,16 @@ class FairScheduler:
         return after[job.batch] <= self.slots and counted <= self.slots
 
     def _fairest(self) -> Job:
-        """Of the parts that wait, the first one of the document with the fewest rows."""
+        """Of the parts that wait, the first one of the document whose rows count the least."""
         rows = Counter[int]()
         for job in self.batches[HEAVY].admitted:
             rows[job.request.document] += job.rows
         firsts: dict[int, Job] = {}
         for job in self.batches[HEAVY].waiting:
             firsts.setdefault(job.request.document, job)
-        return min(firsts.values(), key=lambda job: (rows[job.request.document], job.arrival))
+        self._begun = Counter({document: self._begun[document] for document in {*rows, *firsts}})
+        return min(firsts.values(), key=lambda job: (self._weighed(rows, job.request.document), job.arrival))
+
+    def _weighed(self, rows: Counter[int], document: int) -> int:
+        """A document's rows, times one more for each time that a part for each slot has begun."""
+        return rows[document] * min(MOST_WEIGHT, 1 + self._begun[document] // self.slots)
