@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from bench import command
+from bench import command, interference
 from bench.cases import SEED_BURST, SEED_RATE, SEED_SECONDS, SEED_TOKENS, SENTENCE, TIMEOUT, Served, callers
 from bench.child import Child, Run
 from bench.client import Record, drive, posts, run_figures, summary
@@ -188,6 +188,9 @@ WORKS = {
         *(Goal(RATE_CASE, "requests/s to the last answer", (way,), least=1.8, against=(mlserver.LABEL,))
           for way in (UNARY, STREAM, HTTP)),
         *(Goal(BURST_CASE, "seconds", (way,), most=0.4, against=(mlserver.LABEL,)) for way in (UNARY, STREAM, HTTP)),
+    )),
+    "interference": Work("Requests beside larger ones", interference.interference, interference.COLUMNS, goals=(
+        interference.GOALS
     )),
 }  # fmt: skip
 
