@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import hfx
 from hfx.deploy.deployment import DeployedModel, Deployment, mib
@@ -90,16 +90,19 @@ def copy_model(repository: Path, model: DeployedModel, folder: Path) -> None:
     """Copy one published model; see copy_models."""
     for name, entry in model.manifest.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if _copied(repository / name, folder / name) != entry:
+        with (repository / name).open("rb") as reader:
+            copied = copy_hashed(reader, folder / name)
+        if copied != entry:
             raise ModelCorrupt(f"{repository / name} was changed while it was copied.", "Try again.")
     for member in model.manifest.folders:  # Triton wants a version folder, and an ensemble's may be empty
         (folder / member / "1").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(repository / model.name / MANIFEST_FILE, folder / model.name / MANIFEST_FILE)
 
 
-def _copied(source: Path, target: Path) -> FileEntry:
+def copy_hashed(reader: IO[bytes], target: Path) -> FileEntry:
+    """Write what `reader` has to the new file `target`, and return its hash and size."""
     digest, size = hashlib.sha256(), 0
-    with source.open("rb") as reader, target.open("wb") as writer:
+    with target.open("xb") as writer:
         while chunk := reader.read(CHUNK_BYTES):
             digest.update(chunk)
             size += writer.write(chunk)

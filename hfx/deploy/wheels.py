@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import shutil
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hfx.deploy.deployment import Deployment
+from hfx.deploy.folder import copy_hashed
 from hfx.deploy.resources import config_of
 from hfx.errors import FetchFailed, UsageError
-from hfx.manifest import CHUNK_BYTES, hash_file
+from hfx.manifest import hash_file
 from hfx.names import STREAM_SUFFIX
 
 # Changed together with docker/Dockerfile and constraints.txt.
@@ -82,11 +83,9 @@ def fetch(needed: Sequence[str], python: str, folder: Path, offline: Path | None
     Raises FetchFailed with pip's reason.
     """
     command = [
-        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"),
-        *("--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}"),
-        *(f"--platform={platform}" for platform in PLATFORMS),
+        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *_download(needed, python)),
         *(("--isolated", "--no-index", f"--find-links={offline.absolute()}") if offline else ()),
-        *(f"--dest={folder}", *needed),
+        *("--quiet", f"--dest={folder}"),
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
@@ -94,7 +93,7 @@ def fetch(needed: Sequence[str], python: str, folder: Path, offline: Path | None
     except subprocess.TimeoutExpired:
         reason = f"no end after {FETCH_SECONDS:g} s"
     if reason:
-        raise FetchFailed(_refusal(needed, python, offline, reason), _fix(python, offline, reason))
+        raise FetchFailed(_refusal(needed, python, offline, reason), _fix(needed, python, offline, reason))
     wheels = sorted(folder.glob("*.whl"))
     return tuple(Wheel(path.name, *_hashed(path)) for path in wheels)
 
@@ -111,11 +110,17 @@ def _refusal(needed: Sequence[str], python: str, offline: Path | None, reason: s
     return f"No wheels of {', '.join(needed)} for Python {python} in {place}: {said}"
 
 
-def _fix(python: str, offline: Path | None, reason: str) -> str:
+def _download(needed: Sequence[str], python: str) -> list[str]:
+    """pip's command for the wheels of `needed` alone, whatever machine it runs on."""
+    options = ("--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}")
+    return ["download", *options, *(f"--platform={platform}" for platform in PLATFORMS), *needed]
+
+
+def _fix(needed: Sequence[str], python: str, offline: Path | None, reason: str) -> str:
     if "No module named pip" in reason:
         return "Run: python -m ensurepip"
     if offline:
-        return f"Put the wheels for Python {python} (x86-64) there: pip download on a machine with a network."
+        return f"Fetch them there on a machine with a network:\npip {shlex.join(_download(needed, python))}"
     return "Check the network, or give --offline DIR with the wheels."
 
 
@@ -162,9 +167,9 @@ def _target(path: PurePosixPath) -> PurePosixPath | None:
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, expected: bytes | None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with archive.open(member) as reader, target.open("xb") as writer:
-        shutil.copyfileobj(reader, writer, CHUNK_BYTES)
+    with archive.open(member) as reader:
+        written = copy_hashed(reader, target)
     if expected is None:
         raise ValueError(f"{member.filename} is not in its {RECORD}")
-    if expected and bytes.fromhex(hash_file(target).sha256) != expected:
+    if expected and bytes.fromhex(written.sha256) != expected:
         raise ValueError(f"{member.filename} is not as its {RECORD} says")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hfx.cli import main
 from hfx.deploy import docker
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.folder import RECORD_FILE, output_folder
@@ -105,6 +106,19 @@ def test_hadolint_has_nothing_to_say_and_the_shell_passes_plain_words(
     assert words[0] == "run" and words[-2:] == ["--detach", f"m:26.07-{device}"], done.stderr
     assert ("--gpus" in words) == (device == "gpu")
     assert "127.0.0.1:8000:8000" in words and "--read-only" in words
+
+
+def test_the_command_prints_what_it_wrote_and_refuses_with_its_exit_codes(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["deploy", "docker", "m", "--repository", str(repository), "--output", str(tmp_path / "out"), "--json"]
+    assert main(words) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["models"], value["device"], value["triton"]) == (["m"], "cpu", "26.07")
+    assert value["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert main(words) == UsageError.exit_code
+    assert "--force" in json.loads(capsys.readouterr().out)["error"]["fix"]
+    assert main(["deploy", "docker", "n", *words[3:-1]]) == ModelMissing.exit_code
 
 
 def test_an_output_replaces_only_what_the_command_wrote_and_only_as_a_whole(
