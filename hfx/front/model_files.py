@@ -1,6 +1,7 @@
 """Files of the served models, read from the repository: tokenizers, for counts and lists of tokens, and settings.
 
-They are opened when a request first needs one, in a thread, and again once they have changed.
+They are opened when a request first needs one, and again once they have changed. A thread does so, and reads texts that
+are not short: the event loop has other requests.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hfx.front.refusals import Refusal
 from hfx.names import GENERATION_TASKS, MANIFEST_FILE, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TOKENIZE_SUFFIX
 
 TOKENIZER, SETTINGS = "tokenizer.json", "settings.json"
+SHORT = 2000  # characters that are read in less time than a thread takes to begin
 Stamp = tuple[int, int]
 
 
@@ -24,10 +26,15 @@ class ModelFiles:
     def __init__(self, repository: str) -> None:
         self._repository = repository
         self._opened: dict[str, tuple[Stamp, Any]] = {}
+        self._warm: set[str] = set()  # models whose tokenizers are open
 
     async def encodings(self, model: ServedModel, texts: list[str], special: bool = True) -> list[Any]:
         """The tokenizers.Encoding of each text, as the model reads it, or without `special` tokens."""
-        return await asyncio.to_thread(self._encodings, model, texts, special)
+        if model.name in self._warm and sum(map(len, texts)) <= SHORT:
+            return self._encodings(model, texts, special)
+        encodings = await asyncio.to_thread(self._encodings, model, texts, special)
+        self._warm.add(model.name)
+        return encodings
 
     async def count(self, model: ServedModel, texts: list[str]) -> int:
         """The number of tokens that the model reads of all texts."""
