@@ -31,6 +31,7 @@ CONFIGS = (
     TOKENIZER_CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
+    "chat_template.jinja",
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_*_config.json",

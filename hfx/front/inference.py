@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -69,16 +69,21 @@ class Inference:
         # Until its connection ends, Triton 2.51 holds the request and its model.
         async with self._generation(model, call, "/generate_stream", (CLOSE,)) as connection:
             content = await connection.read()
+            is_whole = False
             if connection.status != OK:
                 raise _failure(connection, content + await _read_all(connection))
             while content or not connection.complete:
                 *events, content = content.split(EVENT_END)
                 for event in events:
-                    yield call.decode(_event(event, model))
+                    piece = call.decode(_event(event, model))
+                    is_whole = bool(piece.finish_reason)
+                    yield piece
                 if not connection.complete:
                     content += await connection.read()
                 elif EVENT_END not in content:
                     break
+        if not is_whole:
+            raise ServerUnreachable(BROKEN, "Send the request again.")
 
     async def _batch(self, model: ServedModel, batch: Sequence[Call[Result]]) -> list[Result]:
         for call in batch:
@@ -195,15 +200,17 @@ async def in_order(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Re
 async def interleaved(streams: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[tuple[int, Piece], None]:
     """The pieces of all `streams` as they come, each with its stream's number; the first failure ends them all."""
     if len(streams) == 1:
-        async for piece in streams[0]:
-            yield 0, piece
+        async with aclosing(streams[0]) as pieces:
+            async for piece in pieces:
+                yield 0, piece
         return
     arrived: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue(len(streams))
 
     async def read(number: int, stream: AsyncGenerator[Piece, None]) -> None:
         try:
-            async for piece in stream:
-                await arrived.put((number, piece))
+            async with aclosing(stream) as pieces:
+                async for piece in pieces:
+                    await arrived.put((number, piece))
             await arrived.put(None)
         except Exception as failure:
             await arrived.put(failure)

@@ -15,7 +15,7 @@ from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal
 from hfx.names import GENERATION_TASKS, MANIFEST_FILE, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TOKENIZE_SUFFIX
 
-TOKENIZER, SETTINGS = "tokenizer.json", "settings.json"
+TOKENIZER, SETTINGS, CHAT = "tokenizer.json", "settings.json", "chat.json"
 SHORT = 2000  # characters that are read in less time than a thread takes to begin
 Stamp = tuple[int, int]
 
@@ -43,6 +43,12 @@ class ModelFiles:
     def settings(self, model: ServedModel, suffix: str = POSTPROCESS_SUFFIX) -> dict[str, Any]:
         """The settings.json of a member of an encoder."""
         values: dict[str, Any] = self._open(self._folder(model, suffix) / SETTINGS, _read_json)
+        return values
+
+    def chat(self, model: ServedModel) -> dict[str, Any] | None:
+        """The chat template of a generator, and the texts of its special tokens; None where it has none."""
+        file = self._folder(model, STREAM_SUFFIX) / CHAT
+        values: dict[str, Any] | None = self._open(file, _read_json) if file.exists() else None
         return values
 
     def manifest(self, model: ServedModel) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hfx.triton import EmbeddedServer
 from tests.conftest import PUBLISHED
 from tests.published import export_checkpoint, export_zoo
 from tests.triton import reciting
-from tests.triton.dialect_calls import API_KEY, ENCODERS
+from tests.triton.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS
 from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 from tests.triton.serve_process import ServeProcess, serving
@@ -72,6 +72,7 @@ def many_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("stories", "summaries"):
         export_zoo(WRITERS[name], folder, name, "int8", RUNTIMES[name], slots=SLOTS[name], max_drop=0.06)
     checkpoint = reciting.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)
+    (checkpoint / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     export_checkpoint(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])
     return folder
 

@@ -12,6 +12,10 @@ from tests.triton.serve_process import SECONDS, ServeProcess
 API_KEY = "a key of tests"
 ENCODERS = ("sentiment-fp32", "entities-fp32", "answers-fp32", "nli-fp32", "similar-int8")
 PROMPT = "Anna was"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    "<{{ message.role }}>{{ message.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 def call(server: ServeProcess, path: str, body: Any = None, key: str = API_KEY) -> tuple[int, dict[str, str], Any]:

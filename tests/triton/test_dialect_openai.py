@@ -123,6 +123,40 @@ def test_a_model_without_a_chat_template_says_so(api: openai.OpenAI) -> None:
         api.chat.completions.create(model="stories", messages=[{"role": "user", "content": "Hello"}])
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_chat_continues_what_the_template_makes_of_its_messages(
+    streams: bool, api: openai.OpenAI, recital: Recital
+) -> None:
+    parts = [{"type": "text", "text": "and "}, {"type": "text", "text": "good bye"}]
+    messages: Any = [{"role": "system", "content": "Hello"}, {"role": "user", "content": parts}]
+    expected = recital.text("<system>Hello<user>and good bye<assistant>", 40)
+    options: Any = {"model": RECITAL, "messages": messages, "max_completion_tokens": 40}
+    if streams:
+        chunks = list(api.chat.completions.create(**options, stream=True))
+        assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].choices[0].finish_reason == "length"
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
+    else:
+        [choice] = api.chat.completions.create(**options).choices
+        assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", expected, "length")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None,
+        [],
+        ["Hello"],
+        [{"role": "user"}],
+        [{"role": "nobody", "content": "Hello"}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}],
+        [{"role": "tool", "content": "refused by the template"}],
+    ],
+)
+def test_messages_that_cant_be_taken_are_a_400(messages: Any, dialects: ServeProcess) -> None:
+    status, _, answer = call(dialects, f"/models/{RECITAL}/v1/chat/completions", {"messages": messages})
+    assert (status, answer["error"]["param"]) == (400, "messages"), answer
+
+
 def test_the_clients_errors_are_its_own_classes(api: openai.OpenAI, dialects: ServeProcess) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         api.completions.create(model="nothing", prompt=PROMPT)

@@ -32,7 +32,7 @@ OUTPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.NUM_OUTPUT_TOKENS, "TYPE_INT32", (1,)),
 )
 FORMAT = 1
-SETTINGS_FILE, TOKENIZER = "generation.json", "tokenizer.json"
+SETTINGS_FILE, TOKENIZER, CHAT_FILE = "generation.json", "tokenizer.json", "chat.json"
 # One request a call: both models answer requests one by one, and batching is the engine's.
 MAX_BATCH_SIZE = 1
 DRAIN_SECONDS = 10  # that requests have to finish when the server stops
@@ -123,9 +123,24 @@ def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) 
 
 
 def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, spec: EngineSpec) -> None:
-    """tokenizer.json and generation.json: how text becomes tokens, how they are continued, and back."""
+    """tokenizer.json and generation.json: how text becomes tokens, how they are continued, and back.
+
+    chat.json, where the checkpoint has a chat template: how messages become a text (front/chat.py).
+    """
     write_tokenizer_json(tokenizer, version / TOKENIZER)
     write_json(version / SETTINGS_FILE, generation_json(plan, tokenizer, spec))
+    template = chat_template(tokenizer)
+    if template:
+        special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+        write_json(version / CHAT_FILE, {"format": FORMAT, "template": template, "special_tokens": special})
+
+
+def chat_template(tokenizer: Any) -> str:
+    """The template of a chat without tools; empty where the tokenizer has none."""
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, dict):
+        template = template.get("default")
+    return template if isinstance(template, str) else ""
 
 
 def generation_json(plan: GeneratorPlan, tokenizer: Any, spec: EngineSpec) -> dict[str, Any]:

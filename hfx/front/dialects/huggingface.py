@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from hfx.client import calls
-from hfx.client.results import Classification, Entity
 from hfx.client.settings import GenerationSettings
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
@@ -33,6 +32,7 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.inference import in_order
+from hfx.front.pipelines import entities, labels, text_field
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import cosines, normalized, vector_json
 from hfx.metadata import INT32_MAX
@@ -54,7 +54,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "truncation": ("longest_first", "only_first"),
 }
 RENAMED = {"src_lang": "source_lang", "tgt_lang": "target_lang"}
-GENERATED = {Task.SUMMARIZATION: "summary_text", Task.TRANSLATION: "translation_text"}
 ERROR_TYPES = {400: "validation", 429: "overloaded"}
 
 
@@ -111,7 +110,7 @@ async def _classify(inputs: Inputs) -> Any:
     top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, INT32_MAX)
     call = calls.classify(inputs.model.name, top_k)
     results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    return [_labels(result) for result in results]
+    return [labels(result) for result in results]
 
 
 async def _label_tokens(inputs: Inputs) -> Any:
@@ -121,14 +120,7 @@ async def _label_tokens(inputs: Inputs) -> Any:
     _check_equal(inputs.parameters, "ignore_labels", ["O"], "models leave out that one")
     call = calls.label_tokens(inputs.model.name)
     results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    label = "entity" if aggregation == "none" else "entity_group"
-    rows = [
-        [
-            {label: each.entity, "score": each.score, "word": each.word, "start": each.start, "end": each.end}
-            for each in r.entities
-        ]
-        for r in results
-    ]
+    rows = [entities(result, aggregation) for result in results]
     return rows if inputs.is_list else rows[0]
 
 
@@ -158,10 +150,10 @@ async def _embed(inputs: Inputs) -> Any:
 
 async def _zero_shot(inputs: Inputs) -> Any:
     inputs.check_parameters("candidate_labels", "multi_label")
-    labels = texts(inputs.parameters.get("candidate_labels"), "candidate_labels")
-    call = calls.zero_shot(inputs.model.name, labels, flag(inputs.parameters, "multi_label"), None)
+    candidates = texts(inputs.parameters.get("candidate_labels"), "candidate_labels")
+    call = calls.zero_shot(inputs.model.name, candidates, flag(inputs.parameters, "multi_label"), None)
     results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    rows = [_labels(result) for result in results]
+    rows = [labels(result) for result in results]
     return rows if inputs.is_list else rows[0]
 
 
@@ -170,7 +162,7 @@ async def _generate(inputs: Inputs) -> Any:
     prompts = texts(inputs.inputs, "inputs")
     generate = inputs.request.inference.generate
     results = await in_order([generate(inputs.model, prompt, settings) for prompt in prompts])
-    name = GENERATED.get(inputs.model.task, "generated_text")
+    name = text_field(inputs.model.task)
     return [
         {name: prompt + result.text if has_prompt else result.text}
         for prompt, result in zip(prompts, results, strict=True)
@@ -248,15 +240,6 @@ def _pair(inputs: Any) -> tuple[str, str]:
     if not isinstance(inputs, dict) or inputs.keys() != {"question", "context"}:
         raise Refusal(400, f"inputs is {shown(inputs)}. Send a question and a context.", param="inputs")
     return text(inputs["question"], "question"), text(inputs["context"], "context")
-
-
-def _entity(entity: Entity, label: str) -> dict[str, Any]:
-    place = {"word": entity.word, "start": entity.start, "end": entity.end}
-    return {label: entity.entity, "score": entity.score, **place}
-
-
-def _labels(result: Classification) -> list[dict[str, Any]]:
-    return [{"label": each.label, "score": each.score} for each in result.predictions]
 
 
 def _check_equal(parameters: Fields, name: str, value: Any, reason: str) -> None:

@@ -28,6 +28,7 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.inference import in_order
+from hfx.front.pipelines import entities, labels, text_field
 from hfx.front.refusals import Refusal, dumped, error_object
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task
@@ -35,7 +36,6 @@ from hfx.names import GENERATION_TASKS, Task
 FLAT_SHAPE = re.compile(rb'"shape"\s*:\s*\[\s*-?\d+\s*\]')
 TEXT_NAMES = ("args", "text_inputs", "inputs", "sequences")
 ENVELOPE = {"content_type", "headers"}  # parameters that describe the request
-GENERATED = {Task.SUMMARIZATION: "summary_text", Task.TRANSLATION: "translation_text"}
 
 
 async def infer(request: DialectRequest) -> bytes:
@@ -71,15 +71,15 @@ async def _classify(request: DialectRequest, model: ServedModel, inputs: Values,
     top_k = whole_number(parameters, "top_k", 1, INT32_MAX, 1)
     call = calls.classify(model.name, top_k)
     results = await _rows(request, model, inputs, call)
-    rows = [[{"label": each.label, "score": each.score} for each in result.predictions] for result in results]
+    rows = [labels(result) for result in results]
     return [row[0] for row in rows] if "top_k" not in parameters else rows
 
 
 async def _zero_shot(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
-    labels = texts(inputs.pop("candidate_labels", parameters.get("candidate_labels")), "candidate_labels")
+    candidates = texts(inputs.pop("candidate_labels", parameters.get("candidate_labels")), "candidate_labels")
     refuse_unknown(parameters, {"candidate_labels", "multi_label"})
     sources = _texts(inputs)
-    call = calls.zero_shot(model.name, labels, flag(parameters, "multi_label"), None)
+    call = calls.zero_shot(model.name, candidates, flag(parameters, "multi_label"), None)
     results = await request.inference.rows(model, [call(source) for source in sources])
     return [
         {
@@ -93,15 +93,9 @@ async def _zero_shot(request: DialectRequest, model: ServedModel, inputs: Values
 
 async def _label_tokens(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
     refuse_unknown(parameters, ())
-    label = "entity" if request.files.settings(model)["aggregation"] == "none" else "entity_group"
+    aggregation = request.files.settings(model)["aggregation"]
     results = await _rows(request, model, inputs, calls.label_tokens(model.name))
-    return [
-        [
-            {label: each.entity, "score": each.score, "word": each.word, "start": each.start, "end": each.end}
-            for each in result.entities
-        ]
-        for result in results
-    ]
+    return [entities(result, aggregation) for result in results]
 
 
 async def _answer(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
@@ -126,7 +120,7 @@ async def _generate(request: DialectRequest, model: ServedModel, inputs: Values,
     chosen = generation_settings(settings)
     prompts = _texts(inputs)
     results = await in_order([request.inference.generate(model, prompt, chosen) for prompt in prompts])
-    name = GENERATED.get(model.task, "generated_text")
+    name = text_field(model.task)
     return [
         {name: prompt + result.text if has_prompt else result.text}
         for prompt, result in zip(prompts, results, strict=True)

@@ -16,7 +16,8 @@ from hfx.client import calls
 from hfx.client.results import Generation, Piece, joined
 from hfx.client.settings import GenerationSettings
 from hfx.front.catalog import ServedModel
-from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
+from hfx.front.chat import chat_prompt
+from hfx.front.dialect import Dialect, DialectRequest, Events, Handler, Route, event
 from hfx.front.fields import (
     Fields,
     check_generator,
@@ -130,8 +131,8 @@ async def chat_completions(request: DialectRequest) -> bytes | Events:
     fields = json_object(request.content)
     model = await _named_model(request, fields)
     check_generator(model)
-    message = f"The model {model.name!r} has no chat template. Send its prompt to /v1/completions."
-    raise Refusal(400, message, param="messages")
+    prompt = await chat_prompt(request.files, model, fields.get("messages"))
+    return await _answer(request, CHAT, _completion(request, CHAT, model, [prompt]))
 
 
 async def embeddings(request: DialectRequest) -> bytes:
@@ -168,7 +169,12 @@ def _model(model: ServedModel) -> dict[str, Any]:
 
 
 async def _named_model(request: DialectRequest, fields: Fields) -> ServedModel:
-    return await request.inference.catalog.model(text(fields.get("model"), "model"))
+    return await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
+
+
+def _routes(name: str, handler: Handler, summary: str) -> tuple[Route, Route]:
+    below = "/models/{model}/v1/"  # for clients whose base URL names the model
+    return Route("POST", f"/v1/{name}", handler, summary), Route("POST", below + name, handler, summary)
 
 
 def _completion(request: DialectRequest, style: Style, model: ServedModel, prompts: Sequence[str]) -> Completion:
@@ -267,9 +273,9 @@ DIALECT = Dialect(
     (
         Route("GET", "/v1/models", list_models, "The served models."),
         Route("GET", "/v1/models/{model}", get_model, "A served model."),
-        Route("POST", "/v1/completions", completions, "Texts that continue prompts; a stream on request."),
-        Route("POST", "/v1/chat/completions", chat_completions, "The next message of a conversation."),
-        Route("POST", "/v1/embeddings", embeddings, "The vectors of texts."),
+        *_routes("completions", completions, "Texts that continue prompts; a stream on request."),
+        *_routes("chat/completions", chat_completions, "The next message of a conversation; a stream on request."),
+        *_routes("embeddings", embeddings, "The vectors of texts."),
     ),
     error,
 )

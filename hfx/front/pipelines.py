@@ -1,0 +1,30 @@
+"""Results in the forms of transformers' pipelines, which several dialects have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hfx.client.results import Classification, Entities
+from hfx.names import Task
+
+# The field of a generated text; others have `generated_text`.
+TEXT_FIELDS = {Task.SUMMARIZATION: "summary_text", Task.TRANSLATION: "translation_text"}
+
+
+def text_field(task: Task) -> str:
+    """The name of the field that has a generator's text."""
+    return TEXT_FIELDS.get(task, "generated_text")
+
+
+def labels(result: Classification) -> list[dict[str, Any]]:
+    """The labels of a text, best first."""
+    return [{"label": each.label, "score": each.score} for each in result.predictions]
+
+
+def entities(result: Entities, aggregation: str) -> list[dict[str, Any]]:
+    """The entities of a text; a label is that of a token where the model was exported without `aggregation`."""
+    label = "entity" if aggregation == "none" else "entity_group"
+    return [
+        {label: each.entity, "score": each.score, "word": each.word, "start": each.start, "end": each.end}
+        for each in result.entities
+    ]
