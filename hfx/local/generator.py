@@ -15,7 +15,7 @@ from hfx.python_backends.engine.generation_settings import LISTS
 
 if TYPE_CHECKING:
     from hfx.python_backends.generation.generator import TextGenerator
-    from hfx.python_backends.generation.results import Piece
+    from hfx.python_backends.generation.pieces import Piece
 
 PROVIDERS: Mapping[Kind, str] = {"CPU": "CPU", "GPU": "CUDA"}
 OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}

@@ -20,7 +20,7 @@ import triton_python_backend_utils as pb
 
 from .engine.errors import Draining, EngineError, InvalidRequest
 from .generation.generator import TextGenerator
-from .generation.results import Piece
+from .generation.pieces import Piece
 from .generation.streams import TextStream
 from .serving.dispatcher import Dispatcher
 from .serving.ipc import publication
@@ -104,13 +104,10 @@ class TritonPythonModel:
             if self.draining and not request.cancels:
                 raise Draining("the server is stopping", "Send the request to another")
         except EngineError as refusal:
-            self._count(refusal)
-            self.dispatcher.responses.put([(request, [], refusal)])
-            return
-        if request.cancels:
+            request.answer([], refusal)
+        if request.cancels and not request.is_answered:
             self.registry.cancel(request.cancels)
-            self.dispatcher.responses.put([(request, [CANCELLED], None)])
-            return
+            request.answer([CANCELLED])
         self.registry.add(request)
         with self.changed:
             self.under_way += 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hfx.python_backends.engine.jobs import new_searches
-from hfx.python_backends.engine.request import Completion, Request, Token
+from hfx.python_backends.engine.request import Event, Request
 from hfx.python_backends.engine.search import WHOLE_ROW, Search, log_probs_at
 
 from . import engine_toys as toys
@@ -22,7 +22,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return log_probs_at(logits, None)
 
 
-def expected(request: Request) -> tuple[Completion, ...]:
+def expected(request: Request) -> tuple[Event, ...]:
     """What the engine must answer to `request` on a toy model."""
     source = request.prompt if request.settings.decoder_prompt else ()
 
@@ -34,10 +34,10 @@ def expected(request: Request) -> tuple[Completion, ...]:
 
 def drive(
     search: Search, logits: Callable[[list[list[int]]], np.ndarray], softmax: Any = log_softmax
-) -> tuple[list[Token], tuple[Completion, ...]]:
+) -> tuple[list[Event], tuple[Event, ...]]:
     """Run `search` to its end on the `logits` after its rows: what it emitted, and its completions."""
     rows = [list(search.prompt) for _ in range(search.rows)]
-    emitted: list[Token] = []
+    emitted: list[Event] = []
     while True:
         step = one_step(search, logits(rows), softmax)
         emitted += step.emitted

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hfx.python_backends.generation.results import Piece
+from hfx.python_backends.generation.pieces import Piece
 
 
 class Caller:

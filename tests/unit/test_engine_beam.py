@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hfx.python_backends.engine.jobs import new_searches
-from hfx.python_backends.engine.request import Completion, Settings
+from hfx.python_backends.engine.request import Event, Settings
 from tests.unit.torch_decoding import (
     END,
     FAMILIES,
@@ -32,7 +32,7 @@ def padded(ids: tuple[int, ...], settings: Settings, length: int) -> list[int]:
     return [*ids, *[fill] * (length - len(ids))]
 
 
-def answer(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> tuple[Completion, ...]:
+def answer(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> tuple[Event, ...]:
     return drive(new_searches(request(prompt, settings))[0], model, prompt)[1]
 
 

@@ -23,7 +23,7 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import ProcessorUnsuited
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.picker import Picker
-from hfx.python_backends.engine.request import Completion, Request, Settings
+from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec
 from tests.unit import engine_toys as toys
@@ -60,9 +60,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
     return write
 
 
-def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tuple[Completion, ...]]:
+def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tuple[Event, ...]]:
     """So many requests at a time."""
-    found: list[tuple[Completion, ...]] = []
+    found: list[tuple[Event, ...]] = []
     for at in range(0, len(requests), size):
         found += [handle.result(120) for handle in [engine.submit(each) for each in requests[at : at + size]]]
     return found

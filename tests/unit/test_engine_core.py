@@ -12,7 +12,7 @@ import pytest
 
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import DeadlineExceeded, DoesNotFit, EngineError, InvalidRequest, QueueFull
-from hfx.python_backends.engine.request import Completion, Request, Settings, Token
+from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 from tests.tiers import full
 
@@ -60,7 +60,7 @@ def has_encoder(folder: Path) -> bool:
     return (folder / "encoder.onnx").is_file()
 
 
-def facts(completions: tuple[Completion, ...]) -> list[tuple[int, tuple[int, ...], str]]:
+def facts(completions: tuple[Event, ...]) -> list[tuple[int, tuple[int, ...], str]]:
     """What must be equal to the bit; scores and log-probs of the oracle are numpy's."""
     return [(each.index, each.ids, each.finish_reason) for each in completions]
 
@@ -69,7 +69,7 @@ def test_tokens_are_those_worked_out_by_hand(decoder: Path) -> None:
     # Fed 3, 5:    3*1 + 5*2       = 13, 3 * first = 9, 5 * (3*1 + 5*2)       =  65, 7 * last = 35; 123 % 29 =  7
     # Fed 3, 5, 7: 3*1 + 5*2 + 7*3 = 34, 3 * first = 9, 5 * (3*1 + 5*2 + 7*1) = 100, 7 * last = 49; 193 % 29 = 19
     with open_engine(decoder, 1) as engine:
-        assert engine.submit(ask((3, 5), 2)).result(10) == (Completion(0, (7, 19), "length"),)
+        assert engine.submit(ask((3, 5), 2)).result(10) == (Event(0, (7, 19), "length"),)
 
 
 def test_an_encoder_decoder_adds_the_terms_of_its_source(encoder_decoder: Path) -> None:
@@ -84,7 +84,7 @@ def test_events_are_the_tokens_as_they_come_and_then_the_completion(folder: Path
         handle = engine.submit(ask((3, 5), 4, folder))
         events = list(handle)
         (completion,) = handle.result(1)
-    assert events == [*(Token(0, one) for one in completion.ids), completion]
+    assert events == [*(Event(0, (one,)) for one in completion.ids), completion]
     assert len(completion.ids) == 4
 
 

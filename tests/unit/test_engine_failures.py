@@ -10,7 +10,7 @@ import pytest
 
 from hfx.python_backends.engine.errors import EngineClosed, StepFailed
 from hfx.python_backends.engine.plan import Compact
-from hfx.python_backends.engine.request import Completion, Request, Settings, Token
+from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 
 from . import engine_toys as toys
@@ -68,7 +68,7 @@ def test_the_tokens_before_a_failure_are_given_before_it_is_raised(decoder: Path
         events = list(itertools.islice(handle, ids.index(BAD) + 1))
         with pytest.raises(StepFailed):
             next(iter(handle))
-    assert events == [Token(0, one) for one in ids[: ids.index(BAD) + 1]]
+    assert events == [Event(0, (one,)) for one in ids[: ids.index(BAD) + 1]]
 
 
 def test_a_failing_chunk_ends_its_request_and_frees_the_staging_row(decoder: Path) -> None:
@@ -167,7 +167,7 @@ def test_random_failures_leave_the_answers_of_all_others_exact(decoder: Path, se
     with open_engine(decoder, 3) as engine:
         for request, handle in [(request, engine.submit(request)) for request in requests]:
             try:
-                assert handle.result(60) == (Completion(0, toys.greedy(request.prompt, 10), "length"),)
+                assert handle.result(60) == (Event(0, toys.greedy(request.prompt, 10), "length"),)
             except StepFailed:
                 failed += 1
         assert engine.drain(10)

@@ -78,7 +78,7 @@ def test_greedy_equals_transformers_for_random_settings(family: str) -> None:
         emitted, (completion,) = drive(new_searches(request(prompt, settings))[0], model, prompt)
         (expected,) = model.generate(prompt, settings).new_ids
         assert list(completion.ids) == expected, (prompt, settings)
-        assert [token.id for token in emitted] == expected
+        assert [event.ids[0] for event in emitted] == expected
         reasons.add(completion.finish_reason)
     assert reasons == {"stop", "length"}
 
@@ -94,7 +94,7 @@ def test_only_steps_whose_scores_change_need_the_scores() -> None:
         step = one_step(search, logits)
     assert wanted == [1, 1, 0, 0]
     assert step.completions[0].ids == (20, 21, 22, 23, END)  # the forced end came with the fourth run
-    assert [token.id for token in step.emitted] == [23, END]
+    assert [event.ids[0] for event in step.emitted] == [23, END]
 
 
 def test_a_forced_first_token_is_fed_with_the_prompt_and_told_with_the_first_choice() -> None:
@@ -103,7 +103,7 @@ def test_a_forced_first_token_is_fed_with_the_prompt_and_told_with_the_first_cho
     assert search.prompt == (END, 13)
     assert search.cancelled()[0].ids == ()
     step = search.choose(None, np.array([[20]]))
-    assert [token.id for token in step.emitted] == [13, 20]
+    assert [event.ids[0] for event in step.emitted] == [13, 20]
     assert list(search.feed()) == [20]
 
 

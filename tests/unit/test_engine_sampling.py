@@ -76,7 +76,7 @@ def test_draws_follow_the_distribution(top_k: int) -> None:
     logits[0, 40:] -= 4
     settings = sampled(top_k=top_k, max_tokens=4000, eos_ids=())
     search = new_searches(request((9,), settings))[0]
-    drawn = [one_step(search, logits).emitted[0].id for _ in range(4000)]
+    drawn = [one_step(search, logits).emitted[0].ids[0] for _ in range(4000)]
     probabilities = our_probabilities(logits, settings)
     expected = probabilities / probabilities.sum() * len(drawn)
     often = expected >= 5

@@ -15,7 +15,7 @@ import pytest
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import Draining, EngineClosed, QueueFull
 from hfx.python_backends.engine.plan import Chunk, Decode, Encode
-from hfx.python_backends.engine.request import Completion, Request, Settings
+from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 
 from . import engine_toys as toys
@@ -74,7 +74,7 @@ def test_cancelling_what_is_over_changes_nothing(engine: Engine) -> None:
 
 
 SAMPLES = ask((3, 5), 10, do_sample=True, top_k=1, num_return_sequences=2)
-NOTHING = (Completion(0, (), "cancelled"),)
+NOTHING = (Event(0, (), "cancelled"),)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ NOTHING = (Completion(0, (), "cancelled"),)
     [
         (Chunk, ask((1,) * 50, 10), NOTHING),
         (Encode, ask((1,) * 9, 10, decoder_prompt=(1, 2, 3)), NOTHING),
-        (Decode, SAMPLES, tuple(Completion(at, toys.greedy((3, 5), 2), "cancelled") for at in (0, 1))),
+        (Decode, SAMPLES, tuple(Event(at, toys.greedy((3, 5), 2), "cancelled") for at in (0, 1))),
     ],
     ids=["chunked", "encoded", "decoding"],
 )
 def test_a_request_is_cancelled_after_any_plan(
-    decoder: Path, encoder_decoder: Path, kind: type[object], request_: Request, answer: tuple[Completion, ...]
+    decoder: Path, encoder_decoder: Path, kind: type[object], request_: Request, answer: tuple[Event, ...]
 ) -> None:
     gate = Gate(kind=kind)
     folder = encoder_decoder if kind is Encode else decoder
@@ -109,7 +109,7 @@ def test_a_request_is_cancelled_while_it_waits(decoder: Path) -> None:
         waiting = engine.submit(ask((1, 2), 10))
         waiting.cancel()
         gate.open()
-        assert waiting.result(10) == (Completion(0, (), "cancelled"),)
+        assert waiting.result(10) == (Event(0, (), "cancelled"),)
         assert running.result(10)[0].finish_reason == "length"
 
 

@@ -147,9 +147,9 @@ def test_max_length_of_a_decoder_counts_its_prompt_as_in_transformers(tmp_path: 
     for size in (1, 15, 30):
         text = LINES[0][:size]
         ids = tokenizer(text, return_tensors="pt")
-        prompt = encoder.encode(text, resolve_config({}, configuration))
-        _, (answer,) = drive(new_searches(Request(prompt.ids, prompt.settings))[0], TorchModel(asked, ()), prompt.ids)
-        assert [*prompt.ids, *answer.ids] == asked.generate(**ids)[0].tolist()
+        request = encoder.encode(text, resolve_config({}, configuration))
+        _, (answer,) = drive(new_searches(request)[0], TorchModel(asked, ()), request.prompt)
+        assert [*request.prompt, *answer.ids] == asked.generate(**ids)[0].tolist()
     text = " ".join(LINES)
     with pytest.raises(ValueError, match="max_length"):
         asked.generate(**tokenizer(text, return_tensors="pt"))

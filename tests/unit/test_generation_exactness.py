@@ -17,7 +17,7 @@ from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.python_backends.engine.spec import RUNTIMES
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.generation.results import joined
+from hfx.python_backends.generation.pieces import join_texts
 from tests.unit import tiny_generators
 from tests.unit.generation_tokenizers import LINES, byte_level, unigram
 from tests.unit.writing_checkpoints import save_whole, write_version
@@ -104,7 +104,7 @@ def test_pieces_are_the_same_texts(pair: Pair) -> None:
     for text in TEXTS:
         pieces = list(pair.generator.stream(text, max_tokens=TOKENS))
         assert "".join(piece.text for piece in pieces) == pair.expected(text)[0]
-        assert joined(pieces) == (pair.generator.generate(text, max_tokens=TOKENS),)
+        assert join_texts(pieces) == (pair.generator.generate(text, max_tokens=TOKENS),)
 
 
 @pytest.mark.parametrize("settings", BEAMS, ids=lambda settings: str(settings["num_beams"]))

@@ -19,7 +19,7 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.generation.results import Piece, join_texts
+from hfx.python_backends.generation.pieces import Piece, join_texts
 from hfx.python_backends.generation.streams import TextStream
 from tests.unit.generation_models import answered, continued, write_model
 from tests.waiting import wait_until

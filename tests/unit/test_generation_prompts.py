@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
-from hfx.python_backends.generation.prompts import COUNTED, Prompt, PromptEncoder
+from hfx.python_backends.engine.request import Request
+from hfx.python_backends.generation.prompts import COUNTED, PromptEncoder
 from hfx.python_backends.generation.settings import resolve_config
 from hfx.python_backends.inputs import LONGEST_TEXT
 from tests.unit.generation_models import configuration
@@ -18,7 +19,7 @@ TOKENIZERS = {"bart": lambda: byte_level("bart"), "t5": unigram}
 LONG = " ".join(LINES * 40)
 
 
-def encode(tokenizer: Any, text: str | bytes, fields: dict[str, Any] | None = None, **changed: Any) -> Prompt:
+def encode(tokenizer: Any, text: str | bytes, fields: dict[str, Any] | None = None, **changed: Any) -> Request:
     made = configuration(**changed)
     return PromptEncoder(tokenizer.backend_tokenizer, made).encode(text, resolve_config(fields or {}, made))
 
@@ -40,7 +41,7 @@ def test_source_ids_are_those_of_the_tokenizer_with_truncation(kind: str, length
         whole = tokenizer(text)["input_ids"]
         tokenizer.backend_tokenizer.no_truncation()
         prompt = encode(tokenizer, text, max_source=length)
-        assert prompt.ids == expected
+        assert prompt.prompt == expected
         assert prompt.truncated_tokens == max(0, len(whole) - length)
 
 
@@ -51,7 +52,7 @@ def test_a_huge_text_has_the_ids_of_its_beginning(kind: str) -> None:
     tokenizer.backend_tokenizer.no_truncation()
     huge = LONG * 1000  # 13 MB
     prompt = encode(tokenizer, huge, max_source=64)
-    assert prompt.ids == expected
+    assert prompt.prompt == expected
     assert prompt.truncated_tokens > 10_000
 
 
@@ -61,13 +62,13 @@ def test_a_word_at_the_end_of_what_is_read_has_the_tokens_of_the_whole_word() ->
         (" " * (COUNTED - before) + "market Berlin weather", length) for before in range(9) for length in (3, 4, 5)
     ]
     expected = [truncated(tokenizer, text, length) for text, length in cases]
-    assert [encode(tokenizer, text, max_source=length).ids for text, length in cases] == expected
+    assert [encode(tokenizer, text, max_source=length).prompt for text, length in cases] == expected
 
 
 def test_the_prefix_goes_before_the_text_and_is_counted() -> None:
     tokenizer = unigram()
     prompt = encode(tokenizer, LINES[0], max_source=64, prefix="Anna went: ")
-    assert prompt.ids == tuple(tokenizer("Anna went: " + LINES[0])["input_ids"])
+    assert prompt.prompt == tuple(tokenizer("Anna went: " + LINES[0])["input_ids"])
     assert encode(tokenizer, LINES[0].encode(), max_source=64, prefix="Anna went: ") == prompt
 
 
@@ -91,12 +92,12 @@ def test_a_model_without_room_for_a_text_is_refused() -> None:
 def test_prompt_ids_are_those_of_the_tokenizer() -> None:
     tokenizer = byte_level()
     for text in (" ", *LINES):
-        assert encode(tokenizer, text, max_length=1024).ids == tuple(tokenizer(text)["input_ids"])
+        assert encode(tokenizer, text, max_length=1024).prompt == tuple(tokenizer(text)["input_ids"])
 
 
 def test_an_empty_text_begins_with_bos() -> None:
     tokenizer = byte_level()
-    assert encode(tokenizer, "", bos_token_id=0).ids == (0,)
+    assert encode(tokenizer, "", bos_token_id=0).prompt == (0,)
     with pytest.raises(InvalidRequest, match="at least one token"):
         encode(tokenizer, "")
 
@@ -105,7 +106,7 @@ def test_text_and_new_tokens_share_the_positions() -> None:
     tokenizer = byte_level()
     count = len(tokenizer(LINES[0])["input_ids"])
     assert encode(tokenizer, LINES[0], max_length=count + 9).settings.max_tokens == 9
-    assert encode(tokenizer, LINES[0], {"max_tokens": 9}, max_length=count + 9).ids
+    assert encode(tokenizer, LINES[0], {"max_tokens": 9}, max_length=count + 9).prompt
     assert encode(tokenizer, LINES[0], {"max_tokens": 4}, max_length=count + 9).settings.max_tokens == 4
     with pytest.raises(DoesNotFit) as caught:
         encode(tokenizer, LINES[0], {"max_tokens": 10}, max_length=count + 9)
@@ -122,7 +123,7 @@ def test_of_a_text_that_may_be_cut_the_last_tokens_are_kept() -> None:
     tokenizer = byte_level()
     whole = tuple(tokenizer(LONG)["input_ids"])
     prompt = encode(tokenizer, LONG, {"long": "truncate", "max_tokens": 20}, max_length=64)
-    assert prompt.ids == whole[-44:]
+    assert prompt.prompt == whole[-44:]
     assert prompt.truncated_tokens == len(whole) - 44
     assert prompt.settings.max_tokens == 20
     assert encode(tokenizer, LINES[0], {"long": "truncate", "max_tokens": 2}, max_length=64).truncated_tokens == 0
@@ -138,7 +139,7 @@ def test_a_default_of_both_lengths_leaves_the_answer_what_the_text_does_not_take
         encode(tokenizer, LINES[0] * 2, **lengths)
     assert caught.value.available == count + 9
     half = encode(tokenizer, LINES[0] * 2, {"long": "truncate"}, **lengths)
-    assert (len(half.ids), half.settings.max_tokens) == (count + 9 - (count + 9) // 2, (count + 9) // 2)
+    assert (len(half.prompt), half.settings.max_tokens) == (count + 9 - (count + 9) // 2, (count + 9) // 2)
 
 
 def test_special_tokens_stay_where_a_text_to_continue_is_cut() -> None:
@@ -146,21 +147,21 @@ def test_special_tokens_stay_where_a_text_to_continue_is_cut() -> None:
     tokenizer.truncation_side = "left"
     expected = truncated(tokenizer, LONG, 44)
     tokenizer.backend_tokenizer.no_truncation()
-    assert encode(tokenizer, LONG, {"long": "truncate", "max_tokens": 20}, max_length=64).ids == expected
+    assert encode(tokenizer, LONG, {"long": "truncate", "max_tokens": 20}, max_length=64).prompt == expected
 
 
 def test_a_text_has_no_room_beside_too_many_new_tokens_and_special_ones() -> None:
     tokenizer = byte_level("bart")
     with pytest.raises(DoesNotFit):
         encode(tokenizer, "a", {"long": "truncate", "max_tokens": 62}, max_length=64)
-    assert len(encode(tokenizer, "", {"long": "truncate", "max_tokens": 62}, max_length=64).ids) == 2
+    assert len(encode(tokenizer, "", {"long": "truncate", "max_tokens": 62}, max_length=64).prompt) == 2
 
 
 def test_a_huge_text_to_continue_has_the_ids_of_its_end() -> None:
     tokenizer = byte_level()
     huge = LONG * 1000
     prompt = encode(tokenizer, huge, {"long": "truncate", "max_tokens": 20}, max_length=64)
-    assert prompt.ids == tuple(tokenizer(LONG * 2)["input_ids"])[-44:]
+    assert prompt.prompt == tuple(tokenizer(LONG * 2)["input_ids"])[-44:]
     with pytest.raises(DoesNotFit):
         encode(tokenizer, huge, max_length=64)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from hfx.python_backends.engine.request import Completion, Token
+from hfx.python_backends.engine.request import Event
 from hfx.python_backends.generation.detokenizer import Detokenizer
-from hfx.python_backends.generation.runs import Transcript
+from hfx.python_backends.generation.pieces import Piece, join_pieces, next_piece
 from hfx.python_backends.generation.stopping import StopStrings
 from tests.unit.generation_tokenizers import byte_level, random_text, unigram
 
@@ -72,17 +72,17 @@ def test_tokens_of_a_text_and_of_a_beam_end_alike(make: object) -> None:
         stops = [stop for stop in (whole[at : at + draw.randrange(1, 5)], "😀") if stop]
         expected, found = by_letters(whole, stops)
         stopped += found
-        completion = Completion(0, ids, "length", None, tuple(float(one) for one in range(len(ids))))
+        log_probs = tuple(float(one) for one in range(len(ids)))
+        tokens = [Event(0, ids[at : at + 1], log_probs=log_probs[at : at + 1]) for at in range(len(ids))]
+        end = Event(0, ids, "length", None, log_probs)
 
-        beam = Transcript(detokenizer.open(), stops)
-        assert (beam.complete(completion), beam.stopped) == (expected, found)
-        assert beam.take_log_probs() == tuple(float(one) for one in range(beam.tokens))
+        beam = next_piece(Piece("", log_probs=()), end, detokenizer.open(stops))
+        assert (beam.text, beam.finish_reason) == (expected, "stop" if found else "length")
+        assert beam.log_probs == log_probs[: beam.output_tokens]
 
-        live = Transcript(detokenizer.open(), stops)
-        text = ""
-        for token_id in ids:
-            if not live.stopped:
-                text += live.push(Token(0, token_id))
-        assert text + ("" if live.stopped else live.complete(completion)) == expected
-        assert live.tokens == beam.tokens
+        decoding, pieces = detokenizer.open(stops), [Piece("", log_probs=())]
+        for event in (*tokens, end):
+            if not pieces[-1].finish_reason:
+                pieces.append(next_piece(pieces[-1], event, decoding))
+        assert join_pieces([piece for piece in pieces if piece.is_shown]) == beam
     assert stopped > 200

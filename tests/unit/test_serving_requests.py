@@ -21,7 +21,7 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.engine.stats import Stats
-from hfx.python_backends.generation.results import Piece
+from hfx.python_backends.generation.pieces import Piece
 from hfx.python_backends.serving.ipc import ENGINE_UNREACHABLE
 from hfx.python_backends.serving.metrics import counts, histograms
 from hfx.python_backends.serving.request import DECODED, CancelRegistry, GenerateRequest

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from hfx.python_backends.engine.errors import StepFailed
-from hfx.python_backends.generation.results import Piece
+from hfx.python_backends.generation.pieces import Piece
 from hfx.python_backends.serving.cancellation_poller import LONGEST, MOST, SHORTEST, CancellationPoller
 from hfx.python_backends.serving.request import GenerateRequest
-from hfx.python_backends.serving.response_writer import COALESCED_AT_ONCE, ResponseWriter
+from hfx.python_backends.serving.response_writer import COALESCED_AT_ONCE, LONGEST_PAUSE, ResponseWriter
 from tests.unit.serving_channels import Caller, outputs
 
 
@@ -22,14 +22,14 @@ def opened() -> tuple[GenerateRequest, Caller]:
 
 
 def send_all(responses: ResponseWriter) -> None:
-    for request in responses.take(0) or ():
+    for request in responses.take():
         responses.send(request)
 
 
 def begun() -> tuple[ResponseWriter, GenerateRequest, Caller]:
     """A queue in a long pause, and a request whose first piece, "a", is sent."""
     responses, (first, caller) = ResponseWriter(), opened()
-    responses.put([(first, [Piece("a")], None)])
+    responses.put(first, [Piece("a")])
     send_all(responses)
     responses.throttle(10_000)
     return responses, first, caller
@@ -37,9 +37,9 @@ def begun() -> tuple[ResponseWriter, GenerateRequest, Caller]:
 
 def test_pieces_that_wait_are_one_response() -> None:
     responses, (one, caller) = ResponseWriter(), opened()
-    responses.put([(one, [Piece("a", output_tokens=1, log_probs=(-1.0,))], None)])
-    responses.put([(one, [Piece("b", output_tokens=2, log_probs=(-2.0,))], None)])
-    responses.put([(one, [Piece("", finish_reason="stop", output_tokens=3, log_probs=(-3.0,))], None)])
+    responses.put(one, [Piece("a", output_tokens=1, log_probs=(-1.0,))])
+    responses.put(one, [Piece("b", output_tokens=2, log_probs=(-2.0,))])
+    responses.put(one, [Piece("", finish_reason="stop", output_tokens=3, log_probs=(-3.0,))])
     send_all(responses)
     assert caller.outputs == [outputs("ab", finish_reason="stop", output_tokens=3, log_probs=(-1.0, -2.0, -3.0))]
 
@@ -47,8 +47,9 @@ def test_pieces_that_wait_are_one_response() -> None:
 @pytest.mark.parametrize("failure", [None, StepFailed("the step failed")])
 def test_nothing_comes_after_the_end(failure: StepFailed | None) -> None:
     responses, (one, caller) = ResponseWriter(), opened()
-    responses.put([(one, [Piece("a", finish_reason=None if failure else "stop")], failure)])
-    responses.put([(one, [Piece("b", finish_reason="length")], None), (one, [], StepFailed("again"))])
+    responses.put(one, [Piece("a", finish_reason=None if failure else "stop")], failure)
+    responses.put(one, [Piece("b", finish_reason="length")])
+    responses.put(one, [], StepFailed("again"))
     for _ in range(3):
         send_all(responses)
     assert (caller.text, caller.codes, caller.finals) == ("a", ["INTERNAL"] if failure else [], 1)
@@ -56,8 +57,8 @@ def test_nothing_comes_after_the_end(failure: StepFailed | None) -> None:
 
 def test_pieces_before_an_error_are_sent_before_it() -> None:
     responses, first, caller = begun()
-    responses.put([(first, [Piece("b")], None)])
-    responses.put([(first, [], StepFailed("the step failed"))])
+    responses.put(first, [Piece("b")])
+    responses.put(first, [], StepFailed("the step failed"))
     send_all(responses)
     assert (caller.text, caller.finals) == ("ab", 1)
 
@@ -65,10 +66,11 @@ def test_pieces_before_an_error_are_sent_before_it() -> None:
 def test_first_and_last_pieces_do_not_wait_for_the_end_of_a_pause() -> None:
     responses, old, old_caller = begun()
     new, new_caller = opened()
-    responses.put([(old, [Piece("b")], None), (new, [Piece("c")], None)])
+    responses.put(old, [Piece("b")])
+    responses.put(new, [Piece("c")])
     send_all(responses)
     assert (old_caller.text, new_caller.text) == ("a", "c")
-    responses.put([(old, [Piece("d", finish_reason="stop")], None)])
+    responses.put(old, [Piece("d", finish_reason="stop")])
     send_all(responses)
     assert old_caller.text == "abd"
 
@@ -76,29 +78,36 @@ def test_first_and_last_pieces_do_not_wait_for_the_end_of_a_pause() -> None:
 def test_responses_go_out_in_the_order_they_came() -> None:
     responses = ResponseWriter()
     requests = [opened()[0] for _ in range(20)]
-    responses.put([(each, [Piece("a")], None) for each in requests])
+    for each in requests:
+        responses.put(each, [Piece("a")])
     send_all(responses)
     order = random.Random(0).sample(requests, len(requests))
     for each in order:
-        responses.put([(each, [Piece("b")], None), (order[0], [Piece("c")], None)])
+        responses.put(each, [Piece("b")])
+        responses.put(order[0], [Piece("c")])
     taken: list[GenerateRequest] = []
-    while some := responses.take(0):
+    while some := responses.take():
         assert len(some) <= COALESCED_AT_ONCE  # a first piece that comes now waits for no more
         taken += some
     assert taken == order
 
 
-def test_a_closed_queue_gives_what_it_has_and_ends() -> None:
+def test_what_waits_is_taken_at_the_end_though_a_pause_is_not_over() -> None:
     responses, first, caller = begun()
-    responses.put([(first, [Piece("b")], None)])
-    responses.close()
-    send_all(responses)
+    responses.put(first, [Piece("b")])
+    assert responses.take() == []
+    for request in responses.take(all_of_them=True):
+        responses.send(request)
     assert caller.text == "ab"
-    assert responses.take(None) is None
 
 
-def test_take_waits_no_longer_than_its_timeout() -> None:
-    assert ResponseWriter().take(0.01) == []
+def test_the_wait_is_until_the_end_of_a_pause_and_only_where_something_waits() -> None:
+    responses, first, _ = begun()
+    assert responses.wait() is None
+    responses.put(first, [Piece("b")])
+    assert 0 < (responses.wait() or 0) <= LONGEST_PAUSE
+    responses.put(first, [Piece("c", finish_reason="stop")])
+    assert responses.wait() == 0
 
 
 # Which requests are polled for cancellation

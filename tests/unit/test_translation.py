@@ -115,8 +115,8 @@ def test_a_text_has_the_tokens_of_its_language_however_long_it_is(generators: Ge
     for source, _ in TRANSLATORS[name].pairs:
         choices = resolve_config({"source_lang": source}, configuration)
         for text in TEXTS:
-            assert list(prompts.encode(text, choices).ids) == source_ids(name, text, source)
-        ids, short = prompts.encode("abc " * 99, choices).ids, prompts.encode("abc", choices).ids
+            assert list(prompts.encode(text, choices).prompt) == source_ids(name, text, source)
+        ids, short = prompts.encode("abc " * 99, choices).prompt, prompts.encode("abc", choices).prompt
         assert len(ids) == LONGEST
         assert (ids[0], ids[-1]) == (short[0], short[-1])
 

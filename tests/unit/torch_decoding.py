@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from hfx.python_backends.engine.request import Completion, Request, Settings, Token
+from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.search import Search
 from tests.unit import engine_oracle
 
@@ -147,7 +147,7 @@ def torch_log_softmax(logits: np.ndarray) -> np.ndarray:
     return torch.log_softmax(torch.from_numpy(logits), -1).numpy()
 
 
-def drive(search: Search, model: TorchModel, prompt: tuple[int, ...]) -> tuple[list[Token], tuple[Completion, ...]]:
+def drive(search: Search, model: TorchModel, prompt: tuple[int, ...]) -> tuple[list[Event], tuple[Event, ...]]:
     """Run `search` to its end on the logits of `model`, as an engine would: what it emitted, and its completions."""
     return engine_oracle.drive(search, lambda rows: model.logits(prompt, rows), torch_log_softmax)
 

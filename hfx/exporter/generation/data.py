@@ -62,13 +62,15 @@ def _answers(generator: TorchGenerator, version: Path, texts: Sequence[str]) -> 
 
     encoder = open_encoder(version)
     config = resolve_config(DATA_SETTINGS, Configuration.read(version))
-    prompts = [encoder.encode(text, config) for text in texts]
+    requests = [encoder.encode(text, config) for text in texts]
     by_length: dict[int, list[int]] = {}
-    for index, prompt in enumerate(prompts):
-        by_length.setdefault(prompt.settings.max_tokens, []).append(index)
+    for index, request in enumerate(requests):
+        by_length.setdefault(request.settings.max_tokens, []).append(index)
     answers: list[Answer] = [{}] * len(texts)
     for tokens, members in by_length.items():
-        continuations, _ = generator.generate([prompts[i].ids for i in members], do_sample=False, max_new_tokens=tokens)
+        continuations, _ = generator.generate(
+            [requests[i].prompt for i in members], do_sample=False, max_new_tokens=tokens
+        )
         for index, ids in zip(members, continuations, strict=True):
             answers[index] = {names.TEXT_OUTPUT: generator.text(ids)}
     return answers

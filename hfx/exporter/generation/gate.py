@@ -18,7 +18,7 @@ from hfx.exporter.generation.prompts import Effort, Ids, spread_indices
 from hfx.exporter.generation.reference import Reference
 from hfx.exporter.verify import Recorded
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.request import Completion, Request, Settings
+from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.generation.configuration import Configuration
 from hfx.python_backends.generation.settings import resolve_config
@@ -128,7 +128,7 @@ def measure_beams(engine: Engine, reference: Reference, settings: Settings, alon
     return Whole(len(completions), same / len(completions), ties / len(completions), again, variant)
 
 
-def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int) -> tuple[list[Completion], int, int]:
+def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int) -> tuple[list[Event], int, int]:
     """The completion of each prompt, all submitted at once; how many of some run again had others; how many ran.
 
     Those are run alone and in smaller BATCHES, and must have the same ids and log-probabilities, to the bit.
@@ -144,7 +144,7 @@ def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int)
     return together, len(differ), len(chosen)
 
 
-def _completions(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
+def _completions(engine: Engine, requests: Sequence[Request]) -> list[Event]:
     """The best completion of each request; all are submitted at once."""
     return [handle.result()[0] for handle in [engine.submit(request) for request in requests]]
 

@@ -104,7 +104,7 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
         expected = _truncated(tokenizer, configuration.prefix + text, longest, side)
         if not expected:
             continue  # nothing to continue
-        if encoder.encode(text, config).ids != expected:
+        if encoder.encode(text, config).prompt != expected:
             raise _differ(repr(text if len(text) <= SHOWN else text[:SHOWN] + "..."))
         compared += 1
     return compared
@@ -122,7 +122,7 @@ def check_languages(tokenizer: Any, version: Path, text: str) -> int:
     try:
         for code in configuration.languages.ids:
             tokenizer.src_lang = code
-            ids = encoder.encode(text, resolve_config({"source_lang": code}, configuration)).ids
+            ids = encoder.encode(text, resolve_config({"source_lang": code}, configuration)).prompt
             if ids != tuple(tokenizer(text)["input_ids"]):
                 raise _differ(f"{text!r} in the language {code}")
     finally:

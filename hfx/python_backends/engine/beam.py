@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .processors import Endings, Processors, renormalize
-from .request import Completion, FinishReason, Request
+from .request import Event, FinishReason, Request
 from .search import Floats, Step, check_best
 
 DEAD = np.float32(-1e9)
@@ -57,7 +57,7 @@ class BeamSearch:
         # The beams are equal at first: only one may speak.
         self._scores = np.full(self.rows, DEAD, np.float32)
         self._scores[0] = 0
-        self._finished: list[Completion | None] = [None] * self.rows
+        self._finished: list[Event | None] = [None] * self.rows
         self._finished_scores = np.full(self.rows, DEAD, np.float32)
 
     @property
@@ -93,7 +93,7 @@ class BeamSearch:
             _, over = self._advance(self._all_forced(forced))
         return Step(parents, (), self._completions() if over else ())
 
-    def cancelled(self) -> tuple[Completion, ...]:
+    def cancelled(self) -> tuple[Event, ...]:
         """The best that there is: finished beams, then running ones."""
         finished = [each for each in self._finished if each is not None]
         running = [self._hypothesis(beam, self._length, "cancelled") for beam in range(self.rows)]
@@ -150,17 +150,17 @@ class BeamSearch:
         ]
         self._finished_scores = scores[order]
 
-    def _end(self, best: Continuations, column: int, score: np.float32) -> Completion:
+    def _end(self, best: Continuations, column: int, score: np.float32) -> Event:
         beam, token = best.beams[column], int(best.tokens[column])
         reason = self._endings.reason(self._ids[beam, self._start : self._length], token)
         body = self._hypothesis(beam, self._length, reason)
         log_probs = None if body.log_probs is None else (*body.log_probs, float(best.log_probs[column]))
         return replace(body, ids=(*body.ids, token), score=float(score), log_probs=log_probs)
 
-    def _hypothesis(self, beam: int, length: int, reason: FinishReason) -> Completion:
+    def _hypothesis(self, beam: int, length: int, reason: FinishReason) -> Event:
         ids = tuple(self._ids[beam, self._start : length].tolist())
         log_probs = tuple(self._log_probs[beam, : len(ids)].tolist()) if self.wants_log_probs else None
-        return Completion(0, ids, reason, float(DEAD), log_probs)
+        return Event(0, ids, reason, float(DEAD), log_probs)
 
     def _follow(self, parents: Array, tokens: Array, log_probs: Floats) -> None:
         new = slice(self._start, self._length)
@@ -184,7 +184,7 @@ class BeamSearch:
         # The last is a dead beam's where a place is free.
         return not possible > self._finished_scores[-1]
 
-    def _completions(self) -> tuple[Completion, ...]:
+    def _completions(self) -> tuple[Event, ...]:
         returned = self._finished[: self._settings.num_return_sequences]
-        nothing = Completion(0, (), "length", float(DEAD), () if self.wants_log_probs else None)
+        nothing = Event(0, (), "length", float(DEAD), () if self.wants_log_probs else None)
         return tuple(replace(each or nothing, index=index) for index, each in enumerate(returned))

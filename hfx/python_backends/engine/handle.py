@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import EngineError
-from .request import Completion, Event
+from .request import Event
 
 Events = tuple[Event, ...]
 
@@ -30,16 +30,16 @@ class Listener:
 class Handle:
     """What `Engine.submit` returns.
 
-    Iterate it for the request's events as they come: a Token for each new token of greedy decoding and sampling, and a
-    Completion for each sequence, the last event among them. `result()` waits for the completions. Both raise the
-    request's EngineError if it failed, the iterator after the events before it.
+    Iterate it for the request's events as they come: one for each new token of greedy decoding and sampling, and one
+    for the end of each sequence. `result()` waits for the ends. Both raise the request's EngineError if it failed, the
+    iterator after the events before it.
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
         self._arrived: queue.SimpleQueue[Events | None] = queue.SimpleQueue()
         self._done = threading.Event()
-        self._completions: list[Completion] = []
+        self._ends: list[Event] = []
         self._failure: EngineError | None = None
         self._of_events: Listener | None = None
         self._of_end: Listener | None = None
@@ -54,13 +54,13 @@ class Handle:
         if not self.done:
             self._cancel()
 
-    def result(self, timeout: float | None = None) -> tuple[Completion, ...]:
-        """All completions in order of their index. Raises TimeoutError after `timeout` seconds, or the failure."""
+    def result(self, timeout: float | None = None) -> tuple[Event, ...]:
+        """The ends of all sequences, by index. Raises TimeoutError after `timeout` seconds, or the failure."""
         if not self._done.wait(timeout):
             raise TimeoutError(f"the request is not done after {timeout} s")
         if self._failure is not None:
             raise self._failure
-        return tuple(sorted(self._completions, key=lambda completion: completion.index))
+        return tuple(sorted(self._ends, key=lambda event: event.index))
 
     def notify_events(self, listener: Listener) -> None:
         """Notify `listener` when there are new events; there may be some already."""
@@ -90,21 +90,21 @@ class Handle:
 
     def deliver(self, events: Events, over: bool, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
         """The engine's side: more events, whether they are the last, and why it failed. Returns the listeners."""
-        self._completions += [event for event in events if isinstance(event, Completion)]
+        self._ends += [event for event in events if event.finish_reason]
         if events:
             self._arrived.put(events)
         if not over:
             return (self._of_events,)
-        listeners = (self._of_events, self._of_end)
-        self._of_events = self._of_end = None  # whose keys may hold the reader
         self._failure = failure
         self._cancel = _nothing  # which held the job, which holds the handle
         self._done.set()
         self._arrived.put(None)
+        listeners = (self._of_events, self._of_end)  # only now: a reader that has not seen the end has set one
+        self._of_events = self._of_end = None  # whose keys may hold the reader
         return listeners
 
     def _end(self) -> None:
-        self._arrived.put(None)  # for whoever iterates again
+        self._arrived.put(None)  # for the next iteration
         if self._failure is not None:
             raise self._failure
 

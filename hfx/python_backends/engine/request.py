@@ -73,13 +73,15 @@ class Request:
     """A prompt (an encoder-decoder's source) and how to continue it.
 
     `deadline` is in seconds of `time.monotonic`; `document` is a number that the parts of a document share, 0 for other
-    prompts. Raises InvalidRequest.
+    prompts. `truncated_tokens` are those of the caller's text that `prompt` lacks, which the engine does not read.
+    Raises InvalidRequest.
     """
 
     prompt: Ids
     settings: Settings
     deadline: float | None = None
     document: int = 0
+    truncated_tokens: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", token_ids("prompt", self.prompt))
@@ -88,29 +90,19 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Token:
-    """The next token of sequence `index`; `log_prob` (natural) is the model's own, before any processing."""
+class Event:
+    """The next token of sequence `index` or, with a `finish_reason`, its end.
 
-    index: int
-    id: int
-    log_prob: float | None = None
-
-
-@dataclass(frozen=True)
-class Completion:
-    """The end of sequence `index`: all its new ids, forced ones and the end token included, without padding.
-
-    `score` is a beam's (the sum of its processed log-probs over length ** length_penalty), `log_probs` are one a token.
+    The end has all new `ids` of the sequence: forced ones and the end token included, without padding. `score` is a
+    beam's (the sum of its processed log-probs over length ** length_penalty). `log_probs`, where they are wanted, are
+    one for each of `ids`: natural ones, the model's own, before any processing.
     """
 
     index: int
     ids: Ids
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None = None
     score: float | None = None
     log_probs: tuple[float, ...] | None = None
-
-
-Event = Union[Token, Completion]
 
 
 def _refuse_contradictions(settings: Settings) -> None:

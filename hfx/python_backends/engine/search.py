@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .checks import Ids
 from .errors import StepFailed
-from .request import Completion, Token
+from .request import Event
 
 Floats = NDArray[np.float32]
 
@@ -32,8 +32,8 @@ class Step:
     """
 
     parents: tuple[int, ...]
-    emitted: tuple[Token, ...] = ()
-    completions: tuple[Completion, ...] = ()
+    emitted: tuple[Event, ...] = ()
+    completions: tuple[Event, ...] = ()
 
 
 def check_best(score: float) -> None:
@@ -95,7 +95,7 @@ class Search(Protocol):
         Raises StepFailed if no token is left to choose; only this search is concerned then.
         """
 
-    def cancelled(self) -> tuple[Completion, ...]:
+    def cancelled(self) -> tuple[Event, ...]:
         """The completions if the search ends now, for a reason that is not its own."""
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .checks import Ids
 from .processors import Endings, Processors
-from .request import Completion, FinishReason, Request, Token
+from .request import Event, FinishReason, Request
 from .sampling import Sampler
 from .search import Floats, Step, check_best
 
@@ -68,7 +68,7 @@ class SingleSearch:
         token = column if ids is None else int(ids[0, column])
         return self._take(token, None if log_probs is None else float(log_probs[0, column]))
 
-    def cancelled(self) -> tuple[Completion, ...]:
+    def cancelled(self) -> tuple[Event, ...]:
         """The sequence as far as its tokens were emitted."""
         return (self._completion("cancelled", self._generated - len(self._untold)),)
 
@@ -93,7 +93,7 @@ class SingleSearch:
             self._look_ahead()
         return Step(IN_PLACE, tuple(emitted), () if self._reason is None else (self._completion(self._reason),))
 
-    def _append(self, token: int, log_prob: float | None) -> Token:
+    def _append(self, token: int, log_prob: float | None) -> Event:
         before = self._ids[0, self._start : self._length]
         if self._endings.ends(before, token):
             self._reason = self._endings.reason(before, token)
@@ -101,7 +101,7 @@ class SingleSearch:
         self._length += 1
         if log_prob is not None:
             self._log_probs.append(log_prob)
-        return Token(self._index, token, log_prob)
+        return Event(self._index, (token,), log_probs=None if log_prob is None else (log_prob,))
 
     def _look_ahead(self) -> None:
         """What the next step must choose (`forced`), and what is done to its scores."""
@@ -109,7 +109,7 @@ class SingleSearch:
             self.forced = self._endings.forced(self._generated)
             self._edits = self._processors.edits(self._ids[:, : self._length])
 
-    def _completion(self, reason: FinishReason, length: int | None = None) -> Completion:
+    def _completion(self, reason: FinishReason, length: int | None = None) -> Event:
         ids = self._ids[0, self._start : self._length].tolist()[:length]
         log_probs = tuple(self._log_probs[:length]) if self.wants_log_probs else None
-        return Completion(self._index, tuple(ids), reason, None, log_probs)
+        return Event(self._index, tuple(ids), reason, None, log_probs)

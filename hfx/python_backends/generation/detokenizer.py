@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from .stopping import StopStrings
+
 Step = Mapping[str, Any]
 DecodeIds = Callable[[Sequence[int]], str]
 
@@ -33,7 +35,7 @@ def _decoder_steps(decoder: Step | None) -> Sequence[Step]:
 
 
 def _is_tokenwise(steps: Sequence[Step]) -> bool:
-    """Whether the decoders are such as WindowDecoding allows."""
+    """Whether the decoders are such as _WindowDecoder allows."""
     kinds = [step["type"] for step in steps]
     fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
     return all(kind in _TOKENWISE for kind in kinds[:fused]) and all(map(_reads_the_beginning, steps[fused + 1 :]))
@@ -62,7 +64,7 @@ def _byte_of() -> dict[str, int]:
 _BYTE_OF = _byte_of()
 
 
-class Decoding(Protocol):
+class _Decoder(Protocol):
     """The text of one sequence, as its tokens come."""
 
     def push(self, token_id: int) -> str:
@@ -72,7 +74,7 @@ class Decoding(Protocol):
         """The rest, as no token follows; an unfinished character is U+FFFD, as in transformers."""
 
 
-class _ByteDecoding:
+class _ByteDecoder:
     """Tokens are bytes of UTF-8 (byte-level BPE). Invalid bytes give the U+FFFD that the library gives."""
 
     def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
@@ -86,7 +88,7 @@ class _ByteDecoding:
         return self._utf8.decode(b"", final=True)
 
 
-class _WindowDecoding:
+class _WindowDecoder:
     """A token's text is what it adds to the text of the tokens before it.
 
     It depends on whether it is the first one, and on the token before it at most; only a run of <0x..> tokens depends
@@ -147,21 +149,21 @@ def clean_up(text: str) -> str:
     return text
 
 
-class _CleanedDecoding:
-    """Another decoding's text, cleaned up; the end of it is held back until no later text can change it."""
+class _CleanedDecoder:
+    """Another decoder's text, cleaned up; the end of it is held back until no later text can change it."""
 
-    def __init__(self, decoding: Decoding) -> None:
-        self._decoding = decoding
+    def __init__(self, decoder: _Decoder) -> None:
+        self._decoder = decoder
         self._held = ""
 
     def push(self, token_id: int) -> str:
-        text = self._held + self._decoding.push(token_id)
+        text = self._held + self._decoder.push(token_id)
         cut = _last_cut(text)
         self._held = text[cut:]
         return clean_up(text[:cut])
 
     def finish(self) -> str:
-        return clean_up(self._held + self._decoding.finish())
+        return clean_up(self._held + self._decoder.finish())
 
 
 def _last_cut(text: str) -> int:
@@ -181,6 +183,27 @@ def _separates(text: str, at: int) -> bool:
     return text[at : at + 1] == " " and word != "" and word not in _OPEN_WORDS
 
 
+class Decoding:
+    """The text of one sequence, as its tokens come, up to its first stop string."""
+
+    def __init__(self, decoder: _Decoder, stops: Sequence[str]) -> None:
+        self._decoder = decoder
+        self._stops = StopStrings(stops)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has come; what comes after it is left out."""
+        return self._stops.found
+
+    def push(self, token_id: int) -> str:
+        """Take the next token; the text that is now decided, often none."""
+        return self._stops.push(self._decoder.push(token_id))
+
+    def finish(self) -> str:
+        """The rest, as no token follows."""
+        return self._stops.push(self._decoder.finish()) + self._stops.finish()
+
+
 class Detokenizer:
     """Makes texts of ids with a tokenizers.Tokenizer; one for all sequences and threads.
 
@@ -197,21 +220,21 @@ class Detokenizer:
         self._has_byte_tokens = any(step["type"] == "ByteFallback" for step in self._steps)
         self._bytes: dict[int, bytes] = {}
 
-    def open(self) -> Decoding:
-        """The decoding of a sequence that begins."""
-        decoding = self._decoding()
-        return _CleanedDecoding(decoding) if self._cleans_up else decoding
+    def open(self, stops: Sequence[str] = ()) -> Decoding:
+        """The decoding of a sequence that begins, and ends before the first of `stops`."""
+        decoder = self._decoder()
+        return Decoding(_CleanedDecoder(decoder) if self._cleans_up else decoder, stops)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a whole sequence."""
         text = self._text(ids)
         return clean_up(text) if self._cleans_up else text
 
-    def _decoding(self) -> Decoding:
+    def _decoder(self) -> _Decoder:
         if [step["type"] for step in self._steps] == ["ByteLevel"]:
-            return _ByteDecoding(self._bytes_of)
+            return _ByteDecoder(self._bytes_of)
         # Of another decoder nothing is known: the text comes at the end.
-        return _WindowDecoding(self._text, self._is_open if _is_tokenwise(self._steps) else lambda _: True)
+        return _WindowDecoder(self._text, self._is_open if _is_tokenwise(self._steps) else lambda _: True)
 
     def _text(self, ids: Sequence[int]) -> str:
         kept = [token_id for token_id in ids if token_id not in self._special]

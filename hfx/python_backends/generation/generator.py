@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Union
@@ -10,15 +12,17 @@ from typing import Any, Union
 from tokenizers import Tokenizer
 
 from ..engine.engine import DEFAULT_SLOTS, Engine
-from ..engine.errors import InvalidRequest, ModelDamaged
+from ..engine.errors import DeadlineExceeded, InvalidRequest, ModelDamaged
+from ..engine.request import Request
 from .configuration import Configuration
 from .detokenizer import Detokenizer
-from .merging import Document, concatenated, gathered, one_after_the_other, summarized
+from .documents import parts
+from .merging import concatenate, summarize
+from .pieces import Piece, Pieces, Read, as_one_piece, join_texts, read_live, read_whole
 from .prompts import PromptEncoder, Text
-from .results import Piece, join_texts
-from .runs import Read, Run, Runs, Submission, deadline_in
+from .request_window import Cancelled, RequestWindow
 from .settings import GenerationConfig, resolve_config
-from .streams import Script, TextStream
+from .streams import TextStream
 
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
@@ -103,17 +107,17 @@ class TextGenerator:
 
         To leave the stream early is to cancel the request.
         """
-        submission = self._submission(fields, timeout)
-        return TextStream(self._script(text, submission, Run.live), submission.cancel)
+        config = self._config(fields, timeout)
+        return TextStream(partial(self._pieces, text, config, read_live))
 
     def whole(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
         """As `stream`, with the text as a single piece at its end; its reader is not woken before.
 
         Raises InvalidRequest where num_return_sequences is above 1: use generate_all.
         """
-        submission = self._submission(fields, timeout)
-        _refuse_several(submission.config)
-        return TextStream(gathered(self._script(text, submission)), submission.cancel)
+        config = self._config(fields, timeout)
+        _refuse_several(config)
+        return TextStream(lambda stream: as_one_piece(self._pieces(text, config, _read(config), stream)))
 
     def generate(self, text: Text, *, timeout: float | None = None, **fields: Field) -> Piece:
         """One text, as `whole`."""
@@ -133,16 +137,9 @@ class TextGenerator:
 
         The first failure cancels the others and is raised.
         """
-        submission = self._submission(fields, timeout)
-        config = submission.config
+        config = self._config(fields, timeout)
         _refuse_several(config)
-        if config.long == "chunk":
-            script = one_after_the_other(gathered(self._script(text, submission)) for text in texts)
-        else:
-            at_once = self._slots + self.engine.max_queue
-            runs = Runs(submission.submit, map(submission.prompt, texts), at_once)
-            script = runs.pieces(lambda run: gathered(_read(config)(run)))
-        return list(TextStream(script, submission.cancel))
+        return list(TextStream(partial(self._pieces_of_many, texts, config)))
 
     def warm_up(self) -> None:
         """Run every part once, so that the first caller need not wait for what is set up at first use."""
@@ -160,28 +157,53 @@ class TextGenerator:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _submission(self, fields: Mapping[str, Any], timeout: float | None) -> Submission:
-        config = resolve_config(fields, self.configuration)
-        return Submission(self.engine, self._prompts, self._detokenizer, config, deadline_in(timeout))
+    def _config(self, fields: Mapping[str, Any], timeout: float | None) -> GenerationConfig:
+        return resolve_config(fields, self.configuration, timeout)
 
     def _texts(self, text: Text, timeout: float | None, fields: Mapping[str, Any]) -> TextStream:
         """The pieces of a text that are seen at its end only."""
-        submission = self._submission(fields, timeout)
-        return TextStream(self._script(text, submission), submission.cancel)
+        config = self._config(fields, timeout)
+        return TextStream(partial(self._pieces, text, config, _read(config)))
 
-    def _script(self, text: Text, submission: Submission, read: Read | None = None) -> Script:
-        """Submit a text, or prepare its division; by default its pieces are those that are seen at the end only."""
-        config = submission.config
-        read = read or _read(config)
+    def _submit(self, stream: TextStream, config: GenerationConfig, request: Request, read: Read) -> Pieces:
+        handle = self.engine.submit(request)
+        stream.add(handle)
+        decodings = [self._detokenizer.open(config.stop_words) for _ in range(config.settings.num_return_sequences)]
+        return read(stream, handle, request, decodings)
+
+    def _pieces(self, text: Text, config: GenerationConfig, read: Read, stream: TextStream) -> Pieces:
+        """Submit a text, or prepare its division."""
         if config.long != "chunk":
-            return read(submission.submit(submission.prompt(text)))
-        number, at_once = next(_DOCUMENTS), DOCUMENT_SHARE * self._slots
+            return self._submit(stream, config, self._prompts.encode(text, config), read)
+        open_window = partial(self._window, stream, config, next(_DOCUMENTS))
+        merge = summarize if config.merge == "recursive" else concatenate
+        return merge(self._prompts.document(text), open_window, read)
 
-        def runs(text: str) -> Runs:
-            return Runs(submission.submit, submission.parts(text), at_once, PARTS, number)
+    def _window(self, stream: TextStream, config: GenerationConfig, number: int, text: str) -> RequestWindow:
+        """The requests of the parts of a document, each made when it is needed."""
+        cancelled, deadline = stream.cancelled, config.deadline  # the division may outlive the stream
 
-        document = Document(self._prompts.document(text), runs)
-        return (summarized if config.merge == "recursive" else concatenated)(document, read)
+        def checkpoint() -> None:
+            if cancelled.is_set():
+                raise Cancelled
+            if deadline is not None and time.monotonic() >= deadline:
+                raise DeadlineExceeded
+
+        texts = parts(text, self._prompts, config.overlap, checkpoint)
+        requests = (self._prompts.encode(part, config) for part in texts)
+        submit = partial(self._submit, stream, config)
+        return RequestWindow(stream, submit, requests, DOCUMENT_SHARE * self._slots, PARTS, number)
+
+    def _pieces_of_many(self, texts: Iterable[Text], config: GenerationConfig, stream: TextStream) -> Pieces:
+        """One piece for each of `texts`."""
+        read = _read(config)
+        if config.long == "chunk":
+            documents = (as_one_piece(self._pieces(text, config, read, stream)) for text in texts)
+            return (piece for pieces in documents for piece in pieces)
+        requests = (self._prompts.encode(text, config) for text in texts)
+        submit = partial(self._submit, stream, config)
+        window = RequestWindow(stream, submit, requests, self._slots + self.engine.max_queue)
+        return window.pieces(lambda *submitted: as_one_piece(read(*submitted)))
 
 
 def _refuse_several(config: GenerationConfig) -> None:
@@ -192,7 +214,7 @@ def _refuse_several(config: GenerationConfig) -> None:
 
 def _read(config: GenerationConfig) -> Read:
     """How texts that are seen at their end only are read: as they come where stop strings may end them earlier."""
-    return Run.live if config.stop_words and config.settings.num_beams == 1 else Run.whole
+    return read_live if config.stop_words and config.settings.num_beams == 1 else read_whole
 
 
 def _tokenizer(path: Path) -> Any:

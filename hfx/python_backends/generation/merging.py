@@ -1,105 +1,78 @@
-"""What becomes of the parts of a long document: their texts one after the other, or a text of those texts.
-
-Both are scripts over runs.
-"""
+"""What becomes of the parts of a long document: their texts one after the other, or a text of those texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 
-from .results import Piece, join_pieces
-from .runs import Read, Run, Runs
-from .streams import Script
+from .pieces import Piece, Pieces, Read, read_whole
+from .request_window import RequestWindow
 
 # Between the texts of two parts.
 SEPARATOR = " "
 
 _REASONS = ("stop", "length", "cancelled")  # of several, the last one counts
 
-
-@dataclass(frozen=True)
-class Document:
-    """A text, and how it and others are divided and run."""
-
-    text: str
-    runs: Callable[[str], Runs]
+# The requests of the parts of a text.
+OpenWindow = Callable[[str], RequestWindow]
 
 
-def concatenated(document: Document, read: Read) -> Script:
+def concatenate(text: str, open_window: OpenWindow, read: Read) -> Pieces:
     """The texts of all parts, joined; those that are empty leave no space."""
-    yield from _joined(document.runs(document.text), read, Piece(""))
+    yield from _concatenated(open_window(text), read, Piece(""))
 
 
-def summarized(document: Document, read: Read) -> Script:
+def summarize(text: str, open_window: OpenWindow, read: Read) -> Pieces:
     """The text of the joined texts of all parts, of which the same is made until they fit into one part.
 
     Should they not get shorter (fewer parts than before), or be empty, they are left at that. Counts are those of all
     rounds, pieces those of the last.
     """
     counts = Piece("")
-    runs = document.runs(document.text)
-    yield from runs.prepare(2)
-    while runs.count > 1:
+    window = open_window(text)
+    yield from window.prepare(2)
+    while window.count > 1:
         pieces: list[Piece] = []
-        yield from _changed(runs.pieces(Run.whole), pieces.append)
+        for piece in window.pieces(read_whole):
+            if piece is None:
+                yield None
+            else:
+                pieces.append(piece)
         counts = reduce(_summed, pieces, replace(counts, finish_reason=None))
         text = SEPARATOR.join(piece.text for piece in pieces if piece.text)
-        if runs.cancelled:
+        if window.cancelled:
             counts = replace(counts, finish_reason="cancelled")
-        if runs.cancelled or not text:
+        if window.cancelled or not text:
             yield replace(counts, text=text)
             return
-        before, runs = runs.count, document.runs(text)
-        yield from runs.prepare(before)
-        if runs.count >= before:
+        before, window = window.count, open_window(text)
+        yield from window.prepare(before)
+        if window.count >= before:
             yield replace(counts, text=text)
             return
-    yield from _joined(runs, read, replace(counts, finish_reason=None))
+    yield from _concatenated(window, read, replace(counts, finish_reason=None))
 
 
-def _joined(runs: Runs, read: Read, counts: Piece) -> Script:
-    """The pieces of all runs as those of one text; `counts` are what came before."""
-    joining = _Joining(runs, counts)
-    yield from _changed(runs.pieces(read), joining)
-    if runs.cancelled:
-        yield replace(joining.counts, text="", finish_reason="cancelled")
-
-
-class _Joining:
-    """Makes the pieces of runs those of one text. `counts` are those of the runs that are over."""
-
-    def __init__(self, runs: Runs, counts: Piece) -> None:
-        self.counts = counts
-        self._runs = runs
-        self._has_text = False
-        self._separates = False
-
-    def __call__(self, piece: Piece) -> Piece | None:
+def _concatenated(window: RequestWindow, read: Read, counts: Piece) -> Pieces:
+    """The pieces of all requests as those of one text; `counts` are what came before."""
+    has_text = separates = False
+    for piece in window.pieces(read):
+        if piece is None:
+            yield None
+            continue
         text = piece.text
         if text:
-            text = SEPARATOR + text if self._separates else text
-            self._has_text, self._separates = True, False
-        summed = _summed(self.counts, piece)
+            text = SEPARATOR + text if separates else text
+            has_text, separates = True, False
+        summed = _summed(counts, piece)
         if piece.finish_reason:
-            self.counts, self._separates = summed, self._has_text
-        is_last = bool(piece.finish_reason) and self._runs.at_end
-        summed = replace(summed, text=text, finish_reason=summed.finish_reason if is_last else None)
-        return summed if text or is_last else None
-
-
-def gathered(script: Script) -> Script:
-    """The pieces of a script with one text as a single one, at its end."""
-    pieces: list[Piece] = []
-    yield from _changed(script, pieces.append)
-    yield join_pieces(pieces)
-
-
-def one_after_the_other(scripts: Iterable[Script]) -> Script:
-    """The pieces of all scripts, each of which is made once the one before is done."""
-    for script in scripts:
-        yield from script
+            counts, separates = summed, has_text
+        is_last = bool(piece.finish_reason) and window.at_end
+        if text or is_last:
+            yield replace(summed, text=text, finish_reason=summed.finish_reason if is_last else None)
+    if window.cancelled:
+        yield replace(counts, text="", finish_reason="cancelled")
 
 
 def _summed(counts: Piece, piece: Piece) -> Piece:
@@ -112,20 +85,3 @@ def _summed(counts: Piece, piece: Piece) -> Piece:
         output_tokens=counts.output_tokens + piece.output_tokens,
         truncated_tokens=counts.truncated_tokens + piece.truncated_tokens,
     )
-
-
-def _changed(script: Script, change: Callable[[Piece], Piece | None]) -> Script:
-    """A script with other pieces, or without those that `change` makes None of."""
-    answer = None
-    try:
-        while True:
-            step = script.send(answer)
-            answer = None
-            if not isinstance(step, Piece):
-                answer = yield step
-            elif (changed := change(step)) is not None:
-                yield changed
-    except StopIteration:
-        return
-    finally:
-        script.close()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Union
 
 from ..engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
-from ..engine.request import Settings
+from ..engine.request import Request
 from ..inputs import BYTES_PER_TOKEN, LONGEST_TEXT, MARGIN, InvalidInput, decoded, piece
 from .configuration import Configuration
 from .settings import GenerationConfig
@@ -20,16 +20,8 @@ from .settings import GenerationConfig
 FIELD = "text_input"
 Text = Union[str, bytes]
 
-COUNTED = 2**16  # bytes of a text whose tokens are counted in any case
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What the engine gets for a text. `truncated_tokens` were left out; at least those, if it is above COUNTED."""
-
-    ids: tuple[int, ...]
-    truncated_tokens: int
-    settings: Settings
+# Bytes of a text whose tokens are counted in any case: of a longer one, there are at least so many truncated ones.
+COUNTED = 2**16
 
 
 class PromptEncoder:
@@ -53,8 +45,8 @@ class PromptEncoder:
                 f"the model holds {self._longest()} tokens; prefix and special tokens take {self._specials + prefix}"
             )
 
-    def encode(self, text: Text, config: GenerationConfig) -> Prompt:
-        """The prompt of `text`. Raises InvalidRequest, and DoesNotFit where it is too long and may not be cut."""
+    def encode(self, text: Text, config: GenerationConfig) -> Request:
+        """The request for `text`. Raises InvalidRequest, and DoesNotFit where it is too long and may not be cut."""
         raw = _bytes(self._configuration.prefix) + _bytes(text)
         return self._source(raw, config) if self._configuration.has_encoder else self._beginning(raw, config)
 
@@ -88,15 +80,15 @@ class PromptEncoder:
         configuration = self._configuration
         return configuration.max_length - 1 if configuration.max_source is None else configuration.max_source
 
-    def _source(self, raw: bytes, config: GenerationConfig) -> Prompt:
+    def _source(self, raw: bytes, config: GenerationConfig) -> Request:
         encoding, dropped = self._fitted(raw, self._capacity, "right")
         if dropped and config.long == "error":
             longest = self._longest()
             fix = f"Shorten it, or set long to truncate to use its first {longest} tokens, or to chunk"
             raise DoesNotFit("tokens for its text", longest + dropped, longest, fix)
-        return self._prompt(encoding, dropped, config)
+        return Request(self._ids(encoding, config), config.settings, config.deadline, truncated_tokens=dropped)
 
-    def _beginning(self, raw: bytes, config: GenerationConfig) -> Prompt:
+    def _beginning(self, raw: bytes, config: GenerationConfig) -> Request:
         """A text to continue: it shares its positions with the new tokens."""
         length, settings = self._configuration.max_length, config.settings
         is_cut, by_default = config.long == "truncate", self._configuration.default_max_length
@@ -112,9 +104,9 @@ class PromptEncoder:
             fix += "" if is_cut else "; with long set to truncate, the last of a longer text are used"
             needed = reserved + self._specials + len(encoding) + dropped
             raise DoesNotFit("tokens for its text and the new ones", needed, length, fix)
-        prompt = self._prompt(encoding, dropped, config)
-        left = min(settings.max_tokens, length - len(prompt.ids))
-        return replace(prompt, settings=replace(settings, max_tokens=left))
+        ids = self._ids(encoding, config)
+        settings = replace(settings, max_tokens=min(settings.max_tokens, length - len(ids)))
+        return Request(ids, settings, config.deadline, truncated_tokens=dropped)
 
     def _fitted(self, raw: bytes, room: int, side: str) -> tuple[Any, int]:
         """The first (cut off on the side "right") or last `room` tokens of a text, and how many there are more."""
@@ -130,7 +122,7 @@ class PromptEncoder:
         encoding.truncate(room, direction=side)
         return encoding, dropped
 
-    def _prompt(self, encoding: Any, dropped: int, config: GenerationConfig) -> Prompt:
+    def _ids(self, encoding: Any, config: GenerationConfig) -> tuple[int, ...]:
         ids = self._tokenizer.post_process(encoding).ids
         languages = self._configuration.languages
         if config.source_id is not None and languages and languages.source_index is not None:
@@ -143,7 +135,7 @@ class PromptEncoder:
         if max(ids) >= self._vocab_size:
             token = self._tokenizer.id_to_token(max(ids))
             raise InvalidRequest(FIELD, token, "a text without this token, which the model has no embedding of")
-        return Prompt(tuple(ids), dropped, config.settings)
+        return tuple(ids)
 
 
 def _is_settled(encoding: Any, room: int, side: str) -> bool:

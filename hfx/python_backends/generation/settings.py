@@ -6,7 +6,9 @@ read, is refused; a default of the model gives way to what the caller asks for.
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -30,7 +32,7 @@ class GenerationConfig:
     """How one text is generated from. `settings.max_tokens` is at most what any prompt leaves room for.
 
     `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit. `source_id`
-    is the token of the text's language, where one is chosen.
+    is the token of the text's language, where one is chosen. `deadline` is in seconds of `time.monotonic`.
     """
 
     settings: Settings
@@ -40,10 +42,15 @@ class GenerationConfig:
     merge: str
     overlap: int
     source_id: int | None = None
+    deadline: float | None = None
 
 
-def resolve_config(fields: Mapping[str, Any], configuration: Configuration) -> GenerationConfig:
+def resolve_config(
+    fields: Mapping[str, Any], configuration: Configuration, timeout: float | None = None
+) -> GenerationConfig:
     """The settings that `fields` make for a model. Raises InvalidRequest, naming the field and what is allowed.
+
+    `timeout` is in seconds from now.
 
     Tokens are sampled if `do_sample` says so or, where it is not set, if a field of sampling is (temperature 0: not).
     Without a seed, one is drawn.
@@ -63,7 +70,16 @@ def resolve_config(fields: Mapping[str, Any], configuration: Configuration) -> G
         long=values.get("long", "truncate" if configuration.has_encoder else "error"),
         merge=values.get("merge", SETTINGS["merge"].default),
         overlap=values.get("overlap", SETTINGS["overlap"].default),
+        deadline=_deadline(timeout),
     )
+
+
+def _deadline(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if type(timeout) not in (int, float) or not 0 <= timeout < math.inf:
+        raise InvalidRequest("timeout", timeout, "seconds, at least 0")
+    return time.monotonic() + timeout
 
 
 def _samples(given: Mapping[str, Any], values: dict[str, Any]) -> bool:

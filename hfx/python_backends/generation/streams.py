@@ -1,57 +1,21 @@
-"""Pieces of text for a thread, for an event loop, or for a thread that polls many streams.
-
-What a request does is written once, as a script: a generator that yields pieces of text and waits, and is sent what it
-waited for.
-"""
+"""The pieces of a call for a thread, for an event loop, or for a thread that polls many streams."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Union
 
-from ..engine.handle import Listener, LoopNotifier
-from .results import Piece
-
-PENDING = object()  # the answer that is not there yet
+from ..engine.handle import Handle, Listener, LoopNotifier
+from .pieces import Piece, Pieces
 
 AnyFuture = Union["Future[Any]", "asyncio.Future[Any]"]
-
-
-@dataclass(frozen=True)
-class Waker:
-    """How a stream without a piece goes on: `listener` is notified when to poll again.
-
-    `run` starts work that takes a while elsewhere; without it, the polling thread does the work.
-    """
-
-    listener: Listener
-    run: Callable[[Callable[[], Any]], AnyFuture] | None = None
-
-
-# Returns what the script is sent, or PENDING: the waker is notified when to call it again. Raises what went wrong.
-Wait = Callable[[Waker], Any]
-Script = Generator[Union[Wait, Piece], Any, None]
-
-
-def work(compute: Callable[[], Any]) -> Wait:
-    """A wait for the result of a computation that an event loop must not wait for."""
-    future: AnyFuture | None = None
-
-    def poll(waker: Waker) -> Any:
-        nonlocal future
-        if waker.run is None:
-            return compute()
-        if future is None:
-            future = waker.run(compute)
-            future.add_done_callback(lambda _: waker.listener.notify([waker.listener.key]))
-        return future.result() if future.done() else PENDING
-
-    return poll
+# Starts work that takes a while elsewhere.
+Start = Callable[[Callable[[], None]], AnyFuture]
 
 
 class TextStream:
@@ -59,52 +23,63 @@ class TextStream:
 
     Leaving it early (`close`, the end of a `with` block, a cancelled task, forgetting it) cancels the request. Failures
     of the engine are raised as its EngineError. Not for several threads at a time, but for `cancel`.
+
+    `open_pieces` submits the request, and returns the pieces. It gets the stream as a weak reference, since a stream
+    that is forgotten must be freed at once. A thread that polls many streams sets the `listener` of each, which is
+    notified when to poll again, and where work that takes a while is to be done (`start`; None: in `poll`).
     """
 
-    def __init__(self, script: Script, cancel: Callable[[], None]) -> None:
-        self._script = script
-        self._cancel = cancel
-        self._wait: Wait | None = None
+    def __init__(self, open_pieces: Callable[[TextStream], Pieces]) -> None:
+        self.cancelled = threading.Event()
+        self.start: Start | None = None
         self._news = threading.Event()
-        self._waker = Waker(Listener(_set_all, self._news))
+        self._own_listener = self.listener = Listener(_set_all, self._news)
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._lock = threading.Lock()  # of `cancelled` and `_handles`
+        self._pieces = open_pieces(weakref.proxy(self))
+
+    def add(self, handle: Handle) -> None:
+        """Cancel `handle` too when the stream is cancelled, or now if it has been."""
+        with self._lock:
+            self._handles.add(handle)
+            is_cancelled = self.cancelled.is_set()
+        if is_cancelled:
+            handle.cancel()
 
     def cancel(self) -> None:
         """End the request soon: its texts end where they are, with the reason "cancelled". From any thread."""
-        self._cancel()
+        with self._lock:
+            self.cancelled.set()
+            handles = tuple(self._handles)
+        for handle in handles:
+            handle.cancel()
 
     def close(self) -> None:
         """Cancel what is left and be done with it."""
-        self._cancel()  # before a script that has not begun forgets its request
-        self._wait = None
-        self._script.close()
+        self.cancel()  # also what was submitted for pieces that were never read
+        self._pieces.close()
 
-    def poll(self, waker: Waker) -> Piece | None:
-        """The next piece, or None if it is not there yet: `waker` is notified when to poll again.
+    def poll(self) -> Piece | None:
+        """The next piece, or None if it is not there yet: the listener is notified when to poll again.
 
         Raises StopIteration behind the last one.
         """
         try:
-            step, self._wait = self._wait or next(self._script), None
-            while not isinstance(step, Piece):
-                answer = step(waker)
-                if answer is PENDING:
-                    self._wait = step
-                    return None
-                step = self._script.send(answer)
+            return next(self._pieces)
         except BaseException:
             self.close()
             raise
-        return step
 
     def __del__(self) -> None:
-        self._cancel()
+        self.cancel()
 
     def __iter__(self) -> TextStream:
         return self
 
     def __next__(self) -> Piece:
+        self.listener, self.start = self._own_listener, None
         try:
-            while (piece := self.poll(self._waker)) is None:
+            while (piece := self.poll()) is None:
                 self._news.wait()
                 self._news.clear()
         except KeyboardInterrupt:
@@ -117,9 +92,9 @@ class TextStream:
 
     async def __anext__(self) -> Piece:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
-        waker = Waker(Listener(LoopNotifier(loop), news), partial(loop.run_in_executor, None))
+        self.listener, self.start = Listener(LoopNotifier(loop), news), partial(loop.run_in_executor, None)
         try:
-            while (piece := self.poll(waker)) is None:
+            while (piece := self.poll()) is None:
                 await news.wait()
                 news.clear()
         except StopIteration:
@@ -140,6 +115,18 @@ class TextStream:
 
     async def __aexit__(self, *error: object) -> None:
         self.close()
+
+
+def compute(stream: TextStream, work: Callable[[], None]) -> Pieces:
+    """No pieces until `work` is done: elsewhere, where the stream is polled. Raises what it raises."""
+    if stream.start is None:
+        work()
+        return
+    listener, future = stream.listener, stream.start(work)
+    future.add_done_callback(lambda _: listener.notify([listener.key]))
+    while not future.done():
+        yield None
+    future.result()
 
 
 def _set_all(events: list[threading.Event]) -> None:

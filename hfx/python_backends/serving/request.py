@@ -14,9 +14,10 @@ from typing import Any, Optional, Protocol
 from ..engine.checks import boolean, filled
 from ..engine.errors import DeadlineExceeded, EngineError, InvalidRequest
 from ..engine.generation_settings import LISTS
+from ..engine.handle import Listener
+from ..generation.pieces import Piece
 from ..generation.prompts import refuse_huge
-from ..generation.results import Piece
-from ..generation.streams import TextStream, Waker
+from ..generation.streams import Start, TextStream
 from ..parameters import parse_parameters
 
 EARLY_STOPPING = {"true": True, "false": False}  # the third value is "never"
@@ -42,12 +43,17 @@ class Channel(Protocol):
         """Whether the caller has cancelled the request or disconnected."""
 
 
+# Pieces of a request, and what it ends with behind them, if it fails.
+Update = tuple[list[Piece], Optional[Exception]]
+
+
 class GenerateRequest:
     """A request for a text, or to cancel another one.
 
     `settings` are those of TextGenerator, `deadline` is in seconds of `time.monotonic`. `cancels` is the id of the
-    requests to be cancelled, empty where this is a request for a text. `pieces`, `error` and `queued` are the response
-    writer's: what is still to be sent; once it has `ended`, nothing is added. It is `done` when no pieces will follow.
+    requests to be cancelled, empty where this is a request for a text. `unsent`, `error`, `begun` and `queued` are the
+    response writer's: what is still to be sent; once it has `ended`, nothing is added. It is `done` when no pieces will
+    follow.
     """
 
     def __init__(self, channel: Channel, id: str = "") -> None:
@@ -58,12 +64,13 @@ class GenerateRequest:
         self.streams = False
         self.deadline: float | None = None
         self.cancels = ""
-        self.pieces: list[Piece] = []
+        self.unsent: list[Piece] = []
         self.error: Exception | None = None
         self.begun = self.ended = self.queued = self.done = False
         self._counts: tuple[str, ...] = ()
         self._sent_tokens = 0
         self._stream: TextStream | None = None
+        self._answer: Update | None = None
         self._cancelled = False
 
     def parse(self, tensors: Tensors, parameters: str = "") -> None:
@@ -85,32 +92,46 @@ class GenerateRequest:
             fields["early_stopping"] = EARLY_STOPPING.get(early, early)
         self.settings = fields
 
-    def open(self, open_stream: Callable[[GenerateRequest], TextStream]) -> Update | None:
-        """Submit the request: its error, if it is refused."""
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is nothing to be submitted."""
+        return self._answer is not None
+
+    def answer(self, pieces: list[Piece], error: Exception | None = None) -> None:
+        """End it without a stream."""
+        self._answer = pieces, error
+
+    def open(self, open_stream: Callable[[GenerateRequest], TextStream], listener: Listener, start: Start) -> None:
+        """Submit the request; `listener` is notified when `advance` has news, `start` does what takes a while."""
         if self.ended:  # its deadline passed while it waited
-            return self._end([], None)
+            return self.answer([])
         try:
             stream = open_stream(self)
         except Exception as error:
-            return self._end([], error)
+            return self.answer([], error)
+        stream.listener, stream.start = listener, start
         self._stream = stream
         if self._cancelled:  # while its text was tokenized
             stream.cancel()
         return None
 
-    def advance(self, waker: Waker) -> Update:
-        """The pieces that are there by now; `waker` is notified when there may be more."""
-        assert self._stream is not None
-        pieces: list[Piece] = []
+    def advance(self) -> Update:
+        """The pieces that are there by now, and the error behind them, if there is one."""
+        pieces, error = self._answer or ([], None)
         try:
-            while (piece := self._stream.poll(waker)) is not None:
+            while self._stream is not None and (piece := self._stream.poll()) is not None:
                 pieces.append(piece)
+            self.done = self._stream is None
         except StopIteration:
-            is_whole = bool(pieces and pieces[-1].finish_reason)
-            return self._end(pieces, None if is_whole else EngineError("the text ended without a reason", "Report it"))
-        except Exception as error:
-            return self._end(pieces, error)
-        return self, pieces, None
+            self.done = True
+            if not (pieces and pieces[-1].finish_reason):
+                error = EngineError("the text ended without a reason", "Report it")
+        except Exception as failure:
+            self.done, error = True, failure
+        if self.done:
+            self._stream = None
+            _drop_tracebacks(error)
+        return pieces, error
 
     def cancel(self) -> None:
         """End it soon, also if it has not been submitted yet. From any thread."""
@@ -119,14 +140,14 @@ class GenerateRequest:
         if stream is not None:
             stream.cancel()
 
-    def check_caller(self) -> Update | None:
+    def check_caller(self) -> Exception | None:
         """Cancel it if its caller has left; its error, if it should have ended long ago."""
         if self.channel.is_cancelled():
             self.cancel()
         if self.deadline is None or time.monotonic() < self.deadline + GRACE_SECONDS:
             return None
         self.cancel()
-        return self, [], DeadlineExceeded()
+        return DeadlineExceeded()
 
     def outputs(self, piece: Piece) -> dict[str, Any]:
         """The output tensors of the next response: a piece's, and the counts that were asked for.
@@ -137,16 +158,6 @@ class GenerateRequest:
         counts = {"num_input_tokens": piece.input_tokens, "num_output_tokens": piece.output_tokens - self._sent_tokens}
         self._sent_tokens = piece.output_tokens
         return {**outputs, **{name: counts[name] for name in self._counts}}
-
-    def _end(self, pieces: list[Piece], error: Exception | None) -> Update:
-        self.done = True
-        self._stream = None
-        _drop_tracebacks(error)
-        return self, pieces, error
-
-
-# More pieces of a request, and an error after them.
-Update = tuple[GenerateRequest, list[Piece], Optional[Exception]]
 
 
 class CancelRegistry:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Iterable
 
 from ..engine.errors import DeadlineExceeded, DoesNotFit, Draining, InvalidRequest, QueueFull
-from ..generation.results import Piece, join_pieces
-from .request import GenerateRequest, Update
+from ..generation.pieces import Piece, join_pieces
+from .request import GenerateRequest
 
 # A response costs so much of a processor here, in Triton's process and at a caller on the same machine, together.
 # Responses may take this share of the cores: in the pauses between them, pieces of the same request join. A request's
@@ -35,46 +33,42 @@ REASONS = tuple(reason for *_, reason in _CODES if reason)
 
 
 class ResponseWriter:
-    """Requests with something to be sent. Any thread puts, one thread takes and sends."""
+    """Requests with something to be sent. For one thread."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._immediate: deque[GenerateRequest] = deque()
+        self._immediate: list[GenerateRequest] = []
         self._coalesced: deque[GenerateRequest] = deque()
         self._paused_until = 0.0
         self._pause_seconds = RESPONSE_SECONDS / (SHARE * len(os.sched_getaffinity(0)))
-        self._closed = False
 
-    def put(self, updates: Iterable[Update]) -> None:
-        """Add pieces and errors. An error or a finish reason ends a request; what comes after is dropped."""
-        with self._changed:
-            had_none = not self._coalesced
-            for request, pieces, error in updates:
-                self._put(request, pieces, error)
-            if self._immediate or (had_none and self._coalesced):
-                self._changed.notify()
+    def put(self, request: GenerateRequest, pieces: list[Piece], error: Exception | None = None) -> None:
+        """Add pieces and an error. An error or a finish reason ends a request; what comes after is dropped."""
+        if request.ended:
+            return
+        is_first = bool(pieces) and not request.begun
+        request.unsent += pieces
+        request.error = error
+        request.ended = error is not None or bool(pieces and pieces[-1].finish_reason)
+        if request.ended or is_first:
+            self._immediate.append(request)
+        elif pieces and not request.queued:
+            self._coalesced.append(request)
+            request.queued = True
+        request.begun = request.begun or is_first
 
-    def close(self) -> None:
-        """Let `take` return None once everything is sent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+    def take(self, all_of_them: bool = False) -> list[GenerateRequest]:
+        """Requests to be sent now, or all."""
+        taken, self._immediate = self._immediate, []
+        if all_of_them or time.monotonic() >= self._paused_until:
+            count = len(self._coalesced) if all_of_them else min(COALESCED_AT_ONCE, len(self._coalesced))
+            taken += [self._coalesced.popleft() for _ in range(count)]
+        return taken
 
-    def wake(self) -> None:
-        """Let `take` return, though there may be nothing."""
-        with self._changed:
-            self._changed.notify()
-
-    def take(self, timeout: float | None) -> list[GenerateRequest] | None:
-        """Requests to be sent now, within `timeout` seconds; None at the end."""
-        with self._changed:
-            if not (self._immediate or self._closed):
-                self._changed.wait(self._until_coalesced(timeout))
-            taken = [*self._immediate]
-            self._immediate.clear()
-            if self._closed or time.monotonic() >= self._paused_until:
-                taken += [self._coalesced.popleft() for _ in range(min(COALESCED_AT_ONCE, len(self._coalesced)))]
-            return taken if taken or not self._closed else None
+    def wait(self) -> float | None:
+        """Seconds until there is something to take, if nothing is put before; None where there is nothing."""
+        if self._immediate:
+            return 0.0
+        return max(self._paused_until - time.monotonic(), 0.0) if self._coalesced else None
 
     def throttle(self, sent: int) -> None:
         """Pause, but for first and last pieces, as so many responses were sent."""
@@ -84,35 +78,14 @@ class ResponseWriter:
 
     def send(self, request: GenerateRequest) -> None:
         """Send what a request holds."""
-        with self._changed:
-            pieces, request.pieces = request.pieces, []
-            error, request.error = request.error, None
-            request.queued = False
+        pieces, request.unsent = request.unsent, []
+        error, request.error = request.error, None
+        request.queued = False
         if pieces:
             piece = join_pieces(pieces)
             request.channel.send(request.outputs(piece), final=bool(piece.finish_reason))
         if error is not None:
             request.channel.fail(message_of(error), code_of(error))
-
-    def _put(self, request: GenerateRequest, pieces: list[Piece], error: Exception | None) -> None:
-        if request.ended:
-            return
-        is_first = bool(pieces) and not request.begun
-        request.pieces += pieces
-        request.error = error
-        request.ended = error is not None or bool(pieces and pieces[-1].finish_reason)
-        if request.ended or is_first:
-            self._immediate.append(request)
-        elif not request.queued:
-            self._coalesced.append(request)
-            request.queued = True
-        request.begun = request.begun or is_first
-
-    def _until_coalesced(self, timeout: float | None) -> float | None:
-        if not self._coalesced:
-            return timeout
-        pause = max(self._paused_until - time.monotonic(), 0.0)
-        return pause if timeout is None else min(pause, timeout)
 
 
 def code_of(error: Exception) -> str:
