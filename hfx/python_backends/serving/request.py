@@ -104,16 +104,17 @@ class GenerateRequest:
     def open(self, open_stream: Callable[[GenerateRequest], TextStream], listener: Listener, start: Start) -> None:
         """Submit the request; `listener` is notified when `advance` has news, `start` does what takes a while."""
         if self.ended:  # its deadline passed while it waited
-            return self.answer([])
+            self.answer([])
+            return
         try:
             stream = open_stream(self)
         except Exception as error:
-            return self.answer([], error)
+            self.answer([], error)
+            return
         stream.listener, stream.start = listener, start
         self._stream = stream
         if self._cancelled:  # while its text was tokenized
             stream.cancel()
-        return None
 
     def advance(self) -> Update:
         """The pieces that are there by now, and the error behind them, if there is one."""
