@@ -72,7 +72,7 @@ def metrics(wanted: tuple[Signal, ...]) -> tuple[Metric, ...]:
 def _generator(model: DeployedModel, wait: float, throughput: float | None) -> tuple[Signal, ...]:
     slots = model.needs.slots
     used = Figure(max(1, int(SLOTS_SHARE * slots)), f"{SLOTS_SHARE} x {slots} slots of {model.name}")
-    queue = _by_wait(wait, throughput) or Figure(
+    queue = _by_wait(wait, throughput, model.needs.queue // 2) or Figure(
         math.ceil(QUEUE_SHARE * slots),
         f"{QUEUE_SHARE} x {slots} slots: requests wait for {QUEUE_SHARE} of one's own time; --from computes it",
     )
@@ -88,9 +88,15 @@ def _encoder(model: DeployedModel, wait: float, throughput: float | None) -> tup
     return (Signal(WAITING, members, waiting),)
 
 
-def _by_wait(wait: float, throughput: float | None) -> Figure | None:
-    """The requests that wait when each waits for `wait` seconds, by Little's law; None where nothing was measured."""
+def _by_wait(wait: float, throughput: float | None, most: int | None = None) -> Figure | None:
+    """The requests that wait when each waits for `wait` seconds, by Little's law; None where nothing was measured.
+
+    `most`: more are not waited for, as the queue refuses them.
+    """
     if throughput is None:
         return None
     source = f"{wait:g} s of waiting (--wait) x {throughput:.1f} requests/s measured of a pod"
-    return Figure(max(1, int(wait * throughput)), source)
+    target = max(1, int(wait * throughput))
+    if most is not None and target > most:
+        return Figure(max(1, most), f"half of max_queue_size; {source} is more")
+    return Figure(target, source)

@@ -154,6 +154,10 @@ def test_numbers_come_from_a_measured_result(encoder: Deployment, generator: Dep
     assert sizing.replicas.value == 9  # 500 / (0.7 x 80)
     assert [signal.target.value for signal in sizing.signals] == [20]  # 0.25 s x 80 requests/s
     assert [signal.target.value for signal in sized(generator, load, wait=0.25).signals] == [20, 25]
+    fast = replace(load, requests_per_second=800.0)
+    assert (
+        sized(generator, fast, wait=0.25).signals[0].target.value == 32
+    )  # half of the queue, which refuses more than 64
     figures = (sizing.millicores, sizing.memory, sizing.replicas, sizing.signals[0].target)
     assert all("load.json" in figure.source or "measured" in figure.source for figure in figures)
     assert sized(replace(encoder, cpus=replace(encoder.cpus, value=6, source="--cpus")), load).millicores.value == 6000
