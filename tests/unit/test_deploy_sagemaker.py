@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import tarfile
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from hfx.deploy.deployment import Deployment, open_deployment
+from hfx.deploy.folder import render
 from hfx.deploy.sagemaker.archive import write_archive
 from hfx.deploy.sagemaker.container import environment, image_of, server_arguments
 from hfx.deploy.sagemaker.endpoint import Endpoint, Settings, open_endpoint
@@ -20,6 +22,7 @@ from hfx.deploy.sagemaker.limits import CONFLICTS, CUDA_13_AMI
 from hfx.deploy.sagemaker.local import serving
 from hfx.deploy.sagemaker.policy import policy, trust
 from hfx.deploy.sagemaker.requests import CALLS, Upload, bodies
+from hfx.deploy.sagemaker.target import values
 from hfx.errors import UsageError
 from tests.unit.repositories import build
 from tests.unit.sagemaker_model import problems
@@ -208,6 +211,18 @@ def test_the_container_loads_a_generators_engine_and_answers_as_generate(
         environment(generator.models[0], "25.02", stream=True)
     with pytest.raises(UsageError, match="nothing to stream"):
         environment(encoder.models[0], "26.05", stream=True)
+
+
+@pytest.mark.parametrize("settings", [REAL_TIME, SERVERLESS, replace(REAL_TIME, asynchronous=True)])
+def test_the_readme_has_a_line_for_every_call_and_file(settings: Settings, encoder: Deployment, tmp_path: Path) -> None:
+    endpoint = opened(encoder, replace(settings, region="us-east-1"))
+    made = written(endpoint)
+    render("sagemaker", tmp_path, values(endpoint, uploads_of(endpoint), made))
+    lines = [shlex.split(line) for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("aws ")]
+    files = [line[-1].removeprefix("file://") for line in lines if "--cli-input-json" in line]
+    assert files == [call.file for call in CALLS if call.file in made]
+    assert ["aws", "s3", "cp", "m.tar.gz", uploads_of(endpoint)[0].uri] in lines
+    assert sum(line[2].startswith("invoke-endpoint") for line in lines) == 1
 
 
 def test_the_role_may_do_what_the_options_need_and_no_more(encoder: Deployment) -> None:

@@ -57,7 +57,7 @@ def values(endpoint: Endpoint, uploads: tuple[Upload, ...], made: dict[str, dict
         "role_name": endpoint.settings.role.rpartition("/")[2],
         "uploading": [["aws", "s3", "cp", upload.file, upload.uri] for upload in uploads],
         "calls": [_line(call.service, call.operation, call.file, endpoint) for call in CALLS if call.file in made],
-        "invocations": [_invocation(endpoint, index) for index in range(len(endpoint.deployments))],
+        "invocations": _invocations(endpoint),
         "limits": CALL_LIMITS[endpoint.mode],
         "start_seconds": SERVERLESS_START_SECONDS,
         "cost": cost(endpoint),
@@ -81,17 +81,14 @@ def _line(service: str, operation: str, file: str, endpoint: Endpoint) -> list[s
     return ["aws", service, verb, "--region", endpoint.region, "--cli-input-json", f"file://{file}"]
 
 
-def _invocation(endpoint: Endpoint, index: int) -> list[str]:
-    """The call of one model with request.json, a body as /v2/models/NAME/infer or /generate takes it."""
-    common = ["--region", endpoint.region, "--endpoint-name", endpoint.name]
+def _invocations(endpoint: Endpoint) -> list[list[str]]:
+    """The lines that call each model with request.json."""
+    common = ["--region", endpoint.region, "--endpoint-name", endpoint.name, "--content-type", "application/json"]
     if endpoint.settings.asynchronous:
         place = f"{endpoint.bucket}/requests/request.json"
-        return [
-            *("aws", "sagemaker-runtime", "invoke-endpoint-async", *common),
-            *("--content-type", "application/json", "--input-location", place),
-        ]
-    target = ["--target-container-hostname", endpoint.hostnames[index]] if len(endpoint.deployments) > 1 else []
-    return [
-        *("aws", "sagemaker-runtime", "invoke-endpoint", *common, *target),
-        *("--content-type", "application/json", "--body", "fileb://request.json", "/dev/stdout"),
-    ]
+        uploading = ["aws", "s3", "cp", "request.json", place]
+        return [uploading, ["aws", "sagemaker-runtime", "invoke-endpoint-async", *common, "--input-location", place]]
+    hosts = endpoint.hostnames if len(endpoint.deployments) > 1 else []
+    targets = [["--target-container-hostname", host] for host in hosts] or [[]]
+    calling = ["aws", "sagemaker-runtime", "invoke-endpoint", *common]
+    return [[*calling, *target, "--body", "fileb://request.json", "/dev/stdout"] for target in targets]
