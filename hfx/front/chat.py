@@ -1,16 +1,13 @@
-"""Messages of a conversation as one prompt, by the chat template of the model's checkpoint.
-
-Templates are programs of whoever made the checkpoint: they run in jinja2's sandbox, as in transformers, which has the
-same variables and functions.
-"""
+"""Messages of a conversation as one prompt, by the chat template of the model's checkpoint."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
-import time
+import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hfx.front.catalog import ServedModel
@@ -18,6 +15,10 @@ from hfx.front.fields import shown, text
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Refusal
 
+SECONDS = 5.0  # a template takes milliseconds; the first one 0.2 s more, as its process starts
+ANSWER_BYTES = 64 << 20  # of a prompt as JSON
+WORKER = Path(__file__).with_name("chat_worker.py")
+CONSTANT = {"add_generation_prompt": True, "tools": None, "documents": None}  # as transformers gives them
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -28,7 +29,7 @@ async def chat_prompt(files: ModelFiles, model: ServedModel, messages: Any) -> s
         message = f"The model {model.name!r} has no chat template. Send its prompt to /v1/completions."
         raise Refusal(400, message, param="messages")
     conversation = checked_messages(messages)
-    prompt = await asyncio.to_thread(render, chat["template"], chat["special_tokens"], conversation)
+    prompt = await _RENDERER.prompt(chat["template"], chat["special_tokens"], conversation)
     begin = chat["special_tokens"].get("bos_token", "")
     if begin and prompt.startswith(begin) and (await files.encodings(model, ["a"]))[0].tokens[0] == begin:
         return prompt[len(begin) :]  # the tokenizer adds it again
@@ -42,30 +43,65 @@ def checked_messages(messages: Any) -> list[dict[str, str]]:
     return [_message(message) for message in messages]
 
 
-def render(template: str, special_tokens: Mapping[str, str], messages: Sequence[Mapping[str, str]]) -> str:
-    """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501)."""
-    try:
-        from jinja2.exceptions import TemplateError
-    except ImportError:
-        raise Refusal(501, "Chat templates need jinja2. Run: pip install 'hfx[front]'") from None
-    try:
-        return str(_compiled(template).render(messages=messages, add_generation_prompt=True, **special_tokens))
-    except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        message = f"The model's chat template refuses the messages: {error}. Send others."
-        raise Refusal(400, message, param="messages") from None
+class ChatRenderer:
+    """Renders templates one after the other, in a process (chat_worker.py) that is killed when one takes too long.
+
+    Templates are programs of whoever made the checkpoint: jinja2's sandbox bounds neither their time nor their memory.
+    """
+
+    def __init__(self) -> None:
+        self._worker: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+
+    async def prompt(
+        self, template: str, special_tokens: Mapping[str, str], messages: Sequence[Mapping[str, str]]
+    ) -> str:
+        """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501)."""
+        if importlib.util.find_spec("jinja2") is None:
+            raise Refusal(501, "Chat templates need jinja2. Run: pip install 'hfx[front]'")
+        variables = {**special_tokens, **CONSTANT, "messages": messages}
+        async with self._lock:
+            answer = await self._answer(json.dumps({"template": template, "variables": variables}).encode())
+        if "text" not in answer:
+            message = f"The model's chat template refuses the messages: {answer['error']}. Send others."
+            raise Refusal(400, message, param="messages")
+        return answer["text"]
+
+    async def _answer(self, request: bytes) -> dict[str, str]:
+        worker = self._worker = await self._running()
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        complete = False
+        try:
+            async with asyncio.timeout(SECONDS):
+                worker.stdin.write(request + b"\n")
+                await worker.stdin.drain()
+                answer: dict[str, str] = json.loads(await worker.stdout.readline())
+            complete = True
+        except TimeoutError:
+            return {"error": f"it takes longer than {SECONDS:g} s"}
+        except (OSError, ValueError):
+            return {"error": "it needs more memory than a template may have"}
+        finally:
+            if not complete:  # also when its caller has left: the answer must not become that of the next request
+                self._end(worker)
+        return answer
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._worker is not None and self._worker.returncode is None:
+            return self._worker
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-I", str(WORKER), stdin=pipe, stdout=pipe, limit=ANSWER_BYTES
+        )
+
+    def _end(self, worker: asyncio.subprocess.Process) -> None:
+        self._worker = None
+        if worker.returncode is None:
+            worker.kill()
 
 
-@cache
-def _compiled(template: str) -> Any:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = time.strftime
-    return environment.from_string(template)
+_RENDERER = ChatRenderer()  # of this process's one event loop
 
 
 def _message(message: Any) -> dict[str, str]:
@@ -81,11 +117,3 @@ def _part(part: Any) -> str:
     if not isinstance(part, dict) or part.get("type") != "text":
         raise Refusal(400, f"A part of a content is {shown(part)}. Send texts only.", param="messages")
     return text(part.get("text"), "messages")
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise(message: str) -> None:
-    raise ValueError(message)

@@ -1,0 +1,84 @@
+"""Renders chat templates in a process of its own, as a template from a stranger can loop for ever or fill the memory.
+
+Run as a script: for each line of JSON on stdin, {"template", "variables"}, a line on stdout, {"text"} or {"error"}. The
+environment is that of transformers' apply_chat_template, so that the prompts are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import CallBlock, Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+BYTES = 1 << 30
+TEMPLATES_KEPT = 16
+
+
+class Generation(Extension):
+    """`{% generation %}`, which marks an assistant's text for training: its content as it is."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> Node:
+        """The block's content, called as a macro."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)
+
+    def _content(self, caller: Any) -> Any:
+        return caller()
+
+
+@lru_cache(TEMPLATES_KEPT)
+def compiled(template: str) -> jinja2.Template:
+    """The template, in transformers' environment. Raises jinja2.TemplateError."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
+    return environment.from_string(template)
+
+
+def rendered(template: str, variables: dict[str, Any]) -> dict[str, str]:
+    """The text under "text", or what went wrong under "error"."""
+    try:
+        return {"text": compiled(template).render(**variables)}
+    except MemoryError:
+        return {"error": "it needs more memory than a template may have"}
+    except Exception as error:
+        return {"error": (str(error) or type(error).__name__).rstrip(".")}
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(rendered(request["template"], request["variables"])), flush=True)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)  # jinja2's own escapes HTML
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+if __name__ == "__main__":
+    main()
