@@ -79,7 +79,7 @@ def test_a_template_that_can_not_be_rendered_is_a_400_and_the_next_one_is_not(te
     ],
 )
 def test_what_is_no_conversation_is_refused(messages: Any) -> None:
-    with pytest.raises(Refusal, match="Send|Give"):
+    with pytest.raises(Refusal, match=r"Send|Give"):
         checked_messages(messages)
 
 
