@@ -58,7 +58,7 @@ RECIPES: tuple[Recipe, ...] = (
     ),
     Recipe(
         "summaries-t5", task="short-summaries", architecture="flan-t5", heads=8, max_tokens=512, train_examples=16000,
-        steps=2100, batch_size=8,
+        steps=2700, batch_size=8,
     ),
     Recipe(
         "summaries-t5-tied", task="short-summaries", architecture="t5", heads=8, max_tokens=512, train_examples=16000,
