@@ -59,7 +59,7 @@ class AsyncClient:
         self._session = Session(transport, _sleep, limits, policy)
 
     async def is_ready(self) -> bool:
-        """Whether the server answers and all of its models are ready."""
+        """Whether the server answers and all of its models are ready; raises ServerError where it refuses the token."""
         return await self._session.is_ready()
 
     async def wait_ready(self, timeout: float = 60.0) -> None:

@@ -66,7 +66,7 @@ class Client:
         self._session = Session(transport, _sleep, limits, policy)
 
     def is_ready(self) -> bool:
-        """Whether the server answers and all of its models are ready."""
+        """Whether the server answers and all of its models are ready; raises ServerError where it refuses the token."""
         return run(self._session.is_ready())
 
     def wait_ready(self, timeout: float = 60.0) -> None:

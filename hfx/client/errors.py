@@ -65,6 +65,7 @@ NO_TLS = (
     "Do both sides want TLS (grpcs://, https://) or neither, and does tls=Tls(ca=...) name who signed the server's "
     "certificate?"
 )
+UNAUTHORIZED_STATUSES = ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403")
 UNAUTHORIZED = "Give the server's token: Client(..., token=...), or the header that it wants."
 # Phrases of Triton 2.51, gRPC 1.7x and h11 0.16: the class (None: by the status) and the fix (empty: of the class).
 PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
@@ -94,9 +95,15 @@ def failure(status: str, text: str, url: str) -> ServerError:
     text = REASON.sub("", text).strip() or "no reason given"
     by_phrase, fix = next(((kind, fix) for phrase, kind, fix in PHRASES if phrase in text), (None, ""))
     kind = kind or by_phrase or STATUSES.get(status, ServerError)
-    if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
+    if status in UNAUTHORIZED_STATUSES:
         fix = UNAUTHORIZED
     return kind(_message(kind, text, url), fix or FIXES.get(kind, ""), status=status)
+
+
+def check_authorized(error: ServerError) -> None:
+    """Raise `error` again when the server does not take the token: no later answer will be another one."""
+    if error.status in UNAUTHORIZED_STATUSES:
+        raise error
 
 
 def no_answer(url: str, waited: float) -> ServerUnreachable:

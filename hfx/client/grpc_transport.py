@@ -153,7 +153,8 @@ class _GrpcTransport:
     async def _is(self, method: str, message: Any, field: str) -> bool:
         try:
             return bool(getattr(await self._call(method, message, PROBE_SECONDS), field))
-        except ServerError:
+        except ServerError as error:
+            errors.check_authorized(error)
             return False
 
     async def _task(self, model: str, timeout: float) -> str:

@@ -81,7 +81,8 @@ class _HttpTransport:
     async def _is(self, state: str) -> bool:
         try:
             await self._fetch(f"/v2/health/{state}", PROBE_SECONDS)
-        except ServerError:
+        except ServerError as error:
+            errors.check_authorized(error)
             return False
         return True
 

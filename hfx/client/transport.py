@@ -59,10 +59,10 @@ class Transport(Protocol):
         """The answers of a decoupled model; sent at once or with the first read."""
 
     async def is_live(self) -> bool:
-        """Whether the server answers."""
+        """Whether the server answers. Raises ServerError where it refuses the token."""
 
     async def is_ready(self) -> bool:
-        """Whether the server answers, and all of its models are ready."""
+        """Whether it answers, and all of its models are ready. Raises ServerError where it refuses the token."""
 
     async def models(self, timeout: float) -> list[str]:
         """The names of the ready models, members too."""

@@ -67,6 +67,7 @@ def test_a_server_of_another_checkpoint_fails_with_the_first_answers_that_differ
 def test_a_server_without_the_key_or_the_model_is_no_pass(
     dialects: ServeProcess, many_tasks: Path, repository: Path
 ) -> None:
-    assert check(dialects, many_tasks, "sentiment-fp32", key="another").returncode == 5
+    done = check(dialects, many_tasks, "sentiment-fp32", key="another")
+    assert done.returncode == 5 and "token" in done.stderr
     done = check(dialects, repository, "topics-fp32")
     assert done.returncode == 5 and "topics-fp32" in done.stderr
