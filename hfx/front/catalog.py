@@ -61,7 +61,7 @@ class Catalog:
     async def model(self, name: str) -> ServedModel:
         """The model `name`. Raises ModelUnknown, and RequestRefused for a model of no known task."""
         if name not in self._models:
-            return await self._refreshed(name)
+            return await asyncio.shield(self._refreshed(name))  # others wait for it too
         read_at, model = self._models[name]
         if time.monotonic() - read_at > REFRESH_SECONDS:
             self._refreshed(name).add_done_callback(lambda task: task.cancelled() or task.exception())

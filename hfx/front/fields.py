@@ -16,6 +16,8 @@ from hfx.python_backends.engine.errors import InvalidRequest
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 
 Fields = Mapping[str, Any]
+# Of one request: 16 MB of JSON hold millions of texts, whose answers would fill the memory.
+MOST_TEXTS = 2048
 
 
 def json_object(content: Any) -> dict[str, Any]:
@@ -34,12 +36,19 @@ def text(value: Any, param: str) -> str:
 
 
 def texts(value: Any, param: str) -> list[str]:
-    """The texts of a value that is one, or a list of at least one. Raises Refusal (400)."""
+    """The texts of a value that is one, or a list of 1 to MOST_TEXTS. Raises Refusal (400, 413)."""
     if isinstance(value, str):
         return [text(value, param)]
     if not isinstance(value, list) or not value:
         raise Refusal(400, f"{param} is {shown(value)}. Send a text, or a list of texts.", param=param)
+    check_count(len(value), param)
     return [text(item, param) for item in value]
+
+
+def check_count(count: int, param: str, most: int = MOST_TEXTS) -> None:
+    """Raise Refusal (413) for more than `most` texts in `param`."""
+    if count > most:
+        raise Refusal(413, f"There are {count} texts in {param}. Send {most} at most.", param=param)
 
 
 def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -> int:

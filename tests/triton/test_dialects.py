@@ -147,6 +147,22 @@ def test_a_full_queue_is_a_429_with_a_time_to_try_again(dialects: ServeProcess) 
     wait_until(lambda: slots_used(dialects) == 0, "all slots are free", SOON)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": RECITAL, "prompt": ["a"] * 300, "n": 8}),
+        ("/v1/embeddings", {"model": "similar-int8", "input": ["a"] * 3000}),
+        ("/models/sentiment-fp32", {"inputs": ["a"] * 3000}),
+        ("/models/answers-fp32", {"inputs": [{"question": "a", "context": "b"}] * 3000}),
+        ("/models/similar-int8/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a"] * 3000}}),
+        ("/v2/models/sentiment-fp32/infer", {"inputs": [{**PIPELINE["inputs"][0], "data": ["a"] * 3000}]}),
+    ],
+)
+def test_more_texts_than_an_answer_can_hold_are_refused(path: str, body: Any, dialects: ServeProcess) -> None:
+    status, _, answer = call(dialects, path, body)
+    assert (status, "at most" in str(answer)) == (413, True), answer
+
+
 def paths(server: ServeProcess) -> list[tuple[str, str]]:
     described = answer_of(server, "/openapi.json", None)["paths"]
     return [

@@ -20,6 +20,7 @@ from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
 from hfx.front.fields import (
     Fields,
+    check_count,
     check_generator,
     check_task,
     flag,
@@ -128,6 +129,7 @@ async def _answer_questions(inputs: Inputs) -> Any:
     inputs.check_parameters("top_k")
     _check_equal(inputs.parameters, "top_k", 1, "an answer is the best one")
     pairs = inputs.inputs if isinstance(inputs.inputs, list) and inputs.inputs else [inputs.inputs]
+    check_count(len(pairs), "inputs")
     call = calls.answer(inputs.model.name)
     results = await inputs.request.inference.rows(inputs.model, [call(_pair(pair)) for pair in pairs])
     rows = [{"answer": each.answer, "score": each.score, "start": each.start, "end": each.end} for each in results]

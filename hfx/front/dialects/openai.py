@@ -20,6 +20,7 @@ from hfx.front.chat import chat_prompt
 from hfx.front.dialect import Dialect, DialectRequest, Events, Handler, Route, event
 from hfx.front.fields import (
     Fields,
+    check_count,
     check_generator,
     check_task,
     flag,
@@ -182,6 +183,7 @@ def _completion(request: DialectRequest, style: Style, model: ServedModel, promp
     _refuse_unsupported(fields)
     settings = _settings(fields)
     count = whole_number(fields, "n", 1, MOST_CHOICES, 1)
+    check_count(count * len(prompts), "prompt and n")
     streams = flag(fields, "stream")
     options = fields.get("stream_options") or {}
     if not isinstance(options, dict) or (options and not streams):

@@ -17,7 +17,7 @@ from hfx.client.results import Classification, Embedding
 from hfx.errors import RequestRefused
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Handler, Route
-from hfx.front.fields import Fields, flag, json_object, refuse_unknown, shown, text, texts
+from hfx.front.fields import Fields, check_count, flag, json_object, refuse_unknown, shown, text, texts
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import cosines, normalized
 from hfx.metadata import INT32_MAX
@@ -148,8 +148,7 @@ def _inputs(fields: Fields) -> list[str]:
 
 
 def _bounded(inputs: list[Any]) -> list[Any]:
-    if len(inputs) > MOST_INPUTS:
-        raise Refusal(413, f"There are {len(inputs)} inputs. Send {MOST_INPUTS} at most.", param="inputs")
+    check_count(len(inputs), "inputs", MOST_INPUTS)
     if not inputs:
         raise Refusal(400, "inputs is empty. Send at least one text.", param="inputs")
     return inputs
