@@ -8,12 +8,11 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hfx.deploy.autoscaling import metrics
-from hfx.deploy.deployment import NAME_PATTERN, DeployedModel, Deployment
+from hfx.deploy.deployment import NAME_PATTERN, Deployment
 from hfx.deploy.docker import serve_command
 from hfx.deploy.folder import output_folder, render
 from hfx.deploy.sizing import LIVENESS_SECONDS, PROBE_SECONDS, Sizing
@@ -23,6 +22,7 @@ from hfx.manifest import to_json
 LABEL_LENGTH = 63
 CLAIM_PATTERN = re.compile(rf"{NAME_PATTERN.pattern}(?:\.{NAME_PATTERN.pattern})*")
 USER = 1000  # of the image
+READY_SECONDS = 300  # that the Job waits for the first pod
 PROBE_TIMEOUT = 60  # the probe itself waits while a model makes progress
 
 
@@ -77,7 +77,7 @@ def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str
         "labels": labels(deployment),
         "command": [*serve_command(deployment), "--insecure"],  # the network policy says who reaches it
         "models_digest": models_digest(deployment),
-        "verify_command": partial(verify_command, deployment),
+        "check": check_command(deployment),
         "metrics": metrics(sizing.signals),
     }
 
@@ -107,10 +107,11 @@ def liveness_command(deployment: Deployment) -> list[str]:
     return ["env", "PYTHONPATH=/opt/hfx", "python3", "-B", "-m", "liveness", url, f"{url}/metrics"]
 
 
-def verify_command(deployment: Deployment, model: DeployedModel) -> list[str]:
-    """The comparison of the pods behind the Service with the checkpoint's recorded answers."""
+def check_command(deployment: Deployment) -> list[str]:
+    """The comparison of the pods behind the Service with the checkpoints' recorded answers."""
     url = f"http://{deployment.name}:{deployment.ports.http}"
-    return ["hfx", "verify", model.name, "--repository", "/models", "--device", deployment.device, "--url", url]
+    options = ["--repository", "/models", "--device", deployment.device, "--wait", str(READY_SECONDS)]
+    return ["hfx", "deploy", "check", url, *deployment.names, *options]
 
 
 def models_digest(deployment: Deployment) -> str:

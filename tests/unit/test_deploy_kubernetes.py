@@ -243,6 +243,6 @@ def test_a_service_can_not_begin_with_a_digit(encoder: Deployment, tmp_path: Pat
 
 def test_the_job_needs_no_more_than_the_image_has() -> None:
     """The image has hfx[front], tokenizers and one runtime: nothing of what exports."""
-    program = "import sys, hfx.cli.verify, hfx.exporter.verify, hfx.cli.connection\nprint(*sys.modules)"
+    program = "import sys, hfx.cli.deploy.check, hfx.cli.verify, hfx.exporter.verify\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"onnx", "onnx_ir", "torch", "transformers", "scipy", "safetensors"} & set(done.stdout.split())

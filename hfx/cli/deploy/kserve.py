@@ -50,4 +50,4 @@ def command(
     sizing = scale.sizing(deployment)
     kserve.write(deployment, sizing, service, options.output, options.force)
     steps = [f"Next: {options.output / 'README.md'} says where the models go, and in which order to apply the files."]
-    print_written(report, "kserve", deployment, options.output, steps)
+    print_written(report, "kserve", deployment, options.output, steps, sizing)

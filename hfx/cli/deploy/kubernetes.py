@@ -50,9 +50,5 @@ def command(
         deployment = replace(deployment, image=docker.image(deployment))
     sizing = scale.sizing(deployment)
     kubernetes.write(deployment, sizing, cluster, options.output, options.force)
-    steps = [
-        f"  {sizing.replicas.value} to {sizing.max_replicas.value} pods of {sizing.millicores.value}m processors and"
-        f" {sizing.memory.value} MiB; README.md says where each number comes from.",
-        f"Next: kubectl apply --filename {options.output / 'manifests'}",
-    ]
-    print_written(report, "kubernetes", deployment, options.output, steps)
+    steps = [f"Next: kubectl apply --filename {options.output / 'manifests'}"]
+    print_written(report, "kubernetes", deployment, options.output, steps, sizing)

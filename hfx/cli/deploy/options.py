@@ -13,6 +13,7 @@ from hfx.cli.output import Reporter
 
 if TYPE_CHECKING:
     from hfx.deploy.deployment import Deployment
+    from hfx.deploy.sizing import Sizing
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,21 @@ class DeployOptions:
 
 
 def print_written(
-    report: Reporter, target: str, deployment: Deployment, output: Path, next_steps: Sequence[str]
+    report: Reporter,
+    target: str,
+    deployment: Deployment,
+    output: Path,
+    next_steps: Sequence[str],
+    sizing: Sizing | None = None,
 ) -> None:
-    """Print what was written, its size and figures, and how to go on."""
+    """Print what was written, how large the deployment or each pod (`sizing`) is, and how to go on."""
     from hfx.deploy.deployment import mib
     from hfx.deploy.folder import folder_bytes, written_files
 
     files, size = written_files(output), folder_bytes(output)
-    figures = {name: asdict(getattr(deployment, name)) for name in ("cpus", "memory", "shared_memory")}
+    sized = sizing or deployment
+    names = ("millicores", "memory", "replicas", "max_replicas") if sizing else ("cpus", "memory", "shared_memory")
+    figures = {name: asdict(getattr(sized, name)) for name in names}
     value = {
         "target": target,
         "output": str(output),
@@ -74,5 +82,11 @@ def print_written(
         **figures,
     }
     lines = [f"Wrote {output}: {size / 1e6:.1f} MB ({', '.join(files)})."]
-    lines.append(f"  {deployment.cpus.value} processors, {mib(deployment.memory.value)} of memory (estimated)")
+    if sizing is None:
+        lines.append(f"  {deployment.cpus.value} processors, {mib(deployment.memory.value)} of memory (estimated)")
+    else:
+        lines.append(
+            f"  {sizing.replicas.value} to {sizing.max_replicas.value} pods of {sizing.millicores.value}m processors"
+            f" and {sizing.memory.value} MiB; README.md says where each number comes from."
+        )
     report.result(value, [*lines, *next_steps])
