@@ -27,9 +27,7 @@ class ServeOptions:
     metrics_port: Annotated[int, Option(help="Port of the metrics; 0 takes a free one.")] = 8002
     models: Annotated[str, Option(help="Serve only these: A,B.")] = ""
     timeout: Annotated[float, Option(help="Seconds that loading the models may take.")] = 300.0
-    drain: Annotated[
-        int, Option(help="Seconds that requests under way get when it is told to stop.", min=0, max=3600)
-    ] = 30
+    drain: Annotated[int, Option(help="Seconds that requests under way get when it stops.", min=0, max=3600)] = 30
     strict: Annotated[
         bool, Option("--strict", help="Serve all models or none; else those that load, without --models.")
     ] = False

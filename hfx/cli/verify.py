@@ -79,7 +79,7 @@ def _model(repository: Path, name: str, task: Task, device: Device, url: str) ->
 
 
 def served_ask(client: Client, repository: Path, name: str) -> Ask:
-    """How NAME of `repository` is asked through the server of `client`; the answers are as those of this process."""
+    """A function that sends requests for NAME of `repository` to the server of `client`; answers as in process."""
     from hfx.answering import map_all
     from hfx.local import plain_answer, scalar_outputs
 

@@ -1,6 +1,6 @@
 """What is deployed, as one frozen value that every target renders: nothing of it is checked again by a target.
 
-Names, images and numbers come from a command line, manifests from a folder that somebody may have sent. What ends up in
+Names, images and numbers come from a command line, manifests from a folder of unknown origin. What ends up in
 a Dockerfile, a YAML file or a shell line is checked here against the alphabet that all of them can hold.
 """
 

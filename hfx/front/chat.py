@@ -46,7 +46,7 @@ def checked_messages(messages: Any) -> list[dict[str, str]]:
 class ChatRenderer:
     """Renders templates one after the other, in a process (chat_worker.py) that is killed when one takes too long.
 
-    Templates are programs of whoever made the checkpoint: jinja2's sandbox bounds neither their time nor their memory.
+    A template is a program that comes with the checkpoint: jinja2's sandbox bounds neither its time nor its memory.
     """
 
     def __init__(self) -> None:

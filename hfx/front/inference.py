@@ -125,7 +125,7 @@ class Inference:
                 self._cancel(engine, request.id)
 
     def _cancel(self, engine: str, request_id: str) -> None:
-        """Cancel a request by its id: Triton's HTTP does not notice who leaves before the first piece (2.51)."""
+        """Cancel a request by its id: Triton's HTTP misses a disconnect before the first piece (2.51)."""
 
         async def send() -> None:
             body = b'{"%b": "", "%b": "%b"}' % (TEXT_INPUT.encode(), CANCEL_REQUEST.encode(), request_id.encode())

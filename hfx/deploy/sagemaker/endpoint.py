@@ -136,7 +136,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: Settings) -> End
 
 
 def _given(deployment: Deployment, settings: Settings) -> set[str]:
-    """What of CONFLICTS is asked for."""
+    """The keys of CONFLICTS that are given."""
     asked = {
         "--serverless": settings.serverless,
         "--async": settings.asynchronous,
