@@ -18,6 +18,7 @@ import typer
 
 import hfx
 from hfx.cli.commands import Commands
+from hfx.cli.help import GLOBAL, SETTINGS
 from hfx.cli.output import Reporter
 from hfx.errors import HfxError, UsageError
 
@@ -41,7 +42,7 @@ app = typer.Typer(
     name="hfx",
     cls=Commands,
     help="Hugging Face checkpoints to verified, fast Triton model repositories.",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -56,10 +57,19 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=GLOBAL)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=GLOBAL)] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            is_eager=True,
+            callback=_print_version,
+            rich_help_panel=GLOBAL,
+        ),
     ] = False,
 ) -> None:
     """Take the options of all commands; `--json` and `--debug` are read by the Reporter, wherever they stand."""
@@ -91,7 +101,7 @@ def _run(arguments: list[str], reporter: Reporter) -> int:
     except HfxError as error:
         return reporter.failure(error, error.exit_code)
     except ParsingError as error:
-        return reporter.failure(*_parsing_failure(error))
+        return _parsing_failure(error, reporter)
     except (KeyboardInterrupt, typer.Abort):
         return reporter.failure(HfxError("Interrupted."), INTERRUPTED, kind="Interrupted")
     except SystemExit as ending:
@@ -122,9 +132,11 @@ def _missing_module(error: ModuleNotFoundError, reporter: Reporter) -> int:
     return reporter.failure(lacking, lacking.exit_code, cause=error)
 
 
-def _parsing_failure(error: Any) -> tuple[HfxError, int]:
+def _parsing_failure(error: Any, reporter: Reporter) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group alone: the message is its help
+        print(error.format_message())
+        return 0
     context = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help
-        return UsageError(error.format_message()), UsageError.exit_code
     path = context.command_path if context else "hfx"
-    return UsageError(error.format_message(), f"`{path} --help` shows what it takes."), UsageError.exit_code
+    refused = UsageError(error.format_message(), f"`{path} --help` shows what it takes.")
+    return reporter.failure(refused, refused.exit_code)

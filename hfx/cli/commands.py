@@ -2,7 +2,8 @@
 
 A command is a module with a function `command`, or MODULE:FUNCTION. A module with a table `COMMANDS` is a group of
 commands, whose help is the first line of its docstring. A parameter of a frozen dataclass type stands for its fields:
-each is an option in typer's annotations, and its name is what it sets (a tensor, an argument).
+each is an option in typer's annotations, and its name is what it sets (a tensor, an argument). The dataclass may name
+the heading of its options in `PANEL`. The docstring of a command may end with lines of `Examples:`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 from typer.models import OptionInfo
 
+from hfx.cli.help import GLOBAL, SETTINGS, Command, PlainHelp, in_panel, text_and_examples, with_metavar
 from hfx.errors import UsageError
 
 COMMANDS = {
@@ -37,10 +39,7 @@ COMMANDS = {
 }
 
 
-HELP = {"help_option_names": ["-h", "--help"]}
-
-
-class Commands(TyperGroup):
+class Commands(PlainHelp, TyperGroup):
     """The group of the commands in `table`, each loaded from its file."""
 
     table: Mapping[str, str] = COMMANDS
@@ -67,7 +66,11 @@ def load(name: str, table: Mapping[str, str] = COMMANDS) -> Any:
     if not function and hasattr(module, "COMMANDS"):
         return _group(name, module)
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    single.command(name, context_settings=HELP)(_with_shared_options(getattr(module, function or "command")))
+    command = getattr(module, function or "command")
+    text, examples = text_and_examples(command.__doc__)
+    single.command(name, cls=Command, help=text, epilog=examples, context_settings=SETTINGS)(
+        _with_shared_options(command)
+    )
     return typer.main.get_command(single)
 
 
@@ -81,7 +84,7 @@ def _group(name: str, module: Any) -> Any:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings=HELP,
+        context_settings=SETTINGS,
     )
     group.callback(no_args_is_help=True)(_with_shared_options(lambda: None))
     return typer.main.get_command(group)
@@ -96,14 +99,16 @@ def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(function, eval_str=True)
     shared = [_flag("json", "Print one JSON object on stdout."), _flag("debug", "Show tracebacks.")]
-    parameters = [*signature.parameters.values(), *shared]
+    parameters = [
+        each.replace(annotation=with_metavar(each.annotation)) for each in (*signature.parameters.values(), *shared)
+    ]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
 def _flag(name: str, text: str) -> inspect.Parameter:
-    annotation = Annotated[bool, typer.Option(f"--{name}", help=text)]
+    annotation = Annotated[bool, typer.Option(f"--{name}", help=text, rich_help_panel=GLOBAL)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
 
 
@@ -149,10 +154,10 @@ def flag(group: type, field: str) -> str:
 
 
 def _members(group: Any) -> list[inspect.Parameter]:
-    types = get_type_hints(group, include_extras=True)
+    types, panel = get_type_hints(group, include_extras=True), getattr(group, "PANEL", None)
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
-        inspect.Parameter(each.name, kind, default=_default(each), annotation=types[each.name])
+        inspect.Parameter(each.name, kind, default=_default(each), annotation=in_panel(types[each.name], panel))
         for each in fields(group)
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from typer import Option
 
@@ -25,6 +25,8 @@ LIMITS = ("timeout", "idle_timeout", "retries", "max_in_flight")
 @dataclass(frozen=True)
 class Connection:
     """Where the server is, and how it is talked to; None leaves a choice to the client."""
+
+    PANEL: ClassVar[str] = "Server"
 
     url: Annotated[
         str | None,

@@ -18,6 +18,8 @@ from hfx.exporter.options import CpuRuntime, Device, Exporter, ExportOptions, Pr
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
+CHECKPOINT, MODEL, VERIFICATION, PUBLICATION = "Checkpoint", "Model", "Verification", "Publication"
+
 
 def command(
     context: typer.Context,
@@ -28,27 +30,47 @@ def command(
         Path | None,
         typer.Option("--from", help="MODEL and its options from MLServer's model-settings.json; options here win."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name to publish as; from MODEL without it.")] = None,
-    task: Annotated[str | None, typer.Option(help="Task; from the checkpoint's architecture without it.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
-    quantize: Annotated[bool, typer.Option("--quantize", help="int8 on CPU, fp16 on GPU.")] = False,
-    precision: Annotated[
-        Precision | None, typer.Option(help="One precision; fp32 on CPU and fp16 on GPU without it.")
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name to publish as; from MODEL without it.", rich_help_panel=PUBLICATION),
     ] = None,
-    device: Annotated[Device, typer.Option(help="What to build for.")] = "both",
+    task: Annotated[
+        str | None,
+        typer.Option(help="Task; from the checkpoint's architecture without it.", rich_help_panel=CHECKPOINT),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a hub id.", rich_help_panel=CHECKPOINT)
+    ] = None,
+    quantize: Annotated[
+        bool, typer.Option("--quantize", help="int8 on CPU, fp16 on GPU.", rich_help_panel=MODEL)
+    ] = False,
+    precision: Annotated[
+        Precision | None,
+        typer.Option(help="One precision; fp32 on CPU and fp16 on GPU without it.", rich_help_panel=MODEL),
+    ] = None,
+    device: Annotated[Device, typer.Option(help="What to build for.", rich_help_panel=MODEL)] = "both",
     cpu_runtime: Annotated[
-        CpuRuntime, typer.Option(help="Runtime on the CPU; auto times both and takes the faster one.")
+        CpuRuntime,
+        typer.Option(help="Runtime on the CPU; auto times both and takes the faster one.", rich_help_panel=MODEL),
     ] = "auto",
     exporter: Annotated[
-        Exporter, typer.Option(help="Encoders: what makes the graph; optimum needs the extra [optimum].")
+        Exporter,
+        typer.Option(
+            help="Encoders: hfx or optimum makes the graph; optimum needs the extra [optimum].", rich_help_panel=MODEL
+        ),
     ] = "own",
-    repository: Annotated[Path, typer.Option(help="Where models are published.")] = Path("model_repository"),
-    triton: Annotated[str, typer.Option(help="Tag of the Triton release to build for.")] = "24.10",
+    repository: Annotated[Path, typer.Option(help="Where models are published.", rich_help_panel=PUBLICATION)] = Path(
+        "model_repository"
+    ),
+    triton: Annotated[
+        str, typer.Option(help="Tag of the Triton release to build for.", rich_help_panel=MODEL)
+    ] = "24.10",
     max_batch_size: Annotated[
-        int | None, typer.Option(help="Encoders: rows of a batch at most; 64 without it.")
+        int | None, typer.Option(help="Encoders: rows of a batch at most; 64 without it.", rich_help_panel=MODEL)
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(help="Generators: rows (texts, beams) at a time at most; 32 without it.")
+        int | None,
+        typer.Option(help="Generators: rows (texts, beams) at a time at most; 32 without it.", rich_help_panel=MODEL),
     ] = None,
     max_length: Annotated[
         int | None,
@@ -57,18 +79,34 @@ def command(
         ),
     ] = None,
     aggregation: Annotated[
-        str | None, typer.Option(help="Token classification: none, simple (the default), first, average or max.")
+        str | None,
+        typer.Option(
+            help="Token classification: none, simple (the default), first, average or max.",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     verify_data: Annotated[
-        list[Path] | None, typer.Option(help="Labelled CSV or TSV; may be given several times.")
+        list[Path] | None,
+        typer.Option(help="Labelled CSV or TSV; may be given several times.", rich_help_panel=VERIFICATION),
     ] = None,
     max_drop: Annotated[
-        float | None, typer.Option(help="Share of answers (or tokens), and of the metric, that may be lost.")
+        float | None,
+        typer.Option(
+            help="Share of answers (or tokens), and of the metric, that may be lost.", rich_help_panel=VERIFICATION
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a published model of this name.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a published model of this name.", rich_help_panel=PUBLICATION)
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
 ) -> None:
-    """Export a Hugging Face checkpoint, verify it, and publish it for Triton."""
+    """Export a Hugging Face checkpoint, verify it, and publish it for Triton.
+
+    Examples:
+      hfx export distilbert/distilbert-base-uncased-finetuned-sst-2-english --name sentiment --quantize
+      hfx export ./my-checkpoint --name reviews --verify-data dev.csv
+      hfx export ./my-checkpoint --dry-run
+    """
     if quantize and precision not in (None, "int8"):
         raise UsageError("--quantize and --precision exclude each other.", "Leave one of them out.")
     from hfx.exporter.generation.plan import GeneratorPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from typer import Option
 
@@ -20,6 +20,8 @@ MIB = 1 << 20
 @dataclass(frozen=True)
 class FrontOptions:
     """The public HTTP port, and gRPC where Triton has the same."""
+
+    PANEL: ClassVar[str] = "HTTP port"
 
     api_key_file: Annotated[
         Path | None,

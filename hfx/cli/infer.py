@@ -7,12 +7,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from hfx.cli import printing, reading
 from hfx.cli.commands import grouped
+from hfx.cli.completion import PublishedName
 from hfx.cli.connection import Connection, connect, refuse_all
 from hfx.cli.infer_options import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.cli.interrupts import deferred
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 class InputOptions:
     """What is read besides the words of the command line, and how answers are printed."""
 
+    PANEL: ClassVar[str] = "Input and output"
+
     jsonl: Annotated[bool, typer.Option("--jsonl", help="JSON lines in and out, as above.")] = False
     input: Annotated[Path | None, typer.Option(help="Read lines of this file instead of the standard input.")] = None
     stream: Annotated[bool, typer.Option("--stream", help="Generation: print the text as it comes.")] = False
@@ -37,6 +40,8 @@ class InputOptions:
 class LocalOptions:
     """Where a model runs that is not behind a server."""
 
+    PANEL: ClassVar[str] = "In this process"
+
     local: Annotated[bool, typer.Option("--local", help="Run in this process, without a server.")] = False
     repository: Annotated[Path | None, typer.Option(help="Where --local finds the model.")] = None
 
@@ -44,7 +49,7 @@ class LocalOptions:
 @grouped
 def command(
     ctx: typer.Context,  # `context` is an option
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The published model.")],
+    name: PublishedName,
     form: InputOptions,
     connection: Connection,
     place: LocalOptions,
@@ -60,6 +65,12 @@ def command(
     9}; options hold for lines that don't say otherwise. Each gives one line, in order and as soon as it is there: the
     model's outputs, or {"error": {...}}; an "id" is handed through. The exit code is that of the first line that
     failed. A whole file as one text: jq -Rs '{text_input: .}' FILE | hfx infer NAME --jsonl
+
+    Examples:
+      hfx infer sentiment "A fine film." "A dull one."
+      cat reviews.txt | hfx infer sentiment
+      hfx infer stories "Once upon a time" --stream --temperature 0.8 --seed 7
+      hfx infer faq "Who wrote it?" --context "Ann wrote it." --local --json
     """
     report = reporter(ctx)
     _check(form, connection, report)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn
 
 from typer import Option
 
@@ -31,9 +31,11 @@ Long = Literal["error", "truncate", "chunk"]
 class EncoderOptions:
     """What an encoder is asked; `top_k` is sampling's, too."""
 
+    PANEL: ClassVar[str] = "Classification and question answering"
+
     candidate_labels: Annotated[str | None, Option("--labels", help="Zero-shot: the candidate labels, A,B.")] = None
     multi_label: Annotated[
-        bool | None, Option("--multi-label/--single-label", help="Zero-shot: judge each label by itself.")
+        bool | None, Option("--multi-label/--single-label", help="Zero-shot: score each label by itself.")
     ] = None
     context: Annotated[str | None, Option(help="Question answering: where the answer is.")] = None
     top_k: Annotated[
@@ -45,33 +47,46 @@ class EncoderOptions:
 class GenerationOptions:
     """How a generator writes; what is left out is as the model's generation_config.json says."""
 
-    max_tokens: Annotated[int | None, Option(help="Generation: new tokens at most.")] = None
-    min_tokens: Annotated[int | None, Option(help="Generation: new tokens at least.")] = None
-    num_beams: Annotated[int | None, Option(help="Beams to search with; 1 is greedy.")] = None
-    length_penalty: Annotated[float | None, Option(help="Beams: the higher, the longer texts.")] = None
+    PANEL: ClassVar[str] = "Generation"
+
+    max_tokens: Annotated[int | None, Option(help="New tokens at most.")] = None
+    min_tokens: Annotated[int | None, Option(help="New tokens at least.")] = None
+    num_beams: Annotated[int | None, Option(help="Beams to search with; 1 is no search.")] = None
+    length_penalty: Annotated[
+        float | None, Option(help="Beam search: above 0 favours longer texts, below 0 shorter ones.")
+    ] = None
     early_stopping: Annotated[
-        Literal["true", "false", "never"] | None, Option(help="Beams: end with enough texts.")
+        Literal["true", "false", "never"] | None, Option(help="Beam search: end as soon as there are enough texts.")
     ] = None
     num_return_sequences: Annotated[int | None, Option(help="Texts for each TEXT; only with --local.")] = None
-    do_sample: Annotated[bool | None, Option("--sample/--greedy", help="Draw tokens, or take the likeliest.")] = None
-    temperature: Annotated[float | None, Option(help="Sampling: below 1 is safer, above 1 wilder.")] = None
-    top_p: Annotated[float | None, Option(help="Sampling: from the likeliest with this share.")] = None
-    min_p: Annotated[float | None, Option(help="Sampling: least share of the likeliest's.")] = None
+    do_sample: Annotated[
+        bool | None, Option("--sample/--greedy", help="Draw tokens at random, or take the likeliest.")
+    ] = None
+    temperature: Annotated[
+        float | None, Option(help="Sampling: below 1 favours likely tokens, above 1 unlikely ones.")
+    ] = None
+    top_p: Annotated[
+        float | None, Option(help="Sampling: from the likeliest tokens with this share of the probability.")
+    ] = None
+    min_p: Annotated[float | None, Option(help="Sampling: least probability, as a share of the likeliest token's.")] = (
+        None
+    )
     seed: Annotated[int | None, Option(help="Sampling: the same seed gives the same text.")] = None
     stop_words: Annotated[
         list[str] | None, Option("--stop", help="Text to stop before; may be given several times.")
     ] = None
-    repetition_penalty: Annotated[float | None, Option(help="Above 1: against tokens seen before.")] = None
-    no_repeat_ngram_size: Annotated[int | None, Option(help="No sequence of so many tokens twice.")] = None
+    repetition_penalty: Annotated[float | None, Option(help="Above 1: against tokens that were there before.")] = None
+    no_repeat_ngram_size: Annotated[int | None, Option(help="No sequence of this many tokens twice.")] = None
     long: Annotated[
-        Literal["error", "truncate", "chunk"] | None, Option(help="A text that is too long for the model.")
+        Literal["error", "truncate", "chunk"] | None,
+        Option(help="What to do with a text that is too long for the model."),
     ] = None
     merge: Annotated[Literal["concat", "recursive"] | None, Option(help="Chunks: how their answers become one.")] = None
     overlap: Annotated[int | None, Option(help="Chunks: sentences that two share.")] = None
     source_lang: Annotated[str | None, Option(help="Translation: the code of the text's language.")] = None
     target_lang: Annotated[str | None, Option(help="Translation: the code of the answer's language.")] = None
     return_log_probs: Annotated[
-        bool | None, Option("--log-probs/--no-log-probs", help="Generation: the tokens' log-probabilities.")
+        bool | None, Option("--log-probs/--no-log-probs", help="The tokens' log-probabilities.")
     ] = None
 
 

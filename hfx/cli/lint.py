@@ -23,7 +23,12 @@ def command(
         int | None, typer.Option(help="Cores of the machine that will serve it; this one's without it.")
     ] = None,
 ) -> None:
-    """Check a model repository against hfx's rules, without a server."""
+    """Check a model repository against hfx's rules, without a server.
+
+    Examples:
+      hfx lint
+      hfx lint /srv/models --triton 26.07 --cores 8
+    """
     from hfx.repository.lint import lint
 
     report = reporter(context)

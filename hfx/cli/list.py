@@ -18,7 +18,12 @@ def command(
         "model_repository"
     ),
 ) -> None:
-    """List the models of a repository: task, precision, size, parity."""
+    """List the models of a repository: task, precision, size, parity.
+
+    Examples:
+      hfx list
+      hfx list /srv/models --json
+    """
     from hfx.repository import recover
     from hfx.repository.catalog import models
 

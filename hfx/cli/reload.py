@@ -18,7 +18,12 @@ def command(
     ] = None,
     repository: Annotated[Path, typer.Option(help="The repository that is served.")] = Path("model_repository"),
 ) -> None:
-    """Have a running `hfx serve` serve models as they are published now."""
+    """Have a running `hfx serve` serve models as they are published now.
+
+    Examples:
+      hfx reload
+      hfx reload sentiment --repository /srv/models
+    """
     from hfx.triton.commands import send, servers_of
 
     report = reporter(context)

@@ -7,17 +7,23 @@ from typing import Annotated
 
 import typer
 
+from hfx.cli.completion import PublishedName
 from hfx.cli.output import reporter
 from hfx.errors import RepositoryError
 
 
 def command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The model.")],
+    name: PublishedName,
     repository: Annotated[Path, typer.Option(help="The model repository.")] = Path("model_repository"),
     force: Annotated[bool, typer.Option("--force", help="Also a model that is served: take it out first.")] = False,
 ) -> None:
-    """Delete a published model with all its folders."""
+    """Delete a published model with all its folders.
+
+    Examples:
+      hfx remove sentiment
+      hfx remove sentiment --force --repository /srv/models
+    """
     from hfx.repository import model, remove
     from hfx.triton.commands import send, servers_of
 

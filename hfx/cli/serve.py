@@ -22,13 +22,19 @@ if TYPE_CHECKING:
 @grouped
 def command(
     context: typer.Context,
-    front_options: FrontOptions,
     options: ServeOptions,
+    front_options: FrontOptions,
     repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
         "model_repository"
     ),
 ) -> None:
-    """Serve a model repository with a real Triton server."""
+    """Serve a model repository with a real Triton server.
+
+    Examples:
+      hfx serve
+      hfx serve /srv/models --models sentiment,faq --http-port 9000
+      hfx serve --with docker --dry-run
+    """
     from hfx.triton import DockerServer
     from hfx.triton.front import Front
     from hfx.triton.server import address

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from typer import Option
 
 from hfx.errors import UsageError
 
 Device = Literal["cpu", "gpu"]
+CONTAINER = "Container (--with docker)"
 
 
 @dataclass(frozen=True)
 class ServeOptions:
     """Triton and its models."""
+
+    PANEL: ClassVar[str] = "Triton"
 
     method: Annotated[
         Literal["embedded", "local", "docker"],
@@ -32,9 +35,11 @@ class ServeOptions:
         bool, Option("--strict", help="Serve all models or none; else those that load, without --models.")
     ] = False
     watch: Annotated[bool, Option("--watch", help="Serve models that are published anew as soon as they are.")] = False
-    triton: Annotated[str, Option(help="Container: the Triton release; 26.07 without it.")] = ""
-    image: Annotated[str, Option(help="Container: the image, with a digest if you like.")] = ""
-    dry_run: Annotated[bool, Option("--dry-run", help="Container: only print the docker lines.")] = False
+    triton: Annotated[str, Option(help="The Triton release; 26.07 without it.", rich_help_panel=CONTAINER)] = ""
+    image: Annotated[str, Option(help="The image, with a digest if you like.", rich_help_panel=CONTAINER)] = ""
+    dry_run: Annotated[bool, Option("--dry-run", help="Only print the docker commands.", rich_help_panel=CONTAINER)] = (
+        False
+    )
 
     @property
     def names(self) -> list[str]:

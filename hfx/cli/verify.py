@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hfx.cli.completion import PublishedName
 from hfx.cli.infer_options import checked
 from hfx.cli.output import reporter
 from hfx.cli.serve_options import Device
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The published model.")],
+    name: PublishedName,
     data: Annotated[Path | None, typer.Option(help="Labelled CSV or TSV with a header.")] = None,
     input_column: Annotated[list[str] | None, typer.Option(help="Column of an input, in the task's order.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column of the right answers.")] = None,
@@ -37,7 +38,12 @@ def command(
     device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = "cpu",
     repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository"),
 ) -> None:
-    """Verify a published model again: against its checkpoint's answers, and on labelled data."""
+    """Verify a published model again: against its checkpoint's answers, and on labelled data.
+
+    Examples:
+      hfx verify sentiment
+      hfx verify sentiment --data dev.csv --url 127.0.0.1:8001
+    """
     if data is None and (input_column or target_column or metric or minimum is not None):
         raise UsageError("--input-column, --target-column, --metric and --min are about --data.", "Add --data F.csv.")
     if minimum is not None and max_drop is not None:

@@ -34,7 +34,12 @@ def create(
     set_default: Annotated[bool, Option("--set-default", help="Make it the endpoint's default.")] = False,
     repository: Annotated[Path, Option(help="Where models that azureml:NAME@latest names are published.")] = MODELS,
 ) -> None:
-    """Create a deployment, or write it anew, with a copy of its code as it is now."""
+    """Create a deployment, or write it anew, with a copy of its code as it is now.
+
+    Examples:
+      hfx batch deployment create --file deployment.yml
+      hfx batch deployment create blue --endpoint-name reviews --file deployment.yml --set-default
+    """
     from hfx.batch.azure.deployment import parse_deployment
 
     if file is None:
@@ -46,7 +51,12 @@ def create(
 
 @grouped
 def update(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: Endpoint, set_: Set = None) -> None:
-    """Change keys of a deployment: --set settings.mini_batch_size=4. Jobs that run keep what they have."""
+    """Change keys of a deployment: --set settings.mini_batch_size=4. Jobs that run keep what they have.
+
+    Examples:
+      hfx batch deployment update blue --endpoint-name reviews --set settings.mini_batch_size=4
+      hfx batch deployment update blue -e reviews --set settings.error_threshold=10
+    """
     names = [f"name={name.given}", f"endpoint_name={endpoint_name}"]
     workspace = place.opened()
     deployment = workspace.deployment(endpoint_name, name.given, [*(set_ or []), *names])
@@ -55,7 +65,12 @@ def update(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: E
 
 @grouped
 def show(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: Endpoint) -> None:
-    """Show a deployment as YAML."""
+    """Show a deployment as YAML.
+
+    Examples:
+      hfx batch deployment show blue --endpoint-name reviews
+      hfx batch deployment show blue -e reviews --json
+    """
     from hfx.batch.azure.documents import dump
 
     value = _value(place.opened().deployment(endpoint_name, name.given))
@@ -64,7 +79,12 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: End
 
 @grouped
 def list_(ctx: typer.Context, place: InWorkspace, endpoint_name: Endpoint) -> None:
-    """List the deployments of an endpoint."""
+    """List the deployments of an endpoint.
+
+    Examples:
+      hfx batch deployment list --endpoint-name reviews
+      hfx batch deployment list -e reviews --json
+    """
     workspace = place.opened()
     default, deployments = workspace.endpoint(endpoint_name).default, workspace.deployments(endpoint_name)
     value = {"deployments": [_value(deployment) for deployment in deployments]}
@@ -75,7 +95,12 @@ def list_(ctx: typer.Context, place: InWorkspace, endpoint_name: Endpoint) -> No
 
 @grouped
 def delete(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: Endpoint, yes: Yes = False) -> None:
-    """Delete a deployment; its jobs stay."""
+    """Delete a deployment; its jobs stay.
+
+    Examples:
+      hfx batch deployment delete blue --endpoint-name reviews
+      hfx batch deployment delete blue -e reviews --yes
+    """
     confirm(f"the deployment {name.given} of {endpoint_name}", yes)
     place.opened().delete_deployment(endpoint_name, name.given)
     reporter(ctx).result({"deleted": name.given}, f"Deleted the deployment {name.given}; its jobs stay.")

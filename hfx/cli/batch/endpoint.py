@@ -21,13 +21,23 @@ COMMANDS = {name: f"{__name__}:{name}" for name in ("create", "show", "list", "u
 
 @grouped
 def create(ctx: typer.Context, name: Named, place: InWorkspace, file: File = None, set_: Set = None) -> None:
-    """Create an endpoint, or write it anew: from a file, or with a name."""
+    """Create an endpoint, or write it anew: from a file, or with a name.
+
+    Examples:
+      hfx batch endpoint create reviews
+      hfx batch endpoint create --file endpoint.yml
+    """
     _write(ctx, place.opened(), document(file, {"name": name.optional}, set_))
 
 
 @grouped
 def update(ctx: typer.Context, name: Named, place: InWorkspace, set_: Set = None) -> None:
-    """Change an endpoint: --set defaults.deployment_name=D makes D its default."""
+    """Change an endpoint: --set defaults.deployment_name=D makes D its default.
+
+    Examples:
+      hfx batch endpoint update reviews --set defaults.deployment_name=blue
+      hfx batch endpoint update reviews --set description=Reviews
+    """
     from hfx.batch.azure.documents import with_settings
 
     workspace = place.opened()
@@ -37,7 +47,12 @@ def update(ctx: typer.Context, name: Named, place: InWorkspace, set_: Set = None
 
 @grouped
 def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """Show an endpoint as YAML."""
+    """Show an endpoint as YAML.
+
+    Examples:
+      hfx batch endpoint show reviews
+      hfx batch endpoint show reviews --json
+    """
     from hfx.batch.azure.documents import dump
     from hfx.batch.azure.workspace import endpoint_document
 
@@ -47,7 +62,12 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
 
 @grouped
 def list_(ctx: typer.Context, place: InWorkspace) -> None:
-    """List the endpoints."""
+    """List the endpoints.
+
+    Examples:
+      hfx batch endpoint list
+      hfx batch endpoint list --workspace /data/hfx
+    """
     from hfx.batch.azure.workspace import endpoint_document
 
     endpoints = place.opened().endpoints()
@@ -58,7 +78,12 @@ def list_(ctx: typer.Context, place: InWorkspace) -> None:
 
 @grouped
 def delete(ctx: typer.Context, name: Named, place: InWorkspace, yes: Yes = False) -> None:
-    """Delete an endpoint and its deployments; its jobs stay."""
+    """Delete an endpoint and its deployments; its jobs stay.
+
+    Examples:
+      hfx batch endpoint delete reviews
+      hfx batch endpoint delete reviews --yes
+    """
     confirm(f"the endpoint {name.given} and its deployments", yes)
     place.opened().delete_endpoint(name.given)
     reporter(ctx).result({"deleted": name.given}, f"Deleted the endpoint {name.given}; its jobs stay.")

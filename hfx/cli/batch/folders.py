@@ -21,7 +21,12 @@ def list_jobs(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder of jobs; default: this one.")] = Path(),
 ) -> None:
-    """List the jobs in a folder."""
+    """List the jobs in a folder.
+
+    Examples:
+      hfx batch list
+      hfx batch list /data/jobs --json
+    """
     from hfx.batch.progress import jobs_in, status_of, unreadable
 
     found = []
@@ -36,7 +41,12 @@ def list_jobs(
 
 
 def show(ctx: typer.Context, folder: Dir) -> None:
-    """Show how far a job is: rows, rate, time left, errors by kind; also while it runs elsewhere."""
+    """Show how far a job is: rows, rate, time left, errors by kind; also while it runs elsewhere.
+
+    Examples:
+      hfx batch show scored
+      hfx batch show scored --json
+    """
     from hfx.batch.folder import Folder
     from hfx.batch.progress import status_of
 
@@ -50,7 +60,12 @@ def show(ctx: typer.Context, folder: Dir) -> None:
 
 
 def logs(ctx: typer.Context, folder: Dir) -> None:
-    """Print a job's log: runs, chunks, workers that ended."""
+    """Print a job's log: runs, chunks, workers that ended.
+
+    Examples:
+      hfx batch logs scored
+      hfx batch logs scored --json
+    """
     from hfx.batch.folder import Folder
     from hfx.batch.job import read_job
 
@@ -61,7 +76,12 @@ def logs(ctx: typer.Context, folder: Dir) -> None:
 
 
 def cancel(ctx: typer.Context, folder: Dir) -> None:
-    """Stop a job, on whatever machines it runs; what is done is kept, and `hfx batch resume` goes on."""
+    """Stop a job, on whatever machines it runs; what is done is kept, and `hfx batch resume` goes on.
+
+    Examples:
+      hfx batch cancel scored
+      hfx batch cancel /data/jobs/scored
+    """
     from hfx.batch.folder import Folder
     from hfx.batch.job import read_job
 
@@ -84,7 +104,12 @@ def publish(
         str | None, typer.Option(metavar="N|P%|-1", help="Error rows that are allowed; default: the job's.")
     ] = None,
 ) -> None:
-    """Join the parts of a job into its output; refused while parts are missing."""
+    """Join the parts of a job into its output; refused while parts are missing.
+
+    Examples:
+      hfx batch publish scored
+      hfx batch publish scored --json
+    """
     from hfx.batch.folder import Folder
     from hfx.batch.job import read_job
     from hfx.batch.options import RunOptions

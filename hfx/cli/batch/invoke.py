@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 from typer import Option
@@ -21,6 +21,8 @@ PLACES = {"instance_count": "resources", "max_retries": "settings.retry_settings
 @dataclass(frozen=True)
 class SettingOptions:
     """Settings of the deployment for this job."""
+
+    PANEL: ClassVar[str] = "Settings of this job"
 
     mini_batch_size: Annotated[int | None, Option("--mini-batch-size", "-m", help="Files of one run().")] = None
     instance_count: Annotated[int | None, Option("--instance-count", "-c", help="Instances.")] = None
@@ -47,6 +49,10 @@ def command(
     """Start a job of an endpoint and print its name; the job goes on in the background.
 
     --set output_file_name=F changes a setting of the deployment for this job.
+
+    Examples:
+      hfx batch invoke reviews --input reviews.csv
+      hfx batch invoke reviews --input data/ --set output_file_name=scores.csv --wait
     """
     from hfx.batch.azure.invocation import create_job
     from hfx.batch.azure.jobs import AzureJob, progress

@@ -21,7 +21,12 @@ COLUMNS = ("name", "status", "endpoint_name", "deployment_name", "created", "min
 
 @grouped
 def list_jobs(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """List the jobs of an endpoint, or all; also those of endpoints that are deleted."""
+    """List the jobs of an endpoint, or all; also those of endpoints that are deleted.
+
+    Examples:
+      hfx batch list-jobs
+      hfx batch list-jobs reviews
+    """
     from hfx.batch.azure.jobs import jobs, progress
 
     values = [progress(each) for each in jobs(place.opened(), name.optional)]
@@ -31,7 +36,12 @@ def list_jobs(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
 
 @grouped
 def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """Show a job: its state, how much is done, where its output is."""
+    """Show a job: its state, how much is done, where its output is.
+
+    Examples:
+      hfx batch job show JOB
+      hfx batch job show JOB --json
+    """
     from hfx.batch.azure.jobs import progress
 
     value = progress(_job(name, place))
@@ -40,7 +50,12 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
 
 @grouped
 def stream(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """Print the log of a job until it ends; the exit code is the job's."""
+    """Print the log of a job until it ends; the exit code is the job's.
+
+    Examples:
+      hfx batch job stream JOB
+      hfx batch job stream JOB --workspace /data/hfx
+    """
     follow(_job(name, place), reporter(ctx))
 
 
@@ -53,14 +68,24 @@ def download(
     download_path: Annotated[Path, Option("--download-path", "-p", help="The folder.")] = Path(),
     all_: Annotated[bool, Option("--all", help="The logs as well.")] = False,
 ) -> None:
-    """Copy the output of a job to DIR/named-outputs/score."""
+    """Copy the output of a job to DIR/named-outputs/score.
+
+    Examples:
+      hfx batch job download JOB
+      hfx batch job download JOB --download-path results --all
+    """
     copied = _job(name, place).download(download_path, output_name, logs=all_)
     reporter(ctx).result({"downloaded": str(copied)}, f"Downloaded to {copied}.")
 
 
 @grouped
 def cancel(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """End a job; what was done stays, and can be resumed."""
+    """End a job; what was done stays, and can be resumed.
+
+    Examples:
+      hfx batch job cancel JOB
+      hfx batch job cancel JOB --json
+    """
     from hfx.batch.azure.jobs import progress
 
     job = _job(name, place)
@@ -75,7 +100,12 @@ def resume(
     place: InWorkspace,
     error_threshold: Annotated[int | None, Option(min=-1, help="Failed files or rows that are allowed now.")] = None,
 ) -> None:
-    """Go on with a job that was killed, cancelled or has failed; what was done is not done again."""
+    """Go on with a job that was killed, cancelled or has failed; what was done is not done again.
+
+    Examples:
+      hfx batch job resume JOB
+      hfx batch job resume JOB --error-threshold 100
+    """
     from hfx.batch.azure.jobs import progress
 
     job = _job(name, place)

@@ -34,6 +34,10 @@ def command(
     """Score what is missing of a job and publish its output; what shapes the answers stays as it was.
 
     Inputs, model or machine that are not those of before are refused with the reason.
+
+    Examples:
+      hfx batch resume scored
+      hfx batch resume scored --workers 4
     """
     report = reporter(ctx)
     with deferred():

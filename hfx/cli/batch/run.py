@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ from hfx.cli.batch.running import (
     working,
 )
 from hfx.cli.commands import grouped
+from hfx.cli.completion import PublishedName
 from hfx.cli.infer_options import EncoderOptions, GenerationOptions, checked, settings
 from hfx.cli.interrupts import deferred
 from hfx.cli.output import reporter
@@ -29,6 +30,8 @@ from hfx.errors import UsageError
 @dataclass(frozen=True)
 class InputOptions:
     """What is read."""
+
+    PANEL: ClassVar[str] = "Input"
 
     input: Annotated[list[str] | None, typer.Option(help="The same as INPUT; may be given several times.")] = None
     column: Annotated[
@@ -53,6 +56,8 @@ class InputOptions:
 class OutputOptions:
     """What is written."""
 
+    PANEL: ClassVar[str] = "Output"
+
     output: Annotated[Path, typer.Option("--output", "-o", help="The new folder of the job.")]
     output_action: Annotated[
         Literal["append_row", "summary_only"], typer.Option(help="One file of all rows, or only the parts.")
@@ -67,7 +72,7 @@ class OutputOptions:
 @grouped
 def command(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The published model.")],
+    name: PublishedName,
     source: InputOptions,
     target: OutputOptions,
     place: PlaceOptions,
@@ -84,6 +89,11 @@ def command(
 
     All files are checked before anything is computed. A row that can't be answered gets an error in its place. A run
     that ends early loses nothing: `hfx batch resume` goes on, and the output has the same bytes.
+
+    Examples:
+      hfx batch run sentiment reviews.csv --column text --output scored
+      hfx batch run faq 'data/*.jsonl' --column question=q --column context=c --output answers --workers 4
+      hfx batch run sentiment reviews.parquet --output scored --url 127.0.0.1:8001
     """
     report = reporter(ctx)
     given_inputs = [*(inputs or []), *(source.input or [])]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from typer import Option
 
@@ -31,6 +31,8 @@ SECONDS = 10.0  # between two lines of progress where there is no terminal
 class PlaceOptions:
     """Where the model is."""
 
+    PANEL: ClassVar[str] = "Model"
+
     repository: Annotated[
         Path | None, Option(help="The repository of the model, which runs in this command; default model_repository.")
     ] = None
@@ -48,6 +50,8 @@ class PlaceOptions:
 @dataclass(frozen=True)
 class WorkOptions:
     """How the work is done; answers do not depend on it."""
+
+    PANEL: ClassVar[str] = "Work"
 
     workers: Annotated[int | None, Option(min=1, max=1024, help="Processes on this machine; default 1.")] = None
     shard: Annotated[
@@ -78,6 +82,8 @@ class WorkOptions:
 @dataclass(frozen=True)
 class EngineOptions:
     """What runs the work."""
+
+    PANEL: ClassVar[str] = "Work"
 
     engine: Annotated[
         Literal["local", "spark"], Option(help="Processes of this machine, or tasks of Spark on shared storage.")

@@ -51,7 +51,12 @@ def command(
     online: OnlineOptions,
     kind: Annotated[Literal["batch", "online"], Option(help="What kind of endpoint.")] = "batch",
 ) -> None:
-    """Write a batch endpoint with a deployment for each model, or an online endpoint, as the files of `az ml`."""
+    """Write a batch endpoint with a deployment for each model, or an online endpoint, as the files of `az ml`.
+
+    Examples:
+      hfx deploy azureml sentiment --output endpoint
+      hfx deploy azureml sentiment --output endpoint --kind online
+    """
     report = reporter(context)
     _refuse(OnlineOptions, online, "batch") if kind == "batch" else _refuse(BatchOptions, batch, "online")
     deployment = options.deployment(report)

@@ -25,7 +25,12 @@ def command(
     no_numpy: Annotated[bool, typer.Option("--no-numpy", help="Leave numpy out: NVIDIA's images have one.")] = False,
     python: Annotated[str, typer.Option(help="Python of the stubs, such as 3.12; the release's without it.")] = "",
 ) -> None:
-    """Write a model repository with all packages that its models import, for unmodified Triton images."""
+    """Write a model repository with all packages that its models import, for unmodified Triton images.
+
+    Examples:
+      hfx deploy bundle sentiment stories --output bundle
+      hfx deploy bundle sentiment --output bundle --offline wheels --python 3.12
+    """
     from hfx.deploy import bundle
 
     report = reporter(context)

@@ -58,7 +58,12 @@ def command(
         list[str] | None, Argument(metavar="NAME", help="URL: the models; all of the repository without it.")
     ] = None,
 ) -> None:
-    """Check a folder for changed files (exit code 7), or a server for other answers than the checkpoints' (4)."""
+    """Check a folder for changed files (exit code 7), or a server for other answers than the checkpoints' (4).
+
+    Examples:
+      hfx deploy check bundle
+      hfx deploy check 127.0.0.1:8001 sentiment --wait 60
+    """
     report = reporter(context)
     if ADDRESS.fullmatch(target) and not Path(target).is_dir():
         _check_server(report, target, names or [], server)

@@ -11,7 +11,12 @@ from hfx.cli.output import reporter
 
 @grouped
 def command(context: typer.Context, options: DeployOptions) -> None:
-    """Write a folder for docker compose: the models, Prometheus with alerts, Grafana with a dashboard."""
+    """Write a folder for docker compose: the models, Prometheus with alerts, Grafana with a dashboard.
+
+    Examples:
+      hfx deploy compose sentiment --output compose
+      hfx deploy compose sentiment stories --output compose --cpus 8
+    """
     from hfx.deploy import compose
 
     report = reporter(context)

@@ -11,7 +11,12 @@ from hfx.cli.output import reporter
 
 @grouped
 def command(context: typer.Context, options: DeployOptions) -> None:
-    """Write a folder that docker builds: an image with the models, and the line that runs it."""
+    """Write a folder that docker builds: an image with the models, and the line that runs it.
+
+    Examples:
+      hfx deploy docker sentiment --output image
+      hfx deploy docker sentiment stories --output image --triton 26.07 --force
+    """
     from hfx.deploy import docker
 
     report = reporter(context)

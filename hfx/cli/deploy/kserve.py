@@ -41,7 +41,12 @@ class ServiceOptions:
 def command(
     context: typer.Context, options: DeployOptions, scale: ScaleOptions, service_options: ServiceOptions
 ) -> None:
-    """Write a serving runtime and an inference service for KServe."""
+    """Write a serving runtime and an inference service for KServe.
+
+    Examples:
+      hfx deploy kserve sentiment --output manifests --storage-uri s3://models/reviews
+      hfx deploy kserve stories --output manifests --storage-uri pvc://models --device gpu
+    """
     from hfx.deploy import kserve
 
     report = reporter(context)

@@ -40,7 +40,12 @@ class ClusterOptions:
 def command(
     context: typer.Context, options: DeployOptions, scale: ScaleOptions, cluster_options: ClusterOptions
 ) -> None:
-    """Write manifests for Kubernetes: pods, service, autoscaler, policies, and a job that verifies the answers."""
+    """Write manifests for Kubernetes: pods, service, autoscaler, policies, and a job that verifies the answers.
+
+    Examples:
+      hfx deploy kubernetes sentiment --output manifests --image registry.example/hfx:1
+      hfx deploy kubernetes sentiment --output manifests --name reviews --cpus 8
+    """
     from hfx.deploy import docker, kubernetes
 
     report = reporter(context)

@@ -104,6 +104,10 @@ def command(
     """Write an endpoint of SageMaker: archive, API calls, role; try it with --local, make it with --apply.
 
     A folder that exists is used as it is by --local, --apply, --wait and --delete; --force writes it anew.
+
+    Examples:
+      hfx deploy sagemaker sentiment --output endpoint
+      hfx deploy sagemaker sentiment --output endpoint --local
     """
     report = reporter(context)
     written = (options.output / "create-model.json").is_file() and not options.force

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -32,6 +32,8 @@ FILE_SUFFIX = ".json"
 class KindOptions:
     """What is compared: one of these, or result files."""
 
+    PANEL: ClassVar[str] = "What is compared"
+
     devices: Annotated[
         str | None, typer.Option(metavar="cpu,gpu", help="The published model on each: a Triton is started for both.")
     ] = None
@@ -51,6 +53,8 @@ class KindOptions:
 class CompareOptions:
     """Where the model is, how it is measured, and what becomes of it."""
 
+    PANEL: ClassVar[str] = "Measurement and output"
+
     repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository")
     device: Annotated[Device, typer.Option(help="Of --precisions and --variants.")] = "cpu"
     checkpoint: Annotated[str, typer.Option(help="Of --precisions: folder or hub id; the manifest's without it.")] = ""
@@ -69,7 +73,7 @@ class CompareOptions:
 @grouped
 def command(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME | A.json B.json …", help="A model, or result files.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME|RESULT", help="A model, or result files (.json).")],
     kinds: KindOptions,
     load: LoadOptions,
     limit: LimitOptions,
@@ -81,6 +85,11 @@ def command(
 
     Candidates take turns, round by round; figures are medians, ratios are taken within each round. What can't be
     measured is named, and has no number. Ctrl-C ends it early, with the rounds so far.
+
+    Examples:
+      hfx perf compare sentiment --devices cpu,gpu --price 'cpu=$0.34/h' --price 'gpu=$1.20/h'
+      hfx perf compare sentiment --precisions fp32,int8 --rounds 5
+      hfx perf compare before.json after.json
     """
     report = reporter(context)
     with deferred():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from typer import Option
 
@@ -25,6 +25,8 @@ DEFAULT_WORDS, DEFAULT_COUNT = "uniform:4-40", 256
 class ServerOptions:
     """Where the server is."""
 
+    PANEL: ClassVar[str] = "Server"
+
     url: Annotated[str, Option(help="The server's gRPC port: HOST:PORT, or grpcs://HOST:PORT.")] = DEFAULT_URL
     http_url: Annotated[
         str, Option(help="Its HTTP port, HOST:PORT: without --metrics-url, its metrics are looked for two ports above.")
@@ -35,6 +37,8 @@ class ServerOptions:
 @dataclass(frozen=True)
 class LoadOptions:
     """How many requests at a time, or a second."""
+
+    PANEL: ClassVar[str] = "Load"
 
     concurrency: Annotated[
         str | None, Option(metavar="N,…", help="Callers that wait for their answers: 1,2,4 or 1:64:2x; default 1.")
@@ -51,6 +55,8 @@ class LoadOptions:
 @dataclass(frozen=True)
 class LimitOptions:
     """How long a load lasts, and which part of it counts."""
+
+    PANEL: ClassVar[str] = "Duration"
 
     requests: Annotated[int | None, Option(min=1, help="Requests that count.")] = None
     duration: Annotated[
@@ -69,6 +75,8 @@ class LimitOptions:
 @dataclass(frozen=True)
 class DataOptions:
     """What is sent."""
+
+    PANEL: ClassVar[str] = "Requests"
 
     data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines, text or Parquet file.")] = None
     column: Annotated[
@@ -91,6 +99,8 @@ class DataOptions:
 @dataclass(frozen=True)
 class SloOptions:
     """What a request must keep."""
+
+    PANEL: ClassVar[str] = "Targets"
 
     slo: Annotated[
         str | None, Option(help="Targets that count towards goodput: 'ttft<200ms,tpot<50ms,latency<2s'.")

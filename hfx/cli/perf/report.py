@@ -21,7 +21,12 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
     svg: Annotated[Path | None, typer.Option(help="Folder for each chart as SVG, light and dark.")] = None,
 ) -> None:
-    """Show result files as one HTML page, which needs no network; also as SVG pictures."""
+    """Show result files as one HTML page, which needs no network; also as SVG pictures.
+
+    Examples:
+      hfx perf report load.json
+      hfx perf report before.json after.json --output report.html --svg pictures
+    """
     from hfx.perf.results import check_writable, read_result
 
     report = reporter(context)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
 from hfx.cli.commands import grouped
+from hfx.cli.completion import PublishedName
 from hfx.cli.interrupts import deferred, ending_early
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.perf import loads
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 class MeasureOptions:
     """How it is measured, and what becomes of it."""
 
+    PANEL: ClassVar[str] = "Measurement and output"
+
     tool: Annotated[Literal["builtin", "perf_analyzer", "locust"], typer.Option(help="What sends the requests.")] = (
         "builtin"
     )
@@ -48,7 +51,7 @@ class MeasureOptions:
 @grouped
 def command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The served model.")],
+    name: PublishedName,
     server: ServerOptions,
     load: LoadOptions,
     limit: LimitOptions,
@@ -62,6 +65,10 @@ def command(
     """Measure a served model under load: throughput, latency, and what the server did meanwhile.
 
     Ctrl-C ends it early, with the figures so far.
+
+    Examples:
+      hfx perf run sentiment --concurrency 1:64:2x --output load.json
+      hfx perf run stories --rate 5 --set max_tokens=50 --slo 'ttft<200ms,tpot<50ms'
     """
     report = reporter(context)
     with deferred():

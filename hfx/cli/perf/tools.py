@@ -16,7 +16,12 @@ def command(
         Literal["perf_analyzer"] | None, typer.Argument(metavar="[perf_analyzer]", help="What to fetch.")
     ] = None,
 ) -> None:
-    """List the load generators, or fetch NVIDIA's perf_analyzer."""
+    """List the load generators, or fetch NVIDIA's perf_analyzer.
+
+    Examples:
+      hfx perf tools
+      hfx perf tools perf_analyzer
+    """
     from hfx.perf.tools import install
 
     report = reporter(context)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from hfx.cli.commands import grouped
+from hfx.cli.completion import PublishedName
 from hfx.cli.interrupts import deferred, ending_early
 from hfx.cli.output import reporter
 from hfx.cli.perf import loads
@@ -27,6 +28,8 @@ DEFAULT_CONCURRENCY = "8"
 @dataclass(frozen=True)
 class TuneOptions:
     """What may be tried, what it may cost, and what becomes of it."""
+
+    PANEL: ClassVar[str] = "Search and output"
 
     repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository")
     device: Annotated[Device, typer.Option(help="The configurations that are tuned.")] = "cpu"
@@ -50,7 +53,7 @@ class TuneOptions:
 @grouped
 def command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The published model.")],
+    name: PublishedName,
     load: LoadOptions,
     data: DataOptions,
     slo: SloOptions,
@@ -60,6 +63,10 @@ def command(
 
     Each trial serves a changed copy; the published model changes only with --apply. The most throughput within --slo
     wins. Interrupted, the same command goes on where it was.
+
+    Examples:
+      hfx tune sentiment --slo 'latency<50ms' --concurrency 16 --budget 10m
+      hfx tune sentiment --slo 'latency<50ms' --apply
     """
     report = reporter(context)
     with deferred():

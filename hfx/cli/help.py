@@ -1,0 +1,123 @@
+"""What `--help` shows: usage, text, commands, options under the headings of their groups, and examples.
+
+Typer's and click's parts do the work. What differs: lines are as wide as the terminal, summaries of commands are not
+cut, options show what they take (TEXT, N, cpu|gpu) and not its Python type, and examples are printed as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from typer.core import TyperCommand
+from typer.models import ArgumentInfo, OptionInfo
+
+EXAMPLES = "\nExamples:\n"
+# Of contexts: click bounds lines to 80 characters unless it gets another bound.
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 1000}
+OPTIONS, GLOBAL = "Options", "Global options"
+METAVARS = {str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
+
+
+class PlainHelp:
+    """The parts of a click command's help that are written here; its class inherits this one before click's."""
+
+    params: list[Any]
+    epilog: str | None
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words behind the command's name."""
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(_usage, arguments), *(["COMMAND [ARGS]..."] if hasattr(self, "commands") else [])]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Commands, arguments, and options under their headings."""
+        if hasattr(self, "commands"):
+            _write(formatter, "Commands", _summaries(self, ctx))
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], OPTIONS: []}
+        last: list[tuple[str, str]] = []
+        for each in self.get_params(ctx):  # type: ignore[attr-defined]
+            if record := each.get_help_record(ctx):
+                if each.param_type_name == "argument":
+                    sections["Arguments"].append((_argument(each), record[1].replace("  [required]", "")))
+                else:
+                    heading = GLOBAL if each.name == "help" else getattr(each, "rich_help_panel", None) or OPTIONS
+                    (last if heading == GLOBAL else sections.setdefault(heading, [])).append(record)
+        for heading, rows in (sections | {GLOBAL: last}).items():
+            _write(formatter, heading, rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The examples, line by line as they are in the docstring."""
+        if self.epilog:
+            formatter.write_paragraph()
+            formatter.write(f"{self.epilog}\n")
+
+
+class Command(PlainHelp, TyperCommand):
+    """A command with that help."""
+
+
+def text_and_examples(docstring: str | None) -> tuple[str, str | None]:
+    """A command's docstring as the text of its help and the examples at its end."""
+    text, heading, examples = inspect.cleandoc(docstring or "").partition(EXAMPLES)
+    return text, f"{heading.strip()}\n{examples}" if heading else None
+
+
+def in_panel(annotation: Any, panel: str | None) -> Any:
+    """The annotation of an option, under the heading `panel`."""
+    return _changed(annotation, lambda option: {"rich_help_panel": option.rich_help_panel or panel})
+
+
+def with_metavar(annotation: Any) -> Any:
+    """The annotation of an option, with a word for its value where it has none."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    word = _metavar(annotation.__origin__)
+    return _changed(annotation, lambda option: {"metavar": option.metavar or word})
+
+
+def _changed(annotation: Any, changes: Any) -> Any:
+    """`annotation` with a changed copy of its OptionInfo, as groups of options are shared by commands."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    marks = []
+    for mark in annotation.__metadata__:
+        if isinstance(mark, OptionInfo) and not isinstance(mark, ArgumentInfo):
+            mark = copy.copy(mark)
+            vars(mark).update(changes(mark))
+        marks.append(mark)
+    return Annotated[(annotation.__origin__, *marks)]
+
+
+def _metavar(kind: Any) -> str | None:
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    if get_origin(kind) in (Union, UnionType, list):
+        return _metavar(next(each for each in get_args(kind) if each is not type(None)))
+    return METAVARS.get(kind)
+
+
+def _argument(parameter: Any) -> str:
+    """An argument's name: `metavar` without the brackets that usage lines have."""
+    return str(parameter.metavar or parameter.name.upper()).strip("[].")
+
+
+def _usage(parameter: Any) -> str:
+    word = str(parameter.metavar or parameter.name.upper())
+    word += "..." if parameter.nargs == -1 and not word.endswith(("...", "]")) else ""
+    return word if parameter.required or word.startswith("[") else f"[{word}]"
+
+
+def _summaries(group: Any, ctx: Any) -> list[tuple[str, str]]:
+    """Each command with the first sentence of its help."""
+    return [(name, group.get_command(ctx, name).get_short_help_str(1000)) for name in group.list_commands(ctx)]
+
+
+def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:
+    if rows := list(rows):
+        with formatter.section(heading):
+            formatter.write_dl(rows)
