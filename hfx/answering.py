@@ -30,10 +30,18 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Part:
-    """The next part of a generated text; `truncated_tokens` of the input did not fit into the model."""
+    """The next part of a generated text; only the last one has a `finish_reason` (stop, length or cancelled).
+
+    The counts are those of the request up to here: tokens that were read, generated, and left out of the input.
+    `log_probs` are those of the tokens since the part before, where they were requested.
+    """
 
     text: str
     truncated_tokens: int = 0
+    finish_reason: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    log_probs: tuple[float, ...] = ()
 
 
 Parts = Generator[Part, None, None]

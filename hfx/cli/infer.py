@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -20,9 +21,12 @@ from hfx.cli.interrupts import deferred
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.reading import STANDARD_INPUT, Entry
 from hfx.errors import UsageError
+from hfx.names import TOP_K, Task
 
 if TYPE_CHECKING:
-    from hfx.answering import Model
+    from hfx.answering import Model, Request
+
+NO_TEXT = UsageError("There is no text.", "Give one, pipe lines in, or name a file with --input.")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,9 @@ class InputOptions:
 
     jsonl: Annotated[bool, typer.Option("--jsonl", help="JSON lines in and out, as above.")] = False
     input: Annotated[Path | None, typer.Option(help="Read lines of this file instead of the standard input.")] = None
-    stream: Annotated[bool, typer.Option("--stream", help="Generation: print the text as it comes.")] = False
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Generation: print the text as it comes; with --json, JSON lines.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -56,20 +62,27 @@ def command(
     encoder: EncoderOptions,
     generation: GenerationOptions,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="The texts (questions, with --context); - reads lines.")
+        list[str] | None,
+        typer.Argument(
+            metavar="TEXT",
+            help="The texts (questions, with --context); without any, or for -, lines of the standard input.",
+        ),
     ] = None,
 ) -> None:
     """Ask a model; each TEXT gets one answer, in order.
 
+    With --json, a classifier's label and score are values, and lists where --top-k asks for several labels.
+
     With --jsonl, each line that is read is an object of the model's inputs, such as {"text_input": "Hi", "max_tokens":
     9}; options hold for lines that don't say otherwise. Each gives one line, in order and as soon as it is there: the
     model's outputs, or {"error": {...}}; an "id" is handed through. The exit code is that of the first line that
-    failed. A whole file as one text: jq -Rs '{text_input: .}' FILE | hfx infer NAME --jsonl
+    failed.
 
     Examples:
       hfx infer sentiment "A fine film." "A dull one."
       cat reviews.txt | hfx infer sentiment
       hfx infer stories "Once upon a time" --stream --temperature 0.8 --seed 7
+      jq -Rs '{text_input: .}' report.txt | hfx infer summaries --jsonl
       hfx infer faq "Who wrote it?" --context "Ann wrote it." --local --json
     """
     report = reporter(ctx)
@@ -82,23 +95,29 @@ def command(
             if model.stream is None:
                 raise UsageError(f"This {model.task} model's answers can't be streamed.", "Leave --stream out.")
             stream = model.stream
-            printing.pieces(entries, lambda entry: stream(request(entry)), report)
+            printing.pieces(model.task, entries, lambda entry: stream(request(entry)), report)
             return
         with closing(model.answer_each(entries, request)) as outcomes:
+            plain = printing.single_values(outcomes, partial(_is_single, model.task, chosen))
             if form.jsonl:
-                printing.rows(outcomes, report)
+                printing.rows(plain, report)
             elif report.json:
-                printing.one_object(name, outcomes, report)
+                printing.one_object(name, model.task, plain, report)
             else:
                 printing.lines(model.task, outcomes, report)
 
 
+def _is_single(task: Task, chosen: Request, entry: Entry) -> bool:
+    """Whether an entry gets one label: a classifier's best, unless `top_k` asks for a number of them."""
+    own = entry.content if isinstance(entry.content, dict) else {}
+    return task is Task.TEXT_CLASSIFICATION and TOP_K not in chosen and own.get(TOP_K) is None
+
+
 def _check(form: InputOptions, connection: Connection, report: Reporter) -> None:
     """Raise UsageError for options that contradict each other, or would do nothing."""
-    chosen = {"--stream": form.stream, "--json": report.json, "--jsonl": form.jsonl}
-    outputs = [option for option, is_chosen in chosen.items() if is_chosen]
-    if len(outputs) > 1:
-        raise UsageError(f"{' and '.join(outputs)} exclude each other.", "Choose one of them.")
+    for option, is_chosen in {"--stream": form.stream, "--json": report.json}.items():
+        if form.jsonl and is_chosen:
+            raise UsageError(f"{option} and --jsonl exclude each other.", "Choose one of them.")
     if form.stream and connection.max_in_flight is not None:
         raise UsageError("--stream shows one text at a time.", "Leave --max-in-flight out.")
     if connection.idle_timeout is not None and not form.stream:
@@ -106,16 +125,29 @@ def _check(form: InputOptions, connection: Connection, report: Reporter) -> None
 
 
 def _entries(texts: Sequence[str], form: InputOptions) -> Iterator[Entry]:
-    """What is asked. Raises UsageError where it is nothing, or two things."""
+    """What is asked; without a text, the lines of a pipe or file at the standard input.
+
+    Raises UsageError where it is nothing, or two things.
+    """
     words = list(texts)
     if words not in ([], [STANDARD_INPUT]):
         if form.jsonl or form.input:
             raise UsageError("There are texts and lines to read.", "Leave out TEXT, or --jsonl and --input.")
         return reading.words(words)
-    if not words and not form.jsonl and not form.input:
-        raise UsageError("There is no text.", "Give one, or - for lines of the standard input, or --jsonl.")
+    is_named = bool(words or form.jsonl or form.input)
+    if not is_named and not reading.is_piped():
+        raise NO_TEXT
     file = reading.opened(form.input or Path(STANDARD_INPUT))
-    return reading.json_lines(file) if form.jsonl else reading.text_lines(file)
+    lines = reading.json_lines(file) if form.jsonl else reading.text_lines(file)
+    return lines if is_named else _not_empty(lines)
+
+
+def _not_empty(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """`entries`; raises UsageError where there are none."""
+    first = next(entries, None)
+    if first is None:
+        raise NO_TEXT
+    return chain([first], entries)
 
 
 @contextmanager

@@ -30,16 +30,16 @@ def lines(task: Task, outcomes: Outcomes, report: Reporter) -> None:
     for entry, outcome in outcomes:
         result = _succeeded(entry, outcome)
         report.lines(answer_lines(task, result))
-        _warn_of_truncation(entry, result.get(names.TRUNCATED_TOKENS), report)
+        _warn_of_truncation(task, entry, result.get(names.TRUNCATED_TOKENS), report)
 
 
-def one_object(name: str, outcomes: Outcomes, report: Reporter) -> None:
+def one_object(name: str, task: Task, outcomes: Outcomes, report: Reporter) -> None:
     """All answers and how long they took as one object; the first failure is raised."""
     began = time.perf_counter()
     results = []
     for entry, outcome in outcomes:
         results.append(_succeeded(entry, outcome))
-        _warn_of_truncation(entry, results[-1].get(names.TRUNCATED_TOKENS), report)
+        _warn_of_truncation(task, entry, results[-1].get(names.TRUNCATED_TOKENS), report)
     latency = (time.perf_counter() - began) * 1000
     report.result({"model": name, "results": results, "latency_ms": round(latency, 3)}, "")
 
@@ -61,20 +61,49 @@ def rows(outcomes: Outcomes, report: Reporter) -> None:
         raise first.with_message(f"{failed} of {total} lines failed. {first.message}")
 
 
-def pieces(entries: Iterable[Entry], stream: Callable[[Entry], Generator[Part, None, None]], report: Reporter) -> None:
-    """Each text as it comes, and a line's end behind it; the first failure ends it and is raised."""
-    for entry in entries:
+def pieces(
+    task: Task, entries: Iterable[Entry], stream: Callable[[Entry], Generator[Part, None, None]], report: Reporter
+) -> None:
+    """Each text as it comes: for people with a line's end behind it, with --json in lines of JSON.
+
+    The first failure ends it and is raised.
+    """
+    for index, entry in enumerate(entries):
         truncated = 0
         try:
             with closing(stream(entry)) as parts:
                 for part in parts:
-                    report.piece(part.text)
+                    report.row(_part_values(index, part)) if report.json else report.piece(part.text)
                     truncated = max(truncated, part.truncated_tokens)
         except HfxError as error:
             raise located(error, entry.place) from error
         finally:
-            report.piece("\n")
-        _warn_of_truncation(entry, truncated, report)
+            if not report.json:
+                report.piece("\n")
+        _warn_of_truncation(task, entry, truncated, report)
+
+
+def single_values(outcomes: Outcomes, is_single: Callable[[Entry], bool]) -> Outcomes:
+    """`outcomes`, in which the label and score of entries that `is_single` holds for are values instead of lists."""
+    for entry, outcome in outcomes:
+        if not isinstance(outcome, HfxError) and is_single(entry) and len(outcome[names.LABEL]) == 1:
+            outcome = {**outcome, names.LABEL: outcome[names.LABEL][0], names.SCORE: outcome[names.SCORE][0]}
+        yield entry, outcome
+
+
+def _part_values(index: int, part: Part) -> dict[str, Any]:
+    """A part of text `index` under the names of output tensors; counts only with the last one."""
+    values: dict[str, Any] = {"index": index, names.TEXT_OUTPUT: part.text}
+    if part.log_probs:
+        values[names.OUTPUT_LOG_PROBS] = list(part.log_probs)
+    if part.finish_reason:
+        values |= {
+            names.FINISH_REASON: part.finish_reason,
+            names.INPUT_TOKENS: part.input_tokens,
+            names.OUTPUT_TOKENS: part.output_tokens,
+            names.TRUNCATED_TOKENS: part.truncated_tokens,
+        }
+    return values
 
 
 def located(error: HfxError, place: str) -> HfxError:
@@ -88,10 +117,21 @@ def _succeeded(entry: Entry, outcome: Result | HfxError) -> Result:
     return outcome
 
 
-def _warn_of_truncation(entry: Entry, dropped: int | None, report: Reporter) -> None:
+def _warn_of_truncation(task: Task, entry: Entry, dropped: int | None, report: Reporter) -> None:
     if dropped:
         what = entry.place or "The text"
-        report.warn(f"{what} is longer than the model reads: {dropped} tokens or more were left out.")
+        report.warn(
+            f"{what} is longer than the model reads: {dropped} tokens or more were left out. {_whole_text(task)}"
+        )
+
+
+def _whole_text(task: Task) -> str:
+    """How all of a long text is read."""
+    if task is Task.TEXT_GENERATION:
+        return "Give a shorter text; `--long error` refuses such texts instead."
+    if task in GENERATION_TASKS:
+        return "`--long chunk` reads all of it."
+    return "Divide it to have all of it read."
 
 
 def answer_lines(task: Task, result: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,8 @@ Entries are read one at a time. What can't be read is an entry, too, so that the
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +51,14 @@ def json_lines(file: BinaryIO) -> Iterator[Entry]:
             yield Entry(f"Line {line.number}", line.text)
         elif line.text.strip():
             yield _object(f"Line {line.number}", line.text)
+
+
+def is_piped() -> bool:
+    """Whether the standard input is a pipe, socket or file, not a terminal or /dev/null."""
+    try:
+        return not stat.S_ISCHR(os.fstat(0).st_mode)
+    except OSError:  # it is closed
+        return False
 
 
 def opened(path: Path) -> BinaryIO:

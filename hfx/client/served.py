@@ -30,7 +30,14 @@ def served_model(client: Client, name: str) -> Model:
         with warnings.catch_warnings(), client.stream(name, text, settings) as pieces:
             warnings.simplefilter("ignore", TruncationWarning)  # each part has its count
             for piece in pieces:
-                yield Part(piece.text, piece.truncated_tokens)
+                yield Part(
+                    piece.text,
+                    piece.truncated_tokens,
+                    piece.finish_reason,
+                    piece.input_tokens,
+                    piece.output_tokens,
+                    piece.log_probs,
+                )
 
     return Model(task, metadata, answer, stream if task in GENERATION_TASKS else None, client.max_in_flight)
 

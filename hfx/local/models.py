@@ -86,7 +86,14 @@ def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, t
             raise UsageError("A stream has one text.", f"Leave {names.NUM_RETURN_SEQUENCES} out.")
         with closing(generator.stream(deadline | request)) as pieces:
             for piece in pieces:
-                yield Part(piece.text, piece.truncated_tokens)
+                yield Part(
+                    piece.text,
+                    piece.truncated_tokens,
+                    piece.finish_reason or "",
+                    piece.input_tokens,
+                    piece.output_tokens,
+                    piece.log_probs or (),
+                )
 
     metadata = replace(metadata, inputs=(*metadata.inputs, several))
     return Model(task, metadata, answer, stream, 2 * generator.slots)

@@ -100,6 +100,11 @@ def test_a_stream_is_the_whole_text(name: str, infer: Infer, local: Infer, writi
     over_http = hfx("infer", *words, "--stream", "--url", writing_server.http_url)
     streams = (infer(*words, "--stream"), local(*words, "--stream"), over_http)
     assert [stream.stdout for stream in streams] == [whole.stdout] * 3
+    for run in (infer, local):
+        parts = rows(run(*words, "--stream", "--json"))
+        texts = ["".join(part["text_output"] for part in parts if part["index"] == index) for index in (0, 1)]
+        assert "".join(f"{text}\n" for text in texts) == whole.stdout
+        assert [part["index"] for part in parts if "finish_reason" in part] == [0, 1]
 
 
 def test_every_json_line_has_its_own_settings(infer: Infer, local: Infer) -> None:

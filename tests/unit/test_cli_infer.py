@@ -158,7 +158,7 @@ def test_what_a_model_does_not_take_is_refused_by_name(content: dict[str, Any], 
         "t --stream --idle-timeout -1", "t --idle-timeout 5", "t --stream --max-in-flight 2", "t --retries -1",
         "t --header nothing", "t --header :value", "t --token-file /nowhere", "t --token-file /dev/null",
         "t --tls-ca /nowhere --url grpcs://127.0.0.1:1", "t --local --header a:b", "t --local --max-in-flight 2",
-        "", "t --jsonl", "t --input /dev/null", "--jsonl --input /nowhere", "--input /", "t --stream --json",
+        "", "t --jsonl", "t --input /dev/null", "--jsonl --input /nowhere", "--input /",
         "--jsonl --stream", "--jsonl --json",
     ],
 )  # fmt: skip

@@ -82,6 +82,13 @@ def test_json_is_printed_for_usage_errors_and_damaged_arguments_too(words: list[
     assert json.loads(done.stdout)["error"]["exit_code"] == done.returncode == code
 
 
+@pytest.mark.parametrize(("given", "code"), [("", 2), ("A fine film.", 5)])
+def test_a_pipe_is_read_without_a_dash(given: str, code: int) -> None:
+    done = subprocess.run([*RUN, *NOBODY[:2], *NOBODY[3:]], input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == code  # 5: there is a text, and no server
+    assert ("There is no text." in done.stderr) == (not given)
+
+
 def test_a_traceback_is_shown_only_on_demand(hfx: Run) -> None:
     shown = ["Traceback" in hfx(*words).stderr for words in (NOBODY, ["--debug", *NOBODY], [*NOBODY, "--debug"])]
     assert shown == [False, True, True]

@@ -32,6 +32,13 @@ def test_people_get_what_came_before_a_failure(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "a\n"
 
 
+def test_a_label_is_a_value_unless_a_number_of_labels_was_asked_for() -> None:
+    given = outcomes({"label": ["a"], "score": [0.5]}, {"label": ["a", "b"], "score": [0.5, 0.5]}, ServerBusy("full"))
+    plain = [outcome for _, outcome in printing.single_values(given, lambda entry: True)]
+    assert plain == [{"label": "a", "score": 0.5}, given[1][1], given[2][1]]
+    assert list(printing.single_values(given, lambda entry: False)) == given
+
+
 def test_rows_keep_their_places_and_ids_and_the_first_failure_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
     given: Outcomes = [
         (Entry("Line 1", {}, "first"), text("a")),
@@ -66,11 +73,27 @@ def test_pieces_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) -> 
             seen.append(capsys.readouterr().out)
         yield Part("", truncated_tokens=3)
 
-    printing.pieces([Entry("", "x")], stream, Reporter())
+    printing.pieces(Task.SUMMARIZATION, [Entry("", "x")], stream, Reporter())
     assert seen == ["Once ", "upon"]
     captured = capsys.readouterr()
     assert captured.out == "\n"
     assert captured.err.startswith("Warning: The text is longer")
+    assert "`--long chunk`" in captured.err
+
+
+def test_pieces_are_lines_of_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    def stream(entry: Entry) -> Generator[Part, None, None]:
+        yield Part("Once", log_probs=(-0.5,))
+        yield Part("", finish_reason="stop", input_tokens=3, output_tokens=2)
+
+    printing.pieces(Task.TEXT_GENERATION, [Entry("", "x"), Entry("", "y")], stream, Reporter(json=True))
+    counts = {"finish_reason": "stop", "input_tokens": 3, "output_tokens": 2, "truncated_tokens": 0}
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        {"index": index, "text_output": text, **more}
+        for index in (0, 1)
+        for text, more in (("Once", {"output_log_probs": [-0.5]}), ("", counts))
+    ]
 
 
 def test_a_stream_that_fails_ends_its_line_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +107,6 @@ def test_a_stream_that_fails_ends_its_line_and_the_command(capsys: pytest.Captur
             closed.append(entry.place)
 
     with pytest.raises(ServerBusy, match="Text 1: gone"):
-        printing.pieces([Entry("Text 1", "x"), Entry("Text 2", "y")], stream, Reporter())
+        printing.pieces(Task.TEXT_GENERATION, [Entry("Text 1", "x"), Entry("Text 2", "y")], stream, Reporter())
     assert capsys.readouterr().out == "Once\n"
     assert closed == ["Text 1"]
