@@ -1,4 +1,4 @@
-"""docs/cli.md and docs/lint.md, made from the code: `python -m hfx.cli.reference docs`. A test holds them together."""
+"""The generated pages of docs/: `python -m hfx.cli.reference docs`. A test compares them with the code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hfx.cli import reference_tables as tables
 from hfx.cli.commands import COMMANDS, load
 
 WIDTH = 110
@@ -14,15 +15,24 @@ WIDTH = 110
 
 def pages() -> dict[str, str]:
     """File name -> text of every generated page."""
-    return {"cli.md": command_page(), "lint.md": lint_page()}
+    return {
+        "cli.md": command_page(),
+        "lint.md": lint_page(),
+        "settings.md": tables.settings_page(),
+        "tensors.md": tables.tensors_page(),
+        "errors.md": tables.errors_page(),
+        "parameters.md": tables.parameters_page(),
+        "metrics.md": tables.metrics_page(),
+        "api.md": tables.api_page(),
+    }
 
 
 def command_page() -> str:
-    """The help of every command, and the exit codes."""
-    parts = ["# Command line", "", "Made from `--help` by `make docs`. Exit codes stand at the end.", ""]
+    """The help of every command."""
+    parts = ["# Command line", "", "Made from `--help` by `make docs`. Exit codes: [errors.md](errors.md).", ""]
     for name, command in _commands("", COMMANDS):
         parts += [f"## hfx {name}", "", "```", _help(command, name), "```", ""]
-    return "\n".join([*parts, "## Exit codes", "", *_exit_codes(), ""])
+    return "\n".join(parts)
 
 
 def _commands(prefix: str, table: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -48,17 +58,6 @@ def _help(command: Any, name: str) -> str:
     context = command.context_class(command, info_name=f"hfx {name}", terminal_width=WIDTH, max_content_width=WIDTH)
     text: str = command.get_help(context)
     return "\n".join(line.rstrip() for line in text.splitlines()).strip()
-
-
-def _exit_codes() -> list[str]:
-    from hfx import errors
-
-    by_code: dict[int, list[str]] = {}
-    for value in vars(errors).values():
-        if isinstance(value, type) and issubclass(value, errors.HfxError):
-            by_code.setdefault(value.exit_code, []).append(value.__name__)
-    rows = [f"| {code} | {', '.join(sorted(classes))} |" for code, classes in sorted(by_code.items())]
-    return ["| code | errors |", "|---|---|", "| 0 | done |", *rows, "| 130 | interrupted |"]
 
 
 if __name__ == "__main__":
