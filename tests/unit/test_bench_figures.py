@@ -9,7 +9,7 @@ import pytest
 
 from bench import guard
 from bench.command import write_page
-from bench.docs import readme_section
+from bench.docs import summary
 from bench.figures import Figures, Goal, load, save, ways_table
 from bench.scenarios import SCENARIOS
 from hfx.errors import LoadFailed, UsageError
@@ -112,7 +112,7 @@ def test_the_committed_results_are_of_the_scenarios_and_give_the_readmes_section
     assert list(results) == list(SCENARIOS)
     for name, found in results.items():
         assert all(goal.judge(found)[1] is not None for goal in SCENARIOS[name].goals), name
-    assert readme_section(results).count("\n| ") > len(SCENARIOS)
+    assert summary(results).count("\n| ") > len(SCENARIOS)
 
 
 def test_a_page_keeps_what_is_around_the_figures(tmp_path: Path) -> None:
