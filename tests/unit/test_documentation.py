@@ -10,20 +10,11 @@ import pytest
 
 from hfx.cli import reference
 from hfx.cli.commands import COMMANDS, load
+from tests.documents import DOCUMENTS, ROOT, TYPED, blocks, commands
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def commands(program: str) -> list[str]:
-    """The README's command lines of a program, in code blocks and in the table."""
-    blocks = (
-        "\n".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL))
-        + "\n"
-        + "\n".join(re.findall(r"`([^`\n]+)`", README))
-    )
-    lines = [line.split("#")[0].strip() for line in blocks.replace("\\\n", " ").splitlines()]
-    return [line for line in lines if line.startswith(program + " ")]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
 def test_every_page_is_as_its_generator_makes_it() -> None:
@@ -31,20 +22,40 @@ def test_every_page_is_as_its_generator_makes_it() -> None:
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"run `make docs` ({name})"
 
 
-@pytest.mark.parametrize("line", commands("hfx"))
-def test_readme_commands_parse(line: str) -> None:
-    words = shlex.split(line)[1:]
-    if words[0] not in COMMANDS:
-        assert words[0].startswith("-")
-        return
-    command = load(words[0])
-    command.make_context(words[0], words[1:], resilient_parsing=False)
+@pytest.mark.parametrize("page", TYPED)
+def test_commands_of_a_page_parse(page: str) -> None:
+    for line in commands(page, "hfx"):
+        words = shlex.split(line.split(" < ")[0], comments=True)[1:]
+        name, table = words.pop(0), COMMANDS
+        command = load(name, table)
+        while members := getattr(command, "table", None):
+            name = words.pop(0)
+            command = load(name, members)
+        command.make_context(name, words, resilient_parsing=False)
 
 
-@pytest.mark.parametrize("line", commands("make"))
-def test_readme_targets_exist(line: str) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(rf"^{re.escape(shlex.split(line)[1])}:", makefile, re.MULTILINE)
+@pytest.mark.parametrize("page", TYPED)
+def test_targets_of_make_in_a_page_exist(page: str) -> None:
+    for line in commands(page, "make"):
+        assert re.search(rf"^{re.escape(shlex.split(line, comments=True)[1])}:", MAKEFILE, re.MULTILINE), line
+
+
+@pytest.mark.parametrize("page", TYPED)
+def test_python_of_a_page_compiles(page: str) -> None:
+    for text in blocks(page, "python"):
+        compile(text, page, "exec")
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    text = CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for link in LINK.findall(text):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", "docs/ARCHITECTURE.md", "docs/serving.md"])
@@ -52,3 +63,10 @@ def test_paths_in_a_page_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for path in re.findall(r"`((?:hfx|bench|tests|docker)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and Sphinx make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
