@@ -46,12 +46,15 @@ def _commands(prefix: str, table: Mapping[str, str]) -> Iterator[tuple[str, Any]
 
 
 def lint_page() -> str:
-    """The rules of `hfx lint`."""
+    """The rules of `hfx lint`, and those of `hfx deploy check DIR`."""
+    from hfx.deploy.lint import RULES as DEPLOYMENT_RULES
     from hfx.repository.lint import RULES
 
     rows = [f"| {rule.id} | {rule.severity} | {rule.title} |" for rule in RULES]
     head = ["# Rules of `hfx lint`", "", "Made by `make docs`.", "", "| id | severity | rule |", "|---|---|---|"]
-    return "\n".join([*head, *rows, ""])
+    sourced = [f"| {each.id} | {each.severity} | {each.title} | <{each.source}> |" for each in DEPLOYMENT_RULES]
+    second = ["", "## Of `hfx deploy check DIR`", "", "| id | severity | rule | source |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows, *second, *sourced, ""])
 
 
 def _help(command: Any, name: str) -> str:

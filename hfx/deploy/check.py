@@ -1,4 +1,4 @@
-"""A folder that `hfx deploy` wrote against its record, and its models against their manifests."""
+"""A folder of a deployment: against the record of `hfx deploy`, its models' manifests, and the rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.deploy.folder import RECORD_FILE, RECORD_FORMAT
+from hfx.deploy.lint import findings, has_servers
+from hfx.deploy.rules.subject import read_files
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import IGNORED_FOLDERS, FileEntry, FileProblem, read_manifest, verify_file, verify_files
 from hfx.names import MANIFEST_FILE
+from hfx.repository.subject import Finding
 from hfx.strict_json import Node, read_json
 
 MAX_RECORD_BYTES = 16 << 20  # a bundle's record names some thousand files
@@ -25,14 +28,46 @@ class Record:
     files: dict[str, FileEntry]
 
 
-def read_record(folder: Path) -> Record:
-    """The record of a folder. Raises UsageError for a folder without one, and ModelCorrupt."""
-    path = folder / RECORD_FILE
-    if not path.is_file():
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check of a folder found; `target` is empty for one that `hfx deploy` did not write."""
+
+    target: str
+    differences: tuple[FileProblem, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> int:
+        """How many findings are errors."""
+        return sum(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def summary(self) -> str:
+        """The numbers, for people."""
+        differ = f"{len(self.differences)} files of `hfx deploy {self.target}` differ, " if self.target else ""
+        return f"{differ}{self.errors} errors, {len(self.findings) - self.errors} warnings."
+
+
+def check_folder(folder: Path) -> Checked:
+    """Check `folder` against its record, where it has one, and by the rules.
+
+    Raises UsageError for a folder that has neither a record nor a file that runs Triton, and ModelCorrupt.
+    """
+    files = read_files(folder)
+    if (folder / RECORD_FILE).is_file():
+        record = read_record(folder)
+        return Checked(record.target, tuple(differences(folder, record)), tuple(findings(files)))
+    if not has_servers(files):
         raise UsageError(
-            f"{folder} is no folder that `hfx deploy` wrote: it has no {RECORD_FILE}.",
-            "Give the folder of --output, or the address of a server such as http://HOST:8000.",
+            f"{folder} has neither {RECORD_FILE} of `hfx deploy` nor a manifest that runs Triton.",
+            "Give a folder of manifests, or the address of a server such as http://HOST:8000.",
         )
+    return Checked("", (), tuple(findings(files)))
+
+
+def read_record(folder: Path) -> Record:
+    """The record of a folder that `hfx deploy` wrote. Raises ModelCorrupt."""
+    path = folder / RECORD_FILE
     members = dict(read_json(path, MAX_RECORD_BYTES).items())
     if missing := [name for name in ("format", "target", "models", "files") if name not in members]:
         raise ModelCorrupt(f"{path} has no {missing[0]!r}.", "Write the folder again with --force.")

@@ -1,4 +1,4 @@
-"""`hfx deploy check`: a folder against its record, or a server against the checkpoints of its models."""
+"""`hfx deploy check`: a folder against its record and by rules, or a server against the checkpoints of its models."""
 
 from __future__ import annotations
 
@@ -52,16 +52,21 @@ class ServerOptions:
 @grouped
 def command(
     context: typer.Context,
-    target: Annotated[str, Argument(metavar="DIR|URL", help="A folder of `hfx deploy`, or a server's address.")],
+    target: Annotated[
+        str, Argument(metavar="DIR|URL", help="A folder of `hfx deploy` or of manifests, or a server's address.")
+    ],
     server: ServerOptions,
     names: Annotated[
         list[str] | None, Argument(metavar="NAME", help="URL: the models; all of the repository without it.")
     ] = None,
 ) -> None:
-    """Check a folder for changed files (exit code 7), or a server for other answers than the checkpoints' (4).
+    """Check a folder for changed files and by rules (exit code 7), or a server's answers by the checkpoints' (4).
+
+    A folder of manifests that hfx did not write is checked by the rules alone.
 
     Examples:
       hfx deploy check bundle
+      hfx deploy check charts/rendered
       hfx deploy check 127.0.0.1:8001 sentiment --wait 60
     """
     report = reporter(context)
@@ -75,18 +80,20 @@ def command(
 
 
 def _check_folder(report: Reporter, folder: Path) -> None:
-    from hfx.deploy.check import differences, read_record
+    from hfx.deploy.check import check_folder
 
-    record = read_record(folder)
-    found = differences(folder, record)
-    value = {"folder": str(folder), "target": record.target, "differences": [asdict(problem) for problem in found]}
-    lines = [f"{problem.kind:10} {problem.message}" for problem in found]
-    report.result(value, [*lines, f"{len(record.files)} files of `hfx deploy {record.target}`, {len(found)} differ."])
-    if found:
+    checked = check_folder(folder)
+    lines = [f"{problem.kind:10} {problem.message}" for problem in checked.differences]
+    for finding in checked.findings:
+        lines += [f"{finding.rule} {finding.severity} {finding.path}", f"    {finding.message}", f"    {finding.fix}"]
+    report.result({"folder": str(folder), **asdict(checked)}, [*lines, checked.summary])
+    if checked.differences:
         raise LintFailed(
-            f"{folder} is not as `hfx deploy {record.target}` wrote it: {len(found)} files differ.",
+            f"{folder} is not as `hfx deploy {checked.target}` wrote it: {len(checked.differences)} files differ.",
             "Write it again with --force, or keep your changes elsewhere.",
         )
+    if checked.errors:
+        raise LintFailed(f"{folder} breaks the rules in {checked.errors} places.", "Each finding says what to do.")
 
 
 def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:

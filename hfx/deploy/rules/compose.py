@@ -1,0 +1,65 @@
+"""Rules for compose files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from hfx.deploy.rules.subject import Container, Files, rule, tables
+from hfx.repository.subject import Problem
+
+SERVICES = "https://docs.docker.com/reference/compose-file/services"
+GRACE_SECONDS = 10  # docker's default
+DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+LOCAL = ("127.", "localhost", "[::1]", "::1")
+
+
+@rule("HFX931", "warning", "Set shm_size: 1gb.", f"{SERVICES}/#shm_size")
+def little_shared_memory(files: Files) -> Iterator[Problem]:
+    """A service with a /dev/shm of 64 MB."""
+    for service in files.services:
+        mounts = str(service.value.get("tmpfs", "")) + str(service.value.get("volumes", ""))
+        if not service.value.get("shm_size") and service.value.get("ipc") != "host" and "/dev/shm" not in mounts:
+            yield service.problem("/dev/shm has 64 MB, in which Triton's Python models exchange tensors.")
+
+
+@rule("HFX932", "warning", "Set stop_grace_period above it.", f"{SERVICES}/#stop_grace_period")
+def short_grace(files: Files) -> Iterator[Problem]:
+    """A service that is killed while it answers requests."""
+    for service in files.services:
+        grace = _seconds(service.value.get("stop_grace_period", f"{GRACE_SECONDS}s"))
+        if grace is not None and grace < service.exit_seconds:
+            yield service.problem(
+                f"it is killed after {grace} s; requests under way may take {service.exit_seconds} s."
+            )
+
+
+@rule(
+    "HFX933",
+    "warning",
+    "Publish at 127.0.0.1, or ask for keys (`hfx serve --api-key-file`).",
+    "https://docs.docker.com/engine/network/port-publishing/",
+)
+def published_to_all(files: Files) -> Iterator[Problem]:
+    """Ports that every machine reaches."""
+    for service in files.services:
+        ports = [port for port in _published(service) if not port.startswith(LOCAL)]
+        if ports and not service.option("--api-key-file") and not service.option("--client-ca"):
+            yield service.problem(f"{', '.join(ports)} is open to every machine, and Triton asks for no key.")
+
+
+def _published(service: Container) -> list[str]:
+    """The published ports as the short form has them; a port alone is published at a free port of every address."""
+    ports = service.value.get("ports")
+    short = [str(port) for port in ports if not isinstance(port, dict)] if isinstance(ports, list) else []
+    long = [f"{each.get('host_ip', '0.0.0.0')}:{each.get('published')}" for each in tables(ports)]
+    return [*short, *long]
+
+
+def _seconds(value: Any) -> int | None:
+    match = DURATION.fullmatch(str(value))
+    if match is None:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return 3600 * hours + 60 * minutes + seconds

@@ -1,0 +1,245 @@
+"""What rules of deployments read: the YAML and JSON files of a folder, and the containers in them that run Triton.
+
+Files come from anywhere: what has another shape than expected is left alone, as its platform says that better.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hfx.errors import RepositoryError
+from hfx.repository.subject import CONFIG, Finding, Problem, Severity
+from hfx.strict_json import read_text
+
+MAX_FILE_BYTES = 1 << 20
+ENDINGS = (".yaml", ".yml", ".json")
+Table = Mapping[str, Any]
+
+TEMPLATED = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")  # their pods are in spec.template
+KSERVE_RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
+TRITON_IMAGE = re.compile(
+    r"(?:^|/)(?:sagemaker-tritonserver|tritonserver|hfx-triton)(?::(?P<tag>\d\d\.\d\d)?\S*)?(?:@\S+)?$"
+)
+EXIT_SECONDS = 30  # of tritonserver's --exit-timeout-secs and of hfx serve's --drain, without them
+
+
+def table(value: Any, *keys: str) -> Table:
+    """The mapping below `keys`; an empty one where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def tables(value: Any) -> list[Table]:
+    """The mappings in a list; none where it is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of a file, at its path relative to the folder; several of one YAML file have the same path."""
+
+    path: str
+    value: Table
+
+    @property
+    def kind(self) -> str:
+        """Its kind in Kubernetes."""
+        return str(self.value.get("kind", ""))
+
+    @property
+    def title(self) -> str:
+        """Kind and name."""
+        return f"{self.kind} {table(self.value, 'metadata').get('name', 'without a name')}"
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container that runs Triton, of a pod (`pod` is its spec) or of a service of compose, where `pod` is empty."""
+
+    document: Document
+    title: str
+    value: Table
+    pod: Table
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Its command and arguments, those of a shell line too."""
+        parts = [self.value.get(key) for key in ("entrypoint", "command", "args")]
+        lines = [line for part in parts for line in (part if isinstance(part, list) else [part])]
+        words = " ".join(line for line in lines if isinstance(line, str)).split()
+        return [word.strip("'\"") for word in words]
+
+    @property
+    def is_hfx(self) -> bool:
+        """Whether it runs `hfx serve`, not tritonserver itself."""
+        return _runs_hfx(self.words)
+
+    @property
+    def exit_seconds(self) -> int:
+        """How long requests under way may take at its end: `hfx serve` drains HTTP, then gRPC."""
+        option, times = ("--drain", 2) if self.is_hfx else ("--exit-timeout-secs", 1)
+        value = self.option(option)
+        return times * (int(value) if value.isdecimal() else EXIT_SECONDS)
+
+    @property
+    def tag(self) -> str:
+        """The Triton release by the image's tag; empty where that does not say."""
+        match = TRITON_IMAGE.search(str(self.value.get("image", "")))
+        return (match["tag"] or "") if match else ""
+
+    def option(self, name: str) -> str:
+        """The value of an option of its command; empty without it."""
+        for word, following in zip(self.words, [*self.words[1:], ""], strict=True):
+            if word == name:
+                return following
+            if word.startswith(f"{name}="):
+                return word.partition("=")[2]
+        return ""
+
+    def problem(self, message: str) -> Problem:
+        """A problem of this container."""
+        return Problem(self.document.path, f"{self.title}: {message}")
+
+
+@dataclass(frozen=True)
+class Files:
+    """The documents of a folder, and the reasons why other files can't be read."""
+
+    documents: tuple[Document, ...]
+    unreadable: tuple[Problem, ...]
+
+    @cached_property
+    def pods(self) -> tuple[Container, ...]:
+        """The containers of Kubernetes and KServe that run Triton."""
+        return tuple(container for document in self.documents for container in _of_pod(document))
+
+    @cached_property
+    def services(self) -> tuple[Container, ...]:
+        """The services of compose files that run Triton."""
+        return tuple(container for document in self.documents for container in _of_compose(document))
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """All of them."""
+        return (*self.pods, *self.services)
+
+    def of_kind(self, *kinds: str) -> Iterator[Document]:
+        """The documents of these kinds of Kubernetes."""
+        return (document for document in self.documents if document.kind in kinds)
+
+    def with_key(self, key: str) -> Iterator[Document]:
+        """The documents that have a field: bodies of SageMaker's calls have no kind."""
+        return (document for document in self.documents if key in document.value)
+
+
+def _of_pod(document: Document) -> Iterator[Container]:
+    spec = table(document.value, "spec")
+    if document.kind in TEMPLATED:
+        spec = table(spec, "template", "spec")
+    elif document.kind == "InferenceService":
+        spec = table(spec, "predictor")
+    elif document.kind not in ("Pod", *KSERVE_RUNTIMES):
+        return
+    for each in tables(spec.get("containers")):
+        container = Container(document, document.title, each, spec)
+        if _runs_triton(container):
+            yield container
+
+
+def _of_compose(document: Document) -> Iterator[Container]:
+    if document.kind:
+        return
+    for name, each in table(document.value, "services").items():
+        container = Container(document, f"service {name}", each if isinstance(each, dict) else {}, {})
+        if _runs_triton(container):
+            yield container
+
+
+def _runs_triton(container: Container) -> bool:
+    words = container.words
+    if not words:
+        return TRITON_IMAGE.search(str(container.value.get("image", ""))) is not None
+    return _runs_hfx(words) or any(Path(word).name == "tritonserver" for word in words)
+
+
+def _runs_hfx(words: Sequence[str]) -> bool:
+    return any(Path(word).name == "hfx" and following == "serve" for word, following in pairwise(words))
+
+
+# Reading
+
+
+def read_files(folder: Path) -> Files:
+    """Read every YAML and JSON file below `folder`, but those of model repositories and large ones."""
+    documents, unreadable = [], []
+    for path in _paths(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            documents += [Document(name, value) for value in _parsed(path) if isinstance(value, dict)]
+        except (RepositoryError, yaml.YAMLError, ValueError, RecursionError) as error:
+            reason = str(error).partition("\n")[0]
+            unreadable.append(Problem(name, f"It can't be read: {reason}."))
+    return Files(tuple(documents), tuple(unreadable))
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    for root, names, files in os.walk(folder):
+        names[:] = sorted(name for name in names if not name.startswith(".") and not Path(root, name, CONFIG).is_file())
+        for name in sorted(files):
+            path = Path(root, name)
+            if name.endswith(ENDINGS) and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
+                yield path
+
+
+def _parsed(path: Path) -> list[Any]:
+    text = read_text(path, MAX_FILE_BYTES)
+    if path.suffix == ".json":
+        return [json.loads(text)]
+    documents = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+    return [each for value in documents for each in (value["items"] if _is_list(value) else [value])]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("kind") == "List" and isinstance(value.get("items"), list)
+
+
+# Rules
+
+Check = Callable[[Files], Iterator[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentRule:
+    """A function from the files to the problems it finds, whose docstring is the rule's title; `source` says why."""
+
+    id: str
+    severity: Severity
+    fix: str
+    source: str
+    check: Check
+
+    @property
+    def title(self) -> str:
+        """What is wrong where the rule applies."""
+        return (self.check.__doc__ or "").rstrip(".")
+
+    def findings(self, files: Files) -> Iterator[Finding]:
+        """What the rule finds in the files."""
+        for problem in self.check(files):
+            yield Finding(self.id, self.severity, problem.path, None, problem.message, f"{self.fix} {self.source}")
+
+
+def rule(id: str, severity: Severity, fix: str, source: str) -> Callable[[Check], DeploymentRule]:
+    """Make a function the rule `id`; `source` is an address of the documentation or issue that it follows."""
+    return lambda check: DeploymentRule(id, severity, fix, source, check)
