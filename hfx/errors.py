@@ -18,7 +18,7 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
         RequestTimeout              no answer in time, or nothing new of a stream for too long
         RequestCancelled            the request was ended before its answer was complete
         RequestRefused              the server understood the request and said no
-          ModelUnknown              it has no model of this name
+          ModelUnknown          3   it has no model of this name
         LoadFailed                  a measurement without an answer, or with more errors than allowed
       FetchFailed               3   packages of a tool that can't be had here
       LintFailed                7   the repository breaks a rule
@@ -155,7 +155,9 @@ class RequestRefused(ServerError):
 
 
 class ModelUnknown(RequestRefused):
-    """The server has no model of this name."""
+    """The server has no model of this name; the exit code is that of a model that a repository has not."""
+
+    exit_code = 3
 
 
 class LoadFailed(ServerError):

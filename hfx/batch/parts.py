@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Protocol
 
 from hfx.batch.columns import ERROR, ROW, Kind, as_float32s
 from hfx.errors import UsageError
+from hfx.extras import install_command
 
 Columns = Mapping[str, Kind]
 Block = Sequence[Sequence[Any]]  # the cells of some rows, column by column
@@ -163,7 +164,7 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UsageError("Parquet needs pyarrow.", "Run: pip install 'hfx[batch]'") from error
+        raise UsageError("Parquet needs pyarrow.", f"Run: {install_command('batch')}") from error
     return pyarrow
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfx.errors import UsageError
+from hfx.extras import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ def spark_session(master: str = "", settings: Mapping[str, str] | None = None) -
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise UsageError("Spark is not installed.", "pip install 'hfx[spark]'.") from None
+        raise UsageError("Spark is not installed.", f"Run: {install_command('spark')}") from None
     if active := SparkSession.getActiveSession():
         if master:
             raise UsageError("A Spark session is active, which has its own master.", "Leave the master out.")

@@ -21,6 +21,7 @@ from hfx.cli.commands import Commands
 from hfx.cli.help import GLOBAL, SETTINGS
 from hfx.cli.output import Reporter
 from hfx.errors import HfxError, UsageError
+from hfx.extras import install_command
 
 INTERRUPTED = 130  # 128 + SIGINT
 READER_GONE = 141  # 128 + SIGPIPE
@@ -128,7 +129,7 @@ def _missing_module(error: ModuleNotFoundError, reporter: Reporter) -> int:
     extra = next((name for name, modules in EXTRAS.items() if package in modules.split()), None)
     if extra is None:
         return _unexpected(error, reporter)
-    lacking = UsageError(f"This needs the package {package}, which is not installed.", f"pip install 'hfx[{extra}]'")
+    lacking = UsageError(f"This needs the package {package}, which is not installed.", f"Run: {install_command(extra)}")
     return reporter.failure(lacking, lacking.exit_code, cause=error)
 
 

@@ -32,7 +32,10 @@ def command(
         report.note(done)
     entries = [_entry(entry) for entry in models(repository)]
     value = {"repository": str(repository), "models": entries}
-    report.table(value, COLUMNS, [_row(entry) for entry in entries])
+    if entries:
+        report.table(value, COLUMNS, [_row(entry) for entry in entries])
+    else:
+        report.result(value, f"There is no model in {repository}. `hfx export MODEL` publishes one.")
 
 
 def _entry(entry: Any) -> dict[str, Any]:

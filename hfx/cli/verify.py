@@ -46,6 +46,8 @@ def command(
     """
     if data is None and (input_column or target_column or metric or minimum is not None):
         raise UsageError("--input-column, --target-column, --metric and --min are about --data.", "Add --data F.csv.")
+    if data is not None and not data.is_file():
+        raise UsageError(f"There is no file {data} (--data).", "Give a CSV or TSV file with a header.")
     if minimum is not None and max_drop is not None:
         raise UsageError("--min and --max-drop exclude each other.", "Leave one of them out.")
     from hfx.exporter.verify import DataOptions, against_checkpoint, on_data, open_published

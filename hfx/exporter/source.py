@@ -186,8 +186,8 @@ def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path,
                 f"No room to download {model!r}: {error}.", "Free space, or point HF_HOME at a larger disk."
             ) from error
         raise CheckpointMissing(
-            f"The hub can't be reached for {model!r}, and no copy is in the local cache ({type(error).__name__}).",
-            "Download the model elsewhere and pass its folder: hfx export ./FOLDER.",
+            f"The hub can't be reached for {model!r}, and no copy is in the local cache.",
+            "Check the network, or download the model elsewhere and pass its folder: hfx export ./FOLDER.",
         ) from error
     return folder, folder.name, _link_root(folder)
 

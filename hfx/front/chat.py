@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hfx.extras import install_command
 from hfx.front.catalog import ServedModel
 from hfx.front.fields import shown, text
 from hfx.front.model_files import ModelFiles
@@ -58,7 +59,7 @@ class ChatRenderer:
     ) -> str:
         """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501)."""
         if importlib.util.find_spec("jinja2") is None:
-            raise Refusal(501, "Chat templates need jinja2. Run: pip install 'hfx[front]'")
+            raise Refusal(501, f"Chat templates need jinja2. Run: {install_command('front')}")
         variables = {**special_tokens, **CONSTANT, "messages": messages}
         async with self._lock:
             answer = await self._answer(json.dumps({"template": template, "variables": variables}).encode())

@@ -55,7 +55,10 @@ def model(repository: Path, name: str) -> Manifest:
 def model_folders(repository: Path) -> list[Path]:
     """The folders that Triton would take for models, sorted by name. Raises RepositoryError for no folder."""
     if not repository.is_dir():
-        raise RepositoryError(f"{repository} is no folder.", "Give the folder of a model repository.")
+        raise RepositoryError(
+            f"There is no folder {repository}.",
+            "Publish a model with `hfx export`, which makes it, or give the folder of your models.",
+        )
     try:
         return sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, cast
 
+from hfx.extras import install_command
 from hfx.rows.row import Chunk, Place, Row, RowError, check_names, input_changed
 from hfx.rows.sources import BUFFER, Source
 
@@ -23,7 +24,7 @@ class ParquetFile:
             import pyarrow
             import pyarrow.parquet
         except ImportError as error:
-            raise RowError(source.name, "Parquet needs pyarrow.", "Run: pip install 'hfx[batch]'") from error
+            raise RowError(source.name, "Parquet needs pyarrow.", f"Run: {install_command('batch')}") from error
         self.source = source
         self._errors = (pyarrow.ArrowException, OSError)
         self._file = source.open()

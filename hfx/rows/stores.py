@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import quote, urlsplit
 
 from hfx.errors import UsageError
+from hfx.extras import install_command
 from hfx.rows.row import RowError
 
 BUFFER = 2**23  # bytes: a request each
@@ -87,7 +88,7 @@ def _pyarrow_fs(uri: str) -> Any:
     try:
         import pyarrow.fs
     except ImportError as error:
-        raise UsageError(f"{uri}: object stores need pyarrow.", "Run: pip install 'hfx[batch]'") from error
+        raise UsageError(f"{uri}: object stores need pyarrow.", f"Run: {install_command('batch')}") from error
     return pyarrow.fs
 
 

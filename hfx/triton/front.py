@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hfx.errors import ServerError
+from hfx.extras import install_command
 from hfx.front.settings import FAULT, MESSAGE_BYTES, Limits, Settings, Tls
 from hfx.triton.process import ends_with_parent, exit_reason
 from hfx.triton.server import address, bind, contact, port_taken
@@ -187,5 +188,5 @@ def _check_packages() -> None:
     if missing:
         raise ServerError(
             f"The public HTTP port needs {', '.join(missing)}, which this environment has not.",
-            "Run: pip install 'hfx[front]'",
+            f"Run: {install_command('front')}",
         )

@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 
 from hfx.errors import ServerError
+from hfx.extras import install_command
 from hfx.triton.installation import Installation
 from hfx.triton.liveness import SERVER, STUB
 
@@ -49,7 +50,7 @@ def _package() -> Path:
     if package is None or not (package / SERVER / "bin" / SERVER).is_file():
         raise ServerError(
             "The embedded Triton server needs the package nvidia-pytriton, which is not installed.",
-            "Run: pip install 'hfx[embedded]'    (or serve in a container: hfx serve --with docker)",
+            f"Run: {install_command('embedded')}    (or serve in a container: hfx serve --with docker)",
         )
     return package
 

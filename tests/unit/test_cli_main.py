@@ -141,7 +141,7 @@ MISSING = ModuleNotFoundError("No module named 'torch'", name="torch.nn")
     ("error", "code", "message", "fix"),
     [
         (ValueError("first\nsecond"), 1, "Unexpected: ValueError: first", "--debug shows more"),
-        (MISSING, 2, "This needs the package torch, which is not installed.", "pip install 'hfx[export]'"),
+        (MISSING, 2, "This needs the package torch, which is not installed.", "Run: pip install "),
     ],
 )
 def test_what_is_unexpected_or_missing_is_one_line_and_a_way_on(

@@ -16,6 +16,7 @@ from typing import Any
 from hfx.deploy.sagemaker.endpoint import ECR_PATTERN
 from hfx.deploy.sagemaker.requests import CALLS
 from hfx.errors import HfxError, ServerError, UsageError
+from hfx.extras import install_command
 
 POLL_SECONDS = 15
 LONGEST_SECONDS = 3600
@@ -117,7 +118,7 @@ def _client(service: str, made: dict[str, Any]) -> Any:
         import boto3
     except ModuleNotFoundError as error:
         raise UsageError(
-            "--apply, --wait and --delete need boto3, which is not installed.", "Run: pip install 'hfx[deploy-aws]'"
+            "--apply, --wait and --delete need boto3, which is not installed.", f"Run: {install_command('deploy-aws')}"
         ) from error
     image = ECR_PATTERN.fullmatch(_containers(made)[0]["Image"])
     if image is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hfx.errors import ServerError, UsageError
+from hfx.extras import install_command
 from hfx.perf import cache
 
 NAME = "perf_analyzer"
@@ -65,7 +66,7 @@ def tools() -> tuple[Tool, ...]:
     if locust.version:
         locust = replace(locust, where=str(Path(__file__).parents[1] / "locustfile.py"))
     else:
-        locust = replace(locust, fix="pip install 'hfx[perf]'")
+        locust = replace(locust, fix=f"Run: {install_command('perf')}")
     return builtin, analyzer, locust
 
 
@@ -116,7 +117,7 @@ def _checked(path: Path, libraries: Path | None) -> Program:
     version = re.search(r"Version (\S+)", done.stdout + done.stderr)
     if version is None:
         reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
-        fix = "Its libraries come with: pip install 'hfx[embedded]'" if "shared librar" in reason else FETCH
+        fix = f"Its libraries come with: {install_command('embedded')}" if "shared librar" in reason else FETCH
         raise UsageError(f"{path} does not run: {reason}.", fix)
     return replace(program, version=version[1])
 

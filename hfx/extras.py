@@ -1,0 +1,35 @@
+"""How an extra of hfx is installed, from where hfx itself came: a checkout, a wheel, a git repository or an index."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shlex
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+
+def install_command(extra: str) -> str:
+    """The command that installs `extra` beside what is installed."""
+    return f"pip install {_requirement(extra, _origin())}"
+
+
+def _requirement(extra: str, origin: dict[str, Any]) -> str:
+    """The words for pip; `origin` is a direct_url.json (PEP 610), empty where hfx came from an index."""
+    url = origin.get("url", "")
+    if "dir_info" in origin:
+        folder = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
+        return f"--editable {folder}" if origin["dir_info"].get("editable") else folder
+    if vcs := origin.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return shlex.quote(f"hfx[{extra}] @ {url}" if url else f"hfx[{extra}]")
+
+
+def _origin() -> dict[str, Any]:
+    """What pip recorded about where hfx came from; empty for an index, or where hfx is not installed."""
+    try:
+        text = importlib.metadata.distribution("hfx").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    origin: dict[str, Any] = json.loads(text or "{}")
+    return origin
