@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
 from hfx.exporter.options import CpuRuntime, Device, Exporter, ExportOptions, Precision
@@ -75,7 +76,8 @@ def command(
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of a text (GPT-2: and its output) at most; without it, the checkpoint's. T5 has no end."
+            help="Tokens of a text (GPT-2: and its output) at most; without it, the checkpoint's. T5 has no limit.",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     aggregation: Annotated[
@@ -99,6 +101,7 @@ def command(
         bool, typer.Option("--force", help="Replace a published model of this name.", rich_help_panel=PUBLICATION)
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every figure that was measured.")] = False,
 ) -> None:
     """Export a Hugging Face checkpoint, verify it, and publish it for Triton.
 
@@ -139,12 +142,14 @@ def command(
         for note in plan.notes:
             report.note(note)
     if dry_run:
-        report.result(plan.describe(), [f"{key:15} {_plain(value)}" for key, value in plan.describe().items()])
+        report.result(plan.describe(), _plan_lines(plan.describe(), verbose))
         return
-    from hfx.exporter.pipeline import export
+    from hfx.exporter.pipeline import export, steps_of
 
-    manifest = export(plan, report.progress)
-    report.result(published(manifest, repository), summary(manifest, repository))
+    steps = steps_of(plan)
+    manifest = export(plan, report.numbered(len(steps)), steps)
+    lines = summary(manifest, repository) + (details(manifest) if verbose else [])
+    report.result(published(manifest, repository), [*lines, next_command(repository)])
 
 
 def _model_and_options(
@@ -185,36 +190,6 @@ def published(manifest: Manifest, repository: Path) -> dict[str, Any]:
     }
 
 
-def summary(manifest: Manifest, repository: Path) -> list[str]:
-    """The outcome for people: what was published, and every figure of the gate."""
-    parity: dict[str, Any] = dict(manifest.parity)
-    lines = [f"Published {manifest.name} ({manifest.task}) to {repository}."]
-    for device in ("cpu", "gpu"):
-        if device in parity:
-            lines.append(f"  {device}: {_figures_line(parity[device])}")
-            for runtime, figures in parity[device].get("reserve", {}).items():
-                reserve = {"precision": parity[device]["precision"], "runtime": runtime, **figures}
-                lines.append(f"  {device}, in reserve: {_figures_line(reserve)}")
-    choice: Any = manifest.choices.get("cpu_runtime")
-    if choice:
-        lines.append(f"  cpu runtime: {choice['runtime']}{_times(choice['milliseconds'])}")
-        lines += [f"  {refused} was refused: {reason}" for refused, reason in choice.get("refused", {}).items()]
-    for file, figures in (parity.get("data") or {}).items():
-        ways = ("torch", "cpu", "cpu onnxruntime", "gpu")
-        measured = ", ".join(f"{way} {figures[way]:.4f}" for way in ways if way in figures)
-        lines.append(f"  {figures['metric']} on {file} ({figures['rows']} rows): {measured}")
-    return lines
-
-
-def _times(milliseconds: dict[str, dict[str, float]]) -> str:
-    """What each runtime took, where they were timed."""
-    times = ", ".join(
-        f"{way} " + " ".join(f"{shape} {ms:.2f} ms" for shape, ms in figures.items())
-        for way, figures in milliseconds.items()
-    )
-    return f" ({times})" if times else ""
-
-
 def _made_by(model: str) -> str:
     """The command as generated files quote it: options as typed, but no folder of this machine."""
     arguments = [
@@ -226,48 +201,17 @@ def _made_by(model: str) -> str:
     return "hfx " + shlex.join(arguments)
 
 
+def _plan_lines(plan: Mapping[str, object], verbose: bool) -> list[str]:
+    """A plan for people: what is decided; `verbose` with the widths that batches are padded to."""
+    shown = {key: value for key, value in plan.items() if verbose or key != "widths"}
+    texts = {key.replace("_", " "): _plain(value) for key, value in shown.items()}
+    return [f"{key:15} {text}" for key, text in texts.items() if text]
+
+
 def _plain(value: object) -> str:
+    """A value of a plan in words; empty for what the plan leaves out."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {entry}" for key, entry in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _figures_line(figures: Mapping[str, Any]) -> str:
-    """The parity gate's figures of an encoder's file or a generator's engine, from a manifest's `parity`, as a line."""
-    if "unverified" in figures:
-        return f"{figures['precision']}, not verified on this machine: {figures['unverified']}"
-    return _generator_line(figures) if "forced" in figures else _encoder_line(figures)
-
-
-def _encoder_line(figures: Mapping[str, Any]) -> str:
-    return (
-        f"{figures['precision']}, {figures['requests']} requests: agreement {100 * figures['agreement']:.2f} %"
-        + (f" (and {100 * figures['ties']:.2f} % ties)" if figures["ties"] else "")
-        + f", "
-        f"score drift {figures['mean_drift']:.1e} (max {figures['max_drift']:.1e}), "
-        f"largest difference {figures['delta']:.1e}, alone and in a batch "
-        + ("equal to the bit" if figures["company"] == 0 else f"within {figures['company']:.1e}")
-    )
-
-
-def _generator_line(figures: Mapping[str, Any]) -> str:
-    forced, beams = figures["forced"], figures["beams"]
-    kinds = {"greedy": figures["greedy"], **({f"{beams['num_beams']} beams": beams} if beams else {})}
-    same = ", ".join(
-        f"{name} {100 * each['same']:.1f} % of {each['texts']}"
-        + (f" (and {100 * each['ties']:.1f} % ties)" if each["ties"] else "")
-        for name, each in kinds.items()
-    )
-    other = sum(each["company"] for each in kinds.values())
-    runtime = f" on {figures['runtime']}" if "runtime" in figures else ""
-    return (
-        f"{figures['precision']}{runtime}, {forced['positions']} tokens of {forced['texts']} texts: agreement "
-        f"{100 * figures['agreement']:.2f} %"
-        + (f" (beside {100 * forced['ties']:.2f} % ties)" if forced["ties"] else "")
-        + f", largest difference of a logit {forced['delta']:.1e}, same texts: {same}, "
-        + (
-            "alone and in a batch equal to the bit"
-            if other == 0
-            else f"{other} texts whose last bits depend on the batch"
-        )
-    )
+        return ", ".join(f"{key} {entry}" for key, entry in value.items() if entry is not None)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, list) else str("" if value is None else value)

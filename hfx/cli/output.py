@@ -6,11 +6,13 @@ stderr; without it, results go to stdout. Nothing here knows what the results me
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +87,29 @@ class Reporter:
         with Console(stderr=True).status(Text(title)) as status:
             yield lambda message: status.update(Text(f"{title}: {visible(message)}"))
 
+    def numbered(self, total: int) -> Callable[[str], AbstractContextManager[None]]:
+        """The function that is entered, with a title, around each of TOTAL steps.
+
+        Each is a line on stderr that stays: `[2/9] Title`, on a terminal with the time that it takes.
+        """
+        numbers = itertools.count(1)
+
+        @contextmanager
+        def step(title: str) -> Iterator[None]:
+            label = f"[{next(numbers)}/{total}] {title}"
+            if not sys.stderr.isatty():
+                self.note(label)
+                yield
+                return
+            began = time.perf_counter()
+            try:
+                with _running(label):
+                    yield
+            finally:
+                self.note(f"{label:<50} {time.perf_counter() - began:5.1f} s")
+
+        return step
+
     @contextmanager
     def steps(self, title: str, total: int) -> Iterator[Callable[[], None]]:
         """A bar of TOTAL steps, on a terminal only. Yields the function that counts one."""
@@ -111,6 +136,18 @@ class Reporter:
         if error.fix:
             print(visible(error.fix), file=sys.stderr)
         return code
+
+
+@contextmanager
+def _running(label: str) -> Iterator[None]:
+    """LABEL with the seconds so far on a terminal, and nothing once it is left."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), SpinnerColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task(label, total=None)
+        yield
 
 
 def reporter(context: typer.Context) -> Reporter:

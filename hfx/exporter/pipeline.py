@@ -44,11 +44,15 @@ A = TypeVar("A", bound=Artefacts)
 
 @dataclass(frozen=True)
 class Step(Generic[P, A]):
-    """A step and what is shown while it runs; `gate`: it compares with the checkpoint."""
+    """A step and what is shown while it runs.
+
+    `gate`: it compares with the checkpoint; `labelled`: it is for plans with labelled data.
+    """
 
     title: str
     run: Callable[[P, A], A]
     gate: bool = False
+    labelled: bool = False
 
 
 Progress = Callable[[str], AbstractContextManager[object]]
@@ -58,14 +62,19 @@ def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | Non
     """Run the steps of the plan's kind; `progress(title)` is entered around each. Returns what was published."""
     recover(plan.repository)
     check_target(plan.repository, plan.name, plan.force)
-    begin, usual = _kind(plan)
+    begin, _ = _kind(plan)
     with Staging(plan.repository, plan.name) as staging:
         artefacts = begin(staging)
-        for step in usual if steps is None else steps:
+        for step in steps_of(plan) if steps is None else steps:
             with progress(step.title):
                 artefacts = step.run(plan, artefacts)
     assert artefacts.manifest is not None
     return artefacts.manifest
+
+
+def steps_of(plan: Plan) -> list[Step[Any, Any]]:
+    """The steps of the plan's kind that there is something to do for."""
+    return [step for step in _kind(plan)[1] if plan.verify_data or not step.labelled]
 
 
 def without_gate(plan: Plan) -> list[Step[Any, Any]]:

@@ -190,7 +190,7 @@ STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (
     Step("Writing model folders", write_folders),
     Step("Continuing texts with the checkpoint", answer_in_torch, gate=True),
     Step("Comparing continuations", compare_engines, gate=True),
-    Step("Measuring on your data", measure_on_data, gate=True),
+    Step("Measuring on your data", measure_on_data, gate=True, labelled=True),
     Step("Hashing files", seal_model),
     Step("Checking the repository's rules", lint_staged),
     Step("Publishing", publish_folders),

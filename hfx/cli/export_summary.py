@@ -1,0 +1,148 @@
+"""What an export has measured, for people: in words, and with every figure of the gate for `--verbose`.
+
+All figures are those of the manifest (`parity` and `choices` of NAME/hfx.json).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hfx.manifest import Manifest
+
+RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+WAYS = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
+DEFAULT_REPOSITORY = Path("model_repository")
+
+
+def summary(manifest: Manifest, repository: Path) -> list[str]:
+    """What was published: sizes, the runtime and why, and how alike the answers are."""
+    parity: dict[str, Any] = dict(manifest.parity)
+    megabytes = sum(file.size for file in manifest.files.values()) / 1e6
+    lines = [f"Published {manifest.name} ({manifest.task}) to {repository}: {megabytes:.1f} MB."]
+    for device in ("cpu", "gpu"):
+        if figures := parity.get(device):
+            runtime = _runtime(manifest.choices.get("cpu_runtime")) if device == "cpu" else ""
+            lines.append(f"  {device.upper():9} {figures['precision']}{runtime}")
+            lines += [f"  {'':9} {line}" for line in _agreement(figures)]
+    for file, figures in (parity.get("data") or {}).items():
+        measured = ", ".join(f"{name} {figures[way]:.4f}" for way, name in WAYS.items() if way in figures)
+        lines.append(f"  {'data':9} {figures['metric']} on {figures['rows']} rows of {file}: {measured}")
+    return lines
+
+
+def details(manifest: Manifest) -> list[str]:
+    """Every figure of the gate, and the times of the CPU runtimes."""
+    parity: dict[str, Any] = dict(manifest.parity)
+    lines = ["Figures:"]
+    for device in ("cpu", "gpu"):
+        if device in parity:
+            lines.append(f"  {device}: {_figures_line(parity[device])}")
+            for runtime, figures in parity[device].get("reserve", {}).items():
+                reserve = {"precision": parity[device]["precision"], "runtime": runtime, **figures}
+                lines.append(f"  {device}, in reserve: {_figures_line(reserve)}")
+    choice: Any = manifest.choices.get("cpu_runtime")
+    for runtime, times in (choice or {}).get("milliseconds", {}).items():
+        shapes = ", ".join(f"{_shape(shape)} {ms:.2f} ms" for shape, ms in times.items())
+        lines.append(f"  {RUNTIMES.get(runtime, runtime)}: {shapes}")
+    return lines
+
+
+def next_command(repository: Path) -> str:
+    """What serves the published model."""
+    return f"Next: hfx serve{'' if repository == DEFAULT_REPOSITORY else f' {shlex.quote(str(repository))}'}"
+
+
+def _runtime(choice: Any) -> str:
+    """The CPU's runtime, and why it is this one."""
+    if not choice:
+        return ""
+    name = RUNTIMES.get(choice["runtime"], choice["runtime"])
+    refused = "; ".join(f"{RUNTIMES.get(other, other)} can't run it: {why}" for other, why in _refused(choice).items())
+    if refused:
+        return f" on {name} ({refused.rstrip('.')})"
+    if choice.get("requested") == "auto" and len(choice["milliseconds"]) > 1:
+        return f" on {name}, the faster runtime on this machine"
+    return f" on {name}"
+
+
+def _refused(choice: Any) -> Mapping[str, str]:
+    refused: Mapping[str, str] = choice.get("refused", {})
+    return refused
+
+
+def _agreement(figures: Mapping[str, Any]) -> list[str]:
+    """How alike the answers of an encoder's file, or a generator's engine, are to the checkpoint's."""
+    if "unverified" in figures:
+        return [f"not compared with the checkpoint on this machine: {figures['unverified']}"]
+    share = f"{100 * figures['agreement']:.2f} %"
+    if "forced" not in figures:
+        return [f"{share} of {figures['requests']} answers are the checkpoint's{_ties(figures)}"]
+    forced = figures["forced"]
+    return [f"{share} of {forced['positions']} next tokens are the checkpoint's{_ties(forced)}", _whole_texts(figures)]
+
+
+def _whole_texts(figures: Mapping[str, Any]) -> str:
+    """How many whole texts of a generator are equal."""
+    beams = figures["beams"]
+    kinds = {"greedy": figures["greedy"]} | ({f"{beams['num_beams']} beams": beams} if beams else {})
+    shares = [f"{100 * whole['same']:.1f} % of {whole['texts']} ({name})" for name, whole in kinds.items()]
+    line = f"{' and '.join(shares)} whole texts are equal"
+    if all(whole["same"] == 1 for whole in kinds.values()):
+        return line
+    return f"{line}: after one changed token, a text goes on differently"
+
+
+def _ties(figures: Mapping[str, Any]) -> str:
+    return f", and {100 * figures['ties']:.2f} % are ties" if figures["ties"] else ""
+
+
+def _shape(shape: str) -> str:
+    """`1x16` (rows x tokens), or a generator's `1x16+16` (new tokens), in words."""
+    rows, _, tokens = shape.partition("x")
+    read, plus, new = tokens.partition("+")
+    return f"{rows} text{'s' if rows != '1' else ''} of {read} tokens" + (f" and {new} new ones" if plus else "")
+
+
+def _figures_line(figures: Mapping[str, Any]) -> str:
+    """The parity gate's figures of an encoder's file or a generator's engine, from a manifest's `parity`, as a line."""
+    if "unverified" in figures:
+        return f"{figures['precision']}, not verified on this machine: {figures['unverified']}"
+    return _generator_line(figures) if "forced" in figures else _encoder_line(figures)
+
+
+def _encoder_line(figures: Mapping[str, Any]) -> str:
+    return (
+        f"{figures['precision']}, {figures['requests']} requests: agreement {100 * figures['agreement']:.2f} %"
+        + (f" (and {100 * figures['ties']:.2f} % ties)" if figures["ties"] else "")
+        + f", "
+        f"score drift {figures['mean_drift']:.1e} (max {figures['max_drift']:.1e}), "
+        f"largest difference {figures['delta']:.1e}, alone and in a batch "
+        + ("equal to the bit" if figures["company"] == 0 else f"within {figures['company']:.1e}")
+    )
+
+
+def _generator_line(figures: Mapping[str, Any]) -> str:
+    forced, beams = figures["forced"], figures["beams"]
+    kinds = {"greedy": figures["greedy"], **({f"{beams['num_beams']} beams": beams} if beams else {})}
+    same = ", ".join(
+        f"{name} {100 * each['same']:.1f} % of {each['texts']}"
+        + (f" (and {100 * each['ties']:.1f} % ties)" if each["ties"] else "")
+        for name, each in kinds.items()
+    )
+    other = sum(each["company"] for each in kinds.values())
+    runtime = f" on {figures['runtime']}" if "runtime" in figures else ""
+    return (
+        f"{figures['precision']}{runtime}, {forced['positions']} tokens of {forced['texts']} texts: agreement "
+        f"{100 * figures['agreement']:.2f} %"
+        + (f" (beside {100 * forced['ties']:.2f} % ties)" if forced["ties"] else "")
+        + f", largest difference of a logit {forced['delta']:.1e}, same texts: {same}, "
+        + (
+            "alone and in a batch equal to the bit"
+            if other == 0
+            else f"{other} texts whose last bits depend on the batch"
+        )
+    )
