@@ -155,7 +155,7 @@ def ways_table(figures: Figures, case: str, columns: Sequence[str], ours: Sequen
         keys = (way, case, figure), (best, case, figure)
         times = (number(figures.ratio(*(keys if ms else keys[::-1]))),) if beside else ()
         rows.append((way, *(figures.spread(way, case, name) for name in shown), *times))
-    return table(case, ("way", *shown, *((f"{best} is x",) if beside else ())), rows)
+    return table(case, ("candidate", *shown, *((f"{best} is x",) if beside else ())), rows)
 
 
 def stamped(figures: Figures, command: str = "") -> Figures:
