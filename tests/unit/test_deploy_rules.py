@@ -151,6 +151,16 @@ def test_a_file_that_is_a_template_is_named(tmp_path: Path) -> None:
     assert [(finding.rule, finding.path) for finding in lint(tmp_path)] == [("HFX901", "deployment.yaml")]
 
 
+MERGES = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 20))
+
+
+@pytest.mark.parametrize("text", [MERGES, "[" * 200_000, "a: &a [*a]\nb: *c", "\0", "a: !!python/object:os.x {}"])
+def test_a_hostile_file_is_a_finding(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "b.json").write_text("[" * 200_000, encoding="utf-8")
+    assert [(finding.rule, finding.path) for finding in lint(tmp_path)] == [("HFX901", "a.yaml"), ("HFX901", "b.json")]
+
+
 def test_every_rule_has_a_mistake_and_a_title_of_its_own() -> None:
     assert {rule.id for rule in RULES} == {rule for rule, _ in MISTAKES} | {"HFX901"}
     assert len({rule.id for rule in RULES}) == len(RULES)

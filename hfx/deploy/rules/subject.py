@@ -21,7 +21,8 @@ from hfx.errors import RepositoryError
 from hfx.repository.subject import CONFIG, Finding, Problem, Severity
 from hfx.strict_json import read_text
 
-MAX_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 256 << 10
+MAX_FIELDS = 10_000  # of a mapping with what is merged into it (`<<`), which can grow exponentially
 ENDINGS = (".yaml", ".yml", ".json")
 Table = Mapping[str, Any]
 
@@ -202,11 +203,18 @@ def _paths(folder: Path) -> Iterator[Path]:
                 yield path
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # not the one in C, which deep nesting crashes
+    def flatten_mapping(self, node: Any) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MAX_FIELDS:
+            raise ValueError(f"a mapping has more than {MAX_FIELDS} fields")
+
+
 def _parsed(path: Path) -> list[Any]:
     text = read_text(path, MAX_FILE_BYTES)
     if path.suffix == ".json":
         return [json.loads(text)]
-    documents = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+    documents = list(yaml.load_all(text, Loader=_Loader))
     return [each for value in documents for each in (value["items"] if _is_list(value) else [value])]
 
 
