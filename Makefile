@@ -59,7 +59,7 @@ $(AZURE)/.installed: Makefile
 
 azure-checks: $(AZURE)/.installed ## azure-ai-ml, which tests load the files of `hfx deploy azureml` with
 
-test-full: check $(OPTIMUM)/.installed azure-checks ## Every test, also those under transformers 4.57
+test-full: check $(VENV)/.docs $(OPTIMUM)/.installed azure-checks ## Every test, also those under transformers 4.57
 	$(BIN)/python -m tests.zoo build --all
 	$(PYTEST) tests/triton tests/unit tests/attacks -m 'not soak'
 	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
@@ -92,8 +92,14 @@ bench-serve: install ## Generation through Triton against the engine in process
 bench-batch: install ## `hfx batch` against its model in process, torch, Spark and a server
 	$(BIN)/python -m bench.batch
 
-docs: install ## Make the generated pages of docs/
+# Sphinx is for the site alone: `make test` needs none of it.
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## Make the generated pages of docs/, and the site in build/site
 	$(BIN)/python -m hfx.cli.reference docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site
 
 zoo: install ## Train all checkpoints of the tests
 	$(BIN)/python -m tests.zoo build --all

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,20 @@ def test_links_of_a_page_lead_somewhere(page: str) -> None:
         target = (ROOT / page).parent / path if path else ROOT / page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_sites_navigation() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^([\w-]+)$", "".join(re.findall(r"```{toctree}(.*?)```", index, re.DOTALL)), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in ROOT.glob("docs/*.md") if path.stem != "index")
+
+
+@pytest.mark.full
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="no Sphinx: make docs installs it")
+    words = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "docs", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", "docs/ARCHITECTURE.md", "docs/serving.md"])
