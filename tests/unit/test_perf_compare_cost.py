@@ -13,10 +13,10 @@ from tests.unit.perf_runs import result, run
 
 
 def test_prices_are_read_with_and_without_a_currency() -> None:
-    assert parse_prices(["cpu=0.34/h"]) == {"cpu": Price(0.34)}
+    assert parse_prices(["cpu=0.34/h"]) == {"cpu": Price(0.34, "$")}
     assert parse_prices(["gpu=$4.10/h"]) == {"gpu": Price(4.10, "$")}
     assert parse_prices(["gpu=4€/hour"]) == {"gpu": Price(4.0, "€")}
-    assert parse_prices(["instances=2=.5/h"]) == {"instances=2": Price(0.5)}
+    assert parse_prices(["instances=2=.5/h"]) == {"instances=2": Price(0.5, "$")}
 
 
 @pytest.mark.parametrize("text", ["cpu", "cpu=0.34", "cpu=-1/h", "cpu=0/h", "=1/h", "cpu=1/min", "cpu=$1€/h"])
@@ -28,8 +28,8 @@ def test_what_is_no_price_is_refused(text: str) -> None:
 def test_prices_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="twice"):
         parse_prices(["cpu=1/h", "cpu=2/h"])
-    with pytest.raises(UsageError, match=r"\$ and none"):
-        parse_prices(["cpu=1/h", "gpu=$2/h"])
+    with pytest.raises(UsageError, match=r"\$ and €"):
+        parse_prices(["cpu=1/h", "gpu=€2/h"])
 
 
 def test_cost_of_requests_and_tokens() -> None:
@@ -49,7 +49,7 @@ def test_a_comparison_has_its_cost_and_break_even() -> None:
     table = best_table(priced)
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
     assert rows["cpu"]["best load"] == "4 callers"
-    assert rows["fp16"]["per 1k requests"] == "0.0111"
+    assert rows["fp16"]["per 1M requests"] == "$11.1"
     assert table.notes == ("fp16 is cheaper than cpu above 40 requests/s.",)
 
 

@@ -187,7 +187,7 @@ def test_where_no_load_keeps_the_slo_the_nearest_is_said() -> None:
 
 def test_a_comparison_says_how_much_more_the_best_holds_and_what_it_costs() -> None:
     assert "9.40× that of cpu under the same load" in answer(devices()).sentence
-    assert cards(devices())["Cost per 1,000 requests"] == "$0.00386"
+    assert cards(devices())["Cost per million requests"] == "$3.86"
 
 
 def test_a_tuning_says_its_verdict_and_what_to_write() -> None:

@@ -65,7 +65,7 @@ class CompareOptions:
     ] = None
     price: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=P/h", help="Of an hour of a candidate or a device: cpu=$0.34/h."),
+        typer.Option(metavar="LABEL=P/h", help="Price of an hour of a candidate or a device: cpu=$0.34/h."),
     ] = None
     output: Annotated[Path | None, typer.Option(metavar="F.json", help="Write the result file.")] = None
 

@@ -13,6 +13,7 @@ from hfx.perf.results.schema import Cost
 
 KEPT = 0.99  # share of the requests that must keep the SLO (without one: succeed) at a load that counts as held
 MAX_STEPS = 100_000  # instances of the cheaper variant up to which a break-even load is looked for
+CURRENCY = "$"  # of a price without a sign
 _PRICE = re.compile(r"(?P<label>.+)=(?P<front>[$€£]?)(?P<amount>\d+(?:\.\d+)?|\.\d+)(?P<back>[$€£]?)/(?:h|hour)")
 
 
@@ -21,11 +22,11 @@ class Price:
     """What an hour of one instance of a variant, or of a device, costs."""
 
     per_hour: float
-    currency: str = ""
+    currency: str = CURRENCY
 
 
 def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
-    """The prices by label, of texts such as "gpu=4.10/h" or "gpu=$4.10/h".
+    """The prices by label, of texts such as "gpu=4.10/h" (in dollars) or "gpu=€4.10/h".
 
     Raises UsageError for a text that is none, two prices of one label, and two currencies.
     """
@@ -33,12 +34,14 @@ def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
     for text in texts:
         match = _PRICE.fullmatch(text.strip())
         if match is None or (match["front"] and match["back"]) or float(match["amount"]) == 0:
-            raise UsageError(f"--price {text!r} is no price of an hour.", "Write it like gpu=4.10/h or gpu=$4.10/h.")
+            raise UsageError(
+                f"--price {text!r} is no price of an hour.", "Write it like gpu=4.10/h (dollars) or gpu=€4.10/h."
+            )
         label = match["label"].strip()
         if label in prices:
             raise UsageError(f"--price is given twice for {label!r}.", "Leave one of them out.")
-        prices[label] = Price(float(match["amount"]), match["front"] or match["back"])
-    currencies = sorted({price.currency or "none" for price in prices.values()})
+        prices[label] = Price(float(match["amount"]), match["front"] or match["back"] or CURRENCY)
+    currencies = sorted({price.currency for price in prices.values()})
     if len(currencies) > 1:
         raise UsageError(f"The prices are in different currencies: {' and '.join(currencies)}.", "Give all in one.")
     return prices

@@ -96,13 +96,13 @@ def _token_card(top: Group) -> list[Card]:
 
 
 def _cost_card(top: Group, held: dict[str, Group]) -> list[Card]:
-    costs = {label: cost for label, group in held.items() if (cost := _median(group, "cost 1k")) is not None}
+    costs = {label: cost for label, group in held.items() if (cost := _median(group, "cost 1m requests")) is not None}
     if not costs:
         return []
     currency = next((run.cost.currency for run in top.runs if run.cost), "")
     cheapest = min(costs, key=lambda label: costs[label])
-    others = [f"{label} {number(cost)}" for label, cost in costs.items() if label != cheapest]
-    return [Card("Cost per 1,000 requests", f"{currency}{number(costs[cheapest])}", "; ".join([cheapest, *others]))]
+    others = [f"{label} {currency}{number(cost)}" for label, cost in costs.items() if label != cheapest]
+    return [Card("Cost per million requests", f"{currency}{number(costs[cheapest])}", "; ".join([cheapest, *others]))]
 
 
 def _step_card(top: Group) -> list[Card]:

@@ -75,8 +75,8 @@ _ALL = (
     Figure("gpu memory", "GPU memory", _gpu(lambda gpu: gpu.memory), "bytes"),
     Figure("throughput a core", "requests/s a core", lambda run: _a_core(run, run.throughput)),
     Figure("tokens a core", "tokens/s a core", lambda run: _a_core(run, run.tokens_per_second)),
-    Figure("cost 1k", "per 1k requests", lambda run: run.cost.per_1k_requests if run.cost else None),
-    Figure("cost 1m", "per 1M tokens", lambda run: run.cost.per_1m_tokens if run.cost else None),
+    Figure("cost 1m requests", "per 1M requests", lambda run: 1e3 * run.cost.per_1k_requests if run.cost else None),
+    Figure("cost 1m tokens", "per 1M tokens", lambda run: run.cost.per_1m_tokens if run.cost else None),
 )
 FIGURES: dict[str, Figure] = {figure.name: figure for figure in _ALL}
 

@@ -23,7 +23,7 @@ from hfx.perf.results.schema import PHASES
 NUMBER = re.compile(r"[0-9.,]+")
 BUSY = 0.5  # load average a core at the start, above which other work was going on
 SHORT = 10  # characters of a base that is named in the heads of ratios; a longer one stands in the note alone
-BEST = ("throughput", "tokens", "goodput", "throughput a core", "cost 1k", "cost 1m")
+BEST = ("throughput", "tokens", "goodput", "throughput a core", "cost 1m requests", "cost 1m tokens")
 RATIOS = ("throughput", "tokens", "p50", "p99", "ttft p50", "tpot p50")  # figures of which ratios are shown
 
 
@@ -110,8 +110,8 @@ def best_table(result: Result) -> Table:
         held = best(work)
         rows += [_best(label, held.get(label)) for label in dict.fromkeys(run.subject.label for run in work)]
     columns = (
-        "variant", "best load", "requests/s", "tokens/s", "goodput", "requests/s a core", "an hour", "per 1k requests",
-        "per 1M tokens",
+        "variant", "best load", "requests/s", "tokens/s", "goodput", "requests/s a core", "price per hour",
+        "per 1M requests", "per 1M tokens",
     )  # fmt: skip
     evens = result.details.get("break even")
     notes = tuple(f"{sentence}." for sentence in evens.values()) if isinstance(evens, dict) else ()
@@ -215,8 +215,11 @@ def _best(label: str, held: Group | None) -> tuple[str, ...]:
         return label, "none within the SLO", *[NOTHING] * 7
     cells = [FORMATS[FIGURES[name].unit](held.median(FIGURES[name].of)) for name in BEST]
     costs = [run.cost for run in held.runs if run.cost]
-    price = f"{number(costs[0].price_per_hour)} {costs[0].currency}".strip() if costs else NOTHING
-    return label, held.load.label, *cells[:4], price, *cells[4:]
+    if not costs:
+        return label, held.load.label, *cells[:4], NOTHING, *cells[4:]
+    amounts = (number(costs[0].price_per_hour), *cells[4:])
+    money = (f"{costs[0].currency}{amount}" if amount != NOTHING else NOTHING for amount in amounts)
+    return label, held.load.label, *cells[:4], *money
 
 
 def _without_empty_columns(table: Table) -> Table:
