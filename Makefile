@@ -67,8 +67,8 @@ test-full: check $(VENV)/.docs $(OPTIMUM)/.installed azure-checks ## Every test,
 soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow
 	$(BIN)/python -m pytest tests/triton -m soak --timeout 1800
 
-demo: install ## Trained models from checkpoint to a real Triton: classify, summarize, stream
-	$(BIN)/python -m examples.demo
+demo: install ## Two small models from checkpoint to a real Triton: classify, stream
+	$(BIN)/hfx demo
 
 SCENARIOS ?=
 bench: install ## All scenarios, into bench/results (SCENARIOS="billsum faq" for some)

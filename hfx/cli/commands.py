@@ -36,6 +36,7 @@ COMMANDS = {
     "tune": "hfx.cli.perf.tune",
     "batch": "hfx.cli.batch",
     "deploy": "hfx.cli.deploy",
+    "demo": "hfx.cli.demo",
 }
 
 

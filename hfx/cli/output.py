@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 import typer
 
@@ -34,6 +34,11 @@ class Reporter:
         """The reporter that a command line asks for; what follows `--` is not an option."""
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         return cls(json="--json" in options, debug="--debug" in options)
+
+    @property
+    def output(self) -> IO[str]:
+        """Where other programs that the command runs print for people."""
+        return sys.stderr if self.json else sys.stdout
 
     def result(self, value: Mapping[str, Any], text: str | Iterable[str]) -> None:
         """The outcome: VALUE as JSON with --json, else TEXT (a string, or lines) for people; both on stdout."""

@@ -1,1 +1,0 @@
-"""Runnable examples; `make demo` runs them."""

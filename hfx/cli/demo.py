@@ -1,0 +1,53 @@
+"""`hfx demo`: from checkpoints to answers of a real Triton, with small checkpoints that are trained for it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hfx.cli.interrupts import deferred
+from hfx.cli.output import reporter
+from hfx.errors import UsageError
+
+
+def command(
+    context: typer.Context,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep checkpoints, data and models in this new folder; removed without it."),
+    ] = None,
+) -> None:
+    """Show everything in about two minutes: train two small models, export, serve and ask them.
+
+    Needs no network: the checkpoints are trained from texts that hfx makes itself.
+
+    Examples:
+      hfx demo
+      hfx demo --keep demo
+    """
+    with deferred():
+        from hfx.demo.steps import Demo
+        from hfx.triton.wheel import find_wheel
+
+    report = reporter(context)
+    find_wheel()  # what is missing is reported before any work
+    with tempfile.TemporaryDirectory(prefix="hfx-demo-") as temporary:
+        folder = Path(temporary) if keep is None else _new(keep)
+        demo = Demo(folder, report.note if report.json else lambda text: report.lines([text]), report.output)
+        figures = demo.run()
+    kept = [] if keep is None else [f"Kept in {keep}. Next: cd {keep} && hfx serve"]
+    report.result({**figures, "folder": None if keep is None else str(keep)}, kept)
+
+
+def _new(folder: Path) -> Path:
+    """The folder, made; raises UsageError for one with content."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty.", "Give --keep a new folder.")
+    except OSError as error:
+        raise UsageError(f"{folder} can't be a folder: {error.strerror}.", "Give another --keep.") from error
+    return folder.absolute()

@@ -1,0 +1,1 @@
+"""`hfx demo`: two small checkpoints are trained, exported, served by a real Triton and asked."""

@@ -1,0 +1,147 @@
+"""The demo's two checkpoints: a RoBERTa that classifies reviews and a GPT-2 that writes stories, trained in seconds.
+
+They are ordinary checkpoints in the format of transformers, small: two layers of 128 dimensions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hfx.demo import texts
+from hfx.exporter.quiet import quiet_libraries
+
+HIDDEN, LAYERS, HEADS, FEED_FORWARD, POSITIONS = 128, 2, 4, 256, 128
+BATCH, LEARNING_RATE = 32, 2e-3
+SMOOTHING = 0.05  # of labels: decisive logits that do not saturate
+NO_LOSS = -100  # the target of padding
+ROBERTA_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+ROBERTA_ROLES = {
+    "bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>",
+    "unk_token": "<unk>", "mask_token": "<mask>",
+}  # fmt: skip
+END = "<|endoftext|>"
+
+Batch = list[Any]
+Loss = Callable[[Batch], Any]
+
+
+def write_classifier(folder: Path, steps: int = 150) -> None:
+    """Train a classifier of reviews and write it to `folder`."""
+    import torch
+    from transformers import RobertaConfig, RobertaForSequenceClassification, RobertaTokenizerFast
+
+    with quiet_libraries():
+        torch.manual_seed(0)
+        torch.set_num_threads(1)  # models this small gain nothing from more, which wait for each other
+        examples = texts.reviews(4000, seed=0)
+        learned = _byte_pairs([text for text, _ in examples], ROBERTA_SPECIALS)
+        tokenizer = RobertaTokenizerFast(tokenizer_object=learned, model_max_length=POSITIONS, **ROBERTA_ROLES)
+        config = RobertaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=HIDDEN,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            intermediate_size=FEED_FORWARD,
+            max_position_embeddings=POSITIONS + 2,
+            type_vocab_size=1,
+            id2label=dict(enumerate(texts.LABELS)),
+            label2id={label: number for number, label in enumerate(texts.LABELS)},
+        )
+        model = RobertaForSequenceClassification(config)
+
+        def loss(batch: Batch) -> Any:
+            inputs = tokenizer([text for text, _ in batch], padding=True, return_tensors="pt")
+            targets = torch.tensor([texts.LABELS.index(label) for _, label in batch])
+            return torch.nn.functional.cross_entropy(model(**inputs).logits, targets, label_smoothing=SMOOTHING)
+
+        _train(model, examples, loss, steps)
+        _save(model, tokenizer, folder)
+
+
+def write_generator(folder: Path, steps: int = 200) -> None:
+    """Train a writer of stories and write it to `folder`."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast
+
+    with quiet_libraries():
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        examples = texts.stories(4000, seed=0)
+        learned = _byte_pairs(examples, (END,))
+        tokenizer = GPT2TokenizerFast(
+            tokenizer_object=learned, model_max_length=POSITIONS, bos_token=END, eos_token=END, unk_token=END
+        )
+        config = GPT2Config(
+            vocab_size=len(tokenizer),
+            n_embd=HIDDEN,
+            n_layer=LAYERS,
+            n_head=HEADS,
+            n_inner=FEED_FORWARD,
+            n_positions=POSITIONS,
+            bos_token_id=tokenizer.eos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+        model = GPT2LMHeadModel(config)
+        stories = [[*tokenizer(story)["input_ids"], tokenizer.eos_token_id] for story in examples]
+
+        def loss(batch: Batch) -> Any:
+            longest = max(map(len, batch))
+            ids = torch.tensor([[*story, *[tokenizer.eos_token_id] * (longest - len(story))] for story in batch])
+            targets = torch.tensor([[*story, *[NO_LOSS] * (longest - len(story))] for story in batch])[:, 1:]
+            logits = model(input_ids=ids).logits[:, :-1]
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=SMOOTHING)
+
+        _train(model, stories, loss, steps)
+        model.generation_config.max_new_tokens = 64
+        _save(model, tokenizer, folder)
+
+
+def _byte_pairs(lines: Sequence[str], specials: Sequence[str]) -> Any:
+    """A byte-level tokenizer of 500 pieces learned from `lines`; with RoBERTa's tokens around a text if it has them."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=list(specials),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    if "<s>" in specials:
+        begin, end = (("<s>", specials.index("<s>")), ("</s>", specials.index("</s>")))
+        tokenizer.post_processor = processors.RobertaProcessing(end, begin, trim_offsets=True, add_prefix_space=False)
+    else:
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def _train(model: Any, examples: Sequence[Any], loss: Loss, steps: int) -> None:
+    import torch
+
+    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=LEARNING_RATE, total_steps=steps, pct_start=0.1)
+    model.train()
+    for batch in _batches(examples, steps):
+        optimiser.zero_grad(set_to_none=True)
+        loss(batch).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+    model.eval()
+
+
+def _batches(examples: Sequence[Any], steps: int) -> Iterator[Batch]:
+    rng = random.Random(0)
+    for _ in range(steps):
+        yield rng.sample(examples, BATCH)
+
+
+def _save(model: Any, tokenizer: Any, folder: Path) -> None:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
