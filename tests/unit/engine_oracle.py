@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hfx.python_backends.engine.jobs import new_searches
-from hfx.python_backends.engine.request import Event, Request
+from hfx.python_backends.engine.request import Event, Request, Top
 from hfx.python_backends.engine.search import WHOLE_ROW, Search, log_probs_at
 
 from . import engine_toys as toys
@@ -56,7 +56,15 @@ def one_step(search: Search, logits: np.ndarray, softmax: Any = log_softmax) -> 
         scores = softmax(logits) if search.uses_log_probs else logits.copy()
         search.edit(scores)
         values, ids = (scores, None) if wanted == WHOLE_ROW else best(scores, wanted)
-    return search.choose(values, ids, log_probs_at(logits, ids) if search.wants_log_probs else None)
+    if not search.wants_log_probs:
+        return search.choose(values, ids)
+    return search.choose(values, ids, log_probs_at(logits, ids), most_probable(logits, search.top_count))
+
+
+def most_probable(logits: np.ndarray, count: int) -> Top:
+    """The `count` most probable tokens of the first row."""
+    values, ids = best(log_softmax(logits[:1]), count)
+    return tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True))
 
 
 def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

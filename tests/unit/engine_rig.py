@@ -196,4 +196,6 @@ def random_request(rng: random.Random, has_encoder: bool) -> Request:
     if has_encoder:
         settings["decoder_prompt"] = random_tokens(rng, 1, 3)
     prompt = random_tokens(rng, 1, 34)
-    return Request(prompt, Settings(log_probs=rng.random() < 0.3, **settings))
+    settings["log_probs"] = rng.random() < 0.3
+    settings["top_log_probs"] = rng.choice((0, 1, 20)) if settings["log_probs"] and kind != "beams" else 0
+    return Request(prompt, Settings(**settings))

@@ -31,7 +31,9 @@ from tests.unit import tiny_generators
 from tests.unit.engine_oracle import expected
 from tests.unit.engine_rig import ONE_THREAD, random_request, serve
 
-WAYS: tuple[dict[str, Any], ...] = ({}, {"do_sample": True, "seed": 5}, {"num_beams": 3}, {})
+WAYS: tuple[dict[str, Any], ...] = (
+    {"top_log_probs": 5}, {"do_sample": True, "seed": 5, "top_log_probs": 20}, {"num_beams": 3}, {},
+)  # fmt: skip
 # Wide enough for kernels that tiny models never reach; sources and prompts of many lengths.
 POSITIONS = 256
 WEIGHTS = {**FORMATS, "int4 in large blocks": FORMATS_TRIED["int4"][0]}

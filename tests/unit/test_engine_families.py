@@ -1,4 +1,4 @@
-"""The engine on the exporter's own graphs: log-probabilities of small random models, and a T5 without a limit."""
+"""The engine on the exporter's own graphs: log-probabilities of small models, and a T5 without a limit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
+from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import RUNTIMES
+from tests import zoo
 
 from . import tiny_generators
 from .engine_rig import open_engine
@@ -112,3 +114,61 @@ def test_log_probs_are_those_of_the_unprocessed_logits_and_forced_tokens_have_th
         with torch.no_grad():
             expected = model(family)(**inputs).logits[0, -8:-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
         assert answer.log_probs == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+TRAINED = ("stories-gpt2", "summaries-bart", "summaries-t5")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Name -> the torch model of a trained checkpoint, and its engine folder in fp32."""
+
+    @cache
+    def write(name: str) -> tuple[Any, Path]:
+        import transformers
+
+        source = open_checkpoint(str(zoo.checkpoint(name)))
+        folder = tmp_path_factory.mktemp(name) / "engine"
+        write_engine_folder(source, folder, FORMATS["fp32"], levels=63, openvino=True)
+        auto: Any = transformers.AutoModelForCausalLM if "gpt2" in name else transformers.AutoModelForSeq2SeqLM
+        return auto.from_pretrained(source.folder).eval(), folder
+
+    return write
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", TRAINED)
+def test_log_probs_and_alternatives_of_trained_models_are_those_of_transformers(
+    name: str, runtime: str, trained: Any
+) -> None:
+    import torch
+
+    torch_model, folder = trained(name)
+    prompt = tuple(range(20, 32))
+    start = () if "gpt2" in name else (torch_model.generation_config.decoder_start_token_id,)
+    forced = getattr(torch_model.generation_config, "forced_bos_token_id", None)
+    options: dict[str, Any] = {"max_tokens": 10, "min_tokens": 10, "eos_ids": (1,), "decoder_prompt": start}
+    options |= {"log_probs": True, "top_log_probs": 5, "forced_bos_id": forced}
+    with open_engine(folder, slots=4, limits=LIMITS, runtime=runtime) as engine:
+        (greedy,) = engine.submit(Request(prompt, Settings(**options))).result(60)
+        sampling = Settings(**options, do_sample=True, temperature=1.3, top_k=20, seed=3)
+        (sampled,) = engine.submit(Request(prompt, sampling)).result(60)
+    with torch.no_grad():
+        expected = torch_model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), num_beams=1, do_sample=False,
+            max_new_tokens=10, min_new_tokens=10, eos_token_id=1, no_repeat_ngram_size=0, forced_eos_token_id=None,
+            output_logits=True, return_dict_in_generate=True,
+        )  # fmt: skip
+    assert expected.sequences[0, -10:].tolist() == list(greedy.ids)
+    scores = torch_model.compute_transition_scores(expected.sequences, expected.logits, normalize_logits=True)
+    assert greedy.log_probs == pytest.approx(scores[0].tolist(), abs=1e-4)
+    for answer in (greedy, sampled):
+        ids = torch.tensor([[*(start or prompt), *answer.ids]])
+        inputs = {"input_ids": torch.tensor([prompt]), "decoder_input_ids": ids} if start else {"input_ids": ids}
+        with torch.no_grad():
+            rows = torch_model(**inputs).logits[0, -11:-1].log_softmax(-1)
+        assert answer.log_probs == pytest.approx(rows.gather(1, ids[0, -10:, None])[:, 0].tolist(), abs=1e-4)
+        best = rows.topk(5)
+        for top, values, row in zip(answer.top, best.values, rows, strict=True):
+            assert [log_prob for _, log_prob in top] == pytest.approx(values.tolist(), abs=1e-4)
+            assert [log_prob for _, log_prob in top] == pytest.approx([row[i].item() for i, _ in top], abs=1e-4)

@@ -47,6 +47,7 @@ BAD: tuple[tuple[str, Any, str], ...] = (
     ("stop_sequences", "stop", "lists of token ids"),
     ("stop_sequences", (("a",),), "token ids"),
     ("log_probs", 3, "true or false"),
+    ("top_log_probs", 21, "a whole number from 0 to 20"),
 )
 
 CONTRADICTIONS: tuple[tuple[dict[str, Any], str, str], ...] = (
@@ -54,6 +55,8 @@ CONTRADICTIONS: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"num_beams": 2, "do_sample": True}, "do_sample", "num_beams"),
     ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences", "num_beams, which is 2"),
     ({"num_return_sequences": 2}, "num_return_sequences", "do_sample"),
+    ({"top_log_probs": 2}, "top_log_probs", "0 with beams"),
+    ({"top_log_probs": 2, "log_probs": True, "num_beams": 2}, "top_log_probs", "0 with beams"),
     ({"forced_bos_id": 3, "suppress_ids": (3,)}, "forced_bos_id", "suppress_ids"),
     ({"forced_eos_id": 3, "suppress_ids": (3,)}, "forced_eos_id", "suppress_ids"),
 )

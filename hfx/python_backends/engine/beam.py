@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .processors import Endings, Processors, renormalize
-from .request import Event, FinishReason, Request
+from .request import Event, FinishReason, Request, Top
 from .search import Floats, Step, check_best
 
 DEAD = np.float32(-1e9)
@@ -35,6 +35,7 @@ class BeamSearch:
     """A `Search` of `num_beams` rows; row i holds the i-th best running beam."""
 
     uses_log_probs = True
+    top_count = 0
 
     def __init__(self, request: Request) -> None:
         settings = request.settings
@@ -81,7 +82,7 @@ class BeamSearch:
         if self._settings.renormalize_logits:
             renormalize(scores)
 
-    def choose(self, values: Floats | None, ids: Array | None, log_probs: Floats | None = None) -> Step:
+    def choose(self, values: Floats | None, ids: Array | None, log_probs: Floats | None = None, top: Top = ()) -> Step:
         """Continue the best beams; nothing is told before all is over."""
         forced = self.forced
         if forced is None:

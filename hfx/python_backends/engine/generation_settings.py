@@ -16,6 +16,7 @@ from .checks import Check, boolean, integer, number, one_of, strings
 from .errors import InvalidRequest
 
 LONGEST_LANGUAGE = 64  # characters of a code
+MOST_ALTERNATIVES = 20  # of a token, as in OpenAI's API
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal, Union
 
-from .checks import Check, Ids, boolean, optional, token_id, token_ids, token_sequences
+from .checks import Check, Ids, boolean, integer, optional, token_id, token_ids, token_sequences
 from .errors import DoesNotFit, InvalidRequest
-from .generation_settings import DECODING, SETTINGS
+from .generation_settings import DECODING, MOST_ALTERNATIVES, SETTINGS
 from .spec import EngineSpec
 
 FinishReason = Literal["stop", "length", "cancelled"]
 EarlyStopping = Union[bool, Literal["never"]]
+Top = tuple[tuple[int, float], ...]  # ids of most probable tokens and their log-probabilities, best first
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Settings:
     `max_tokens` and `min_tokens` count new tokens (`max_new_tokens`, `min_new_tokens`). `decoder_prompt` is what an
     encoder-decoder's decoder starts with, and empty for a decoder-only model. `stop_sequences` end a sequence whose
     new tokens end with one of them. `bad_words_at_start`: whether a bad word may begin with the first token of the
-    prompt, as in transformers 5, and not in 4.57. `renormalize_logits` changes the scores of beams alone. Values that
+    prompt, as in transformers 5, and not in 4.57. `renormalize_logits` changes the scores of beams alone. `log_probs`
+    are wanted of the new tokens, and without beams of the `top_log_probs` most probable ones in each place. Values that
     a way of decoding does not read (`temperature` without `do_sample`, `length_penalty` without beams) must be in range
     and are otherwise ignored: they may be a checkpoint's defaults. Lists are taken for tuples. Raises InvalidRequest.
     """
@@ -56,6 +58,7 @@ class Settings:
     renormalize_logits: bool = False
     stop_sequences: tuple[Ids, ...] = ()
     log_probs: bool = False
+    top_log_probs: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -95,7 +98,8 @@ class Event:
 
     The end has all new `ids` of the sequence: forced ones and the end token included, without padding. `score` is a
     beam's (the sum of its processed log-probs over length ** length_penalty). `log_probs`, where they are wanted, are
-    one for each of `ids`: natural ones, the model's own, before any processing.
+    one for each of `ids`: natural ones, the model's own, before any processing. `top` are the most probable tokens in
+    the place of each of `ids`, where Settings.top_log_probs wants some.
     """
 
     index: int
@@ -103,6 +107,7 @@ class Event:
     finish_reason: FinishReason | None = None
     score: float | None = None
     log_probs: tuple[float, ...] | None = None
+    top: tuple[Top, ...] = ()
 
 
 def _refuse_contradictions(settings: Settings) -> None:
@@ -115,6 +120,8 @@ def _refuse_contradictions(settings: Settings) -> None:
         raise InvalidRequest("num_return_sequences", returned, f"1 to num_beams, which is {beams}")
     if beams == 1 and returned > 1 and not settings.do_sample:
         raise InvalidRequest("num_return_sequences", returned, "1, or more with do_sample or as many num_beams")
+    if settings.top_log_probs and (beams > 1 or not settings.log_probs):
+        raise InvalidRequest("top_log_probs", settings.top_log_probs, "0 with beams, and without log_probs")
     for name in ("forced_bos_id", "forced_eos_id"):
         if getattr(settings, name) in settings.suppress_ids:
             raise InvalidRequest(name, getattr(settings, name), "an id that suppress_ids does not hold")
@@ -134,6 +141,7 @@ _CHECKS: dict[str, Check] = {
     "renormalize_logits": boolean,
     "stop_sequences": token_sequences,
     "log_probs": boolean,
+    "top_log_probs": integer(0, MOST_ALTERNATIVES),
 }
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .checks import Ids
 from .errors import StepFailed
-from .request import Event
+from .request import Event, Top
 
 Floats = NDArray[np.float32]
 
@@ -53,13 +53,14 @@ class Search(Protocol):
     and `forced` are read at each step; what follows never changes. The search occupies `rows` rows from its first
     choice to its last: 1, or the number of beams. `prompt` is what the decoder is fed with, in every row, before the
     first choice; a forced first token is part of it unless its log-probability is wanted, which takes a run.
-    `wants_log_probs`: whether `choose` needs its `log_probs`.
+    `wants_log_probs`: whether `choose` needs its `log_probs`; `top_count`: how many tokens its `top` has.
     """
 
     rows: int
     prompt: Ids
     uses_log_probs: bool
     wants_log_probs: bool
+    top_count: int
 
     @property
     def candidates(self) -> int:
@@ -84,14 +85,15 @@ class Search(Protocol):
         values: Floats | None,
         ids: NDArray[np.int64] | None,
         log_probs: Floats | None = None,
+        top: Top = (),
     ) -> Step:
         """Choose the next token of each row, and every token after it that is forced and whose log-prob none wants.
 
         `values`, `ids`: [rows, k], best first, lowest id first where scores are equal; k is `candidates` or more.
         With 0 candidates `values` is None and `ids` [rows, 1] the argmax, or `forced` where that is one; with
         WHOLE_ROW `values` is the edited row [rows, vocabulary] in the vocabulary's order and `ids` None. `log_probs`:
-        where wanted, log-softmax of the *unedited* logits at `ids` (with WHOLE_ROW: at every id), of the same shape.
-        Nothing of them is kept.
+        where wanted, log-softmax of the *unedited* logits at `ids` (with WHOLE_ROW: at every id), of the same shape;
+        `top` are the `top_count` most probable tokens of these logits. Nothing of the arrays is kept.
         Raises StepFailed if no token is left to choose; only this search is concerned then.
         """
 
