@@ -20,10 +20,22 @@ from typing import Any, Generic, TypeVar
 
 from hfx.errors import HfxError, RequestCancelled
 from hfx.metadata import ModelMetadata
-from hfx.names import EMBEDDING, ENTITIES, LABEL, OUTPUT_LOG_PROBS, SCORE, Task
+from hfx.names import (
+    EMBEDDING,
+    ENTITIES,
+    LABEL,
+    OUTPUT_LOG_PROBS,
+    SCORE,
+    TOKEN_IDS,
+    TOKEN_LOG_PROBS,
+    TOKEN_SPECIAL,
+    TOKEN_TEXTS,
+    Task,
+)
 
 Request = dict[str, list[Any]]  # input tensor -> the values of one row
 Answer = dict[str, Any]  # output tensor -> one row as plain values: `plain_values`
+ALWAYS_LISTS = (LABEL, EMBEDDING, OUTPUT_LOG_PROBS, TOKEN_IDS, TOKEN_TEXTS, TOKEN_LOG_PROBS, TOKEN_SPECIAL)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -75,11 +87,12 @@ class Model:
 def plain_values(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Output tensors of one row (arrays, lists or values) as values that JSON has, under the tensors' names.
 
-    A tensor of one value becomes that value; labels, their scores, an embedding and log-probabilities are always lists.
+    A tensor of one value becomes that value; labels, their scores, an embedding, log-probabilities and what tokens have
+    are always lists.
     `entities` is the list that its JSON text stands for. A number that JSON lacks (NaN) is None. Log-probabilities that
     were not requested, an empty tensor of a server, are left out.
     """
-    lists = {LABEL, EMBEDDING, OUTPUT_LOG_PROBS, *([SCORE] if LABEL in outputs else [])}
+    lists = {*ALWAYS_LISTS, *([SCORE] if LABEL in outputs else [])}
     values = {name: _plain(name, value, name in lists) for name, value in outputs.items()}
     return {name: value for name, value in values.items() if name != OUTPUT_LOG_PROBS or value}
 

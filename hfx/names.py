@@ -76,11 +76,17 @@ STREAM = "stream"
 TIMEOUT_MS = "timeout_ms"
 CANCEL_REQUEST = "cancel_request"  # of an engine: the id of another request, which is to end
 RETURN_LOG_PROBS = "return_log_probs"
+LOGPROBS = "logprobs"
 TEXT_OUTPUT = "text_output"
 FINISH_REASON = "finish_reason"
 INPUT_TOKENS = "input_tokens"
 OUTPUT_TOKENS = "output_tokens"
 OUTPUT_LOG_PROBS = "output_log_probs"
+# With `logprobs`, [tokens, 1 + alternatives]: a token, and the most probable ones in its place.
+TOKEN_IDS = "token_ids"
+TOKEN_TEXTS = "token_texts"
+TOKEN_LOG_PROBS = "token_log_probs"
+TOKEN_SPECIAL = "token_special"
 # Of Triton's OpenAI frontend: two more outputs, where their inputs ask for them.
 NUM_INPUT_TOKENS = "num_input_tokens"
 NUM_OUTPUT_TOKENS = "num_output_tokens"  # those since the response before

@@ -24,6 +24,8 @@ ERROR = "error"
 PROBABILITY = "probability_"
 GENERATED = {Task.SUMMARIZATION: "summary", Task.TRANSLATION: "translation"}
 LABELLED = (Task.TEXT_CLASSIFICATION, Task.ZERO_SHOT_CLASSIFICATION)
+TOKENS = "tokens"
+TOKEN = ("id", "text", "logprob", "special")
 PROBE = "A text."
 
 
@@ -39,11 +41,13 @@ class Column:
 def prediction_columns(task: Task, labels: Sequence[str], settings: Request, prefix: str = "") -> tuple[Column, ...]:
     """The columns of a task's predictions, `prefix` before their names; `labels` are those of a classifier.
 
-    `settings` are the tensors that all requests have: they decide whether there are log-probabilities.
+    `settings` are the tensors that all requests have: they decide whether there are log-probabilities and tokens.
     """
     columns = _predictions(task, labels)
     if task in GENERATION_TASKS and settings.get(names.RETURN_LOG_PROBS) == [True]:
         columns = (*columns, Column(names.OUTPUT_LOG_PROBS, "numbers", lambda answer: answer[names.OUTPUT_LOG_PROBS]))
+    if task in GENERATION_TASKS and names.LOGPROBS in settings:
+        columns = (*columns, Column(TOKENS, "json", lambda answer: _compact(_tokens(answer))))
     return tuple(replace(column, name=prefix + column.name) for column in columns)
 
 
@@ -130,6 +134,15 @@ def _probability(label: str) -> Column:
         return score
 
     return Column(PROBABILITY + label, "number", cell)
+
+
+def _tokens(answer: Answer) -> list[dict[str, Any]]:
+    """The tokens of a text, each with its alternatives."""
+    tables = [answer[name] for name in (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)]
+    rows = [
+        [dict(zip(TOKEN, each, strict=True)) for each in zip(*row, strict=True)] for row in zip(*tables, strict=True)
+    ]
+    return [{**token, "top": top} for token, *top in rows]
 
 
 def _compact(value: Any) -> str:

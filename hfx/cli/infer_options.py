@@ -88,6 +88,7 @@ class GenerationOptions:
     return_log_probs: Annotated[
         bool | None, Option("--log-probs/--no-log-probs", help="The tokens' log-probabilities.")
     ] = None
+    logprobs: Annotated[int | None, Option(help="The tokens, and N of the likeliest in the place of each.")] = None
 
 
 # The inputs that a request must have, its text first; all others a model does without.

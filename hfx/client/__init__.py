@@ -36,6 +36,7 @@ from hfx.client.results import (
     Generation,
     Piece,
     Prediction,
+    Token,
 )
 from hfx.client.retries import RetryPolicy
 from hfx.client.session import TruncationWarning
@@ -64,6 +65,7 @@ __all__ = [
     "TensorMetadata",
     "TextStream",
     "Tls",
+    "Token",
     "Transport",
     "TruncationWarning",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from hfx import names
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 CANCELLED = "cancelled"
+BYTES = "bytes:"  # how the text of a token begins that is no UTF-8 by itself
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,37 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Token:
+    """A generated token: `text` is what it adds to the text, and the name of a `special` one, which adds nothing.
+
+    Half a character has the text `bytes:\\xe2\\x80`, as in OpenAI's API. `logprob` is the natural logarithm of the
+    model's own probability, before temperature, penalties and any other processing. `top` are the most probable tokens
+    in its place, best first, as many as `logprobs` asks for; the token may be among them.
+    """
+
+    id: int
+    text: str
+    logprob: float
+    special: bool = False
+    top: tuple[Token, ...] = ()
+
+    @property
+    def raw(self) -> bytes:
+        """The text as UTF-8, and half a character as the bytes that it is."""
+        if not self.text.startswith(BYTES):
+            return self.text.encode()
+        return bytes.fromhex(self.text.removeprefix(BYTES).replace("\\x", " "))
+
+
+@dataclass(frozen=True)
 class Piece:
     """The next part of a text.
 
     `finish_reason` is empty but for the last piece, whose text may be empty: "stop" (an end token or a stop word),
     "length" (max_tokens, or the model is full). The counts are those of the request up to here: tokens that the model
     has read, tokens that it has generated, and tokens of the input that it did not get to see. `log_probs` are those
-    of the tokens since the piece before, where `return_log_probs` asks for them.
+    of the tokens since the piece before, where `return_log_probs` or `logprobs` asks for them; `tokens` are these
+    tokens, where `logprobs` does.
     """
 
     text: str
@@ -106,11 +131,12 @@ class Piece:
     output_tokens: int = 0
     truncated_tokens: int = 0
     log_probs: tuple[float, ...] = ()
+    tokens: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A generated text; the fields are those of its pieces, the texts and log-probabilities joined.
+    """A generated text; the fields are those of its pieces, the texts, log-probabilities and tokens joined.
 
     `finish_reason` is "stop", "length", or "cancelled" for a stream that its reader has cancelled.
     """
@@ -121,6 +147,7 @@ class Generation:
     output_tokens: int
     truncated_tokens: int = 0
     log_probs: tuple[float, ...] = ()
+    tokens: tuple[Token, ...] = ()
 
 
 def decode_classification(outputs: Tensors) -> Classification:
@@ -177,21 +204,38 @@ def decode_embedding(outputs: Tensors) -> Embedding:
 def decode_piece(outputs: Tensors) -> Piece:
     """From `text_output` and `finish_reason` BYTES [1, 1], counts INT32 [1, 1], `output_log_probs` FP32 [1, n].
 
-    Raises RequestCancelled for what the server has ended by itself.
+    With `logprobs` also from `token_ids` INT32, `token_texts` BYTES, `token_log_probs` FP32 and `token_special` BOOL
+    [1, n, 1 + k]. Raises RequestCancelled for what the server has ended by itself.
     """
+    log_probs = tuple(outputs[names.OUTPUT_LOG_PROBS].ravel().tolist()) if names.OUTPUT_LOG_PROBS in outputs else ()
     piece = Piece(
         text=_text(outputs, names.TEXT_OUTPUT),
         finish_reason=_text(outputs, names.FINISH_REASON),
         input_tokens=_value(outputs, names.INPUT_TOKENS, int),
         output_tokens=_value(outputs, names.OUTPUT_TOKENS, int),
         truncated_tokens=_truncated_tokens(outputs),
-        log_probs=tuple(outputs[names.OUTPUT_LOG_PROBS].ravel().tolist()) if names.OUTPUT_LOG_PROBS in outputs else (),
+        log_probs=log_probs,
+        tokens=_tokens(outputs, len(log_probs)),
     )
     if piece.finish_reason == CANCELLED:
         raise RequestCancelled(
             f"The server ended the request after {piece.output_tokens} tokens.", "Send it again; see the server's log."
         )
     return piece
+
+
+def _tokens(outputs: Tensors, count: int) -> tuple[Token, ...]:
+    """The tokens of a piece, each with those that were most probable in its place."""
+    if names.TOKEN_IDS not in outputs or not count:
+        return ()
+    fields = (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)
+    ids, texts, log_probs, special = (_tensor(outputs, name).ravel().tolist() for name in fields)
+    if not len(ids) == len(texts) == len(log_probs) == len(special) or len(ids) % count:
+        raise ServerError(f"The model answered with {len(ids)} ids of {count} tokens.", "Export it again.")
+    texts = [text.decode("utf-8", "replace") for text in texts]
+    found = [Token(*each) for each in zip(ids, texts, log_probs, special, strict=True)]
+    width = len(ids) // count
+    return tuple(replace(found[at], top=tuple(found[at + 1 : at + width])) for at in range(0, len(found), width))
 
 
 def decode_generation(outputs: Tensors) -> Generation:
@@ -209,6 +253,7 @@ def joined(pieces: Sequence[Piece]) -> Generation:
         output_tokens=last.output_tokens,
         truncated_tokens=last.truncated_tokens,
         log_probs=tuple(one for piece in pieces for one in piece.log_probs),
+        tokens=tuple(token for piece in pieces for token in piece.tokens),
     )
 
 

@@ -44,6 +44,7 @@ class Settings(TypedDict, total=False):
     source_lang: str | None
     target_lang: str | None
     return_log_probs: bool | None
+    logprobs: int | None
     # Names of other servers, for max_tokens, stop_words and num_beams.
     max_new_tokens: int | None
     stop: str | Iterable[str] | None
@@ -76,6 +77,8 @@ class GenerationSettings:
     `source_lang`           of a translator: the language of the text, by the model's own code ("fra_Latn", "fr_XX")
     `target_lang`           of a translator: the language of the answer
     `return_log_probs`      return the log-probability of each token
+    `logprobs`              return the tokens, each with its id, text and log-probability, and with so many of the most
+                            probable ones in its place, from 0 to 20; without beams
     """
 
     max_tokens: int | None = None
@@ -98,6 +101,7 @@ class GenerationSettings:
     source_lang: str | None = None
     target_lang: str | None = None
     return_log_probs: bool | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop_words, str):

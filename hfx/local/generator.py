@@ -167,6 +167,8 @@ def _alike(requests: Sequence[Request]) -> list[list[int]]:
 
 def _answer(texts: Sequence[Piece]) -> Answer:
     """Output tensors of the texts that one request gave."""
+    from hfx.python_backends.generation.tokens import token_outputs
+
     first = texts[0]
     answer: Answer = {
         names.TEXT_OUTPUT: [text.text for text in texts],
@@ -175,6 +177,9 @@ def _answer(texts: Sequence[Piece]) -> Answer:
     }
     if first.log_probs is not None:
         answer[names.OUTPUT_LOG_PROBS] = [list(text.log_probs or ()) for text in texts]
+    if first.tokens is not None:
+        tables = [token_outputs(text.tokens or ()) for text in texts]
+        answer |= {name: [table[name] for table in tables] for name in tables[0]}
     answer = answer if len(texts) > 1 else {name: values[0] for name, values in answer.items()}
     return {**answer, names.INPUT_TOKENS: first.input_tokens, names.TRUNCATED_TOKENS: first.truncated_tokens}
 

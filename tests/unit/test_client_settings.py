@@ -46,6 +46,7 @@ def test_what_is_set_is_sent_under_the_names_of_tensors() -> None:
         {"max_tokens": 1.5}, {"max_tokens": True}, {"max_tokens": "3"}, {"temperature": "hot"}, {"temperature": True},
         {"do_sample": 1}, {"early_stopping": "maybe"}, {"early_stopping": 1}, {"long": "cut"}, {"merge": "sum"},
         {"stop_words": "stop"}, {"stop_words": [3]}, {"stop_words": [""]}, {"return_log_probs": "yes"}, {"long": []},
+        {"logprobs": True}, {"logprobs": 2.0},
         {"seed": 1.0}, {"overlap": "1"}, {"source_lang": 3}, {"target_lang": ["fr"]},
     ],
 )  # fmt: skip

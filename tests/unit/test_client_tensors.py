@@ -12,8 +12,8 @@ from tritonclient.grpc import service_pb2
 
 from hfx.client import ModelMetadata, Request, TensorMetadata, calls
 from hfx.client.grpc_transport import decode_response, encode_request
-from hfx.client.http_messages import decode_infer, encode_infer
-from hfx.client.results import decode_classification, decode_entities
+from hfx.client.http_messages import decode_event, decode_infer, encode_infer
+from hfx.client.results import Token, decode_classification, decode_entities, decode_generation
 from hfx.client.tasks import check_summarizer, task_of
 from hfx.client.tensors import DATA_TYPES, Array, to_tensors
 from hfx.errors import RequestRefused, ServerError, UsageError
@@ -215,3 +215,43 @@ def test_an_answer_that_the_model_does_not_give_is_refused_with_those_it_gives()
 def test_a_body_that_is_no_answer_is_an_error_of_the_server(body: bytes) -> None:
     with pytest.raises(ServerError, match="can't be read"):
         decode_infer(body, {})
+
+
+TOKENS = (
+    Token(5, "caf", -0.5, False, (Token(5, "caf", -0.5), Token(6, "thé", -2.0))),
+    Token(1, "</s>", -0.75, True, (Token(7, "bytes:\\xc3", -0.25), Token(1, "</s>", -0.75, True))),
+)
+WITH_TOKENS: dict[str, Array] = {
+    "text_output": strings("caf"),
+    "finish_reason": strings("stop"),
+    "input_tokens": np.int32([[3]]),
+    "output_tokens": np.int32([[2]]),
+    "output_log_probs": np.float32([[-0.5, -0.75]]),
+    "token_ids": np.int32([[[5, 5, 6], [1, 7, 1]]]),
+    "token_texts": strings("caf", "caf", "thé", "</s>", "bytes:\\xc3", "</s>").reshape(1, 2, 3),
+    "token_log_probs": np.float32([[[-0.5, -0.5, -2], [-0.75, -0.25, -0.75]]]),
+    "token_special": np.bool_([[[0, 0, 0], [1, 0, 1]]]),
+}
+
+
+def test_tokens_survive_the_wire(returned: Wire) -> None:
+    found = decode_generation(returned(WITH_TOKENS))
+    assert (found.tokens, found.log_probs) == (TOKENS, (-0.5, -0.75))
+    assert found.tokens[1].top[0].raw == b"\xc3" and found.tokens[0].top[1].raw == "thé".encode()
+
+
+def test_tokens_of_an_event_are_told_apart_by_their_number() -> None:
+    types = {"text_output": "BYTES", "finish_reason": "BYTES", "token_texts": "BYTES", "token_special": "BOOL"}
+    types |= {"output_log_probs": "FP32", "token_log_probs": "FP32"}
+    outputs = [TensorMetadata(name, types.get(name, "INT32"), (-1, -1)) for name in WITH_TOKENS]
+    flat = {name: array.ravel().tolist() for name, array in WITH_TOKENS.items()}
+    fields = {name: [each.decode() if isinstance(each, bytes) else each for each in flat[name]] for name in flat}
+    event = decode_event("data: " + json.dumps(fields), outputs)
+    assert isinstance(event, dict) and decode_generation(event).tokens == TOKENS
+
+
+def test_tokens_that_do_not_fit_each_other_are_an_error() -> None:
+    with pytest.raises(ServerError, match="6 ids of 4 tokens"):
+        decode_generation({**WITH_TOKENS, "output_log_probs": np.float32([[0, 0, 0, 0]])})
+    with pytest.raises(ServerError, match="5 ids of 2 tokens"):
+        decode_generation({**WITH_TOKENS, "token_ids": np.int32([[5, 5, 6, 1, 7]])})

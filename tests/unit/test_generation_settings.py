@@ -70,11 +70,14 @@ def test_every_field_can_be_set() -> None:
     }  # fmt: skip
     sampling = {"temperature": 0.5, "top_k": 5, "top_p": 0.5, "min_p": 0.1}
     texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
+    tokens = {"logprobs": 3}
     languages = {"source_lang": "fr", "target_lang": "de"}
-    assert {*values, *sampling, *texts, *languages} == {*SETTINGS}
+    assert {*values, *sampling, *texts, *tokens, *languages} == {*SETTINGS}
     beams, sampled = chosen(values).settings, chosen(sampling).settings
     assert {name: getattr(beams, name) for name in values} == values
     assert {name: getattr(sampled, name) for name in sampling} == sampling
+    choices = chosen(tokens)
+    assert (choices.returns_tokens, choices.settings.log_probs, choices.settings.top_log_probs) == (True, True, 3)
     choices = chosen(texts, max_source=32)
     assert (choices.stop_words, choices.long, choices.merge, choices.overlap) == (("a",), "chunk", "recursive", 2)
     translator = {"ids": {"fr": 5, "de": 6}, "source_index": 0, "target": "forced_bos_token_id"}
@@ -127,7 +130,8 @@ def test_none_is_not_set() -> None:
         ("repetition_penalty", 0), ("repetition_penalty", 101.0), ("no_repeat_ngram_size", -1),
         ("length_penalty", 10.5), ("length_penalty", float("inf")), ("early_stopping", "yes"), ("early_stopping", ""),
         ("stop_words", ["fine", ""]), ("stop_words", ["a"] * 65), ("stop_words", ["a" * 513]),
-        ("stop_words", [3]), ("return_log_probs", "true"), ("long", "cut"), ("long", "TRUNCATE"), ("merge", "sum"),
+        ("stop_words", [3]), ("return_log_probs", "true"), ("logprobs", 21), ("logprobs", -1), ("logprobs", True),
+        ("long", "cut"), ("long", "TRUNCATE"), ("merge", "sum"),
         ("overlap", True), ("overlap", -1), ("overlap", 17), ("source_lang", ""), ("target_lang", "fr_XX"),
     ],
 )  # fmt: skip
@@ -155,6 +159,8 @@ def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(field: str, value:
         ({"overlap": 0, "long": "truncate"}, "overlap"),
         ({"long": "chunk", "num_beams": 2, "num_return_sequences": 2}, "num_return_sequences"),
         ({"long": "chunk", "return_log_probs": True}, "return_log_probs"),
+        ({"long": "chunk", "logprobs": 0}, "logprobs"),
+        ({"num_beams": 2, "logprobs": 0}, "logprobs"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], field: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hfx.python_backends.engine.request import Event
 from hfx.python_backends.generation.detokenizer import Detokenizer
-from hfx.python_backends.generation.pieces import Piece, join_pieces, next_piece
+from hfx.python_backends.generation.pieces import Piece, SequenceReader, join_pieces, next_piece
 from hfx.python_backends.generation.stopping import StopStrings
 from tests.unit.generation_tokenizers import byte_level, random_text, unigram
 
@@ -76,13 +76,13 @@ def test_tokens_of_a_text_and_of_a_beam_end_alike(make: object) -> None:
         tokens = [Event(0, ids[at : at + 1], log_probs=log_probs[at : at + 1]) for at in range(len(ids))]
         end = Event(0, ids, "length", None, log_probs)
 
-        beam = next_piece(Piece("", log_probs=()), end, detokenizer.open(stops))
+        beam = next_piece(Piece("", log_probs=()), end, SequenceReader(detokenizer.open(stops)))
         assert (beam.text, beam.finish_reason) == (expected, "stop" if found else "length")
         assert beam.log_probs == log_probs[: beam.output_tokens]
 
-        decoding, pieces = detokenizer.open(stops), [Piece("", log_probs=())]
+        reader, pieces = SequenceReader(detokenizer.open(stops)), [Piece("", log_probs=())]
         for event in (*tokens, end):
             if not pieces[-1].finish_reason:
-                pieces.append(next_piece(pieces[-1], event, decoding))
+                pieces.append(next_piece(pieces[-1], event, reader))
         assert join_pieces([piece for piece in pieces if piece.is_shown]) == beam
     assert stopped > 200

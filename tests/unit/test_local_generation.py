@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from hfx import errors
+from hfx.answering import plain_values
 from hfx.local.generator import LocalGenerator, _fields, _translated
 from hfx.python_backends.engine import errors as engine
 from hfx.repository.config_pbtxt import ModelConfig, render
 from tests.unit import generation_models
 
+SAMPLES = {"do_sample": True, "seed": 1, "num_return_sequences": 2}
 PARAMETERS = {"device": "cpu", "slots": "4", "max_queue_size": "8", "intra_op_thread_count": "1"}
 
 
@@ -52,6 +54,16 @@ def test_values_may_be_lists_of_one(generator: LocalGenerator) -> None:
     assert generator.infer(plain)["text_output"] == generation_models.continued("cab", 5)
     assert generator.infer(plain) == generator.infer(lists)
     assert generator.infer({**plain, "stream": True}) == generator.infer(plain)
+
+
+def test_tokens_and_alternatives_are_rows_of_plain_values(generator: LocalGenerator) -> None:
+    answer = generator.infer({"text_input": "cab", "max_tokens": 3, "logprobs": 2})
+    assert [[len(row) for row in answer[name]] for name in answer if name.startswith("token_")] == [[3, 3, 3]] * 4
+    assert [row[0] for row in answer["token_log_probs"]] == answer["output_log_probs"]
+    assert "".join(row[0] for row in answer["token_texts"]) == answer["text_output"]
+    assert plain_values(answer) == answer
+    several = generator.infer({"text_input": "cab", "max_tokens": 3, "logprobs": 0, **SAMPLES})
+    assert [len(text) for text in several["token_ids"]] == several["output_tokens"]
 
 
 def test_a_request_may_have_a_deadline(generator: LocalGenerator) -> None:

@@ -27,9 +27,14 @@ OUTPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.INPUT_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.OUTPUT_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,)),
-    TensorSpec(names.OUTPUT_LOG_PROBS, "TYPE_FP32", (-1,)),  # one a token where return_log_probs asks for them
+    # One a token where return_log_probs or logprobs asks for them.
+    TensorSpec(names.OUTPUT_LOG_PROBS, "TYPE_FP32", (-1,)),
     TensorSpec(names.NUM_INPUT_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.NUM_OUTPUT_TOKENS, "TYPE_INT32", (1,)),
+    TensorSpec(names.TOKEN_IDS, "TYPE_INT32", (-1, -1)),
+    TensorSpec(names.TOKEN_TEXTS, "TYPE_STRING", (-1, -1)),
+    TensorSpec(names.TOKEN_LOG_PROBS, "TYPE_FP32", (-1, -1)),
+    TensorSpec(names.TOKEN_SPECIAL, "TYPE_BOOL", (-1, -1)),
 )
 FORMAT = 1
 SETTINGS_FILE, TOKENIZER, CHAT_FILE = "generation.json", "tokenizer.json", "chat.json"

@@ -82,6 +82,8 @@ TEXTS: tuple[Setting, ...] = (
     Setting("source_lang", "STRING", None, _language, "language of the text, by the model's own code: fra_Latn, fr"),
     Setting("target_lang", "STRING", None, _language, "language of the answer"),
     Setting("return_log_probs", "BOOL", False, boolean, "return the log-probability of each token"),
+    # None: no tokens.
+    Setting("logprobs", "INT32", None, integer(0, MOST_ALTERNATIVES), "return each token, and so many alternatives"),
 )
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in (*DECODING, *TEXTS)}
 # Names of other servers: TensorRT-LLM's, transformers', OpenAI's.

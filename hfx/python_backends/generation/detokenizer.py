@@ -19,6 +19,7 @@ DecodeIds = Callable[[Sequence[int]], str]
 
 # What ByteFallback takes for a byte, as <0x0A>.
 _BYTE_TOKEN = re.compile(r"<0x..>", re.DOTALL)
+_HEX_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 # Decoders that look at one token at a time (Metaspace and WordPiece also at whether it is the first, BPEDecoder the
 # last: the space that it then leaves out is taken for the beginning of the next token's text).
@@ -35,7 +36,7 @@ def _decoder_steps(decoder: Step | None) -> Sequence[Step]:
 
 
 def _is_tokenwise(steps: Sequence[Step]) -> bool:
-    """Whether the decoders are such as _WindowDecoder allows."""
+    """Whether the decoders are such as WindowDecoder allows."""
     kinds = [step["type"] for step in steps]
     fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
     return all(kind in _TOKENWISE for kind in kinds[:fused]) and all(map(_reads_the_beginning, steps[fused + 1 :]))
@@ -88,7 +89,7 @@ class _ByteDecoder:
         return self._utf8.decode(b"", final=True)
 
 
-class _WindowDecoder:
+class WindowDecoder:
     """A token's text is what it adds to the text of the tokens before it.
 
     It depends on whether it is the first one, and on the token before it at most; only a run of <0x..> tokens depends
@@ -105,11 +106,18 @@ class _WindowDecoder:
         self._waiting: list[int] = []
 
     def push(self, token_id: int) -> str:
+        """Take the next token; the text that is now decided."""
         self._waiting.append(token_id)
         return "" if self._is_open(token_id) else self._release()
 
     def finish(self) -> str:
+        """The rest."""
         return self._release() if self._waiting else ""
+
+    def peek(self, token_id: int) -> str:
+        """What a token would add if it came next and none waited."""
+        before = self._anchor + self._last
+        return self._decode([*before, token_id])[len(self._decode(before)) :]
 
     def _release(self) -> str:
         before = self._anchor + self._last
@@ -217,6 +225,7 @@ class Detokenizer:
         self._cleans_up = cleans_up_spaces
         self._special = frozenset(special_ids) | {token_id for token_id, token in added.items() if token.special}
         self._steps = _decoder_steps(json.loads(tokenizer.to_str())["decoder"])
+        self._is_byte_level = [step["type"] for step in self._steps] == ["ByteLevel"]
         self._has_byte_tokens = any(step["type"] == "ByteFallback" for step in self._steps)
         self._bytes: dict[int, bytes] = {}
 
@@ -225,16 +234,35 @@ class Detokenizer:
         decoder = self._decoder()
         return Decoding(_CleanedDecoder(decoder) if self._cleans_up else decoder, stops)
 
+    def window(self) -> WindowDecoder | None:
+        """The decoder of single tokens of a sequence that begins; None where `token_bytes` knows all."""
+        return None if self._is_byte_level else WindowDecoder(self._text, lambda _: False)
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a whole sequence."""
         text = self._text(ids)
         return clean_up(text) if self._cleans_up else text
 
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token has no text."""
+        return token_id in self._special
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes of a token (of a special one's name); None where they depend on the tokens before it."""
+        if self.is_special(token_id):
+            return str(self._tokenizer.id_to_token(token_id) or "").encode()
+        if self._is_byte_level:
+            return self._bytes_of(token_id)
+        token = self._token(token_id)
+        if token is None:
+            return b""
+        return bytes.fromhex(token[3:5]) if self._has_byte_tokens and _HEX_TOKEN.fullmatch(token) else None
+
     def _decoder(self) -> _Decoder:
-        if [step["type"] for step in self._steps] == ["ByteLevel"]:
+        if self._is_byte_level:
             return _ByteDecoder(self._bytes_of)
         # Of another decoder nothing is known: the text comes at the end.
-        return _WindowDecoder(self._text, self._is_open if _is_tokenwise(self._steps) else lambda _: True)
+        return WindowDecoder(self._text, self._is_open if _is_tokenwise(self._steps) else lambda _: True)
 
     def _text(self, ids: Sequence[int]) -> str:
         kept = [token_id for token_id in ids if token_id not in self._special]

@@ -18,11 +18,12 @@ from .configuration import Configuration
 from .detokenizer import Detokenizer
 from .documents import parts
 from .merging import concatenate, summarize
-from .pieces import Piece, Pieces, Read, as_one_piece, join_texts, read_live, read_whole
+from .pieces import Piece, Pieces, Read, SequenceReader, as_one_piece, join_texts, read_live, read_whole
 from .prompts import PromptEncoder, Text
 from .request_window import Cancelled, RequestWindow
 from .settings import GenerationConfig, resolve_config
 from .streams import TextStream
+from .tokens import TokenReader
 
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
@@ -168,8 +169,12 @@ class TextGenerator:
     def _submit(self, stream: TextStream, config: GenerationConfig, request: Request, read: Read) -> Pieces:
         handle = self.engine.submit(request)
         stream.add(handle)
-        decodings = [self._detokenizer.open(config.stop_words) for _ in range(config.settings.num_return_sequences)]
-        return read(stream, handle, request, decodings)
+        readers = [self._reader(config) for _ in range(config.settings.num_return_sequences)]
+        return read(stream, handle, request, readers)
+
+    def _reader(self, config: GenerationConfig) -> SequenceReader:
+        tokens = TokenReader(self._detokenizer) if config.returns_tokens else None
+        return SequenceReader(self._detokenizer.open(config.stop_words), tokens)
 
     def _pieces(self, text: Text, config: GenerationConfig, read: Read, stream: TextStream) -> Pieces:
         """Submit a text, or prepare its division."""

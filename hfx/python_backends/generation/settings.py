@@ -31,8 +31,9 @@ BEAM_FIELDS = {"length_penalty": 1.0, "early_stopping": False}
 class GenerationConfig:
     """How one text is generated from. `settings.max_tokens` is at most what any prompt leaves room for.
 
-    `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit. `source_id`
-    is the token of the text's language, where one is chosen. `deadline` is in seconds of `time.monotonic`.
+    `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit.
+    `returns_tokens`: pieces have their tokens. `source_id` is the token of the text's language, where one is chosen.
+    `deadline` is in seconds of `time.monotonic`.
     """
 
     settings: Settings
@@ -41,6 +42,7 @@ class GenerationConfig:
     long: str
     merge: str
     overlap: int
+    returns_tokens: bool = False
     source_id: int | None = None
     deadline: float | None = None
 
@@ -60,6 +62,7 @@ def resolve_config(
     values["do_sample"] = _samples(given, values)
     _refuse_beams_with_samples(given, values)
     _refuse_unread(given, values)
+    _refuse_tokens_of_beams(values)
     _fit_lengths(given, values, configuration)
     _refuse_chunks(given, values, configuration)
     return GenerationConfig(
@@ -70,6 +73,7 @@ def resolve_config(
         long=values.get("long", "truncate" if configuration.has_encoder else "error"),
         merge=values.get("merge", SETTINGS["merge"].default),
         overlap=values.get("overlap", SETTINGS["overlap"].default),
+        returns_tokens="logprobs" in values,
         deadline=_deadline(timeout),
     )
 
@@ -113,6 +117,12 @@ def _refuse_unread(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
             raise InvalidRequest(name, given[name], f"{neutral} where num_beams is 1")
 
 
+def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
+    if "logprobs" in values and values.get("num_beams", 1) > 1:
+        allowed = f"nothing with {values['num_beams']} beams: set num_beams to 1, or return_log_probs to true instead"
+        raise InvalidRequest("logprobs", values["logprobs"], allowed)
+
+
 def _fit_lengths(given: Mapping[str, Any], values: dict[str, Any], configuration: Configuration) -> None:
     most = configuration.most_tokens
     if given.get("max_tokens", 1) > most:
@@ -135,6 +145,8 @@ def _refuse_chunks(given: Mapping[str, Any], values: Mapping[str, Any], configur
         raise InvalidRequest("num_return_sequences", values["num_return_sequences"], "1 where long is chunk")
     if values.get("return_log_probs"):
         raise InvalidRequest("return_log_probs", True, "false where long is chunk")
+    if "logprobs" in values:
+        raise InvalidRequest("logprobs", values["logprobs"], "nothing where long is chunk")
 
 
 def _language(name: str, values: Mapping[str, Any], languages: Languages | None) -> int | None:
@@ -168,7 +180,8 @@ def _engine_settings(values: Mapping[str, Any], configuration: Configuration) ->
         chosen.setdefault("seed", secrets.randbits(64))
     return Settings(
         **chosen,
-        log_probs=values.get("return_log_probs", False),
+        log_probs=values.get("return_log_probs", False) or "logprobs" in values,
+        top_log_probs=values.get("logprobs", 0),
         eos_ids=configuration.eos_token_ids,
         pad_id=configuration.pad_token_id,
         decoder_prompt=configuration.decoder_start_token_ids,

@@ -27,7 +27,12 @@ _TYPES: dict[str, Any] = {
     "output_log_probs": np.float32,
     "num_input_tokens": np.int32,
     "num_output_tokens": np.int32,
+    "token_ids": np.int32,
+    "token_texts": np.object_,
+    "token_log_probs": np.float32,
+    "token_special": np.bool_,
 }
+_TABLES = ("token_ids", "token_texts", "token_log_probs", "token_special")  # a row for each token
 # Outputs that most responses of a request have in common: their tensors are made once, in shared memory too.
 _CACHED = ("finish_reason", "input_tokens", "truncated_tokens", "output_log_probs", "num_input_tokens")
 
@@ -102,7 +107,9 @@ class TritonChannel:
                     OPEN_REQUESTS.add(-1)
 
     def _tensor(self, name: str, value: Any) -> Any:
-        if name not in _CACHED or isinstance(value, list):  # a relay's log-probs
+        if name in _TABLES:
+            return _table(name, value)
+        if name not in _CACHED or isinstance(value, list) or (isinstance(value, tuple) and value):  # log-probs
             return _tensor(name, value)
         if (name, value) not in self._tensors:
             self._tensors[name, value] = _tensor(name, value)
@@ -113,3 +120,9 @@ def _tensor(name: str, value: Any) -> Any:
     """The tensor [1, number of values] of a value, or of a sequence of them."""
     plain = value.encode() if isinstance(value, str) else value
     return pb.Tensor(name, np.array([plain], _TYPES[name]).reshape(1, -1))
+
+
+def _table(name: str, rows: list[list[Any]]) -> Any:
+    """The tensor [1, rows, values of a row]."""
+    values = [value.encode() if isinstance(value, str) else value for row in rows for value in row]
+    return pb.Tensor(name, np.array(values, _TYPES[name]).reshape(1, len(rows), len(rows[0]) if rows else 1))
