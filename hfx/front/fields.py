@@ -11,13 +11,15 @@ from hfx.front.catalog import ServedModel
 from hfx.front.failures import refused, refused_setting
 from hfx.front.refusals import Refusal
 from hfx.metadata import check_text
-from hfx.names import GENERATION_TASKS, Task
+from hfx.names import GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.engine.errors import InvalidRequest
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 
 Fields = Mapping[str, Any]
 # Of one request: 16 MB of JSON hold millions of texts, whose answers would fill the memory.
 MOST_TEXTS = 2048
+# Settings that dialects have in fields of their own, if at all.
+LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS)
 
 
 def json_object(content: Any) -> dict[str, Any]:
@@ -76,6 +78,9 @@ def generation_settings(fields: Fields) -> GenerationSettings:
         unserved = next((name for name in settings if not SETTINGS[name].dtype), None)
         if unserved is not None:
             raise InvalidRequest(unserved, settings[unserved], "nothing: an answer has one text")
+        unanswered = next((name for name in LOG_PROBS if settings.get(name, False) is not False), None)
+        if unanswered is not None:
+            raise InvalidRequest(unanswered, settings[unanswered], "nothing: answers have no place for it")
         return GenerationSettings(**settings)
     except InvalidRequest as error:
         raise refused_setting(error) from None

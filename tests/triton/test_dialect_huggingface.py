@@ -80,6 +80,37 @@ def test_a_stream_of_text_generation(dialects: ServeProcess, recital: Recital) -
     assert len(pieces) > 1 and "".join(pieces) == recital.text("a", 300)
 
 
+def test_details_have_the_tokens_and_log_probabilities_of_the_model(dialects: ServeProcess, grpc: Client) -> None:
+    expected = grpc.generate("stories", PROMPT, max_tokens=40, logprobs=2)
+    answer = api(dialects, "stories").text_generation(PROMPT, max_new_tokens=40, details=True, top_n_tokens=2)
+    details: Any = answer.details
+    assert answer.generated_text == expected.text
+    assert [(token.id, token.text, token.special) for token in details.tokens] == [
+        (token.id, token.text, token.special) for token in expected.tokens
+    ]
+    assert [token.logprob for token in details.tokens] == pytest.approx(expected.log_probs)
+    assert details.generated_tokens == expected.output_tokens and details.prefill == []
+    assert details.finish_reason == ("length" if expected.finish_reason == "length" else "eos_token")
+    top = [[token["id"] for token in row] for row in details.top_tokens]
+    assert top == [[each.id for each in token.top] for token in expected.tokens]
+
+
+def test_a_stream_with_details_has_an_event_for_each_token(dialects: ServeProcess, recital: Recital) -> None:
+    client = api(dialects, RECITAL)
+    events = list(client.text_generation("a", max_new_tokens=60, stream=True, details=True))
+    assert [each.index for each in events] == [*range(1, 61)]
+    assert "".join(each.token.text for each in events) == recital.text("a", 60) == events[-1].generated_text
+    assert all(each.token.id is not None and each.token.logprob <= 0 for each in events)
+    assert events[-1].details and events[-1].details.generated_tokens == 60
+    assert events[-1].details.finish_reason == "length"
+
+
+def test_a_stop_sequence_ends_a_text_by_its_name(dialects: ServeProcess, grpc: Client) -> None:
+    stop = grpc.generate("stories", PROMPT, max_tokens=30).text.split()[4]
+    answer = api(dialects, "stories").text_generation(PROMPT, max_new_tokens=30, details=True, stop=[stop])
+    assert answer.details and answer.details.finish_reason == "stop_sequence"
+
+
 def test_summarization(dialects: ServeProcess, grpc: Client) -> None:
     options = {"max_new_tokens": 10, "num_beams": 2}
     answer = api(dialects, "summaries").summarization(CONTEXT, generate_parameters=options)
@@ -107,7 +138,9 @@ def test_lists_have_lists_of_answers(dialects: ServeProcess, grpc: Client) -> No
         ("entities-fp32", {"inputs": TEXT, "parameters": {"aggregation_strategy": "max"}}, "exported with"),
         ("answers-fp32", {"inputs": TEXT}, "question and a context"),
         ("nli-fp32", {"inputs": TEXT}, "candidate_labels"),
-        ("stories", {"inputs": PROMPT, "parameters": {"details": True}}, "details is True"),
+        ("stories", {"inputs": PROMPT, "parameters": {"details": True, "num_beams": 2}}, "logprobs is 0"),
+        ("stories", {"inputs": PROMPT, "parameters": {"top_n_tokens": 2}}, "top_n_tokens go with details"),
+        ("stories", {"inputs": PROMPT, "parameters": {"decoder_input_details": True}}, "decoder_input_details"),
         ("stories", {"inputs": PROMPT, "parameters": {"max_new_tokens": -1}}, "max_new_tokens is -1|max_tokens is -1"),
         ("stories", {"inputs": PROMPT, "parameters": []}, ""),
     ],

@@ -78,6 +78,50 @@ def test_a_stream_of_characters_of_several_tokens_is_whole(api: openai.OpenAI, r
     assert [chunk.choices[0].finish_reason for chunk in chunks[-2:]] == [None, "length"]
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_completion_has_the_log_probabilities_of_the_model(
+    streams: bool, sampled: bool, api: openai.OpenAI, grpc: Client
+) -> None:
+    settings: Any = SAMPLED if sampled else {"max_tokens": 12}
+    expected = grpc.generate("stories", PROMPT, logprobs=3, **settings)
+    options: Any = {"model": "stories", "prompt": PROMPT, "logprobs": 3, **settings}
+    answers = [*api.completions.create(**options, stream=True)] if streams else [api.completions.create(**options)]
+    found = [answer.choices[0].logprobs for answer in answers if answer.choices[0].logprobs]
+    tokens = [text for each in found for text in each.tokens or ()]
+    assert tokens == [token.text for token in expected.tokens]
+    assert [value for each in found for value in each.token_logprobs or ()] == pytest.approx(expected.log_probs)
+    offsets = [offset for each in found for offset in each.text_offset or ()]
+    assert [expected.text[: offset + len(text)] for offset, text in zip(offsets, tokens, strict=True)] == [
+        "".join(tokens[: at + 1]) for at in range(len(tokens))
+    ]
+    for top, token in zip((top for each in found for top in each.top_logprobs or ()), expected.tokens, strict=True):
+        assert top == pytest.approx({each.text: each.logprob for each in (*token.top, token)})
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_chat_has_the_log_probabilities_and_bytes_of_its_tokens(streams: bool, api: openai.OpenAI) -> None:
+    options: Any = {"model": RECITAL, "messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 60}
+    options |= {"logprobs": True, "top_logprobs": 2}
+    answers = (
+        [*api.chat.completions.create(**options, stream=True)] if streams else [api.chat.completions.create(**options)]
+    )
+    choices = [answer.choices[0] for answer in answers]
+    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.content or ()]
+    text = "".join((choice.delta if streams else choice.message).content or "" for choice in choices)
+    assert len(tokens) == 60
+    raw = bytes(byte for token in tokens for byte in token.bytes or ())
+    assert raw.decode("utf-8", "replace") == text
+    assert any(token.token.startswith("bytes:") for token in tokens)  # a character of several tokens
+    for token in tokens:
+        assert token.top_logprobs[0].logprob == token.logprob and len(token.top_logprobs) == 2
+
+
+def test_texts_have_no_log_probabilities_unless_they_are_asked_for(api: openai.OpenAI) -> None:
+    [choice] = api.completions.create(model="stories", prompt=PROMPT, max_tokens=3).choices
+    assert choice.logprobs is None
+
+
 def test_embeddings_are_the_models_own_however_they_travel(api: openai.OpenAI, grpc: Client) -> None:
     texts = ["A lovely garden.", "The train is late."] * 40  # more than one batch
     expected = grpc.embed("similar-int8", texts)
@@ -102,7 +146,11 @@ def test_embeddings_are_the_models_own_however_they_travel(api: openai.OpenAI, g
         ("logit_bias", {"logit_bias": {"5": 1}}),
         ("frequency_penalty", {"frequency_penalty": 0.5}),
         ("best_of", {"best_of": 3}),
-        ("logprobs", {"logprobs": 2}),
+        ("logprobs", {"logprobs": 6}),
+        ("logprobs", {"logprobs": 2, "num_beams": 2}),
+        ("logprobs", {"logprobs": 2, "num_beams": 2, "stream": True}),
+        ("top_logprobs", {"logprobs": 2, "top_logprobs": 2}),
+        ("return_log_probs", {"return_log_probs": True}),
         ("n", {"n": 65}),
         ("stream_options", {"stream_options": {"include_usage": True}}),
         ("max_tokens", {"max_tokens": 0}),

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hfx.client import calls
+from hfx.client.results import Generation, Token
 from hfx.client.settings import GenerationSettings
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
@@ -33,20 +34,20 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.inference import in_order
+from hfx.front.logprobs import details, finish_reason, stream_tokens
 from hfx.front.pipelines import entities, labels, text_field
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import cosines, normalized, vector_json
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task
+from hfx.python_backends.engine.generation_settings import MOST_ALTERNATIVES
 
 TOP = {"inputs", "parameters", "options", "stream"}
 # Parameters of generators that no model here has: the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "details": (False,),
     "decoder_input_details": (False,),
     "watermark": (False,),
     "best_of": (1,),
-    "top_n_tokens": (0,),
     "typical_p": (1,),
     "grammar": (),
     "adapter_id": (),
@@ -166,9 +167,21 @@ async def _generate(inputs: Inputs) -> Any:
     results = await in_order([generate(inputs.model, prompt, settings) for prompt in prompts])
     name = text_field(inputs.model.task)
     return [
-        {name: prompt + result.text if has_prompt else result.text}
+        {name: prompt + result.text if has_prompt else result.text, **_details(result, settings)}
         for prompt, result in zip(prompts, results, strict=True)
     ]
+
+
+def _details(result: Generation, settings: GenerationSettings) -> dict[str, Any]:
+    """The `details` of a text where they are wanted."""
+    if settings.logprobs is None:
+        return {}
+    ending = _ending(result.finish_reason, result.output_tokens, result.tokens, settings)
+    return {"details": {**ending, **details(result.tokens, settings.logprobs)}}
+
+
+def _ending(reason: str, count: int, tokens: Sequence[Token], settings: GenerationSettings) -> dict[str, Any]:
+    return {"finish_reason": finish_reason(reason, tokens), "generated_tokens": count, "seed": settings.seed}
 
 
 ANSWERS: Mapping[Task, Callable[[Inputs], Awaitable[Any]]] = {
@@ -189,22 +202,13 @@ async def _stream(inputs: Inputs) -> Events:
     async with aclosing(inputs.request.inference.pieces(inputs.model, prompt, settings)) as pieces:
         async for piece in pieces:
             whole += piece.text
-            token = {"id": None, "text": piece.text, "logprob": None, "special": False}
-            details = {
-                "finish_reason": piece.finish_reason,
-                "generated_tokens": piece.output_tokens,
-                "input_length": piece.input_tokens,
-                "seed": settings.seed,
-            }
-            ended = bool(piece.finish_reason)
-            yield event(
-                {
-                    "index": piece.output_tokens,
-                    "token": token,
-                    "generated_text": whole if ended else None,
-                    "details": details if ended else None,
-                }
-            )
+            rows = stream_tokens(piece, settings.logprobs or 0)
+            for number, row in enumerate(rows, 1):
+                ending: dict[str, Any] = {"generated_text": None, "details": None}
+                if piece.finish_reason and number == len(rows):
+                    facts = _ending(piece.finish_reason, piece.output_tokens, piece.tokens, settings)
+                    ending = {"generated_text": whole, "details": {**facts, "input_length": piece.input_tokens}}
+                yield event({"index": piece.output_tokens - len(rows) + number, **row, **ending})
 
 
 def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
@@ -216,11 +220,24 @@ def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
     parameters |= nested
     has_prompt = flag(parameters, "return_full_text")
     parameters.pop("return_full_text", None)
+    alternatives = _alternatives(parameters)
     for name, values in NEUTRAL.items():
         value = parameters.pop(name, None)
         if value is not None and value not in values:
             raise Refusal(400, f"{name} is {shown(value)}: no model here has it. Leave it out.", param=name)
-    return generation_settings({RENAMED.get(name, name): value for name, value in parameters.items()}), has_prompt
+    settings = generation_settings({RENAMED.get(name, name): value for name, value in parameters.items()})
+    return replace(settings, logprobs=alternatives), has_prompt
+
+
+def _alternatives(parameters: dict[str, Any]) -> int | None:
+    """How many alternatives of each token the details have; None: there are no details. Takes both out."""
+    has_details = flag(parameters, "details")
+    count = whole_number(parameters, "top_n_tokens", 0, MOST_ALTERNATIVES, 0)
+    for name in ("details", "top_n_tokens"):
+        parameters.pop(name, None)
+    if count and not has_details:
+        raise Refusal(400, "top_n_tokens go with details. Send details true, or neither.", param="top_n_tokens")
+    return count if has_details else None
 
 
 async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any) -> list[float]:

@@ -33,6 +33,13 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.inference import in_order, interleaved
+from hfx.front.logprobs import (
+    CompletionLogprobs,
+    LogprobsForm,
+    chat_alternatives,
+    chat_logprobs,
+    completion_alternatives,
+)
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import vector_json
 from hfx.names import Task
@@ -57,20 +64,22 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "top_logprobs": (0,),
 }
 IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
 EMBEDDING = {"model", "input", "encoding_format", "dimensions"}
-OWN = {"model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "max_completion_tokens"}
+OWN = {
+    "model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs", "max_completion_tokens",
+}  # fmt: skip
 TYPES = {429: "rate_limit_error"}
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
 @dataclass(frozen=True)
 class Style:
-    """How completions and chat completions differ: names of objects, and the forms of a choice's text.
+    """How completions and chat completions differ: names of objects, and the forms of a choice's text and tokens.
 
-    `delta` is the first piece of a stream, before any text.
+    `delta` is the form of a stream's piece, `opening` the piece before any text. `alternatives` reads what a request
+    says of log-probabilities, `logprobs` makes the form of those of a choice.
     """
 
     prefix: str
@@ -79,9 +88,20 @@ class Style:
     message: Callable[[str], Mapping[str, Any]]
     delta: Callable[[str], Mapping[str, Any]]
     opening: Mapping[str, Any] | None
+    alternatives: Callable[[Fields], int | None]
+    logprobs: Callable[[int], LogprobsForm]
 
 
-PLAIN = Style("cmpl", "text_completion", "text_completion", lambda t: {"text": t}, lambda t: {"text": t}, None)
+PLAIN = Style(
+    "cmpl",
+    "text_completion",
+    "text_completion",
+    lambda t: {"text": t},
+    lambda t: {"text": t},
+    None,
+    completion_alternatives,
+    CompletionLogprobs,
+)
 CHAT = Style(
     "chatcmpl",
     "chat.completion",
@@ -89,6 +109,8 @@ CHAT = Style(
     lambda t: {"message": {"role": "assistant", "content": t, "refusal": None}},
     lambda t: {"delta": {"content": t} if t else {}},
     {"delta": {"role": "assistant", "content": ""}},
+    chat_alternatives,
+    lambda _: chat_logprobs,
 )
 
 
@@ -107,6 +129,11 @@ class Completion:
     def texts(self) -> list[tuple[str, GenerationSettings]]:
         """The prompt and settings of each choice, by its index."""
         return [(prompt, settings) for prompt in self.prompts for settings in self.choices]
+
+    def logprobs(self, style: Style) -> LogprobsForm:
+        """The form of a choice's log-probabilities."""
+        alternatives = self.choices[0].logprobs
+        return (lambda tokens: None) if alternatives is None else style.logprobs(alternatives)
 
 
 async def list_models(request: DialectRequest) -> bytes:
@@ -181,7 +208,7 @@ def _routes(name: str, handler: Handler, summary: str) -> tuple[Route, Route]:
 def _completion(request: DialectRequest, style: Style, model: ServedModel, prompts: Sequence[str]) -> Completion:
     fields = json_object(request.content)
     _refuse_unsupported(fields)
-    settings = _settings(fields)
+    settings = replace(_settings(fields), logprobs=style.alternatives(fields))
     count = whole_number(fields, "n", 1, MOST_CHOICES, 1)
     check_count(count * len(prompts), "prompt and n")
     streams = flag(fields, "stream")
@@ -212,10 +239,6 @@ def _refuse_unsupported(fields: Fields) -> None:
         if value is not None and value not in values:
             allowed = f"Send {' or '.join(map(repr, values))}, or leave it out" if values else "Leave it out"
             raise Refusal(400, f"{name} is {shown(value)}: no model here has it. {allowed}.", param=name)
-    if fields.get("logprobs") not in (None, False):
-        raise Refusal(
-            400, "logprobs need the texts of tokens, which models don't send. Leave it out.", param="logprobs"
-        )
 
 
 async def _answer(request: DialectRequest, style: Style, completion: Completion) -> bytes | Events:
@@ -224,7 +247,7 @@ async def _answer(request: DialectRequest, style: Style, completion: Completion)
     generate = request.inference.generate
     results = await in_order([generate(completion.model, *one) for one in completion.texts])
     choices = [
-        {"index": index, **style.message(result.text), "logprobs": None, "finish_reason": result.finish_reason}
+        _choice(index, style.message(result.text), completion.logprobs(style)(result.tokens), result.finish_reason)
         for index, result in enumerate(results)
     ]
     content = {**completion.head, "object": style.whole, "choices": choices, "usage": _usage(completion, results)}
@@ -234,26 +257,32 @@ async def _answer(request: DialectRequest, style: Style, completion: Completion)
 async def _stream(request: DialectRequest, style: Style, completion: Completion) -> Events:
     streams = [request.inference.pieces(completion.model, *one) for one in completion.texts]
     pieces: list[list[Piece]] = [[] for _ in streams]
+    forms = [completion.logprobs(style) for _ in streams]
     async with aclosing(interleaved(streams)) as arriving:
         async for index, piece in arriving:
             if not pieces[index] and style.opening:
-                yield _chunk(style, completion, index, style.opening, None)
-            pieces[index].append(replace(piece, text=""))
+                yield _chunk(style, completion, _choice(index, style.opening))
+            pieces[index].append(replace(piece, text="", log_probs=(), tokens=()))
+            logprobs = forms[index](piece.tokens)
             if piece.text or not piece.finish_reason or style is PLAIN:
                 reason = piece.finish_reason if style is PLAIN else None
-                yield _chunk(style, completion, index, style.delta(piece.text), reason or None)
+                yield _chunk(style, completion, _choice(index, style.delta(piece.text), logprobs, reason or None))
+                logprobs = None
             if piece.finish_reason and style is not PLAIN:
-                yield _chunk(style, completion, index, style.delta(""), piece.finish_reason)
+                yield _chunk(style, completion, _choice(index, style.delta(""), logprobs, piece.finish_reason))
     if completion.has_usage:
         usage = _usage(completion, [joined(each) for each in pieces])
         yield event({**completion.head, "object": style.chunk, "choices": [], "usage": usage})
     yield DONE
 
 
-def _chunk(
-    style: Style, completion: Completion, index: int, content: Mapping[str, Any], finish_reason: str | None
-) -> bytes:
-    choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+def _choice(
+    index: int, content: Mapping[str, Any], logprobs: Mapping[str, Any] | None = None, finish_reason: str | None = None
+) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _chunk(style: Style, completion: Completion, choice: Mapping[str, Any]) -> bytes:
     return event({**completion.head, "object": style.chunk, "choices": [choice]})
 
 

@@ -1,0 +1,138 @@
+"""Tokens in the forms of OpenAI's API and of text-generation-inference, as the types of their clients read them."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+from huggingface_hub import TextGenerationOutput, TextGenerationStreamOutput
+from openai.types.chat.chat_completion import ChoiceLogprobs
+from openai.types.completion_choice import Logprobs
+
+from hfx.client.results import Piece, Token
+from hfx.front.fields import generation_settings
+from hfx.front.logprobs import (
+    CompletionLogprobs,
+    chat_alternatives,
+    chat_logprobs,
+    completion_alternatives,
+    details,
+    finish_reason,
+    stream_tokens,
+)
+from hfx.front.refusals import Refusal
+
+HALF, OTHER_HALF = "bytes:\\xc3", "bytes:\\xa9"
+TEXT = "café au"
+TOKENS = (
+    Token(5, "caf", -0.5, False, (Token(5, "caf", -0.5), Token(6, "th", -2.0))),
+    Token(7, HALF, -1.0, False, (Token(8, " x", -0.25), Token(9, " x", -3.0))),
+    Token(10, OTHER_HALF, -0.125, False, (Token(10, OTHER_HALF, -0.125), Token(1, "</s>", -4.0, True))),
+    Token(11, " au", -2.0, False, (Token(12, " de", -0.5), Token(11, " au", -2.0))),
+    Token(1, "</s>", -0.75, True, (Token(1, "</s>", -0.75, True), Token(2, ".", -1.0))),
+)
+
+
+def test_a_completion_has_tokens_alternatives_and_offsets() -> None:
+    found = Logprobs.model_validate(CompletionLogprobs(2)(TOKENS), strict=True)
+    assert found.tokens == ["caf", HALF, OTHER_HALF, " au", "</s>"]
+    assert found.token_logprobs == [-0.5, -1.0, -0.125, -2.0, -0.75]
+    assert found.text_offset == [0, 3, 3, 4, 7]
+    assert found.top_logprobs and found.top_logprobs[1] == {" x": -0.25, HALF: -1.0}
+    assert found.top_logprobs[3] == {" de": -0.5, " au": -2.0}
+
+
+def test_pieces_of_a_completion_go_on_where_the_one_before_ended() -> None:
+    form = CompletionLogprobs(0)
+    offsets = [(form(TOKENS[at : at + 1]) or {})["text_offset"] for at in range(len(TOKENS))]
+    assert [*chain.from_iterable(offsets)] == [0, 3, 3, 4, 7]
+    assert form(()) is None
+    without = CompletionLogprobs(0)(TOKENS)
+    assert without and without["top_logprobs"] is None
+
+
+def test_a_chat_has_bytes_too() -> None:
+    found = ChoiceLogprobs.model_validate(chat_logprobs(TOKENS), strict=True)
+    assert found.content and found.refusal is None
+    assert bytes(chain.from_iterable(token.bytes or () for token in found.content[:-1])).decode() == TEXT
+    assert [(top.token, top.logprob) for top in found.content[0].top_logprobs] == [("caf", -0.5), ("th", -2.0)]
+    assert found.content[1].bytes == [0xC3] and chat_logprobs(()) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "completion", "chat"),
+    [
+        ({}, None, None),
+        ({"logprobs": None, "top_logprobs": None}, None, None),
+        ({"logprobs": False}, None, None),
+        ({"logprobs": 0}, 0, "logprobs"),
+        ({"logprobs": 5}, 5, "logprobs"),
+        ({"logprobs": 6}, "logprobs", "logprobs"),
+        ({"logprobs": -1}, "logprobs", "logprobs"),
+        ({"logprobs": True}, "logprobs", 0),
+        ({"logprobs": True, "top_logprobs": 20}, "top_logprobs", 20),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs", "top_logprobs"),
+        ({"logprobs": "2"}, "logprobs", "logprobs"),
+    ],
+)
+def test_alternatives_are_read_or_refused_by_name(fields: dict[str, Any], completion: Any, chat: Any) -> None:
+    for read, expected in ((completion_alternatives, completion), (chat_alternatives, chat)):
+        if isinstance(expected, str):
+            with pytest.raises(Refusal) as caught:
+                read(fields)
+            assert (caught.value.status, caught.value.param) == (400, expected)
+        else:
+            assert read(fields) == expected
+
+
+@pytest.mark.parametrize("fields", [{"logprobs": 2}, {"logprobs": 0}, {"return_log_probs": True}])
+def test_dialects_without_a_place_for_them_refuse_log_probabilities(fields: dict[str, Any]) -> None:
+    with pytest.raises(Refusal, match="answers have no place for it") as caught:
+        generation_settings(fields)
+    assert caught.value.param == next(iter(fields))
+    assert generation_settings({"return_log_probs": False}).return_log_probs is False
+
+
+def test_details_are_those_of_text_generation_inference() -> None:
+    shape = {"finish_reason": "eos_token", "generated_tokens": 5, **details(TOKENS, 2)}
+    found = TextGenerationOutput.parse_obj_as_instance({"generated_text": TEXT, "details": shape}).details
+    assert found and [token.id for token in found.tokens] == [5, 7, 10, 11, 1]
+    assert [token.special for token in found.tokens] == [False, False, False, False, True]
+    top: Any = found.top_tokens  # lists in a list, which this client leaves as they are
+    assert [token["id"] for token in top[3]] == [12, 11]
+    assert "top_tokens" not in details(TOKENS, 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "tokens", "expected"),
+    [
+        ("length", TOKENS, "length"),
+        ("stop", TOKENS, "eos_token"),
+        ("stop", TOKENS[:-1], "stop_sequence"),
+        ("stop", (), "stop"),
+    ],
+)
+def test_why_a_text_has_ended(reason: str, tokens: tuple[Token, ...], expected: str) -> None:
+    assert finish_reason(reason, tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("piece", "texts"),
+    [
+        (Piece(TEXT, "stop", tokens=TOKENS), ["caf", "", "é", " au", "</s>"]),
+        (Piece("caf", tokens=TOKENS[:1]), ["caf"]),
+        (Piece("held back", "stop", tokens=TOKENS[-1:]), ["held back"]),
+        (Piece("ca", "stop", tokens=TOKENS[:2]), ["", "ca"]),
+        (Piece("", "stop", tokens=TOKENS[-1:]), ["</s>"]),
+        (Piece("plain"), ["plain"]),
+    ],
+)
+def test_the_events_of_a_piece_have_its_text_together(piece: Piece, texts: list[str]) -> None:
+    rows = stream_tokens(piece, 0)
+    assert [row["token"]["text"] for row in rows] == texts
+    shown = [row["token"]["text"] for row in rows if not row["token"]["special"]]
+    assert "".join(shown) == piece.text
+    for row in rows:
+        TextGenerationStreamOutput.parse_obj_as_instance({"index": 1, **row})
