@@ -109,6 +109,22 @@ def test_every_setting_is_taken(client: Client) -> None:
     assert all(log_prob <= 0 for log_prob in sampled.log_probs)
 
 
+@pytest.mark.parametrize("model", ["stories", "summaries", "notes"])
+def test_tokens_have_their_log_probabilities_whole_and_streamed(client: Client, model: str) -> None:
+    found = client.generate(model, TEXT, max_tokens=9, num_beams=1, logprobs=3)
+    plain = client.generate(model, TEXT, max_tokens=9, num_beams=1, return_log_probs=True)
+    assert (found.text, found.log_probs, plain.tokens) == (plain.text, plain.log_probs, ())
+    assert tuple(token.logprob for token in found.tokens) == found.log_probs
+    assert len(found.tokens) == found.output_tokens and {len(token.top) for token in found.tokens} == {3}
+    with client.stream(model, TEXT, max_tokens=9, num_beams=1, logprobs=3) as stream:
+        assert sum(len(piece.tokens) for piece in stream) == found.output_tokens
+    assert stream.result == found
+    one = client.generate(model, TEXT, max_tokens=1, min_tokens=1, num_beams=1, logprobs=0)
+    assert [token.top for token in one.tokens] == [()]
+    with pytest.raises(RequestRefused, match="logprobs is 2"):
+        client.generate(model, TEXT, num_beams=2, logprobs=2)
+
+
 def test_a_long_text_is_cut_and_warned_of_or_read_in_chunks(client: Client) -> None:
     document = " ".join(example.prompt for example in zoo.heldout("summaries", 40))
     with pytest.warns(TruncationWarning, match="'summaries'"):

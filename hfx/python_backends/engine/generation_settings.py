@@ -83,7 +83,7 @@ TEXTS: tuple[Setting, ...] = (
     Setting("target_lang", "STRING", None, _language, "language of the answer"),
     Setting("return_log_probs", "BOOL", False, boolean, "return the log-probability of each token"),
     # None: no tokens.
-    Setting("logprobs", "INT32", None, integer(0, MOST_ALTERNATIVES), "return each token, and so many alternatives"),
+    Setting("logprobs", "INT32", None, integer(0, MOST_ALTERNATIVES), "return tokens, with so many of the likeliest"),
 )
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in (*DECODING, *TEXTS)}
 # Names of other servers: TensorRT-LLM's, transformers', OpenAI's.
