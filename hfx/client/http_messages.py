@@ -95,9 +95,10 @@ def decode_statistics(body: bytes) -> list[str]:
 
 
 def error_text(body: bytes) -> str:
-    """What the server says of a failure: Triton's `error`, or how the body begins."""
+    """What the server says of a failure: the `error` of Triton or of another API, or how the body begins."""
     try:
-        return str(_parsed(body.removeprefix(EVENT.encode()))["error"])
+        error = _parsed(body.removeprefix(EVENT.encode()))["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError):
         return f"an answer that is not Triton's: {body[:100].decode('utf-8', 'replace')!r}"
 

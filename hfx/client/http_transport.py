@@ -23,7 +23,7 @@ from hfx.client import errors, http_messages
 from hfx.client.address import Address, Tls
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
-from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport
+from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport, run
 from hfx.errors import ServerError
 from hfx.metadata import ModelMetadata
 from hfx.names import TEXT_OUTPUT
@@ -43,6 +43,22 @@ def open_transport(address: Address, headers: Headers, tls: Tls | None, *, for_a
     return _HttpTransport(connection(address, headers, tls), address.url)
 
 
+class JsonPort:
+    """Other APIs at the HTTP port of a server, asked with JSON over connections that block."""
+
+    def __init__(self, address: Address, headers: Headers, tls: Tls | None) -> None:
+        self.url = address.url
+        self._transport = _HttpTransport(_BlockingConnection(address, headers, tls), address.url)
+
+    def post(self, path: str, body: bytes, timeout: float) -> bytes:
+        """The answer to a POST of `body`, which must be there within `timeout` seconds. Raises ServerError."""
+        return run(self._transport.post(path, body, timeout))
+
+    def close(self) -> None:
+        """Close all connections."""
+        run(self._transport.close())
+
+
 class _HttpTransport:
     def __init__(self, connection: _BlockingConnection | _AsyncConnection, url: str) -> None:
         self.url = url
@@ -56,6 +72,10 @@ class _HttpTransport:
     def stream(self, request: Request) -> Stream:
         """The request is sent with the first read."""
         return _HttpStream(self._connection, self.url, request)
+
+    async def post(self, path: str, body: bytes, timeout: float) -> bytes:
+        _, content = await self._fetch(path, timeout, body, {"content-type": http_messages.JSON})
+        return content
 
     async def is_live(self) -> bool:
         return await self._is("live")

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
 
 from hfx.cli.commands import flag, given, grouped
-from hfx.cli.connection import Connection, connect
+from hfx.cli.connection import Connection
+from hfx.cli.deploy.dialects import Dialect
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.serve_options import Device
-from hfx.errors import LintFailed, UsageError, VerificationFailed
-
-if TYPE_CHECKING:
-    from hfx.client import Client
+from hfx.errors import LintFailed, UsageError
 
 ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:[0-9]+")
 
@@ -29,6 +26,10 @@ class ServerOptions:
 
     repository: Annotated[
         Path | None, Option(help="URL: the published models that it should serve; model_repository without it.")
+    ] = None
+    through: Annotated[
+        Literal["v2", "openai", "huggingface", "tei", "mlserver"] | None,
+        Option(help="URL: the API that is asked (docs/dialects.md); v2, Triton's own, without it."),
     ] = None
     device: Annotated[Device | None, Option(help="URL: what the server runs the models on; cpu without it.")] = None
     max_drop: Annotated[float | None, Option(help="URL: share of answers that may be lost against the checkpoint.")] = (
@@ -43,6 +44,11 @@ class ServerOptions:
         Path | None, Option(help="URL: file with the token or API key; else HFX_TOKEN of the environment.")
     ] = None
     tls_ca: Annotated[Path | None, Option("--tls-ca", help="URL: file with the certificates to trust.")] = None
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """The dialect to ask in; None for Triton's own protocol."""
+        return None if self.through is None or self.through == "v2" else self.through
 
     def connection(self, url: str) -> Connection:
         """The connection to `url`."""
@@ -68,10 +74,13 @@ def command(
       hfx deploy check bundle
       hfx deploy check charts/rendered
       hfx deploy check 127.0.0.1:8001 sentiment --wait 60
+      hfx deploy check http://127.0.0.1:8000 sentiment --through huggingface
     """
     report = reporter(context)
     if ADDRESS.fullmatch(target) and not Path(target).is_dir():
-        _check_server(report, target, names or [], server)
+        from hfx.cli.deploy.check_server import check_server
+
+        check_server(report, target, names or [], server)
         return
     options = [flag(ServerOptions, field) for field in given(server)]
     if names or options:
@@ -94,47 +103,3 @@ def _check_folder(report: Reporter, folder: Path) -> None:
         )
     if checked.errors:
         raise LintFailed(f"{folder} breaks the rules in {checked.errors} places.", "Each finding says what to do.")
-
-
-def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:
-    from hfx.repository import models
-
-    repository = options.repository or Path("model_repository")
-    chosen = names or [entry.name for entry in models(repository) if entry.manifest]
-    if not chosen:
-        raise UsageError(f"There is no model in {repository}.", "Give --repository DIR with the published models.")
-    with connect(options.connection(url)) as client:
-        if options.wait is not None:
-            client.wait_ready(options.wait)
-        checked = [_checked(report, client, repository, name, options) for name in chosen]
-    failed = [each["name"] for each in checked if "error" in each]
-    report.result({"url": url, "models": checked}, [_line(each) for each in checked])
-    if failed:
-        raise VerificationFailed(
-            f"{', '.join(failed)} behind {url} does not answer like the checkpoint.",
-            f"Check that the server serves the models of {repository} (`hfx lint`), and deploy them again.",
-        )
-
-
-def _checked(report: Reporter, client: Client, repository: Path, name: str, options: ServerOptions) -> dict[str, Any]:
-    """What the comparison of one model gave: its figures, or the error."""
-    from hfx.cli.verify import served_ask
-    from hfx.exporter.verify import against_checkpoint, open_published
-
-    with report.progress(f"Asking {name}"):
-        published = open_published(repository, name)
-        try:
-            figures = against_checkpoint(
-                published, served_ask(client, repository, name), options.device or "cpu", options.max_drop
-            )
-        except VerificationFailed as error:
-            return {"name": name, "error": error.message}
-    return {"name": name, **figures}
-
-
-def _line(checked: dict[str, Any]) -> str:
-    from hfx.cli.verify import agreement
-
-    if "error" in checked:
-        return f"{checked['name']}: {checked['error']}"
-    return f"{checked['name']}: {checked['requests']} requests, {agreement(checked)}"

@@ -1,0 +1,222 @@
+"""The recorded requests of `hfx deploy check` in the dialects of the front, and its answers as output tensors again.
+
+A dialect is asked as its clients ask it: what is compared has passed its parsing and its JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hfx import names
+from hfx.answering import map_all, pause
+from hfx.cli.connection import Connection, headers_of, token_of
+from hfx.errors import ServerError, UsageError
+from hfx.names import GENERATION_TASKS, Task
+
+if TYPE_CHECKING:
+    from hfx.client.http_transport import JsonPort
+    from hfx.exporter.tasks.task import Answer, Request
+    from hfx.exporter.verify import Ask
+
+Dialect = Literal["openai", "huggingface", "tei", "mlserver"]
+SECONDS = 60.0  # for an answer, unless a timeout is given
+AT_ONCE = 32
+UNCARRIED = (names.OUTPUT_LOG_PROBS,)  # the tensors of generators that no dialect has
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A task in a dialect: the path, the JSON of a request to a model, and the output tensors of its answer."""
+
+    path: str
+    body: Callable[[str, Request], dict[str, Any]]
+    answer: Callable[[Any], Answer]
+
+
+# Requests
+
+
+def _settings(request: Request) -> dict[str, Any]:
+    """What a request has beside its texts."""
+    texts = {names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.RETURN_LOG_PROBS}
+    return {name: value for name, value in request.items() if name not in texts}
+
+
+def _inputs(name: str, request: Request) -> dict[str, Any]:
+    pair = {key: request[key] for key in (names.QUESTION, names.CONTEXT) if key in request}
+    return {"inputs": pair or request[names.TEXT_INPUT], "parameters": _settings(request)}
+
+
+def _prompt(name: str, request: Request) -> dict[str, Any]:
+    return {"model": name, "prompt": request[names.TEXT_INPUT], **_settings(request)}
+
+
+def _embedding_input(name: str, request: Request) -> dict[str, Any]:
+    return {"model": name, "input": request[names.TEXT_INPUT]}
+
+
+def _vector_input(name: str, request: Request) -> dict[str, Any]:
+    return {"inputs": request[names.TEXT_INPUT], "normalize": False, "truncate": True}
+
+
+def _text_input(name: str, request: Request) -> dict[str, Any]:
+    return {"inputs": request[names.TEXT_INPUT], "truncate": True}
+
+
+def _pipeline_arguments(name: str, request: Request) -> dict[str, Any]:
+    texts = {"args": request.get(names.TEXT_INPUT)} | {key: request.get(key) for key in (names.QUESTION, names.CONTEXT)}
+    inputs = [
+        {"name": key, "shape": [1], "datatype": "BYTES", "data": [value]}
+        for key, value in texts.items()
+        if value is not None
+    ]
+    return {"inputs": inputs, "parameters": _settings(request)}
+
+
+def _continued_prompt(name: str, request: Request) -> dict[str, Any]:
+    body = _pipeline_arguments(name, request)
+    return {**body, "parameters": {**body["parameters"], "return_full_text": False}}
+
+
+# Answers
+
+
+def _labels(rows: Any) -> Answer:
+    return {names.LABEL: [each["label"] for each in rows], names.SCORE: [each["score"] for each in rows]}
+
+
+def _ranking(answer: Any) -> Answer:
+    return {names.LABEL: answer["labels"], names.SCORE: answer["scores"]}
+
+
+def _entities(rows: Any) -> Answer:
+    found = [
+        {
+            "entity": each.get("entity_group", each.get("entity")),
+            **{field: each[field] for field in ("score", "start", "end", "word")},
+        }
+        for each in rows
+    ]
+    return {names.ENTITIES: json.dumps(found)}
+
+
+def _span(answer: Any) -> Answer:
+    return {name: answer[name] for name in (names.ANSWER, names.SCORE, names.START, names.END)}
+
+
+def _vector(answer: Any) -> Answer:
+    return {names.EMBEDDING: [float(value) for value in answer]}
+
+
+def _generated(answer: Any) -> Answer:
+    [text] = answer.values()  # under a name of its task
+    return {names.TEXT_OUTPUT: text}
+
+
+def _first(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+    return lambda answer: convert(answer[0])
+
+
+def _listed(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+    """Of MLServer's output: a JSON text for each input."""
+    return lambda answer: convert(json.loads(answer["outputs"][0]["data"][0]))
+
+
+# Dialects
+
+MODEL, INFER = "/models/{model}", "/v2/models/{model}/infer"
+COMPLETION = Conversion("/v1/completions", _prompt, lambda answer: {names.TEXT_OUTPUT: answer["choices"][0]["text"]})
+EMBEDDING = Conversion("/v1/embeddings", _embedding_input, lambda answer: _vector(answer["data"][0]["embedding"]))
+GENERATED = Conversion(MODEL, _inputs, _first(_generated))
+CONTINUED = Conversion(INFER, _continued_prompt, _listed(_generated))
+
+DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
+    "openai": {Task.FEATURE_EXTRACTION: EMBEDDING, **dict.fromkeys(GENERATION_TASKS, COMPLETION)},
+    "huggingface": {
+        Task.TEXT_CLASSIFICATION: Conversion(MODEL, _inputs, _first(_labels)),
+        Task.ZERO_SHOT_CLASSIFICATION: Conversion(MODEL, _inputs, _labels),
+        Task.TOKEN_CLASSIFICATION: Conversion(MODEL, _inputs, _entities),
+        Task.QUESTION_ANSWERING: Conversion(MODEL, _inputs, _span),
+        Task.FEATURE_EXTRACTION: Conversion(MODEL, _inputs, _vector),
+        **dict.fromkeys(GENERATION_TASKS, GENERATED),
+    },
+    "tei": {
+        Task.TEXT_CLASSIFICATION: Conversion(f"{MODEL}/predict", _text_input, _labels),
+        Task.FEATURE_EXTRACTION: Conversion(f"{MODEL}/embed", _vector_input, _first(_vector)),
+    },
+    "mlserver": {
+        Task.TEXT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_labels)),
+        Task.ZERO_SHOT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_ranking)),
+        Task.TOKEN_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_entities)),
+        Task.QUESTION_ANSWERING: Conversion(INFER, _pipeline_arguments, _listed(_span)),
+        Task.FEATURE_EXTRACTION: Conversion(INFER, _pipeline_arguments, _listed(_vector)),
+        **dict.fromkeys(GENERATION_TASKS, CONTINUED),
+    },
+}
+
+
+def check_tasks(dialect: Dialect, tasks: Mapping[str, Task]) -> None:
+    """Raise UsageError for models (name -> task) whose task `dialect` does not have."""
+    others = [f"{name} ({task})" for name, task in tasks.items() if task not in DIALECTS[dialect]]
+    usable = [name for name, task in tasks.items() if task in DIALECTS[dialect]]
+    if others:
+        raise UsageError(
+            f"The dialect {dialect} can't ask {', '.join(others)}.",
+            f"Name the models that it has: {' '.join(usable)}." if usable else "Choose another --through.",
+        )
+
+
+# Asking
+
+
+@contextmanager
+def connected(connection: Connection, dialect: Dialect) -> Iterator[JsonPort]:
+    """The HTTP port of the connection. Raises UsageError for an address of gRPC."""
+    from hfx.client import Tls
+    from hfx.client.address import checked_headers, parse_address
+    from hfx.client.http_transport import JsonPort
+
+    address = parse_address(connection.url or "")
+    if address.protocol != "http":
+        raise UsageError(f"{address.url} is an address of gRPC; {dialect} is HTTP.", "Give http://HOST:PORT.")
+    tls = None if connection.tls_ca is None else Tls(ca=connection.tls_ca)
+    with closing(
+        JsonPort(address, checked_headers(address, headers_of(connection), token_of(connection), tls), tls)
+    ) as port:
+        yield port
+
+
+def dialect_ask(port: JsonPort, dialect: Dialect, name: str, task: Task, timeout: float | None) -> Ask:
+    """A function that sends requests for the model NAME in `dialect`; the answers have the tensors that it carries."""
+    from hfx.client.retries import Deadline, Retries, RetryPolicy
+    from hfx.client.transport import run
+
+    conversion, retries = DIALECTS[dialect][task], Retries(RetryPolicy(), _sleep)
+    path = conversion.path.format(model=name)
+
+    def answer(request: Request) -> Answer:
+        body, deadline = json.dumps(conversion.body(name, request)).encode(), Deadline(timeout or SECONDS)
+
+        async def attempt() -> bytes:
+            return port.post(path, body, deadline.left())
+
+        return _answer_of(conversion, run(retries.call(attempt, deadline)), f"{port.url}{path}", dialect)
+
+    return lambda requests: map_all(answer, requests, AT_ONCE)
+
+
+async def _sleep(seconds: float) -> None:
+    pause(seconds)
+
+
+def _answer_of(conversion: Conversion, content: bytes, url: str, dialect: Dialect) -> Answer:
+    try:
+        return conversion.answer(json.loads(content))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise ServerError(
+            f"The answer of {url} is none of {dialect} ({error!r}).", "Give the HTTP address of `hfx serve`."
+        ) from error
