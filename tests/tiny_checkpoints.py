@@ -44,6 +44,12 @@ def bert(head: str = "ForSequenceClassification", seed: int = 0, **config: Any) 
     return getattr(transformers, f"Bert{head}")(transformers.BertConfig(**settings)).eval()
 
 
+def cross_encoder() -> Any:
+    """A random cross-encoder that scores pairs differently, with the field by which sentence-transformers marks it."""
+    mark = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.7.0"}
+    return bert(num_labels=1, initializer_range=0.5, sentence_transformers=mark)
+
+
 def save(folder: Path, model: Any, **options: Any) -> Path:
     """`model` and the tokenizer in `folder`, as save_pretrained writes them."""
     model.save_pretrained(folder, **options)

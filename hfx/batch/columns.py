@@ -116,6 +116,8 @@ def _predictions(task: Task, labels: Sequence[str]) -> tuple[Column, ...]:
         return (Column(names.ENTITIES, "json", lambda answer: _compact(answer[names.ENTITIES])),)
     if task is Task.FEATURE_EXTRACTION:
         return (_output(names.EMBEDDING, "numbers"),)
+    if task is Task.TEXT_RANKING:
+        return (_output(names.SCORE, "number"),)
     return (
         _output(names.ANSWER, "text"),
         _output(names.SCORE, "number"),

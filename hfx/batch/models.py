@@ -97,6 +97,8 @@ def _check_independence(model: Model) -> None:
         request: Request = {names.TEXT_INPUT: [" ".join(["word"] * words)]}
         if model.task is names.Task.ZERO_SHOT_CLASSIFICATION:
             request[names.CANDIDATE_LABELS] = ["a", "b"]
+        if model.task is names.Task.TEXT_RANKING:
+            request[names.QUERY] = ["word"]
         answers = [model.answer_many([request] * rows)[0] for rows in BATCHES]
         if any(answer != answers[0] for answer in answers):
             raise UsageError(

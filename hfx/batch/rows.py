@@ -18,7 +18,10 @@ from hfx.names import GENERATION_TASKS, Task
 from hfx.rows import Row
 
 # The inputs that a request must have; the first is that of `--column COLUMN`.
-INPUTS: Mapping[Task, tuple[str, ...]] = {Task.QUESTION_ANSWERING: (names.QUESTION, names.CONTEXT)}
+INPUTS: Mapping[Task, tuple[str, ...]] = {
+    Task.QUESTION_ANSWERING: (names.QUESTION, names.CONTEXT),
+    Task.TEXT_RANKING: (names.TEXT_INPUT, names.QUERY),
+}
 SEEDS = 2**63
 
 

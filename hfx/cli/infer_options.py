@@ -38,6 +38,10 @@ class EncoderOptions:
         bool | None, Option("--multi-label/--single-label", help="Zero-shot: score each label by itself.")
     ] = None
     context: Annotated[str | None, Option(help="Question answering: where the answer is.")] = None
+    query: Annotated[str | None, Option(help="Text ranking: what the texts are ranked for.")] = None
+    raw_scores: Annotated[
+        bool | None, Option("--raw-scores/--no-raw-scores", help="Text ranking: scores without an activation.")
+    ] = None
     top_k: Annotated[
         int | None, Option(help="Classification: how many labels. Sampling: of how many tokens; 0 of all.")
     ] = None
@@ -95,12 +99,14 @@ class GenerationOptions:
 NEEDED: Mapping[Task, tuple[str, ...]] = {
     Task.QUESTION_ANSWERING: (names.QUESTION, names.CONTEXT),
     Task.ZERO_SHOT_CLASSIFICATION: (names.TEXT_INPUT, names.CANDIDATE_LABELS),
+    Task.TEXT_RANKING: (names.TEXT_INPUT, names.QUERY),
 }
 # The options of EncoderOptions that a task takes; those of GenerationOptions are for generators.
 TAKEN: Mapping[Task, frozenset[str]] = {
     Task.TEXT_CLASSIFICATION: frozenset({names.TOP_K}),
     Task.ZERO_SHOT_CLASSIFICATION: frozenset({names.CANDIDATE_LABELS, names.MULTI_LABEL, names.TOP_K}),
     Task.QUESTION_ANSWERING: frozenset({names.CONTEXT}),
+    Task.TEXT_RANKING: frozenset({names.QUERY, names.RAW_SCORES}),
     **dict.fromkeys(GENERATION_TASKS, frozenset({names.TOP_K})),
 }
 

@@ -147,6 +147,8 @@ def answer_lines(task: Task, result: Mapping[str, Any]) -> list[str]:
         ]
     if task is Task.FEATURE_EXTRACTION:
         return [_vector_line(result[names.EMBEDDING])]
+    if task is Task.TEXT_RANKING:
+        return [_score(result[names.SCORE])]
     pairs = zip(result[names.LABEL], result[names.SCORE], strict=True)
     return ["\t".join(f"{label} {_score(score)}" for label, score in pairs)]
 

@@ -36,6 +36,7 @@ from hfx.client.results import (
     Generation,
     Piece,
     Prediction,
+    Rank,
     Token,
 )
 from hfx.client.retries import RetryPolicy
@@ -59,6 +60,7 @@ __all__ = [
     "ModelMetadata",
     "Piece",
     "Prediction",
+    "Rank",
     "Request",
     "RetryPolicy",
     "Stream",

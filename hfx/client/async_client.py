@@ -10,7 +10,7 @@ from hfx.answering import at_index
 from hfx.client import calls
 from hfx.client.address import Tls
 from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
-from hfx.client.results import Answer, Classification, Entities, Generation
+from hfx.client.results import Answer, Classification, Entities, Generation, Rank, best_first
 from hfx.client.retries import RetryPolicy, policy_of
 from hfx.client.session import Limits, Session
 from hfx.client.settings import Settings, merged
@@ -179,6 +179,13 @@ class AsyncClient:
     ) -> Any:
         """The scores of the candidate `labels` for each text; with `multi_label` each label is judged by itself."""
         return await self._call(calls.zero_shot(name, labels, multi_label, top_k), texts, timeout)
+
+    async def rank(
+        self, name: str, query: str, texts: Many, *, raw_scores: Flag = None, timeout: Seconds = None
+    ) -> list[Rank]:
+        """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation."""
+        calls.check_several(texts)
+        return best_first(await self._call_all(calls.rank(name, query, raw_scores), enumerate(texts), timeout))
 
     @overload
     async def generate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,12 +16,14 @@ from hfx.client.results import (
     Entities,
     Generation,
     Piece,
+    Rank,
     decode_answer,
     decode_classification,
     decode_embedding,
     decode_entities,
     decode_generation,
     decode_piece,
+    decode_rank,
 )
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
@@ -95,6 +98,19 @@ def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Calla
     return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
 
 
+def rank(name: str, query: str, raw_scores: Flag) -> Callable[[tuple[int, str]], Call[Rank]]:
+    """Text ranking, of an index and a text."""
+    options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")]}
+    if raw_scores is not None:
+        options[names.RAW_SCORES] = [bool(raw_scores)]
+
+    def call(item: tuple[int, str]) -> Call[Rank]:
+        index, text = item
+        return Call(name, _text(text) | options, partial(decode_rank, index=index), (names.SCORE,))
+
+    return call
+
+
 def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[Generation]]:
     """A generated text."""
     values = setting_values(settings)
@@ -133,6 +149,13 @@ def matrix(embeddings: Sequence[Embedding], model: ModelMetadata) -> Vectors:
         return np.stack([embedding.vector for embedding in embeddings])
     width = next((max(tensor.shape[-1], 0) for tensor in model.outputs if tensor.name == names.EMBEDDING), 0)
     return np.empty((0, width), np.float32)
+
+
+def check_several(texts: Many) -> None:
+    """Raise UsageError for what is no iterable of texts, also for one text."""
+    if isinstance(texts, str):
+        raise UsageError("The texts are one string.", "Give a list of texts.")
+    check_iterable(texts)
 
 
 def check_iterable(items: Any) -> None:

@@ -6,7 +6,7 @@ Tensors carry a batch dimension of 1: one text is one request. A tensor that is 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -88,6 +88,18 @@ class Embedding:
     """The vector of a text, float32 of shape [d]; `truncated_tokens` as in Classification."""
 
     vector: npt.NDArray[np.float32]
+    truncated_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of several texts that were ranked for a query: its `index` among them, from 0, and its score.
+
+    The score is as the model was exported, a probability or a logit, or a logit where raw scores were requested.
+    """
+
+    index: int
+    score: float
     truncated_tokens: int = 0
 
 
@@ -199,6 +211,16 @@ def decode_embedding(outputs: Tensors) -> Embedding:
     if array.ndim != 2 or array.shape[0] != 1:
         raise ServerError(f"The model's embedding has the shape {list(array.shape)} instead of [1, d].")
     return Embedding(array[0].astype("float32", copy=False), _truncated_tokens(outputs))
+
+
+def decode_rank(outputs: Tensors, index: int) -> Rank:
+    """From `score` FP32 [1, 1]: that of the text with this index."""
+    return Rank(index, _value(outputs, names.SCORE, float), _truncated_tokens(outputs))
+
+
+def best_first(ranks: Iterable[Rank]) -> list[Rank]:
+    """`ranks` by descending score; equal scores in the order of the texts."""
+    return sorted(ranks, key=lambda rank: (-rank.score, rank.index))
 
 
 def decode_piece(outputs: Tensors) -> Piece:

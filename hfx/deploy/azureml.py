@@ -27,6 +27,11 @@ MODELS_FOLDER = "models"
 INSTANCE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{1,63}")
 DEFAULT_INSTANCES = {"cpu": "Standard_DS3_v2", "gpu": "Standard_NC4as_T4_v3"}
 ENCODER_REQUESTS = 64  # the rows of a batch, which come as requests of one text
+# `--column` of the tasks that read two texts.
+COLUMNS = {
+    Task.QUESTION_ANSWERING: "question=question,context=context",
+    Task.TEXT_RANKING: "text_input=text,query=query",
+}
 NAME_PATTERN = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{1,30}[a-zA-Z0-9]")  # of endpoints and deployments
 # Azure ML's own base image, which its batch jobs expect; the packages come from conda.yml.
 BASE_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
@@ -109,8 +114,7 @@ def _checked(name: str, what: str) -> str:
 
 def variables(model: DeployedModel, rows: Rows) -> dict[str, str]:
     """The environment variables of a model's deployment. Raises UsageError for labels that are missing."""
-    is_qa = model.manifest.task is Task.QUESTION_ANSWERING
-    column = rows.column or ("question=question,context=context" if is_qa else "text")
+    column = rows.column or COLUMNS.get(model.manifest.task, "text")
     if model.manifest.task is Task.ZERO_SHOT_CLASSIFICATION and CANDIDATE_LABELS not in rows.settings:
         raise UsageError(
             f"{model.name!r} needs labels.", """Give them, e.g. --settings '{"candidate_labels": ["sports", "art"]}'."""

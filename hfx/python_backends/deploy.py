@@ -13,11 +13,11 @@ Files = dict[str, Path]
 
 HERE = Path(__file__).resolve().parent
 
-_ENCODERS = ("encoding", "hypotheses", "inputs", "parameters", "rows", "settings", "texts", "windows")
+_ENCODERS = ("encoding", "hypotheses", "inputs", "pairs", "parameters", "rows", "settings", "texts", "windows")
 
 # What a task's postprocessing needs beside its own module.
 _SHARED = ("inputs", "tasks")
-_EXTRA = {"token_classification": ("text_classification",)}
+_EXTRA = dict.fromkeys(("token_classification", "text_ranking"), ("text_classification",))
 
 # A generator's engine: packages, and what they need beside them.
 _GENERATOR = ("engine", "generation", "serving")

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from .hypotheses import HypothesisEncoder
 from .inputs import InvalidInput, Tensors
+from .pairs import PairEncoder
 from .rows import Row, tensors
 from .settings import Settings
 from .texts import TextEncoder
@@ -19,7 +20,10 @@ __all__ = ["Encoder", "InvalidInput", "Row", "Settings", "make_encoder", "open_e
 
 
 class Encoder(Protocol):
-    """What the encoders of all tasks have in common. An item is a row: a text, (question, context), (text, labels)."""
+    """What the encoders of all tasks have in common.
+
+    An item is a row: a text, (question, context), (text, labels), (query, text).
+    """
 
     settings: Settings
     fields: tuple[str, ...]
@@ -43,4 +47,6 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
         return WindowEncoder(tokenizer, settings)
     if settings.task == "zero-shot-classification":
         return HypothesisEncoder(tokenizer, settings)
+    if settings.task == "text-ranking":
+        return PairEncoder(tokenizer, settings)
     return TextEncoder(tokenizer, settings)

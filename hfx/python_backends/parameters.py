@@ -22,6 +22,7 @@ TRITON_PREFIX = "triton_"
 ENCODER_SETTINGS: Mapping[str, Mapping[str, type]] = {
     "text-classification": {"top_k": int},
     "zero-shot-classification": {"top_k": int, "multi_label": bool},
+    "text-ranking": {"raw_scores": bool},
 }
 KINDS = {int: "a whole number", bool: "true or false"}
 

@@ -13,6 +13,7 @@ TASKS = (
     "question-answering",
     "feature-extraction",
     "zero-shot-classification",
+    "text-ranking",
 )
 
 

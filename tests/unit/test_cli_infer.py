@@ -20,9 +20,9 @@ from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import ALIASES, NEUTRAL
 
 TENSORS = [
-    *(TensorMetadata(name, "BYTES", (-1, 1)) for name in ("question", "context")),
+    *(TensorMetadata(name, "BYTES", (-1, 1)) for name in ("question", "context", "query")),
     TensorMetadata("candidate_labels", "BYTES", (-1, -1)),
-    TensorMetadata("multi_label", "BOOL", (-1, 1)),
+    *(TensorMetadata(name, "BOOL", (-1, 1)) for name in ("multi_label", "raw_scores")),
     *(TensorMetadata(each.name, each.data_type[5:].replace("STRING", "BYTES"), (-1, *each.dims))
       for each in GENERATOR_INPUTS),
 ]  # fmt: skip
@@ -48,6 +48,8 @@ def asked(task: Task, content: Any, **given: Any) -> Request:
         (Task.TEXT_CLASSIFICATION, {}, {"text_input": ["t"]}),
         (Task.TEXT_CLASSIFICATION, {"top_k": 2}, {"text_input": ["t"], "top_k": [2]}),
         (Task.QUESTION_ANSWERING, {"context": "c"}, {"question": ["t"], "context": ["c"]}),
+        (Task.TEXT_RANKING, {"query": "q", "raw_scores": True},
+         {"text_input": ["t"], "query": ["q"], "raw_scores": [True]}),
         (
             Task.ZERO_SHOT_CLASSIFICATION,
             {"candidate_labels": "a, b,", "multi_label": True},
@@ -87,6 +89,7 @@ def test_every_setting_of_generators_is_an_option() -> None:
     [
         (Task.TEXT_CLASSIFICATION, {"candidate_labels": "a"}, "--labels"),
         (Task.TOKEN_CLASSIFICATION, {"top_k": 1}, "--top-k"),
+        (Task.TEXT_CLASSIFICATION, {"query": "q"}, "--query"),
         (Task.FEATURE_EXTRACTION, {"multi_label": False}, "--multi-label"),
         (Task.TEXT_CLASSIFICATION, {"max_tokens": 5}, "--max-tokens"),
         (Task.FEATURE_EXTRACTION, {"stop_words": ["x"]}, "--stop"),
@@ -210,6 +213,7 @@ def test_tensors_become_plain_values(outputs: dict[str, Any], values: dict[str, 
         ),
         (Task.QUESTION_ANSWERING, {"answer": "x", "score": 0.5, "start": 2, "end": 3}, ["x\t0.5000\t2-3"]),
         (Task.FEATURE_EXTRACTION, {"embedding": [1.0, None]}, ["1.0000 ?"]),
+        (Task.TEXT_RANKING, {"score": 0.25}, ["0.2500"]),
         (Task.SUMMARIZATION, {"text_output": "in\nshort"}, ["in\nshort"]),
         (Task.TEXT_GENERATION, {"text_output": ["one", "two"]}, ["one", "two"]),
     ],

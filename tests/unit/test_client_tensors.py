@@ -154,6 +154,7 @@ def model(inputs: set[str], outputs: set[str], task: str = "") -> ModelMetadata:
         ({"text_input"}, {"entities"}, Task.TOKEN_CLASSIFICATION),
         ({"text_input"}, {"embedding", "truncated_tokens"}, Task.FEATURE_EXTRACTION),
         ({"question", "context"}, {"answer", "score", "start", "end"}, Task.QUESTION_ANSWERING),
+        ({"query", "text_input", "raw_scores"}, {"score", "truncated_tokens"}, Task.TEXT_RANKING),
         ({"text_input", "max_tokens"}, {"text_output", "finish_reason"}, Task.TEXT_GENERATION),
     ],
 )

@@ -256,6 +256,42 @@ def test_labels_that_cannot_be_used_are_refused(bert: Any, text: Any, labels: An
     assert not isinstance(good, InvalidInput)
 
 
+# Text ranking
+
+
+@pytest.mark.parametrize("name", ["entities-bert", "topics-roberta", full("sentiment-xlm-roberta")])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_query_and_a_text_equal_the_tokenizers_own_pair(name: str, side: str, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
+    tokenizer.truncation_side = side
+    lengths = range(0, 24, 2)
+    pairs = [("the " * first, "a " * second) for first in lengths for second in lengths]
+    pairs += [(query[:64], text) for query in EDGE_TEXTS for text in (EDGE_TEXTS[0], EDGE_TEXTS[-2], SENTENCE * 9)]
+    pairs += [(SENTENCE, SENTENCE * 20), ("the " * 60, "a " * 61), ("the " * 60, "é " * 300), ("a", "\t" * 900 + "b")]
+    for max_length in (16, 17):
+        encoder = encoder_for(tokenizer, "text-ranking", tmp_path, max_length=max_length)
+        expected = tokenizer(pairs, truncation="longest_first", max_length=max_length)
+        rows = [row for row in encoder.encode(pairs) if not isinstance(row, InvalidInput)]
+        assert [row.sequences[0].ids for row in rows] == expected["input_ids"]
+        if "token_type_ids" in expected:
+            assert [row.sequences[0].type_ids for row in rows] == expected["token_type_ids"]
+
+
+def test_what_is_left_out_of_a_pair_is_counted(bert: Any, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, "text-ranking", tmp_path, max_length=16)  # 3 of them special
+    pairs = [("the " * 3, "the " * 10), ("the " * 3, "the " * 11), ("the " * 20, "the " * 20), ("a", "the " * 90_000)]
+    left_out = [row.truncated_tokens for row in encoder.encode(pairs) if not isinstance(row, InvalidInput)]
+    assert left_out[:3] == [0, 1, 27] and left_out[3] > 100
+
+
+def test_a_query_that_can_not_be_used_is_refused_alone(bert: Any, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, "text-ranking", tmp_path, max_length=16)
+    long, wrong, text, good = encoder.encode([("a" * 257, "b"), (b"\xff", "b"), ("a", b"\xff"), ("", "")])
+    assert refusal(long) == "query has 257 bytes; at most 256 can be taken"
+    assert refusal(wrong).startswith("query is not UTF-8") and refusal(text).startswith("text_input is not UTF-8")
+    assert ids_of(good) == bert([("", "")])["input_ids"][0]
+
+
 # Tensors of a request, and the settings
 
 
@@ -271,6 +307,9 @@ def test_tensors_of_a_wrong_shape_are_refused(bert: Any, tmp_path: Path) -> None
         pairs.items({"question": strings("a"), "context": huge})
     with pytest.raises(InvalidInput, match="question has 2 rows but context has 1"):
         pairs.items({"question": strings("a", "b"), "context": strings("a")})
+    ranked = encoder_for(bert, "text-ranking", tmp_path)
+    with pytest.raises(InvalidInput, match="query has 1 rows but text_input has 2"):
+        ranked.items({"query": strings("a"), "text_input": strings("a", "b")})
     labels = encoder_for(bert, "zero-shot-classification", tmp_path)
     with pytest.raises(InvalidInput, match="candidate_labels is empty"):
         labels.items({"text_input": strings("a"), "candidate_labels": np.zeros((1, 0), object)})

@@ -131,6 +131,8 @@ def test_synthetic_requests_for_every_kind_of_model() -> None:
     labels = synthetic(1, parse_lengths("fixed:5"), tensors=("text_input", "candidate_labels")).items[0].inputs
     assert len(labels["candidate_labels"]) == 3
     assert json.dumps(dict(labels))
+    ranked = synthetic(1, parse_lengths("fixed:50"), tensors=("text_input", "query"))
+    assert [len(str(texts(ranked, name)[0]).split()) for name in ("query", "text_input")] == [8, 50]
 
 
 @pytest.mark.parametrize(

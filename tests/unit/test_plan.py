@@ -23,6 +23,8 @@ BERT = {
     "max_position_embeddings": 512,
 }
 NLI = {"0": "contradiction", "1": "neutral", "2": "ENTAILMENT"}
+ONE_LABEL = {"id2label": {"0": "LABEL_0"}}
+SAVED = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}  # by its CrossEncoder
 
 
 def checkpoint(folder: Path, **config: Any) -> Checkpoint:
@@ -43,6 +45,11 @@ def plan(folder: Path, options: ExportOptions | None = None, **config: Any) -> E
         (None, {"architectures": ["BertForQuestionAnswering"]}, Task.QUESTION_ANSWERING),
         (None, {"architectures": ["BertModel"]}, Task.FEATURE_EXTRACTION),
         (None, {"id2label": NLI}, Task.ZERO_SHOT_CLASSIFICATION),
+        (None, {"id2label": NLI} | SAVED, Task.ZERO_SHOT_CLASSIFICATION),
+        (None, ONE_LABEL, Task.TEXT_CLASSIFICATION),
+        (None, ONE_LABEL | SAVED, Task.TEXT_RANKING),
+        ("text-ranking", ONE_LABEL, Task.TEXT_RANKING),
+        ("text-classification", ONE_LABEL | SAVED, Task.TEXT_CLASSIFICATION),
         ("text-classification", {"id2label": NLI}, Task.TEXT_CLASSIFICATION),
         ("sentiment-analysis", {}, Task.TEXT_CLASSIFICATION),
         ("ner", {}, Task.TOKEN_CLASSIFICATION),
@@ -67,6 +74,7 @@ def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architecture
     [
         ({"task": "mining"}, UsageError, "text-classification, token-classification"),
         ({"task": "zero-shot-classification"}, CheckpointUnsupported, "entailment"),
+        ({"task": "text-ranking"}, CheckpointUnsupported, "has one label; this checkpoint has 2"),
         *(({"precision": p, "device": d}, UsageError, "Choose|Add --device gpu") for p, d in
           (("fp16", "both"), ("fp16", "cpu"), ("int4", "both"), ("int4", "cpu"), ("", "cpu"), ("FP32", "cpu"))),
         ({"precision": "int8", "device": "gpu"}, UsageError, "int8 is for CPUs"),

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, relay_files, stream_files, tokenize_files
+from hfx.python_backends.postprocess.tasks import MODULES
 
 
 def test_every_file_to_deploy_exists_and_imports_only_its_like() -> None:
-    tasks = ("text-classification", "zero-shot-classification", "token-classification", "question-answering")
-    folders = (tokenize_files(), onnxruntime_files(), stream_files(), relay_files(), *map(postprocess_files, tasks))
+    folders = (tokenize_files(), onnxruntime_files(), stream_files(), relay_files(), *map(postprocess_files, MODULES))
     for files in folders:
         assert "model.py" in files
         for target, source in files.items():

@@ -10,7 +10,12 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
 from hfx.exporter.encoder.pooling import Mode, Pooling
-from hfx.exporter.encoder.sentence_transformers import read_max_length, read_pooling
+from hfx.exporter.encoder.sentence_transformers import (
+    is_cross_encoder,
+    read_activation,
+    read_max_length,
+    read_pooling,
+)
 
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 
@@ -153,3 +158,54 @@ def test_a_missing_pooling_config_is_corrupt(tmp_path: Path) -> None:
 def test_the_trained_length_is_read(tmp_path: Path, kind: str, content: str, length: int | None) -> None:
     (tmp_path / f"sentence_{kind}_config.json").write_text(content)
     assert read_max_length(tmp_path) == length
+
+
+# Cross-encoders
+
+NEW, OLD, LIBRARY = "sentence_transformers", "sbert_ce_default_activation_function", "config_sentence_transformers.json"
+IDENTITY, SIGMOID, TANH = "torch.nn.modules.linear.Identity", "torch.nn.Sigmoid", "torch.nn.modules.activation.Tanh"
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "is_marked", "activation"),
+    [
+        ({}, {}, False, "sigmoid"),
+        ({OLD: None}, {}, False, "sigmoid"),
+        ({OLD: IDENTITY}, {}, True, "none"),
+        ({NEW: {"activation_fn": SIGMOID, "version": "5.0.0"}, OLD: IDENTITY}, {}, True, "sigmoid"),
+        ({NEW: {"version": "5.0.0"}}, {LIBRARY: {"model_type": "CrossEncoder"}}, True, "sigmoid"),
+        ({}, {LIBRARY: {"model_type": "SentenceTransformer"}}, False, "sigmoid"),
+        ({NEW: {"activation_fn": SIGMOID}}, {LIBRARY: {"activation_fn": IDENTITY}}, True, "none"),
+    ],
+)
+def test_the_activation_is_that_which_cross_encoders_apply(
+    tmp_path: Path, config: dict[str, Any], files: dict[str, Any], is_marked: bool, activation: str
+) -> None:
+    write(tmp_path, "Transformer")
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert is_cross_encoder(tmp_path, config) is is_marked
+    assert read_activation(tmp_path, config) == activation
+
+
+@pytest.mark.parametrize(
+    ("kinds", "config", "files"),
+    [
+        ("Transformer", {OLD: TANH}, {}),
+        ("Transformer", {NEW: {"activation_fn": "mine.Squash"}}, {}),
+        ("Transformer LogitScore", {}, {}),
+        ("Transformer Pooling Dense", {}, {}),
+        ("Transformer", {}, {LIBRARY: {"default_prompt_name": "query"}}),
+        ("Transformer", {}, {BERT_CONFIG: {"processing_kwargs": {"text": {"max_length": 9}}}}),
+        ("Transformer", {}, {BERT_CONFIG: {"modality_config": {"text": {"method": "forward"}}}}),
+    ],
+)
+def test_scores_that_the_graph_has_not_are_unsupported(
+    tmp_path: Path, kinds: str, config: dict[str, Any], files: dict[str, Any]
+) -> None:
+    write(tmp_path, *kinds.split())
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(CheckpointUnsupported) as caught:
+        read_activation(tmp_path, config)
+    assert str(tmp_path) in caught.value.message and caught.value.fix

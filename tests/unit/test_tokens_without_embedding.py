@@ -70,6 +70,7 @@ def test_one_such_text_in_a_batch_is_refused_alone(tmp_path: Path) -> None:
         "token-classification": [GOOD, BAD],
         "question-answering": [("a cat?", GOOD), ("a cat?", BAD)],
         "zero-shot-classification": [(GOOD, ["cat"]), (GOOD, [MASK])],
+        "text-ranking": [("a cat?", GOOD), ("a cat?", BAD)],
     }
     for task, (good, bad) in items.items():
         folder = tmp_path / task

@@ -154,6 +154,8 @@ def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> No
     settings: Settings = {"task": str(task.task), **task.postprocess_settings(plan.checkpoint.config)}
     if plan.aggregation:
         settings["aggregation"] = plan.aggregation
+    if plan.activation:
+        settings["activation"] = plan.activation
     if names.INPUT_IDS in task.postprocess_reads:  # its answers spell tokens
         write_tokenizer_json(tokenizer, version / "tokenizer.json")
         settings["unk_id"] = tokenizer.unk_token_id

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import POSITIONS_AFTER_PADDING, check_encoder
-from hfx.exporter.encoder.sentence_transformers import read_max_length, read_pooling
+from hfx.exporter.encoder.sentence_transformers import read_activation, read_max_length, read_pooling
 from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.source import Checkpoint
@@ -45,6 +45,7 @@ class EncoderPlan(Plan):
     max_batch_size: int
     widths: tuple[int, ...]
     aggregation: str | None
+    activation: str | None
 
     def details(self) -> dict[str, object]:
         """What `describe` says of an encoder."""
@@ -54,6 +55,7 @@ class EncoderPlan(Plan):
             "max_batch_size": self.max_batch_size,
             "widths": list(self.widths),
             "aggregation": self.aggregation,
+            "activation": self.activation,
         }
 
 
@@ -79,6 +81,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         max_length=max_length,
         widths=widths_up_to(max_length),
         aggregation=_aggregation(options.aggregation, task),
+        activation=_activation(checkpoint, task),
     )
 
 
@@ -113,6 +116,11 @@ def _aggregation(requested: str | None, task: EncoderTask) -> str | None:
     return requested or DEFAULT_AGGREGATION
 
 
+def _activation(checkpoint: Checkpoint, task: EncoderTask) -> str | None:
+    """What makes a score of a cross-encoder's logit; None for every other task."""
+    return read_activation(checkpoint.folder, checkpoint.config) if task.task is Task.TEXT_RANKING else None
+
+
 def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
     """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say."""
     config, limits = checkpoint.config, []
@@ -124,7 +132,8 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
         limits.append(positions - offset)
     if (stated := tokenizer_limit(checkpoint.folder)) is not None:
         limits.append(stated)
-    if task.task is Task.FEATURE_EXTRACTION and (trained := read_max_length(checkpoint.folder)):
+    by_library = task.task in (Task.FEATURE_EXTRACTION, Task.TEXT_RANKING)
+    if by_library and (trained := read_max_length(checkpoint.folder)):
         limits.append(trained)
     if task.longest:
         limits.append(task.longest)

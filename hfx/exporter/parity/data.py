@@ -23,6 +23,7 @@ INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     names.QUESTION: ("question",),
     names.CONTEXT: ("context", "passage"),
     names.CANDIDATE_LABELS: ("candidate_labels", "candidates"),
+    names.QUERY: ("query",),
 }
 PAIR_COLUMNS = (("first", "second"), ("text1", "text2"), ("sentence1", "sentence2"), ("text_a", "text_b"))
 TARGET_COLUMNS = ("target", "label", "labels", "entities", "answer", "answers", "score", "similarity")

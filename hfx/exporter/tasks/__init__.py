@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.encoder.sentence_transformers import is_cross_encoder
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import (
     feature_extraction,
     question_answering,
     text_classification,
+    text_ranking,
     token_classification,
     zero_shot_classification,
 )
@@ -19,6 +21,7 @@ TASKS: tuple[EncoderTask, ...] = (
     token_classification.TASK,
     question_answering.TASK,
     zero_shot_classification.TASK,
+    text_ranking.TASK,
     feature_extraction.TASK,
 )
 
@@ -45,11 +48,15 @@ def find_task(task: str) -> EncoderTask:
 def infer_task(checkpoint: Checkpoint) -> EncoderTask:
     """The task that a checkpoint's `architectures` stand for.
 
-    A sequence classifier with an "entailment" label is an NLI model, which users serve for zero-shot classification.
+    A sequence classifier with an "entailment" label is an NLI model, which users serve for zero-shot classification;
+    one with one label ranks texts where sentence-transformers' files say so, and otherwise classifies them.
     """
     architecture = checkpoint.architecture
     if architecture.endswith("ForSequenceClassification"):
-        nli = any(label.lower().startswith("entail") for label in labels_of(checkpoint.config))
+        labels = labels_of(checkpoint.config)
+        if len(labels) == 1 and is_cross_encoder(checkpoint.folder, checkpoint.config):
+            return find_task(Task.TEXT_RANKING)
+        nli = any(label.lower().startswith("entail") for label in labels)
         return find_task(Task.ZERO_SHOT_CLASSIFICATION if nli else Task.TEXT_CLASSIFICATION)
     for candidate in TASKS:
         if architecture.endswith(candidate.architectures) and not architecture.endswith(LANGUAGE_MODELS):

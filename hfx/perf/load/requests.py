@@ -18,7 +18,8 @@ Scalar = str | int | float | bool
 Settings = Mapping[str, Scalar | Sequence[Scalar]]
 Kind = Literal["text", "list", "integer", "number", "flag"]
 
-TEXTS = (names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.CANDIDATE_LABELS)  # needed by a model that takes them
+# Needed by a model that takes them.
+TEXTS = (names.TEXT_INPUT, names.QUERY, names.QUESTION, names.CONTEXT, names.CANDIDATE_LABELS)
 USUAL: Mapping[str, tuple[str, ...]] = {names.TEXT_INPUT: (names.TEXT_INPUT, "text", "prompt", "sentence", "document")}
 DTYPES: Mapping[str, Kind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "flag"}
 KINDS: Mapping[str, Kind] = {
@@ -27,7 +28,7 @@ KINDS: Mapping[str, Kind] = {
         for name, setting in generation_settings.by_all_names().items()
     },
     names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer",
-    names.MULTI_LABEL: "flag",
+    names.MULTI_LABEL: "flag", names.RAW_SCORES: "flag",
 }  # fmt: skip
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
 FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}

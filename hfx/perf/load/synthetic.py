@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hfx.errors import UsageError
-from hfx.names import CANDIDATE_LABELS, QUESTION, TEXT_INPUT
+from hfx.names import CANDIDATE_LABELS, QUERY, QUESTION, TEXT_INPUT
 from hfx.perf.load.requests import Request, RequestSet, Scalar, Settings, constants, settings_text
 
 LABELS: tuple[Scalar, ...] = ("sports", "politics", "travel")
@@ -32,7 +32,7 @@ def synthetic(
 ) -> RequestSet:
     """`count` requests with texts of drawn `lengths` in words. The same seed, the same texts.
 
-    Of several `tensors`, a question is always short and labels are always the same. Raises UsageError.
+    Of several `tensors`, a question or query is always short and labels are always the same. Raises UsageError.
     """
     if count < 1:
         raise UsageError(f"{count} requests can't be made.", "Give at least 1.")
@@ -41,7 +41,7 @@ def synthetic(
     def text(tensor: str) -> tuple[Scalar, ...]:
         if tensor == CANDIDATE_LABELS:
             return LABELS
-        if tensor == QUESTION:
+        if tensor in (QUESTION, QUERY):
             return (f"{_of_words(QUESTION_WORDS, chance)}?",)
         return (_of_words(lengths.draw(chance), chance),)
 

@@ -20,6 +20,7 @@ MODULES = {
     "zero-shot-classification": "zero_shot_classification",
     "token-classification": "token_classification",
     "question-answering": "question_answering",
+    "text-ranking": "text_ranking",
 }
 
 

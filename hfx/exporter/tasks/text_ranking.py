@@ -1,0 +1,88 @@
+"""Text ranking: a cross-encoder scores how well a text answers a query. One row is one pair.
+
+A caller ranks texts by their scores; the pairs of several callers meet in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hfx import names
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
+from hfx.repository.config_pbtxt import TensorSpec
+
+# Characters of a sample's query: at most 4 bytes each, and a query may have 16 bytes for each of 16 tokens or more.
+QUERY_CHARACTERS = 64
+DISTANCE = 7  # from a text to the one whose beginning is its query, where that is not its own
+# Scores further apart are no longer the same answer: 5 points of a probability, 5 % of a logit beyond 1.
+SAME_SCORE = 0.05
+
+
+def postprocess_settings(config: Config) -> Settings:
+    """The label, which some APIs name; the plan adds the activation. Raises CheckpointUnsupported for several."""
+    labels = labels_of(config)
+    if len(labels) != 1:
+        raise CheckpointUnsupported(
+            f"Text ranking needs a cross-encoder, which has one label; this checkpoint has {len(labels)}.",
+            "Pass --task text-classification, or a cross-encoder.",
+        )
+    return {"labels": labels}
+
+
+def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
+    """One logit a pair."""
+    return (TensorSpec(names.LOGITS, "TYPE_FP32", (1,)),)
+
+
+def samples(texts: Sequence[str]) -> list[Request]:
+    """Each text under a query: the beginning of its own, which it answers, and of another one, in turn."""
+    return [
+        {names.QUERY: texts[(i + i % 2 * DISTANCE) % len(texts)][:QUERY_CHARACTERS], names.TEXT_INPUT: text}
+        for i, text in enumerate(texts)
+    ]
+
+
+def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
+    """The pair, of which the longer text is truncated first."""
+    pairs = [(request[names.QUERY], request[names.TEXT_INPUT])]  # a list: alone, an empty text would be no pair
+    ids: list[list[int]] = tokenizer(pairs, truncation="longest_first", max_length=max_length)["input_ids"]
+    return ids
+
+
+def compare(reference: Answer, answer: Answer) -> Comparison:
+    """The difference of the scores drifts: as a share of the reference's where that is a logit beyond 1."""
+    expected = float(reference[names.SCORE])
+    drift = abs(expected - float(answer[names.SCORE])) / max(1.0, abs(expected))
+    return Comparison(drift <= SAME_SCORE, drift)
+
+
+def spearman(answers: Sequence[Answer], targets: Sequence[str]) -> float:
+    """Rank correlation of the scores with the targets, which are numbers."""
+    from scipy.stats import spearmanr
+
+    scores = [float(answer[names.SCORE]) for answer in answers]
+    return float(spearmanr(scores, [float(target) for target in targets]).statistic)
+
+
+TASK = EncoderTask(
+    task=names.Task.TEXT_RANKING,
+    auto_class="AutoModelForSequenceClassification",
+    architectures=("ForSequenceClassification",),
+    item_rank=1,
+    inputs=(
+        TensorSpec(names.QUERY, "TYPE_STRING", (1,)),
+        TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
+        TensorSpec(names.RAW_SCORES, "TYPE_BOOL", (1,), optional=True),
+    ),
+    outputs=(TensorSpec(names.SCORE, "TYPE_FP32", (1,)),),
+    net_outputs=net_outputs,
+    postprocess_reads=(names.RAW_SCORES,),
+    postprocess_settings=postprocess_settings,
+    samples=samples,
+    expected_ids=expected_ids,
+    compare=compare,
+    metric=spearman,
+    metric_name="spearman",
+)
