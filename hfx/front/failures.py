@@ -35,7 +35,9 @@ AGAIN = (429, 503)
 PREFIX = re.compile(r"^(?:in ensemble '[^']*', )?(?:Failed to process the request\(s\)[^,]*, message: )?")
 FIELD = re.compile(r"(\w+) is ")
 TEXTS = frozenset(
-    {"text_input", "question", "context", "candidate_labels", "top_k", "multi_label", *SETTINGS, *ALIASES}
+    {"text_input", "question", "context", "query", "candidate_labels", "top_k", "multi_label", "raw_scores"}
+    | SETTINGS.keys()
+    | ALIASES.keys()
 )
 
 

@@ -1,10 +1,11 @@
-"""Results in the forms of transformers' pipelines, which several dialects have."""
+"""Results in the forms of transformers' pipelines and of the hub's tasks, which several dialects have."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from hfx.client.results import Classification, Entities
+from hfx.client.results import Classification, Entities, Rank, best_first
 from hfx.names import Task
 
 # The field of a generated text; others have `generated_text`.
@@ -19,6 +20,12 @@ def text_field(task: Task) -> str:
 def labels(result: Classification) -> list[dict[str, Any]]:
     """The labels of a text, best first."""
     return [{"label": each.label, "score": each.score} for each in result.predictions]
+
+
+def ranking(ranks: Sequence[Rank], texts: Sequence[str] | None) -> list[dict[str, Any]]:
+    """`ranks`, best first, each with its text where there are `texts`."""
+    rows = [{"index": each.index, "score": each.score} for each in best_first(ranks)]
+    return rows if texts is None else [{**row, "text": texts[int(row["index"])]} for row in rows]
 
 
 def entities(result: Entities, aggregation: str) -> list[dict[str, Any]]:

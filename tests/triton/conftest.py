@@ -10,10 +10,11 @@ import pytest
 
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
+from tests import tiny_checkpoints
 from tests.conftest import PUBLISHED
 from tests.published import export_checkpoint, export_zoo
 from tests.triton import reciting
-from tests.triton.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS
+from tests.triton.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS, RANKER
 from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 from tests.triton.serve_process import ServeProcess, serving
@@ -64,13 +65,15 @@ def recital() -> reciting.Recital:
 
 @pytest.fixture(scope="session")
 def many_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a model of nearly each task, and RECITAL."""
+    """A repository with a model of nearly each task, RECITAL, and RANKER, whose weights are random."""
     folder = tmp_path_factory.mktemp("many-tasks")
     for name in ENCODERS:
         checkpoint, precision, runtime = PUBLISHED[name]
         export_zoo(checkpoint, folder, name, precision, runtime)
     for name in ("stories", "summaries"):
         export_zoo(WRITERS[name], folder, name, "int8", RUNTIMES[name], slots=SLOTS[name], max_drop=0.06)
+    ranker = tiny_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / RANKER, tiny_checkpoints.cross_encoder())
+    export_checkpoint(ranker, folder, name=RANKER)
     checkpoint = reciting.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)
     (checkpoint / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     export_checkpoint(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])

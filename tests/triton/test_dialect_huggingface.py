@@ -10,7 +10,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, ValidationError
 
 from hfx.client import Client
-from tests.triton.dialect_calls import API_KEY, PROMPT, call
+from tests.triton.dialect_calls import API_KEY, PROMPT, RANKER, call
 from tests.triton.generation_rig import RECITAL
 from tests.triton.reciting import Recital
 from tests.triton.serve_process import ServeProcess
@@ -66,6 +66,15 @@ def test_zero_shot_classification(multi_label: bool, dialects: ServeProcess, grp
     labels = ["travel", "food"]
     answer = api(dialects, "nli-fp32").zero_shot_classification(TEXT, labels, multi_label=multi_label)
     assert pairs(answer) == pairs(grpc.zero_shot("nli-fp32", TEXT, labels, multi_label=multi_label).predictions)
+
+
+def test_text_ranking_has_the_fields_of_its_schema(dialects: ServeProcess, grpc: Client) -> None:
+    """The schema is of @huggingface/tasks; InferenceClient has no method for the task."""
+    fields = {"query": "a cat?", "texts": [TEXT, "", "the cat sat"]}
+    expected = [{"index": each.index, "score": each.score} for each in grpc.rank(RANKER, "a cat?", fields["texts"])]
+    assert call(dialects, f"/models/{RANKER}", {"inputs": fields})[2] == expected
+    _, _, answer = call(dialects, f"/models/{RANKER}", {"inputs": {**fields, "return_documents": True}})
+    assert answer == [{**each, "text": fields["texts"][each["index"]]} for each in expected]
 
 
 def test_text_generation_has_its_prompt_on_request(dialects: ServeProcess, grpc: Client) -> None:
@@ -138,6 +147,8 @@ def test_lists_have_lists_of_answers(dialects: ServeProcess, grpc: Client) -> No
         ("entities-fp32", {"inputs": TEXT, "parameters": {"aggregation_strategy": "max"}}, "exported with"),
         ("answers-fp32", {"inputs": TEXT}, "question and a context"),
         ("nli-fp32", {"inputs": TEXT}, "candidate_labels"),
+        (RANKER, {"inputs": TEXT}, "query and texts"),
+        (RANKER, {"inputs": {"query": "a", "texts": []}}, "texts is"),
         ("stories", {"inputs": PROMPT, "parameters": {"details": True, "num_beams": 2}}, "logprobs is 0"),
         ("stories", {"inputs": PROMPT, "parameters": {"top_n_tokens": 2}}, "top_n_tokens go with details"),
         ("stories", {"inputs": PROMPT, "parameters": {"decoder_input_details": True}}, "decoder_input_details"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hfx.client import Client
-from tests.triton.dialect_calls import PROMPT, call
+from tests.triton.dialect_calls import PROMPT, RANKER, call
 from tests.triton.generation_rig import RECITAL
 from tests.triton.reciting import Recital
 from tests.triton.serve_process import ServeProcess
@@ -97,5 +97,7 @@ def test_tritons_own_requests_are_still_tritons(dialects: ServeProcess) -> None:
     own = {"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": [TEXT]}
     _, _, answer = call(dialects, "/v2/models/sentiment-fp32/infer", {"inputs": [own]})
     assert {output["name"] for output in answer["outputs"]} >= {"label", "score"}
+    status, _, answer = call(dialects, f"/v2/models/{RANKER}/infer", {"inputs": [tensor("args", TEXT)]})
+    assert status == 400 and "is for text-ranking" in answer["error"]  # no pipeline of that runtime
     status, _, answer = call(dialects, "/v2/models/nothing/infer", {"inputs": [tensor("args", TEXT)]})
     assert status == 404 and "unknown model" in answer["error"]

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import InferenceClient
 
 from hfx.client import Client
-from tests.triton.dialect_calls import API_KEY, call
+from tests.triton.dialect_calls import API_KEY, RANKER, call
 from tests.triton.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
@@ -41,6 +41,20 @@ def test_predictions_have_all_labels(dialects: ServeProcess, grpc: Client) -> No
     assert call(dialects, "/predict", {"inputs": [[text] for text in TEXTS]})[2] == expected
 
 
+def test_texts_are_ranked(dialects: ServeProcess, grpc: Client) -> None:
+    texts = [f"the cat {'sat ' * count}" for count in range(20)]
+    expected = [{"index": each.index, "score": each.score} for each in grpc.rank(RANKER, "a cat?", texts)]
+    body = {"query": "a cat?", "texts": texts}
+    assert call(dialects, "/rerank", body)[2] == expected
+    assert call(dialects, f"/models/{RANKER}/rerank", body | {"return_text": True, "truncate": True})[2] == [
+        {**each, "text": texts[each["index"]]} for each in expected
+    ]
+    raw = grpc.rank(RANKER, "a cat?", texts, raw_scores=True)
+    assert call(dialects, "/rerank", body | {"raw_scores": True})[2] == [
+        {"index": each.index, "score": each.score} for each in raw
+    ]
+
+
 def test_tokens_have_their_places(dialects: ServeProcess) -> None:
     status, _, [tokens] = call(dialects, "/models/sentiment-fp32/tokenize", {"inputs": TEXTS[0]})
     assert status == 200
@@ -54,6 +68,8 @@ def test_info_describes_the_model(dialects: ServeProcess) -> None:
     _, _, answer = call(dialects, "/models/sentiment-fp32/info")
     assert answer["model_type"]["classifier"]["label2id"]["positive"] == 2
     assert answer["model_dtype"] == "fp32"
+    _, _, ranker = call(dialects, f"/models/{RANKER}/info")
+    assert ranker["model_type"] == {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
     assert answer["max_batch_tokens"] == answer["max_input_length"] * answer["max_batch_requests"]
 
 
@@ -62,7 +78,7 @@ def test_info_describes_the_model(dialects: ServeProcess) -> None:
     [
         ("/embed", {"inputs": TEXTS * 300}, 413, "Validation"),
         ("/embed", {"inputs": LONG}, 413, "Validation"),
-        ("/embed", {"inputs": []}, 422, "Validation"),
+        ("/embed", {"inputs": []}, 400, "Empty"),
         ("/embed", {"inputs": 3}, 422, "Validation"),
         ("/embed", b"{", 422, "Validation"),
         ("/embed", {"inputs": TEXTS, "prompt_name": "query"}, 422, "Validation"),
@@ -71,7 +87,14 @@ def test_info_describes_the_model(dialects: ServeProcess) -> None:
         ("/models/nothing/embed", {"inputs": TEXTS}, 404, "Validation"),
         ("/predict", {"inputs": TEXTS}, 422, "Validation"),  # a pair
         ("/predict", {"inputs": TEXTS[0], "raw_scores": True}, 422, "Validation"),
-        ("/rerank", {"query": TEXTS[0], "texts": TEXTS}, 424, "Backend"),
+        ("/models/sentiment-fp32/rerank", {"query": TEXTS[0], "texts": TEXTS}, 424, "Backend"),
+        ("/rerank", {"query": TEXTS[0], "texts": []}, 400, "Empty"),
+        ("/rerank", {"query": TEXTS[0], "texts": TEXTS * 1000}, 413, "Validation"),
+        ("/rerank", {"query": TEXTS[0], "texts": [LONG]}, 413, "Validation"),
+        ("/rerank", {"query": LONG * 30, "texts": TEXTS, "truncate": True}, 422, "Validation"),
+        ("/rerank", {"query": TEXTS[0], "texts": TEXTS[0]}, 422, "Validation"),
+        ("/rerank", {"texts": TEXTS}, 422, "Validation"),
+        ("/rerank", {"query": TEXTS[0], "texts": [*TEXTS, 3]}, 422, "Validation"),
         ("/tokenize", {"inputs": TEXTS}, 424, "Backend"),  # which of two models?
     ],
 )

@@ -35,7 +35,7 @@ from hfx.front.fields import (
 )
 from hfx.front.inference import in_order
 from hfx.front.logprobs import details, finish_reason, stream_tokens
-from hfx.front.pipelines import entities, labels, text_field
+from hfx.front.pipelines import entities, labels, ranking, text_field
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import cosines, normalized, vector_json
 from hfx.metadata import INT32_MAX
@@ -160,6 +160,18 @@ async def _zero_shot(inputs: Inputs) -> Any:
     return rows if inputs.is_list else rows[0]
 
 
+async def _rank(inputs: Inputs) -> Any:
+    inputs.check_parameters()
+    fields = inputs.inputs
+    if not isinstance(fields, dict):
+        raise Refusal(400, f"inputs is {shown(fields)}. Send a query and texts.", param="inputs")
+    refuse_unknown(fields, {"query", "texts", "return_documents"})
+    call = calls.rank(inputs.model.name, text(fields.get("query"), "query"), None)
+    sources = texts(fields.get("texts"), "texts")
+    ranks = await inputs.request.inference.rows(inputs.model, [call(item) for item in enumerate(sources)])
+    return ranking(ranks, sources if flag(fields, "return_documents") else None)
+
+
 async def _generate(inputs: Inputs) -> Any:
     settings, has_prompt = _settings(inputs)
     prompts = texts(inputs.inputs, "inputs")
@@ -190,6 +202,7 @@ ANSWERS: Mapping[Task, Callable[[Inputs], Awaitable[Any]]] = {
     Task.QUESTION_ANSWERING: _answer_questions,
     Task.FEATURE_EXTRACTION: _embed,
     Task.ZERO_SHOT_CLASSIFICATION: _zero_shot,
+    Task.TEXT_RANKING: _rank,
     **dict.fromkeys(GENERATION_TASKS, _generate),
 }
 

@@ -18,6 +18,7 @@ from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route
 from hfx.front.fields import (
     Fields,
+    check_task,
     flag,
     generation_settings,
     json_object,
@@ -43,6 +44,7 @@ async def infer(request: DialectRequest) -> bytes:
     fields = json_object(request.content)
     refuse_unknown(fields, {"id", "inputs", "outputs", "parameters"})
     model = await request.inference.catalog.model(request.model)
+    check_task(model, *ANSWERS)
     inputs = _inputs(fields)
     parameters = _parameters(fields, inputs)
     answers = await ANSWERS[model.task](request, model, inputs, parameters)

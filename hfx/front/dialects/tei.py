@@ -1,7 +1,7 @@
-"""text-embeddings-inference's API: embed, predict, similarity, tokenize and info.
+"""text-embeddings-inference's API: embed, predict, rerank, similarity, tokenize and info.
 
 A server of that kind has one model. Here the paths are those of the model that is served alone for the task, or below
-/models/NAME, which is then the client's base URL. Source: text-embeddings-inference's own docs/openapi.json, 1.7.
+/models/NAME, which is then the client's base URL. Source: text-embeddings-inference's own docs/openapi.json, 1.9.
 """
 
 from __future__ import annotations
@@ -13,25 +13,28 @@ from typing import Any
 import numpy as np
 
 from hfx.client import calls
-from hfx.client.results import Classification, Embedding
+from hfx.client.results import Classification, Embedding, Rank
 from hfx.errors import RequestRefused
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Handler, Route
 from hfx.front.fields import Fields, check_count, flag, json_object, refuse_unknown, shown, text, texts
+from hfx.front.pipelines import ranking
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import cosines, normalized
 from hfx.metadata import INT32_MAX
 from hfx.names import TOKENIZE_SUFFIX, Task
+from hfx.python_backends.postprocess.text_classification import sigmoid
 
 MOST_INPUTS = 512
-TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION)
+TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
 TOO_LONG = "TOO_LONG"
+EMPTY = "EMPTY"
 CUT = {"truncate", "truncation_direction"}
 # Statuses of refusals here, and the kinds of errors.
 STATUSES = {400: 422, 500: 424, 502: 424, 504: 424}
-REASONS = {TOO_LONG: 413, WRONG_MODEL: 424}
-KINDS = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
+REASONS = {EMPTY: 400, TOO_LONG: 413, WRONG_MODEL: 424}
+KINDS = {400: "Empty", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 
 async def embed(request: DialectRequest) -> bytes:
@@ -74,8 +77,25 @@ async def predict(request: DialectRequest) -> bytes:
 
 
 async def rerank(request: DialectRequest) -> bytes:
-    """POST /rerank: no task of hfx ranks texts for a query."""
-    raise Refusal(400, "No served model ranks texts: there is no task for cross-encoders.", reason=WRONG_MODEL)
+    """POST /rerank: the scores of texts for a query, best first.
+
+    As in that server they are sigmoids of the logits, or with `raw_scores` the logits, whatever the checkpoint says.
+    """
+    fields = json_object(request.content)
+    refuse_unknown(fields, {"query", "texts", "raw_scores", "return_text", *CUT})
+    query, sources = text(fields.get("query"), "query"), fields.get("texts")
+    if not isinstance(sources, list):
+        raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
+    sources = texts(_bounded(sources, "texts"), "texts")
+    model = await _model(request, Task.TEXT_RANKING)
+    call = calls.rank(model.name, query, raw_scores=True)
+    ranks = await request.inference.rows(model, [call(item) for item in enumerate(sources)])
+    _check_cut(fields, ranks)
+    rows = ranking(ranks, sources if flag(fields, "return_text") else None)
+    if not flag(fields, "raw_scores"):
+        scores = sigmoid(np.array([row["score"] for row in rows], np.float32)).tolist()
+        rows = [{**row, "score": score} for row, score in zip(rows, scores, strict=True)]
+    return dumped(rows)
 
 
 async def tokenize(request: DialectRequest) -> bytes:
@@ -98,6 +118,7 @@ async def info(request: DialectRequest) -> bytes:
         "model_id": manifest["source"]["id"],
         "model_sha": manifest["source"]["revision"],
         "model_dtype": manifest["precision"]["cpu"] or manifest["precision"]["gpu"],
+        "served_model_name": model.name,
         "model_type": _kind(request, model),
         "max_concurrent_requests": request.limits.requests,
         "max_input_length": longest,
@@ -147,21 +168,21 @@ def _inputs(fields: Fields) -> list[str]:
     return texts(_bounded(inputs) if isinstance(inputs, list) else inputs, "inputs")
 
 
-def _bounded(inputs: list[Any]) -> list[Any]:
-    check_count(len(inputs), "inputs", MOST_INPUTS)
+def _bounded(inputs: list[Any], param: str = "inputs") -> list[Any]:
+    check_count(len(inputs), param, MOST_INPUTS)
     if not inputs:
-        raise Refusal(400, "inputs is empty. Send at least one text.", param="inputs")
+        raise Refusal(400, f"{param} is empty. Send at least one text.", param=param, reason=EMPTY)
     return inputs
 
 
 def _single(row: Any) -> str:
     if not isinstance(row, list) or len(row) != 1:
-        message = f"{shown(row)} is no list of one text: no model takes pairs. Send a text, or lists of one text each."
+        message = f"{shown(row)} is no list of one text. Send a text, or lists of one text each; pairs go to /rerank."
         raise Refusal(400, message, param="inputs")
     return text(row[0], "inputs")
 
 
-def _check_cut(fields: Fields, results: Sequence[Classification | Embedding]) -> None:
+def _check_cut(fields: Fields, results: Sequence[Classification | Embedding | Rank]) -> None:
     """Raise Refusal (413) for a text that the model did not read to its end, unless the request allows it."""
     direction = fields.get("truncation_direction")
     if direction is not None and str(direction).lower() != "right":
@@ -196,7 +217,7 @@ def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:
         return {"embedding": {"pooling": "the model's own"}}
     labels = request.files.settings(model)["labels"]
     names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
-    return {"classifier": names}
+    return {"reranker" if model.task is Task.TEXT_RANKING else "classifier": names}
 
 
 def _routes(method: str, name: str, handler: Handler, summary: str) -> tuple[Route, Route]:
@@ -209,7 +230,7 @@ DIALECT = Dialect(
         *_routes("POST", "embed", embed, "Vectors of texts."),
         *_routes("POST", "similarity", similarity, "Cosines of sentences."),
         *_routes("POST", "predict", predict, "Scores of all labels."),
-        *_routes("POST", "rerank", rerank, "Refused: no task ranks texts."),
+        *_routes("POST", "rerank", rerank, "Texts ranked for a query."),
         *_routes("POST", "tokenize", tokenize, "Tokens of texts."),
         *_routes("GET", "info", info, "The model and the bounds of requests."),
     ),
