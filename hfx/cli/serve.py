@@ -58,6 +58,7 @@ def command(
         key_file=key_file,
         tls=tls,
         access_log=front_options.access_log,
+        playground=not front_options.no_playground,
         repository=str(repository.absolute()),
         report=report.warn,
     )
@@ -170,7 +171,7 @@ def _announce(server: Server, front: Front, report: Reporter) -> None:
         {"ready": True, **urls, "models": names},
         [
             "Ready. Ctrl-C stops.",
-            f"  HTTP     {front.url}",
+            f"  HTTP     {front.url}" + ("  (in a browser: the playground)" if front.has_playground else ""),
             f"  gRPC     {server.grpc_url}",
             f"  metrics  {server.metrics_url}",
             f"  models   {', '.join(names)}",

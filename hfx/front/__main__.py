@@ -17,6 +17,7 @@ from hfx.front.app import App
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
+from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.settings import FAULT, MESSAGE_BYTES, Settings, Tls
 from hfx.front.upstream import Upstream
 
@@ -31,7 +32,8 @@ def main(argument: str) -> None:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.triton.process raises it
     upstream = Upstream(settings.upstream)
     limits, keys = settings.limits.within(descriptors), read_keys(settings.key_file)
-    dialects = DialectServer(DIALECTS, upstream, settings.repository, limits)
+    spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
+    dialects = DialectServer(spoken, upstream, settings.repository, limits)
     app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects)
     config = uvicorn.Config(
         app,

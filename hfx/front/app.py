@@ -95,16 +95,17 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, response: Response, target: Target | None) -> None:
         headers = _single_headers(scope["headers"])
         path, method = scope["raw_path"], scope["method"].encode()
+        is_public = target is not None and target.route.is_public
         if path == HEALTH:
             path = READY  # load balancers have no key
-        else:
+        elif not is_public:
             self._check_key(headers)
         part = b"" if target else endpoint(method, path)
         if path == READY:
             await self._answer_health(scope, receive, headers, response)
             return
         with self._admitted() as reserve:
-            body = await read_body(receive, headers, self.limits.body, reserve)
+            body = await read_body(receive, headers, 0 if is_public else self.limits.body, reserve)
             head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
             check_body(body, head_length)
             client = scope["extensions"]["hfx"]["connection"]

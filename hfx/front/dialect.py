@@ -9,7 +9,7 @@ from typing import Any
 
 from hfx.front.inference import Inference
 from hfx.front.model_files import ModelFiles
-from hfx.front.refusals import Refusal, dumped
+from hfx.front.refusals import Header, Refusal, dumped
 from hfx.front.settings import Limits
 
 Fields = Mapping[str, Any]
@@ -30,15 +30,24 @@ class DialectRequest:
     id: str
 
 
+@dataclass(frozen=True)
+class Document:
+    """An answer that is not JSON: its body, and the headers that say how it is read."""
+
+    body: bytes
+    headers: tuple[Header, ...]
+
+
 Events = AsyncGenerator[bytes, None]  # of a stream of server-sent events
-Handler = Callable[[DialectRequest], Awaitable["bytes | Events"]]
+Handler = Callable[[DialectRequest], Awaitable["bytes | Events | Document"]]
 
 
 @dataclass(frozen=True)
 class Route:
     """A method and path, where `{model}` stands for a model's name, and what answers there; `summary` says it.
 
-    `is_own` tells the dialect's bodies from Triton's, where the path is Triton's too.
+    `is_own` tells the dialect's bodies from Triton's, where the path is Triton's too. A request to an `is_public` one
+    needs no API key, and has no body.
     """
 
     method: str
@@ -46,6 +55,7 @@ class Route:
     handler: Handler
     summary: str
     is_own: Callable[[bytes], bool] | None = None
+    is_public: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal
 from hfx.names import GENERATION_TASKS, MANIFEST_FILE, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TOKENIZE_SUFFIX
 
-TOKENIZER, SETTINGS, CHAT = "tokenizer.json", "settings.json", "chat.json"
+TOKENIZER, SETTINGS, CHAT, GENERATION = "tokenizer.json", "settings.json", "chat.json", "generation.json"
 SHORT = 2000  # characters that are read in less time than a thread takes to begin
 Stamp = tuple[int, int]
 
@@ -49,6 +49,11 @@ class ModelFiles:
         """The chat template of a generator, and the texts of its special tokens; None where it has none."""
         file = self._folder(model, STREAM_SUFFIX) / CHAT
         values: dict[str, Any] | None = self._open(file, _read_json) if file.exists() else None
+        return values
+
+    def generation(self, model: ServedModel) -> dict[str, Any]:
+        """The limits and default settings of a generator: its generation.json."""
+        values: dict[str, Any] = self._open(self._folder(model, STREAM_SUFFIX) / GENERATION, _read_json)
         return values
 
     def manifest(self, model: ServedModel) -> dict[str, Any]:

@@ -35,6 +35,8 @@ def description(dialects: Sequence[Dialect]) -> bytes:
 def _add_route(paths: dict[str, dict[str, Any]], route: Route, tag: str) -> None:
     if route.is_own is None:
         _add(paths, route.method, route.path, route.summary, tag)
+        if route.is_public:
+            paths[route.path][route.method.lower()]["security"] = []
     else:  # the path is Triton's too
         operation = paths[route.path][route.method.lower()]
         operation["tags"].append(tag)

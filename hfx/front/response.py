@@ -38,6 +38,11 @@ class Response:
         await self.start(200, json_head(body))
         await self.body(body, more=False)
 
+    async def document(self, body: bytes, headers: Sequence[Header]) -> None:
+        """Send a whole answer of another kind, which `headers` tell."""
+        await self.start(200, [*headers, (b"content-length", b"%d" % len(body))])
+        await self.body(body, more=False)
+
     async def refuse(self, headers: Sequence[Header], error: tuple[int, object]) -> None:
         """Send a refusal: its status and JSON are `error`."""
         body = dumped(error[1])

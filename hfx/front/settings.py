@@ -56,7 +56,7 @@ class Settings:
 
     `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
     are. `key_file` holds an API key in each line; empty: none asked. `repository` is the folder of the served models,
-    where their tokenizers are; empty: they can't be had.
+    where their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on.
     """
 
     listener: int
@@ -68,6 +68,7 @@ class Settings:
     tls: Tls | None = None
     access_log: bool = False
     repository: str = ""
+    playground: bool = True
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.front`."""

@@ -33,8 +33,8 @@ PACKAGES = ("uvicorn", "httptools", "uvloop")
 class Front:
     """The public HTTP port at HOST:PORT (0: a free one) of the server whose own HTTP is at a port of 127.0.0.1.
 
-    `repository` is the folder of the served models, for their tokenizers. `report` receives a line for each front that
-    had to be replaced.
+    `repository` is the folder of the served models, for their tokenizers. `playground` is whether GET / answers with a
+    page to try them on. `report` receives a line for each front that had to be replaced.
     """
 
     def __init__(
@@ -47,12 +47,15 @@ class Front:
         tls: Tls | None = None,
         access_log: bool = False,
         repository: str = "",
+        playground: bool = True,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         _check_packages()
         host = address(host)
         self._listener = bind(host, port, "http", listening=False)
-        self._settings = Settings(self._listener.fileno(), -1, "", "", limits, key_file, tls, access_log, repository)
+        self._settings = Settings(
+            self._listener.fileno(), -1, "", "", limits, key_file, tls, access_log, repository, playground
+        )
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # so that no front is started after a stop
@@ -68,6 +71,11 @@ class Front:
     def pid(self) -> int:
         """The process id of the front that runs, or ran last; 0 before the first one."""
         return self._process.pid if self._process else 0
+
+    @property
+    def has_playground(self) -> bool:
+        """Whether GET / answers with the page."""
+        return self._settings.playground
 
     def start(self, upstream: str, metrics: str) -> None:
         """Start the process for the URLs of Triton's HTTP and metrics, and return when it answers.

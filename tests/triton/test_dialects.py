@@ -163,13 +163,14 @@ def test_more_texts_than_an_answer_can_hold_are_refused(path: str, body: Any, di
     assert (status, "at most" in str(answer)) == (413, True), answer
 
 
-def paths(server: ServeProcess) -> list[tuple[str, str]]:
+def paths(server: ServeProcess) -> dict[tuple[str, str], bool]:
+    """Whether each method and path needs a key."""
     described = answer_of(server, "/openapi.json", None)["paths"]
-    return [
-        (method.upper(), path.replace("{model}", "stories"))
+    return {
+        (method.upper(), path.replace("{model}", "stories")): operation.get("security") != []
         for path, methods in described.items()
-        for method in methods
-    ]
+        for method, operation in methods.items()
+    }
 
 
 def status_of(server: ServeProcess, method: str, path: str, key: str) -> tuple[int, bytes]:
@@ -180,13 +181,15 @@ def status_of(server: ServeProcess, method: str, path: str, key: str) -> tuple[i
     return answer.status, answer.read()
 
 
-def test_each_described_path_is_there_and_needs_a_key(dialects: ServeProcess) -> None:
+def test_each_described_path_is_there_and_needs_a_key_where_it_says_so(dialects: ServeProcess) -> None:
     described = paths(dialects)
-    assert {("POST", "/v1/completions"), ("POST", "/embed"), ("GET", "/openapi.json")} <= set(described)
-    for method, path in described:
+    assert {("POST", "/v1/completions"), ("POST", "/embed"), ("GET", "/openapi.json")} <= described.keys()
+    public = {path for (_, path), needs_key in described.items() if not needs_key}
+    assert {path for path in public if not path.startswith("/playground/")} == {"/", "/health"}
+    for (method, path), needs_key in described.items():
         status, body = status_of(dialects, method, path, API_KEY)
         assert status not in (404, 405), (method, path, body)
-        assert status_of(dialects, method, path, "")[0] == (200 if path == "/health" else 401), path
+        assert status_of(dialects, method, path, "")[0] == (401 if needs_key else 200), path
         other = "POST" if method == "GET" else "GET"
         if (other, path) not in described:
             assert status_of(dialects, other, path, API_KEY)[0] == 405, path

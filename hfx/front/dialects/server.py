@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from hfx.errors import HfxError
 from hfx.front.catalog import Catalog
-from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event, parsed
+from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, event, parsed
 from hfx.front.failures import refused
 from hfx.front.inference import Inference, fetch
 from hfx.front.model_files import ModelFiles
@@ -90,6 +90,8 @@ class DialectServer:
             answer = await target.route.handler(request)
             if isinstance(answer, bytes):
                 await response.json(answer)
+            elif isinstance(answer, Document):
+                await response.document(answer.body, answer.headers)
             else:
                 await _send_events(answer, response, target.dialect)
         except HfxError as error:

@@ -1,0 +1,84 @@
+// Answers as readers take them: one function for each task, from an answer's JSON and the request's values to elements.
+
+import { element, number, withShare } from './elements.js'
+
+const HUES = 6 // of entities' labels (page.css)
+
+export const ANSWERS = {
+  'text-classification': answer => [bars(answer[0])],
+  'zero-shot-classification': answer => [bars(answer)],
+  'text-ranking': (answer, values) => [bars(answer.map(({ index, score }) => ({ label: values.get('texts')[index], score })))],
+  'token-classification': (answer, values) => entities(answer, values.get('inputs')),
+  'question-answering': (answer, values) => passage(answer, values.get('inputs.context')),
+  'feature-extraction': (answer, values) => vectors(answer, values.get('inputs')),
+}
+
+/** Labels with scores; scores that are no shares are drawn beside the largest. */
+function bars(rows) {
+  const largest = Math.max(1, ...rows.map(row => Math.abs(row.score)))
+  return element('ol', { class: 'bars' }, ...rows.map(row =>
+    element('li', {},
+      element('span', { class: 'label' }, row.label),
+      element('span', { class: 'score' }, number(row.score, 4)),
+      withShare(element('span', { class: 'bar', 'aria-hidden': 'true' }), Math.abs(row.score) / largest))))
+}
+
+const labelOf = entity => entity.entity_group ?? entity.entity
+
+/** The text with its entities marked, and a table of them. Places are characters, of which some are two units here. */
+function entities(found, text) {
+  if (!found.length) return [element('p', { class: 'passage' }, text), element('p', { class: 'muted' }, 'No entities.')]
+  const labels = [...new Set(found.map(labelOf))].sort()
+  const marked = markedText(text, found, entity =>
+    element('mark', { class: `hue-${labels.indexOf(labelOf(entity)) % HUES}` },
+      pieceOf(text, entity), element('span', { class: 'tag' }, labelOf(entity))))
+  const rows = found.map(entity => [entity.word, labelOf(entity), number(entity.score, 4)])
+  return [marked, table(['Entity', 'Label', 'Score'], rows)]
+}
+
+function passage(answer, context) {
+  const lines = [element('p', { class: 'reply' }, answer.answer || 'No answer in the context.')]
+  lines.push(element('p', { class: 'muted' }, `Score ${number(answer.score, 4)}`))
+  lines.push(markedText(context, answer.end > answer.start ? [answer] : [], span => element('mark', {}, pieceOf(context, span))))
+  return lines
+}
+
+const pieceOf = (text, span) => Array.from(text).slice(span.start, span.end).join('')
+
+function markedText(text, spans, mark) {
+  const characters = Array.from(text)
+  const made = element('p', { class: 'passage' })
+  let place = 0
+  for (const span of [...spans].sort((a, b) => a.start - b.start)) {
+    if (span.start < place) continue
+    made.append(characters.slice(place, span.start).join(''), mark(span))
+    place = span.end
+  }
+  made.append(characters.slice(place).join(''))
+  return made
+}
+
+function vectors(rows, texts) {
+  const lengths = rows.map(row => Math.hypot(...row))
+  const described = rows.map((row, index) => [texts[index], number(lengths[index], 3), row.slice(0, 4).map(each => number(each, 3)).join('  ') + ' …'])
+  const made = [element('p', { class: 'reply' }, `${rows.length} × ${rows[0].length} numbers`), table(['Text', 'Length', 'First numbers'], described)]
+  if (rows.length > 1) made.push(element('h4', {}, 'Cosines'), cosines(rows, lengths, texts))
+  return made
+}
+
+function cosines(rows, lengths, texts) {
+  const cosine = (a, b) => rows[a].reduce((sum, value, index) => sum + value * rows[b][index], 0) / (lengths[a] * lengths[b] || 1)
+  const head = element('tr', {}, element('td'), ...texts.map((text, index) => element('th', { scope: 'col', title: text }, String(index + 1))))
+  const lines = rows.map((_, a) => element('tr', {},
+    element('th', { scope: 'row' }, `${a + 1}  ${texts[a]}`),
+    ...rows.map((_, b) => withShare(element('td', { class: 'shade' }, number(cosine(a, b), 2)), cosine(a, b)))))
+  return scrolled(element('table', { class: 'matrix' }, element('thead', {}, head), element('tbody', {}, ...lines)))
+}
+
+function table(head, rows) {
+  return scrolled(element('table', {},
+    element('thead', {}, element('tr', {}, ...head.map(text => element('th', { scope: 'col' }, text)))),
+    element('tbody', {}, ...rows.map(row => element('tr', {}, ...row.map(text => element('td', {}, text)))))))
+}
+
+const scrolled = made => element('div', { class: 'scrolled' }, made)

@@ -1,0 +1,168 @@
+"""The playground in a real browser, on a real server that wants a key."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from hfx.client import Client
+from tests import chromium
+from tests.triton.dialect_calls import API_KEY
+from tests.triton.generation_rig import RECITAL
+from tests.triton.reciting import ENDLESS
+from tests.triton.serve_process import SECONDS, ServeProcess
+from tests.triton.test_dialects import SOON, slots_used
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.triton, chromium.needs_chromium]
+MODELS = (
+    "sentiment-fp32", "entities-fp32", "answers-fp32", "nli-fp32", "similar-int8", "stories", "summaries", RECITAL,
+)  # fmt: skip
+ENCODERS = MODELS[:5]
+HOSTILE = "<img src=x onerror=alert(1)> Anna 👩‍👩‍👧‍👦 met Erik in Oslo </p><script>alert(2)</script>"
+IDLE = "document.body.dataset.state === 'idle'"
+ANSWER = "document.querySelector('#answer').textContent"
+ERROR = "(document.querySelector('#error').hidden ? '' : document.querySelector('#error').textContent)"
+
+
+@pytest.fixture(scope="module")
+def tab(dialects: ServeProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
+    """The page, once its user has given the key."""
+    with chromium.tab(tmp_path_factory.mktemp("profile")) as opened:
+        opened.resize(1400)
+        opened.command("Page.navigate", url=dialects.http_url)
+        opened.wait_for("document.activeElement?.id === 'key'")
+        assert opened.value("document.querySelectorAll('#models a').length") == 0
+        opened.type(API_KEY)
+        opened.press("Enter")
+        opened.wait_for("document.querySelectorAll('#models a').length")
+        opened.logged.clear()  # the answer 401
+        yield opened
+        assert opened.logged == []
+        assert all(url.startswith((dialects.http_url, "data:")) for url in opened.fetched)
+
+
+def choose(tab: chromium.Page, model: str) -> None:
+    tab.value(f"location.hash = '#model={model}'")
+    tab.wait_for(f"document.querySelector('#name').textContent === '{model}' && {IDLE}")
+
+
+def fill(tab: chromium.Page, path: str, text: str) -> None:
+    control = f"document.getElementById('field-{path}')"
+    tab.value(f"({control}.value = {text!r}, {control}.dispatchEvent(new Event('input', {{bubbles: true}})), 0)")
+
+
+def run(tab: chromium.Page) -> str:
+    """The text of the answer to the request in the form, which is sent by keyboard."""
+    tab.value("document.querySelector('#inputs textarea, #inputs input').focus()")
+    tab.press("Enter", chromium.CONTROL)
+    tab.wait_for(f"{IDLE} && !document.querySelector('#time').hidden || {ERROR}")
+    assert tab.value(ERROR) == ""
+    return str(tab.value(ANSWER))
+
+
+def codes(tab: chromium.Page) -> dict[str, str]:
+    names = tab.value("[...document.querySelectorAll('#languages input')].map(each => each.value)")
+    texts = {}
+    for name in names:
+        tab.value(f"document.getElementById('language-{name}').click()")
+        texts[name] = str(tab.value("document.querySelector('#code').textContent"))
+    return texts
+
+
+def output_of(name: str, code: str) -> str:
+    """What the pasted code prints."""
+    if name == "curl":
+        return subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, name, "exec"), {})
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_task_is_answered_and_its_code_runs_as_it_stands(
+    model: str, tab: chromium.Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HFX_TOKEN", API_KEY)
+    choose(tab, model)
+    if model not in ENCODERS:
+        fill(tab, "parameters.max_tokens", "12")
+        fill(tab, "parameters.stop_words", "a text that's not there")
+    answer = run(tab)
+    outputs = {name: output_of(name, code) for name, code in codes(tab).items()}
+    assert outputs.keys() == {"curl"} | ({"Python"} if model != RECITAL else set()) | (
+        {"OpenAI"} if model in ("similar-int8", *MODELS[5:]) else set()
+    )
+    assert all(outputs.values()), outputs
+    if model in ("stories", "summaries"):
+        assert answer.endswith(outputs["Python"]) and outputs["Python"] == outputs["OpenAI"]
+    elif model == RECITAL:
+        assert answer == outputs["OpenAI"]
+
+
+def test_labels_are_those_of_the_client_with_their_scores(tab: chromium.Page, grpc: Client) -> None:
+    choose(tab, "sentiment-fp32")
+    run(tab)
+    rows = tab.value("[...document.querySelectorAll('.bars li')].map(li => [...li.children].map(e => e.textContent))")
+    best = grpc.classify("sentiment-fp32", "What a lovely garden!")
+    assert rows[0][:2] == [best.label, f"{best.score:.4f}"]
+
+
+def test_the_time_of_an_encoder_is_divided_by_the_statistics_of_triton(tab: chromium.Page) -> None:
+    choose(tab, "sentiment-fp32")
+    run(tab)
+    names = tab.wait_for("[...document.querySelectorAll('.legend li')].map(li => li.textContent.split(' ')[0])")
+    assert names[:4] == ["queue", "tokenize", "net", "postprocess"]
+
+
+def test_marks_stand_at_the_characters_of_the_entities_and_markup_stays_text(tab: chromium.Page, grpc: Client) -> None:
+    choose(tab, "entities-fp32")
+    fill(tab, "inputs", HOSTILE)
+    run(tab)
+    found = grpc.label_tokens("entities-fp32", HOSTILE).entities
+    marked = tab.value("[...document.querySelectorAll('#answer mark')].map(mark => mark.firstChild.data)")
+    assert marked == [HOSTILE[entity.start : entity.end] for entity in found] and found
+    tab.value("document.querySelectorAll('#answer .tag').forEach(tag => tag.remove())")
+    assert tab.value("document.querySelector('#answer .passage').textContent") == HOSTILE
+    assert tab.value("document.querySelectorAll('#answer img, #answer script').length") == 0
+
+
+def test_stop_ends_a_stream_and_frees_its_slot(tab: chromium.Page, dialects: ServeProcess) -> None:
+    choose(tab, RECITAL)
+    for name, value in ENDLESS.items():
+        fill(tab, f"parameters.{name}", str(value))
+    tab.value("document.querySelector('#run').click()")
+    tab.wait_for("document.querySelector('.written')?.textContent")
+    wait_until(lambda: slots_used(dialects) == 1, "its request runs", SECONDS)
+    tab.value("document.querySelector('#stop').focus()")
+    tab.press("Enter")
+    tab.wait_for(IDLE)
+    wait_until(lambda: slots_used(dialects) == 0, "its slot is free", SOON)
+    assert "stopped" in tab.value("document.querySelector('#timing').textContent")
+    assert tab.value("document.activeElement.id") == "run"
+
+
+def test_what_the_server_refuses_is_shown_in_its_words(tab: chromium.Page) -> None:
+    choose(tab, "stories")
+    fill(tab, "parameters.top_p", "7")
+    tab.value("document.querySelector('#run').click()")
+    assert "top_p is 7" in tab.wait_for(ERROR)
+    tab.logged.clear()  # the answer 400
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_nothing_is_wider_than_the_window_and_every_control_has_a_label(width: int, tab: chromium.Page) -> None:
+    tab.resize(width)
+    try:
+        for model in ("sentiment-fp32", "similar-int8", "stories"):
+            choose(tab, model)
+            run(tab)
+            assert tab.value("document.documentElement.scrollWidth") <= width, model
+            unlabelled = "[...document.querySelectorAll('input, select, textarea')].filter(e => !e.labels.length)"
+            assert tab.value(f"{unlabelled}.map(e => e.id)") == [], model
+    finally:
+        tab.resize(1400)
