@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -45,7 +45,8 @@ class Part:
     """The next part of a generated text; only the last one has a `finish_reason` (stop, length or cancelled).
 
     The counts are those of the request up to here: tokens that were read, generated, and left out of the input.
-    `log_probs` are those of the tokens since the part before, where they were requested.
+    `log_probs` are those of the tokens since the part before, where they were requested; `tokens` have the output
+    tensors of these tokens by name, where `logprobs` requests them.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Part:
     input_tokens: int = 0
     output_tokens: int = 0
     log_probs: tuple[float, ...] = ()
+    tokens: Mapping[str, list[list[Any]]] = field(default_factory=dict)
 
 
 Parts = Generator[Part, None, None]

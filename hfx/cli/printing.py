@@ -96,6 +96,7 @@ def _part_values(index: int, part: Part) -> dict[str, Any]:
     values: dict[str, Any] = {"index": index, names.TEXT_OUTPUT: part.text}
     if part.log_probs:
         values[names.OUTPUT_LOG_PROBS] = list(part.log_probs)
+    values |= part.tokens
     if part.finish_reason:
         values |= {
             names.FINISH_REASON: part.finish_reason,

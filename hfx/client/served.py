@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, cast
 
 from hfx import names
 from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
 from hfx.client.client import Client
+from hfx.client.results import Token
 from hfx.client.session import TruncationWarning
 from hfx.client.settings import GenerationSettings, Settings, merged
 from hfx.client.tasks import task_of
@@ -37,9 +39,23 @@ def served_model(client: Client, name: str) -> Model:
                     piece.input_tokens,
                     piece.output_tokens,
                     piece.log_probs,
+                    _tables(piece.tokens),
                 )
 
     return Model(task, metadata, answer, stream if task in GENERATION_TASKS else None, client.max_in_flight)
+
+
+def _tables(tokens: Sequence[Token]) -> dict[str, list[list[Any]]]:
+    """The output tensors of tokens by name; none where there are no tokens."""
+    rows = [(token, *token.top) for token in tokens]
+    if not rows:
+        return {}
+    return {
+        names.TOKEN_IDS: [[each.id for each in row] for row in rows],
+        names.TOKEN_TEXTS: [[each.text for each in row] for row in rows],
+        names.TOKEN_LOG_PROBS: [[each.logprob for each in row] for row in rows],
+        names.TOKEN_SPECIAL: [[each.special for each in row] for row in rows],
+    }
 
 
 def _settings(request: Request) -> tuple[str, GenerationSettings]:

@@ -73,6 +73,8 @@ def published_metadata(repository: Path, name: str) -> ModelMetadata:
 
 
 def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, timeout: float | None) -> Model:
+    from hfx.python_backends.generation.tokens import token_outputs
+
     several = TensorMetadata(names.NUM_RETURN_SEQUENCES, "INT32", (-1, 1))
     deadline = {} if timeout is None else _deadline(timeout)
     one_document = threading.Lock()  # the chunks of one document fill the engine
@@ -93,6 +95,7 @@ def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, t
                     piece.input_tokens,
                     piece.output_tokens,
                     piece.log_probs or (),
+                    token_outputs(piece.tokens) if piece.tokens else {},
                 )
 
     metadata = replace(metadata, inputs=(*metadata.inputs, several))

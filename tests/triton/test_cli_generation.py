@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hfx.client import Client
@@ -74,7 +75,7 @@ def document() -> str:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("stories", ["--max-tokens", "30", "--log-probs"]),
+        ("stories", ["--max-tokens", "30", "--logprobs", "2"]),
         ("stories", ["--sample", "--temperature", "0.9", "--top-p", "0.95", "--seed", "18446744073709551615"]),
         ("summaries", ["--num-beams", "4", "--length-penalty", "2", "--no-repeat-ngram-size", "3"]),
         ("summaries", ["--long", "chunk", "--overlap", "1", "--stop", "the end", "--stop", "never"]),
@@ -88,7 +89,8 @@ def test_a_server_gives_the_texts_of_this_process(name: str, words: list[str], i
     found, expected = (json.loads(run.stdout) for run in (through, here))
     assert found["model"] == expected["model"] == name
     for one, other in zip(found["results"], expected["results"], strict=True):
-        assert one.pop("output_log_probs", []) == pytest.approx(other.pop("output_log_probs", []), abs=1e-5)
+        for floats in ("output_log_probs", "token_log_probs"):
+            assert np.ravel(one.pop(floats, [])) == pytest.approx(np.ravel(other.pop(floats, [])), abs=1e-5)
         assert one == other
 
 
@@ -105,6 +107,9 @@ def test_a_stream_is_the_whole_text(name: str, infer: Infer, local: Infer, writi
         texts = ["".join(part["text_output"] for part in parts if part["index"] == index) for index in (0, 1)]
         assert "".join(f"{text}\n" for text in texts) == whole.stdout
         assert [part["index"] for part in parts if "finish_reason" in part] == [0, 1]
+        parts = rows(run(*words, "--stream", "--json", "--num-beams", "1", "--logprobs", "0"))
+        tokens = [token for part in parts for token in part.get("token_ids", [])]
+        assert len(tokens) == sum(part.get("output_tokens", 0) for part in parts)
 
 
 def test_every_json_line_has_its_own_settings(infer: Infer, local: Infer) -> None:
@@ -197,7 +202,7 @@ def test_a_deadline_holds_at_the_server(document: str, infer: Infer, local: Infe
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["storys", "x"], 5, "stories"),
+        (["storys", "x"], 3, "stories"),
         (["stories", "x", "--temperature", "-1"], 5, "temperature"),
         (["stories", "x", "--num-return-sequences", "2"], 2, "num_return_sequences"),
         (["stories", "Anna " * 20_000], 5, "512"),

@@ -46,6 +46,7 @@ OUT_OF_RANGE: dict[str, Any] = {
     "long": "cut",
     "merge": "",
     "overlap": 17,
+    "logprobs": 21,
     "stop_words": ["y" * 2**20],
     "stop": [""],
     "frequency_penalty": -0.5,

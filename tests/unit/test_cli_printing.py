@@ -83,7 +83,7 @@ def test_pieces_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_pieces_are_lines_of_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     def stream(entry: Entry) -> Generator[Part, None, None]:
-        yield Part("Once", log_probs=(-0.5,))
+        yield Part("Once", log_probs=(-0.5,), tokens={"token_ids": [[7]]})
         yield Part("", finish_reason="stop", input_tokens=3, output_tokens=2)
 
     printing.pieces(Task.TEXT_GENERATION, [Entry("", "x"), Entry("", "y")], stream, Reporter(json=True))
@@ -92,7 +92,7 @@ def test_pieces_are_lines_of_json_for_programs(capsys: pytest.CaptureFixture[str
     assert lines == [
         {"index": index, "text_output": text, **more}
         for index in (0, 1)
-        for text, more in (("Once", {"output_log_probs": [-0.5]}), ("", counts))
+        for text, more in (("Once", {"output_log_probs": [-0.5], "token_ids": [[7]]}), ("", counts))
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 
 from hfx import errors
 from hfx.answering import plain_values
+from hfx.batch.columns import prediction_columns
 from hfx.local.generator import LocalGenerator, _fields, _translated
+from hfx.names import Task
 from hfx.python_backends.engine import errors as engine
 from hfx.repository.config_pbtxt import ModelConfig, render
 from tests.unit import generation_models
@@ -64,6 +67,15 @@ def test_tokens_and_alternatives_are_rows_of_plain_values(generator: LocalGenera
     assert plain_values(answer) == answer
     several = generator.infer({"text_input": "cab", "max_tokens": 3, "logprobs": 0, **SAMPLES})
     assert [len(text) for text in several["token_ids"]] == several["output_tokens"]
+
+
+def test_the_tokens_of_a_row_of_a_batch_job_are_a_list_of_json(generator: LocalGenerator) -> None:
+    settings = {"max_tokens": [3], "logprobs": [1]}
+    column = prediction_columns(Task.TEXT_GENERATION, (), settings)[-1]
+    tokens = json.loads(str(column.cell(generator.infer({"text_input": "cab", **settings}))))
+    assert (column.name, column.kind, len(tokens)) == ("tokens", "json", 3)
+    assert all(token["top"][0]["id"] == token["id"] and token["logprob"] < 0 for token in tokens)
+    assert "".join(token["text"] for token in tokens) == generation_models.continued("cab", 3)
 
 
 def test_a_request_may_have_a_deadline(generator: LocalGenerator) -> None:
