@@ -20,6 +20,7 @@ import hfx
 from hfx.cli.commands import Commands
 from hfx.cli.help import GLOBAL, SETTINGS
 from hfx.cli.output import Reporter
+from hfx.cli.parsing import parsing_message
 from hfx.errors import HfxError, UsageError
 from hfx.extras import install_command
 
@@ -139,5 +140,5 @@ def _parsing_failure(error: Any, reporter: Reporter) -> int:
         return 0
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "hfx"
-    refused = UsageError(error.format_message(), f"`{path} --help` shows what it takes.")
+    refused = UsageError(parsing_message(error), f"`{path} --help` shows what it takes.")
     return reporter.failure(refused, refused.exit_code)

@@ -87,6 +87,7 @@ def command(
     """
     report = reporter(ctx)
     _check(form, connection, report)
+    _check_log_probs(form, generation, report)
     entries = _entries(texts or [], form)
     with _model(name, connection, place) as model:
         chosen = settings(model.task, encoder, generation)
@@ -122,6 +123,14 @@ def _check(form: InputOptions, connection: Connection, report: Reporter) -> None
         raise UsageError("--stream shows one text at a time.", "Leave --max-in-flight out.")
     if connection.idle_timeout is not None and not form.stream:
         raise UsageError("--idle-timeout is for --stream.", "Add --stream, or use --timeout.")
+
+
+def _check_log_probs(form: InputOptions, generation: GenerationOptions, report: Reporter) -> None:
+    """Raise UsageError where log-probabilities are requested and would not be printed."""
+    if form.stream and generation.logprobs is not None:
+        raise UsageError("--stream prints no tokens.", "Leave --stream out, and add --json.")
+    if (generation.return_log_probs or generation.logprobs is not None) and not (report.json or form.jsonl):
+        raise UsageError("Log-probabilities are printed as JSON only.", "Add --json or --jsonl.")
 
 
 def _entries(texts: Sequence[str], form: InputOptions) -> Iterator[Entry]:

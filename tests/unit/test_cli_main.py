@@ -59,6 +59,19 @@ def test_what_can_not_be_parsed_is_a_usage_error_with_a_way_on(words: list[str],
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--temperature hot", "--temperature 'hot' is not a number."),
+        ("--top-k 1.5", "--top-k '1.5' is not a whole number."),
+        ("--retries -1", "--retries -1 is below 0."),
+        ("--early-stopping x", "--early-stopping: 'x' is not one of 'true', 'false', 'never'."),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named(words: str, message: str, hfx: Run) -> None:
+    assert hfx("infer", "name", "text", *words.split()).stderr.splitlines()[0] == f"Error: {message}"
+
+
 @pytest.mark.parametrize("words", [["--json", *NOBODY], [*NOBODY, "--json"]])
 def test_json_may_stand_before_and_after_the_command(words: list[str], hfx: Run) -> None:
     done = hfx(*words)
