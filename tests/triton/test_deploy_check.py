@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hfx.cli import main
-from tests.triton.dialect_calls import API_KEY, ENCODERS
+from tests.triton.dialect_calls import API_KEY, ENCODERS, RANKER
 from tests.triton.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
@@ -95,7 +95,7 @@ def test_a_server_of_another_checkpoint_fails_with_the_first_answers_that_differ
     ("dialect", "models"),
     [
         ("openai", ("similar-int8", "stories")),
-        ("huggingface", (*ENCODERS, "summaries")),
+        ("huggingface", (*ENCODERS, RANKER, "summaries")),
         ("tei", ("sentiment-fp32", "similar-int8")),
         ("mlserver", (*ENCODERS, "stories")),
     ],

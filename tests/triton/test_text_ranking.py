@@ -21,7 +21,7 @@ from tests.triton.dialect_calls import RANKER, call
 from tests.triton.serve_process import ServeProcess
 from tests.unit.batch_jobs import Opened, output_rows, table
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
 QUERY = "the cat in paris?"
 TEXTS = ["the cat sat in paris.", "", "a bad film", "the dog ran " * 90, "good?", *(f"a {'b ' * n}" for n in range(70))]

@@ -51,6 +51,10 @@ def _inputs(name: str, request: Request) -> dict[str, Any]:
     return {"inputs": pair or request[names.TEXT_INPUT], "parameters": _settings(request)}
 
 
+def _query(name: str, request: Request) -> dict[str, Any]:
+    return {"inputs": {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}}
+
+
 def _prompt(name: str, request: Request) -> dict[str, Any]:
     return {"model": name, "prompt": request[names.TEXT_INPUT], **_settings(request)}
 
@@ -87,6 +91,11 @@ def _continued_prompt(name: str, request: Request) -> dict[str, Any]:
 
 def _labels(rows: Any) -> Answer:
     return {names.LABEL: [each["label"] for each in rows], names.SCORE: [each["score"] for each in rows]}
+
+
+def _only_score(rows: Any) -> Answer:
+    [row] = rows
+    return {names.SCORE: row["score"]}
 
 
 def _ranking(answer: Any) -> Answer:
@@ -142,9 +151,10 @@ DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
         Task.TOKEN_CLASSIFICATION: Conversion(MODEL, _inputs, _entities),
         Task.QUESTION_ANSWERING: Conversion(MODEL, _inputs, _span),
         Task.FEATURE_EXTRACTION: Conversion(MODEL, _inputs, _vector),
+        Task.TEXT_RANKING: Conversion(MODEL, _query, _only_score),
         **dict.fromkeys(GENERATION_TASKS, GENERATED),
     },
-    "tei": {
+    "tei": {  # not text-ranking: its scores are sigmoids, whatever the checkpoint applies
         Task.TEXT_CLASSIFICATION: Conversion(f"{MODEL}/predict", _text_input, _labels),
         Task.FEATURE_EXTRACTION: Conversion(f"{MODEL}/embed", _vector_input, _first(_vector)),
     },
