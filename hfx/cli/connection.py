@@ -30,21 +30,34 @@ class Connection:
 
     url: Annotated[
         str | None,
-        Option(help=f"The server: HOST:PORT or grpcs://HOST:PORT (gRPC), http(s)://HOST:PORT; default {DEFAULT_URL}."),
+        Option(
+            help=f"The server: HOST:PORT or grpcs://HOST:PORT (gRPC), http(s)://HOST:PORT; default {DEFAULT_URL}.",
+            metavar="URL",
+        ),
     ] = None
-    timeout: Annotated[float | None, Option(help="Seconds that an answer may take, here and at the server.")] = None
-    idle_timeout: Annotated[float | None, Option(help="Seconds that a stream may send nothing.")] = None
+    timeout: Annotated[
+        float | None, Option(help="Seconds that an answer may take, here and at the server.", metavar="SECONDS")
+    ] = None
+    idle_timeout: Annotated[float | None, Option(help="Seconds that a stream may send nothing.", metavar="SECONDS")] = (
+        None
+    )
     retries: Annotated[int | None, Option(min=0, help="Further tries where a server is busy or can't be reached.")] = (
         None
     )
     max_in_flight: Annotated[int | None, Option(min=1, help=f"Requests under way at a time; default {AT_ONCE}.")] = None
-    header: Annotated[list[str] | None, Option(help="Header to send, KEY:VALUE; may be given several times.")] = None
+    header: Annotated[
+        list[str] | None, Option(help="Header to send, KEY:VALUE; may be given several times.", metavar="KEY:VALUE")
+    ] = None
     token_file: Annotated[
         Path | None,
-        Option(help=f"File with the token that the server asks for; else {TOKEN_VARIABLE} of the environment."),
+        Option(
+            help=f"File with the token that the server asks for; else {TOKEN_VARIABLE} of the environment.",
+            metavar="FILE",
+        ),
     ] = None
     tls_ca: Annotated[
-        Path | None, Option("--tls-ca", help="File with the certificates to trust; for grpcs and https.")
+        Path | None,
+        Option("--tls-ca", help="File with the certificates to trust; for grpcs and https.", metavar="FILE"),
     ] = None
 
 

@@ -29,18 +29,25 @@ def command(
     ] = None,
     settings: Annotated[
         Path | None,
-        typer.Option("--from", help="MODEL and its options from MLServer's model-settings.json; options here win."),
+        typer.Option(
+            "--from",
+            help="MODEL and its options from MLServer's model-settings.json; options here win.",
+            metavar="FILE",
+        ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Name to publish as; from MODEL without it.", rich_help_panel=PUBLICATION),
+        typer.Option(help="Name to publish as; from MODEL without it.", rich_help_panel=PUBLICATION, metavar="NAME"),
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="Task; from the checkpoint's architecture without it.", rich_help_panel=CHECKPOINT),
+        typer.Option(
+            help="Task; from the checkpoint's architecture without it.", rich_help_panel=CHECKPOINT, metavar="TASK"
+        ),
     ] = None,
     revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of a hub id.", rich_help_panel=CHECKPOINT)
+        str | None,
+        typer.Option(help="Branch, tag or commit of a hub id.", rich_help_panel=CHECKPOINT, metavar="REVISION"),
     ] = None,
     quantize: Annotated[
         bool, typer.Option("--quantize", help="int8 on CPU, fp16 on GPU.", rich_help_panel=MODEL)
@@ -60,11 +67,11 @@ def command(
             help="Encoders: hfx or optimum makes the graph; optimum needs the extra [optimum].", rich_help_panel=MODEL
         ),
     ] = "own",
-    repository: Annotated[Path, typer.Option(help="Where models are published.", rich_help_panel=PUBLICATION)] = Path(
-        "model_repository"
-    ),
+    repository: Annotated[
+        Path, typer.Option(help="Where models are published.", rich_help_panel=PUBLICATION, metavar="DIR")
+    ] = Path("model_repository"),
     triton: Annotated[
-        str, typer.Option(help="Tag of the Triton release to build for.", rich_help_panel=MODEL)
+        str, typer.Option(help="Tag of the Triton release to build for.", rich_help_panel=MODEL, metavar="TAG")
     ] = "24.10",
     max_batch_size: Annotated[
         int | None, typer.Option(help="Encoders: rows of a batch at most; 64 without it.", rich_help_panel=MODEL)
@@ -85,16 +92,21 @@ def command(
         typer.Option(
             help="Token classification: none, simple (the default), first, average or max.",
             rich_help_panel=MODEL,
+            metavar="KIND",
         ),
     ] = None,
     verify_data: Annotated[
         list[Path] | None,
-        typer.Option(help="Labelled CSV or TSV; may be given several times.", rich_help_panel=VERIFICATION),
+        typer.Option(
+            help="Labelled CSV or TSV; may be given several times.", rich_help_panel=VERIFICATION, metavar="FILE"
+        ),
     ] = None,
     max_drop: Annotated[
         float | None,
         typer.Option(
-            help="Share of answers (or tokens), and of the metric, that may be lost.", rich_help_panel=VERIFICATION
+            help="Share of answers (or tokens), and of the metric, that may be lost.",
+            rich_help_panel=VERIFICATION,
+            metavar="SHARE",
         ),
     ] = None,
     force: Annotated[

@@ -28,18 +28,21 @@ class FrontOptions:
         Option(
             envvar="HFX_API_KEY_FILE",
             help="File with an API key in each line; HTTP requests then need one as a bearer token.",
+            metavar="FILE",
         ),
     ] = None
     tls_cert: Annotated[
-        Path | None, Option(envvar="HFX_TLS_CERT", help="The server's certificate chain (PEM), for HTTP and gRPC.")
+        Path | None,
+        Option(envvar="HFX_TLS_CERT", help="The server's certificate chain (PEM), for HTTP and gRPC.", metavar="FILE"),
     ] = None
-    tls_key: Annotated[Path | None, Option(envvar="HFX_TLS_KEY", help="Its private key (PEM).")] = None
+    tls_key: Annotated[Path | None, Option(envvar="HFX_TLS_KEY", help="Its private key (PEM).", metavar="FILE")] = None
     tls_client_ca: Annotated[
         Path | None,
         Option(
             "--tls-client-ca",
             envvar="HFX_TLS_CLIENT_CA",
             help="Ask clients for a certificate that one of these authorities signed.",
+            metavar="FILE",
         ),
     ] = None
     insecure: Annotated[
@@ -50,7 +53,9 @@ class FrontOptions:
             help="Listen beyond this machine without a key or client certificates.",
         ),
     ] = False
-    max_body: Annotated[int, Option(help="Largest body of an HTTP request, decompressed, in MiB.", min=1)] = 16
+    max_body: Annotated[
+        int, Option(help="Largest body of an HTTP request, decompressed, in MiB.", min=1, metavar="MIB")
+    ] = 16
     max_connections: Annotated[int, Option(help="HTTP connections at a time.", min=1)] = 2048
     max_requests: Annotated[int, Option(help="HTTP requests in progress at a time.", min=1)] = 1024
     access_log: Annotated[bool, Option("--access-log", help="A line on stderr for each HTTP request.")] = False

@@ -36,7 +36,9 @@ class InputOptions:
     PANEL: ClassVar[str] = "Input and output"
 
     jsonl: Annotated[bool, typer.Option("--jsonl", help="JSON lines in and out, as above.")] = False
-    input: Annotated[Path | None, typer.Option(help="Read lines of this file instead of the standard input.")] = None
+    input: Annotated[
+        Path | None, typer.Option(help="Read lines of this file instead of the standard input.", metavar="FILE")
+    ] = None
     stream: Annotated[
         bool, typer.Option("--stream", help="Generation: print the text as it comes; with --json, JSON lines.")
     ] = False
@@ -49,7 +51,7 @@ class LocalOptions:
     PANEL: ClassVar[str] = "In this process"
 
     local: Annotated[bool, typer.Option("--local", help="Run in this process, without a server.")] = False
-    repository: Annotated[Path | None, typer.Option(help="Where --local finds the model.")] = None
+    repository: Annotated[Path | None, typer.Option(help="Where --local finds the model.", metavar="DIR")] = None
 
 
 @grouped

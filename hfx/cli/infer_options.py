@@ -33,7 +33,9 @@ class EncoderOptions:
 
     PANEL: ClassVar[str] = "Classification and question answering"
 
-    candidate_labels: Annotated[str | None, Option("--labels", help="Zero-shot: the candidate labels, A,B.")] = None
+    candidate_labels: Annotated[
+        str | None, Option("--labels", help="Zero-shot: the candidate labels, A,B.", metavar="A,B")
+    ] = None
     multi_label: Annotated[
         bool | None, Option("--multi-label/--single-label", help="Zero-shot: score each label by itself.")
     ] = None
@@ -87,8 +89,12 @@ class GenerationOptions:
     ] = None
     merge: Annotated[Literal["concat", "recursive"] | None, Option(help="Chunks: how their answers become one.")] = None
     overlap: Annotated[int | None, Option(help="Chunks: sentences that two share.")] = None
-    source_lang: Annotated[str | None, Option(help="Translation: the code of the text's language.")] = None
-    target_lang: Annotated[str | None, Option(help="Translation: the code of the answer's language.")] = None
+    source_lang: Annotated[str | None, Option(help="Translation: the code of the text's language.", metavar="CODE")] = (
+        None
+    )
+    target_lang: Annotated[
+        str | None, Option(help="Translation: the code of the answer's language.", metavar="CODE")
+    ] = None
     return_log_probs: Annotated[
         bool | None, Option("--log-probs/--no-log-probs", help="The tokens' log-probabilities.")
     ] = None

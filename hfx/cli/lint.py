@@ -18,7 +18,9 @@ def command(
     repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
         "model_repository"
     ),
-    triton: Annotated[str, typer.Option(help="Tag of the Triton release that will serve it.")] = MINIMUM_SECURE,
+    triton: Annotated[
+        str, typer.Option(help="Tag of the Triton release that will serve it.", metavar="TAG")
+    ] = MINIMUM_SECURE,
     cores: Annotated[
         int | None, typer.Option(help="Cores of the machine that will serve it; this one's without it.")
     ] = None,

@@ -33,7 +33,9 @@ def command(
     entries = [_entry(entry) for entry in models(repository)]
     value = {"repository": str(repository), "models": entries}
     if entries:
-        report.table(value, COLUMNS, [_row(entry) for entry in entries])
+        has_problem = any(entry["problem"] or entry["task"] is None for entry in entries)
+        shown = len(COLUMNS) if has_problem else len(COLUMNS) - 1
+        report.table(value, COLUMNS[:shown], [_row(entry)[:shown] for entry in entries])
     else:
         report.result(value, f"There is no model in {repository}. `hfx export MODEL` publishes one.")
 
@@ -65,7 +67,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
     if entry["task"] is None:
         return (entry["name"], "-", "-", "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
     agreements = [
-        f"{100 * figures['agreement']:.1f} %" for key in ("cpu", "gpu") if (figures := entry["parity"].get(key))
+        f"{key} {100 * figures['agreement']:.1f} %" for key in ("cpu", "gpu") if (figures := entry["parity"].get(key))
     ]
     precision = entry["precision"]
     return (
@@ -75,7 +77,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
         entry["cpu_runtime"] or "-",
         precision["gpu"] or "-",
         f"{entry['bytes'] / 1e6:.1f}",
-        " / ".join(agreements) or "-",
-        entry["created"],
+        ", ".join(agreements) or "-",
+        entry["created"].replace("T", " ").replace("Z", " UTC"),
         entry["problem"] or "",
     )

@@ -58,7 +58,8 @@ def lint_page() -> str:
 
 
 def _help(command: Any, name: str) -> str:
-    context = command.context_class(command, info_name=f"hfx {name}", terminal_width=WIDTH, max_content_width=WIDTH)
+    settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    context = command.context_class(command, info_name=f"hfx {name}", **settings)
     text: str = command.get_help(context)
     return "\n".join(line.rstrip() for line in text.splitlines()).strip()
 

@@ -16,7 +16,9 @@ def command(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; without any, all that were published anew.")
     ] = None,
-    repository: Annotated[Path, typer.Option(help="The repository that is served.")] = Path("model_repository"),
+    repository: Annotated[Path, typer.Option(help="The repository that is served.", metavar="DIR")] = Path(
+        "model_repository"
+    ),
 ) -> None:
     """Have a running `hfx serve` serve models as they are published now.
 

@@ -15,7 +15,7 @@ from hfx.errors import RepositoryError
 def command(
     context: typer.Context,
     name: PublishedName,
-    repository: Annotated[Path, typer.Option(help="The model repository.")] = Path("model_repository"),
+    repository: Annotated[Path, typer.Option(help="The model repository.", metavar="DIR")] = Path("model_repository"),
     force: Annotated[bool, typer.Option("--force", help="Also a model that is served: take it out first.")] = False,
 ) -> None:
     """Delete a published model with all its folders.

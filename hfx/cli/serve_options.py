@@ -24,19 +24,27 @@ class ServeOptions:
         Option("--with", help="The tritonserver of the nvidia-pytriton wheel, the one on PATH, or a container."),
     ] = "embedded"
     device: Annotated[Device, Option(help="What the models run on.")] = "cpu"
-    host: Annotated[str, Option(help="Address to listen at; 127.0.0.1 is this machine only.")] = "127.0.0.1"
-    http_port: Annotated[int, Option(help="Port of the HTTP API; 0 takes a free one.")] = 8000
-    grpc_port: Annotated[int, Option(help="Port of the gRPC API; 0 takes a free one.")] = 8001
-    metrics_port: Annotated[int, Option(help="Port of the metrics; 0 takes a free one.")] = 8002
-    models: Annotated[str, Option(help="Serve only these: A,B.")] = ""
-    timeout: Annotated[float, Option(help="Seconds that loading the models may take.")] = 300.0
-    drain: Annotated[int, Option(help="Seconds that requests under way get when it stops.", min=0, max=3600)] = 30
+    host: Annotated[str, Option(help="Address to listen at; 127.0.0.1 is this machine only.", metavar="ADDRESS")] = (
+        "127.0.0.1"
+    )
+    http_port: Annotated[int, Option(help="Port of the HTTP API; 0 takes a free one.", metavar="PORT")] = 8000
+    grpc_port: Annotated[int, Option(help="Port of the gRPC API; 0 takes a free one.", metavar="PORT")] = 8001
+    metrics_port: Annotated[int, Option(help="Port of the metrics; 0 takes a free one.", metavar="PORT")] = 8002
+    models: Annotated[str, Option(help="Serve only these: A,B.", metavar="A,B")] = ""
+    timeout: Annotated[float, Option(help="Seconds that loading the models may take.", metavar="SECONDS")] = 300.0
+    drain: Annotated[
+        int, Option(help="Seconds that requests under way get when it stops.", min=0, max=3600, metavar="SECONDS")
+    ] = 30
     strict: Annotated[
         bool, Option("--strict", help="Serve all models or none; else those that load, without --models.")
     ] = False
     watch: Annotated[bool, Option("--watch", help="Serve models that are published anew as soon as they are.")] = False
-    triton: Annotated[str, Option(help="The Triton release; 26.07 without it.", rich_help_panel=CONTAINER)] = ""
-    image: Annotated[str, Option(help="The image, with a digest if you like.", rich_help_panel=CONTAINER)] = ""
+    triton: Annotated[
+        str, Option(help="The Triton release; 26.07 without it.", rich_help_panel=CONTAINER, metavar="TAG")
+    ] = ""
+    image: Annotated[
+        str, Option(help="The image, with a digest if you like.", rich_help_panel=CONTAINER, metavar="IMAGE")
+    ] = ""
     dry_run: Annotated[bool, Option("--dry-run", help="Only print the docker commands.", rich_help_panel=CONTAINER)] = (
         False
     )

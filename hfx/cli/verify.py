@@ -24,19 +24,28 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     name: PublishedName,
-    data: Annotated[Path | None, typer.Option(help="Labelled CSV or TSV with a header.")] = None,
-    input_column: Annotated[list[str] | None, typer.Option(help="Column of an input, in the task's order.")] = None,
-    target_column: Annotated[str | None, typer.Option(help="Column of the right answers.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Labelled CSV or TSV with a header.", metavar="FILE")] = None,
+    input_column: Annotated[
+        list[str] | None, typer.Option(help="Column of an input, in the task's order.", metavar="COLUMN")
+    ] = None,
+    target_column: Annotated[str | None, typer.Option(help="Column of the right answers.", metavar="COLUMN")] = None,
     metric: Annotated[
-        str | None, typer.Option(help="Metric; each task has one, generators rouge and exact_match.")
+        str | None, typer.Option(help="Metric; each task has one, generators rouge and exact_match.", metavar="METRIC")
     ] = None,
-    minimum: Annotated[float | None, typer.Option("--min", help="Least value of the metric.")] = None,
+    minimum: Annotated[float | None, typer.Option("--min", help="Least value of the metric.", metavar="VALUE")] = None,
     max_drop: Annotated[
-        float | None, typer.Option(help="Share of answers, and of the metric, that may be lost against the checkpoint.")
+        float | None,
+        typer.Option(
+            help="Share of answers, and of the metric, that may be lost against the checkpoint.", metavar="SHARE"
+        ),
     ] = None,
-    url: Annotated[str, typer.Option(help="Address of a server, as of `hfx infer`; in this process without it.")] = "",
+    url: Annotated[
+        str, typer.Option(help="Address of a server, as of `hfx infer`; in this process without it.", metavar="URL")
+    ] = "",
     device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = "cpu",
-    repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository"),
+    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = Path(
+        "model_repository"
+    ),
 ) -> None:
     """Verify a published model again: against its checkpoint's answers, and on labelled data.
 

@@ -28,7 +28,7 @@ Batch = list[Any]
 Loss = Callable[[Batch], Any]
 
 
-def write_classifier(folder: Path, steps: int = 150) -> None:
+def write_classifier(folder: Path, steps: int = 200) -> None:
     """Train a classifier of reviews and write it to `folder`."""
     import torch
     from transformers import RobertaConfig, RobertaForSequenceClassification, RobertaTokenizerFast
@@ -61,7 +61,7 @@ def write_classifier(folder: Path, steps: int = 150) -> None:
         _save(model, tokenizer, folder)
 
 
-def write_generator(folder: Path, steps: int = 200) -> None:
+def write_generator(folder: Path, steps: int = 300) -> None:
     """Train a writer of stories and write it to `folder`."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast

@@ -58,15 +58,17 @@ class OutputOptions:
 
     PANEL: ClassVar[str] = "Output"
 
-    output: Annotated[Path, typer.Option("--output", "-o", help="The new folder of the job.")]
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new folder of the job.", metavar="DIR")]
     output_action: Annotated[
         Literal["append_row", "summary_only"], typer.Option(help="One file of all rows, or only the parts.")
     ] = "append_row"
-    output_file_name: Annotated[str, typer.Option(help="Its name in that folder; .csv, .jsonl or .parquet.")] = (
-        "predictions.csv"
-    )
+    output_file_name: Annotated[
+        str, typer.Option(help="Its name in that folder; .csv, .jsonl or .parquet.", metavar="NAME")
+    ] = "predictions.csv"
     keep_columns: Annotated[str, typer.Option(metavar="all|none|A,B", help="Columns of the input to copy.")] = "none"
-    output_prefix: Annotated[str, typer.Option(help="Before the names of predictions, e.g. predicted_.")] = ""
+    output_prefix: Annotated[
+        str, typer.Option(help="Before the names of predictions, e.g. predicted_.", metavar="PREFIX")
+    ] = ""
 
 
 @grouped

@@ -34,17 +34,26 @@ class PlaceOptions:
     PANEL: ClassVar[str] = "Model"
 
     repository: Annotated[
-        Path | None, Option(help="The repository of the model, which runs in this command; default model_repository.")
+        Path | None,
+        Option(
+            help="The repository of the model, which runs in this command; default model_repository.", metavar="DIR"
+        ),
     ] = None
     device: Annotated[Literal["cpu", "gpu"] | None, Option(help="What it runs on, in this command.")] = None
     url: Annotated[
-        list[str] | None, Option(help="A server of the model instead; may be given several times: the least loaded.")
+        list[str] | None,
+        Option(help="A server of the model instead; may be given several times: the least loaded.", metavar="URL"),
     ] = None
-    header: Annotated[list[str] | None, Option(help="Header to send to servers, KEY:VALUE.")] = None
+    header: Annotated[list[str] | None, Option(help="Header to send to servers, KEY:VALUE.", metavar="KEY:VALUE")] = (
+        None
+    )
     token_file: Annotated[
-        Path | None, Option(help=f"File with the servers' token; else {TOKEN_VARIABLE} of the environment.")
+        Path | None,
+        Option(help=f"File with the servers' token; else {TOKEN_VARIABLE} of the environment.", metavar="FILE"),
     ] = None
-    tls_ca: Annotated[Path | None, Option("--tls-ca", help="File with the certificates of servers to trust.")] = None
+    tls_ca: Annotated[
+        Path | None, Option("--tls-ca", help="File with the certificates of servers to trust.", metavar="FILE")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,10 @@ class WorkOptions:
         str | None, Option(metavar="5m", help="How long a server may answer nothing: 30s, 5m, 2h; default 5m.")
     ] = None
     row_timeout: Annotated[
-        float | None, Option(min=0.001, help="Seconds a row may take before it counts as failed; default: no limit.")
+        float | None,
+        Option(
+            min=0.001, help="Seconds a row may take before it counts as failed; default: no limit.", metavar="SECONDS"
+        ),
     ] = None
     error_threshold: Annotated[
         str | None, Option(metavar="N|P%|-1", help="Error rows that are allowed (exit code 6 above); default -1: any.")
@@ -88,7 +100,9 @@ class EngineOptions:
     engine: Annotated[
         Literal["local", "spark"], Option(help="Processes of this machine, or tasks of Spark on shared storage.")
     ] = "local"
-    master: Annotated[str, Option(help="Spark's master, e.g. spark://HOST:7077; default: this machine.")] = ""
+    master: Annotated[
+        str, Option(help="Spark's master, e.g. spark://HOST:7077; default: this machine.", metavar="URL")
+    ] = ""
 
 
 def run_options(place: PlaceOptions, work: WorkOptions, before: RunOptions) -> RunOptions:

@@ -55,10 +55,16 @@ class CompareOptions:
 
     PANEL: ClassVar[str] = "Measurement and output"
 
-    repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository")
+    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = Path(
+        "model_repository"
+    )
     device: Annotated[Device, typer.Option(help="Of --precisions and --variants.")] = "cpu"
-    checkpoint: Annotated[str, typer.Option(help="Of --precisions: folder or hub id; the manifest's without it.")] = ""
-    max_drop: Annotated[float | None, typer.Option(help="Of --precisions: as of `hfx export`.", min=0, max=1)] = None
+    checkpoint: Annotated[
+        str, typer.Option(help="Of --precisions: folder or hub id; the manifest's without it.", metavar="MODEL")
+    ] = ""
+    max_drop: Annotated[
+        float | None, typer.Option(help="Of --precisions: as of `hfx export`.", min=0, max=1, metavar="SHARE")
+    ] = None
     rounds: Annotated[int, typer.Option(help="Turns of each candidate.", min=1, max=100)] = 3
     stream: Annotated[
         bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")

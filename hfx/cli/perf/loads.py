@@ -27,11 +27,19 @@ class ServerOptions:
 
     PANEL: ClassVar[str] = "Server"
 
-    url: Annotated[str, Option(help="The server's gRPC port: HOST:PORT, or grpcs://HOST:PORT.")] = DEFAULT_URL
+    url: Annotated[str, Option(help="The server's gRPC port: HOST:PORT, or grpcs://HOST:PORT.", metavar="URL")] = (
+        DEFAULT_URL
+    )
     http_url: Annotated[
-        str, Option(help="Its HTTP port, HOST:PORT: without --metrics-url, its metrics are looked for two ports above.")
+        str,
+        Option(
+            help="Its HTTP port, HOST:PORT: without --metrics-url, its metrics are looked for two ports above.",
+            metavar="URL",
+        ),
     ] = ""
-    metrics_url: Annotated[str, Option(help="Its metrics, HOST:PORT or a URL; found by itself on this machine.")] = ""
+    metrics_url: Annotated[
+        str, Option(help="Its metrics, HOST:PORT or a URL; found by itself on this machine.", metavar="URL")
+    ] = ""
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,11 @@ class LoadOptions:
         None
     )
     arrivals: Annotated[
-        str | None, Option(help="Of --rate: constant, poisson, burst, burst:N (N at a time) or trace.")
+        str | None, Option(help="Of --rate: constant, poisson, burst, burst:N (N at a time) or trace.", metavar="KIND")
     ] = None
-    trace: Annotated[Path | None, Option(help="Of --arrivals trace: a file of send times, in seconds.")] = None
+    trace: Annotated[
+        Path | None, Option(help="Of --arrivals trace: a file of send times, in seconds.", metavar="FILE")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,9 @@ class DataOptions:
 
     PANEL: ClassVar[str] = "Requests"
 
-    data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines, text or Parquet file.")] = None
+    data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines, text or Parquet file.", metavar="FILE")] = (
+        None
+    )
     column: Annotated[
         list[str] | None, Option(help="Of --data: the column, or TENSOR=COLUMN; may be given several times.")
     ] = None
@@ -93,7 +105,7 @@ class DataOptions:
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="A setting of each request, such as max_tokens=50."),
     ] = None
-    seed: Annotated[int, Option(min=0, help="Of made-up texts and poisson arrivals.")] = 0
+    seed: Annotated[int, Option(min=0, help="Seed of made-up texts and poisson arrivals.")] = 0
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,8 @@ class SloOptions:
     PANEL: ClassVar[str] = "Targets"
 
     slo: Annotated[
-        str | None, Option(help="Targets that count towards goodput: 'ttft<200ms,tpot<50ms,latency<2s'.")
+        str | None,
+        Option(help="Targets that count towards goodput: 'ttft<200ms,tpot<50ms,latency<2s'.", metavar="TARGETS"),
     ] = None
 
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     results: Annotated[list[Path], typer.Argument(metavar="RESULT...", help="Files that hfx perf wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
-    svg: Annotated[Path | None, typer.Option(help="Folder for each chart as SVG, light and dark.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.", metavar="FILE")] = Path("report.html"),
+    svg: Annotated[
+        Path | None, typer.Option(help="Folder for each chart as SVG, light and dark.", metavar="DIR")
+    ] = None,
 ) -> None:
     """Show result files as one HTML page, which needs no network; also as SVG pictures.
 

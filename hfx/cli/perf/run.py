@@ -39,11 +39,15 @@ class MeasureOptions:
     stream: Annotated[
         bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
     ] = None
-    label: Annotated[str, typer.Option(help="Its name in tables; the model's without it.")] = ""
-    repository: Annotated[Path | None, typer.Option(help="Where the model is published: for its precision.")] = None
+    label: Annotated[str, typer.Option(help="Its name in tables; the model's without it.", metavar="NAME")] = ""
+    repository: Annotated[
+        Path | None, typer.Option(help="Where the model is published: for its precision.", metavar="DIR")
+    ] = None
     max_error_rate: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Share of requests that may fail; above it the exit code is 5."),
+        typer.Option(
+            min=0, max=1, help="Share of requests that may fail; above it the exit code is 5.", metavar="SHARE"
+        ),
     ] = None
     output: Annotated[Path | None, typer.Option(metavar="F.json", help="Write the result file.")] = None
 

@@ -31,7 +31,9 @@ class TuneOptions:
 
     PANEL: ClassVar[str] = "Search and output"
 
-    repository: Annotated[Path, typer.Option(help="Where the model is published.")] = Path("model_repository")
+    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = Path(
+        "model_repository"
+    )
     device: Annotated[Device, typer.Option(help="The configurations that are tuned.")] = "cpu"
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for everything, the proof included.")] = "10m"
     trials: Annotated[int | None, typer.Option(min=2, help="End the search after so many trials.")] = None
