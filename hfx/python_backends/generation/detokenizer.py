@@ -104,6 +104,7 @@ class WindowDecoder:
         self._anchor: list[int] = []
         self._last: list[int] = []
         self._waiting: list[int] = []
+        self._known: str | None = None  # the text of the anchor and the last token, for `peek`
 
     def push(self, token_id: int) -> str:
         """Take the next token; the text that is now decided."""
@@ -117,7 +118,9 @@ class WindowDecoder:
     def peek(self, token_id: int) -> str:
         """What a token would add if it came next and none waited."""
         before = self._anchor + self._last
-        return self._decode([*before, token_id])[len(self._decode(before)) :]
+        if self._known is None:
+            self._known = self._decode(before)
+        return self._decode([*before, token_id])[len(self._known) :]
 
     def _release(self) -> str:
         before = self._anchor + self._last
@@ -128,6 +131,7 @@ class WindowDecoder:
         return text[len(known) :]
 
     def _keep(self, text: str) -> None:
+        self._known = None
         last = self._waiting[-1:]
         if self._decode(last):
             self._anchor, self._last = last, []
