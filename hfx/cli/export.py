@@ -151,8 +151,8 @@ def command(
     if isinstance(plan, GeneratorPlan):
         for warning in plan.settings.warnings:
             report.warn(warning)
-        for note in plan.notes:
-            report.note(note)
+    for note in plan.notes:
+        report.note(note)
     if dry_run:
         report.result(plan.describe(), _plan_lines(plan.describe(), verbose))
         return

@@ -36,7 +36,10 @@ SHORTEST = 8  # tokens: room for the special ones of a pair and a few words
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What every plan says. A precision is None where nothing is built for that device; `max_length` is in tokens."""
+    """What every plan says. A precision is None where nothing is built for that device; `max_length` is in tokens.
+
+    `notes` are for the user, before any work.
+    """
 
     name: str
     task: EncoderTask | GenerationTask
@@ -53,6 +56,7 @@ class Plan:
     max_drop: float | None
     force: bool
     command: str
+    notes: tuple[str, ...] = ()
 
     @property
     def built(self) -> dict[Device, Precision]:

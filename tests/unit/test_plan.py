@@ -63,6 +63,13 @@ def test_the_task_is_the_option_or_told_by_the_architecture(
     assert plan(tmp_path, ExportOptions(task=task), **config).task.task is decided
 
 
+def test_one_label_without_a_mark_may_be_a_cross_encoders(tmp_path: Path) -> None:
+    [note] = plan(tmp_path, **ONE_LABEL).notes
+    assert "--task text-ranking" in note
+    chosen = ExportOptions(task="text-classification")
+    assert plan(tmp_path, chosen, **ONE_LABEL).notes == plan(tmp_path).notes == ()
+
+
 @pytest.mark.parametrize("architectures", [None, [], ["BertForMaskedLM"], ["ViTForImageClassification"]])
 def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architectures: list[str] | None) -> None:
     with pytest.raises(CheckpointUnsupported, match="text-classification, token-classification"):

@@ -13,6 +13,7 @@ from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
+from hfx.exporter.tasks.task import labels_of
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
 from hfx.names import Task
 
@@ -82,6 +83,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         widths=widths_up_to(max_length),
         aggregation=_aggregation(options.aggregation, task),
         activation=_activation(checkpoint, task),
+        notes=_notes(checkpoint, options, task),
     )
 
 
@@ -119,6 +121,14 @@ def _aggregation(requested: str | None, task: EncoderTask) -> str | None:
 def _activation(checkpoint: Checkpoint, task: EncoderTask) -> str | None:
     """What makes a score of a cross-encoder's logit; None for every other task."""
     return read_activation(checkpoint.folder, checkpoint.config) if task.task is Task.TEXT_RANKING else None
+
+
+def _notes(checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask) -> tuple[str, ...]:
+    """Whether the task was chosen between two that the checkpoint may be for."""
+    is_classifier = task.task is Task.TEXT_CLASSIFICATION and options.task is None
+    if is_classifier and len(labels_of(checkpoint.config)) == 1:
+        return ("The one label will classify texts; to rank texts for a query, pass --task text-ranking.",)
+    return ()
 
 
 def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:

@@ -35,7 +35,6 @@ class GeneratorPlan(Plan):
 
     `max_length` bounds a decoder's prompt and output together, an encoder-decoder's output; `max_source` the text that
     an encoder reads (None where there is none). `slots` rows are decoded at a time, `max_queue` requests may wait.
-    `notes` are for the user, before any work.
     """
 
     task: GenerationTask
@@ -43,7 +42,6 @@ class GeneratorPlan(Plan):
     max_source: int | None
     slots: int
     max_queue: int
-    notes: tuple[str, ...] = ()
 
     def details(self) -> dict[str, object]:
         """What `describe` says of a generator."""
