@@ -30,10 +30,12 @@ from hfx.repository.edit import rendered
 from hfx.repository.lint import check_rules
 from hfx.repository.subject import CONFIG, VARIANTS
 from hfx.strict_json import Json, read_text
+from hfx.triton import liveness
 from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arguments
 
 START_FILE = "start.py"
 CHOICE = "bundle"  # in the manifest's choices
+PROBE = Path(liveness.__file__).parent  # a module of the standard library alone, which runs in any image
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,32 @@ def packages_path(deployment: Deployment) -> str:
     return f"{deployment.models[0].name}/1/{PACKAGES_FOLDER}"
 
 
+def packages_of(deployment: Deployment) -> str:
+    """Where the packages of a bundle lie whose models are deployed, relative to it; empty for other models.
+
+    Raises UsageError for models of both kinds, and for a bundle that was made for another device or Python.
+    """
+    records: list[Any] = [model.manifest.choices.get(CHOICE) for model in deployment.models]
+    if not any(records):
+        return ""
+    if not all(records):
+        raise UsageError("Some of the models are a bundle's, and others not.", "Deploy them one after the other.")
+    for key, value in (("device", deployment.device), ("python", deployment.release.python)):
+        if records[0][key] != value:
+            raise UsageError(
+                f"The bundle is for {key} {records[0][key]}, and Triton {deployment.release.tag} here for {value}.",
+                "Write the bundle again, or give its --device and --triton.",
+            )
+    return str(records[0]["packages"])
+
+
 def _vendor(needed: Sequence[str], packages: Packages, home: Path) -> tuple[Wheel, ...]:
     home.mkdir()
     with tempfile.TemporaryDirectory(prefix="hfx-wheels-") as folder:
         wheels = fetch(needed, packages.python, Path(folder), packages.offline)
         for wheel in wheels:
             unpack(Path(folder) / wheel.name, home)
+    shutil.copytree(PROBE, home / PROBE.name, ignore=shutil.ignore_patterns("__pycache__"))
     return wheels
 
 

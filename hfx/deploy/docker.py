@@ -61,11 +61,15 @@ def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
     ]
 
 
+def is_own_image(deployment: Deployment) -> bool:
+    """Whether the user named the image."""
+    return deployment.image != f"hfx-triton:{deployment.release.tag}-{deployment.device}"
+
+
 def base_lines(deployment: Deployment) -> list[list[str]]:
     """The lines that make the base image, in the root of a checkout of hfx; none where the image is the user's own."""
-    release, device = deployment.release, deployment.device
-    if deployment.image != f"hfx-triton:{release.tag}-{device}":
+    if is_own_image(deployment):
         return []
-    arguments = (f"BASE={release.image}", f"DEVICE={device}")
+    arguments = (f"BASE={deployment.release.image}", f"DEVICE={deployment.device}")
     options = [part for argument in arguments for part in ("--build-arg", argument)]
     return [["docker", "build", "--file", "docker/Dockerfile", *options, "--tag", deployment.image, "."]]

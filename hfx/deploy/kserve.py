@@ -2,6 +2,8 @@
 
 KServe runs a service as plain Deployments ("Standard": KEDA scales it) or by Knative (which splits traffic between
 revisions by percent). One excludes the other, so `canary` decides.
+
+A bundle brings the packages of its models: its pods run tritonserver in NVIDIA's image, without front and supervisor.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from hfx.deploy.autoscaling import SLOTS, WAITING
+from hfx.deploy.bundle import packages_of
 from hfx.deploy.deployment import Deployment, Figure
-from hfx.deploy.docker import serve_command
+from hfx.deploy.docker import is_own_image, serve_command
 from hfx.deploy.folder import output_folder, render
-from hfx.deploy.kubernetes import check_namespace, check_service_name, container_values
+from hfx.deploy.kubernetes import check_namespace, check_service_name, container_values, liveness_command
 from hfx.deploy.sizing import Sizing
 from hfx.errors import UsageError
+from hfx.triton.arguments import CONTAINER_SECONDS, server_arguments
 
 MODELS = "/mnt/models"  # where KServe puts what storageUri names
 FORMAT = "hfx"
+TRITON_METRICS = 8002  # tritonserver's own port
 URI_LENGTH = 1024
 STORAGE_PATTERN = re.compile(r"(?:s3|gs|hf|pvc|https|abfss?|wasbs|oci)://[A-Za-z0-9][A-Za-z0-9._~/%@:+=-]*")
 PROMETHEUS_PATTERN = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
@@ -66,17 +71,34 @@ def values(deployment: Deployment, sizing: Sizing, service: Service) -> dict[str
     pods = f'namespace="{service.namespace}",pod=~"{predictor}-.*"'
     return {
         **container_values(deployment, sizing),
+        **runtime_values(deployment),
         "has_pre_stop": not is_knative,  # Knative refuses the field, and drains by its own proxy
         "service": service,
         "is_knative": is_knative,
-        "command": [
-            *serve_command(deployment, MODELS),
-            "--insecure",
-        ],  # the cluster's network policies say who reaches it
         "format": FORMAT,
         "predictor": predictor,
         "queries": [(signal.query(pods), signal.target) for signal in sizing.signals],
         "concurrency": concurrency(sizing),
+    }
+
+
+def runtime_values(deployment: Deployment) -> dict[str, Any]:
+    """What a pod runs: `hfx serve` in hfx's image, or for a bundle tritonserver in the image that it is made for."""
+    ports = deployment.ports
+    if not (packages := packages_of(deployment)):
+        # The cluster's network policies say who reaches it.
+        command = [*serve_command(deployment, MODELS), "--insecure"]
+        return {"command": command, "image": deployment.image, "metrics_port": ports.http}
+    return {
+        "command": [
+            "tritonserver",
+            *server_arguments(MODELS, deployment.device, CONTAINER_SECONDS[0], deployment.drain),
+        ],
+        "image": deployment.image if is_own_image(deployment) else deployment.release.image,
+        "metrics_port": TRITON_METRICS,
+        "liveness": liveness_command(ports.http, TRITON_METRICS, f"{MODELS}/{packages}"),
+        "health": "/v2/health/ready",
+        "is_stock": True,
     }
 
 

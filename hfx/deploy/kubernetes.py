@@ -88,7 +88,9 @@ def container_values(deployment: Deployment, sizing: Sizing) -> dict[str, Any]:
         "deployment": deployment,
         "sizing": sizing,
         "user": USER,
-        "liveness": liveness_command(deployment),
+        "liveness": liveness_command(deployment.ports.http, deployment.ports.http),
+        "health": "/health",
+        "is_stock": False,
         "period": PROBE_SECONDS,
         "liveness_period": LIVENESS_SECONDS,
         "liveness_timeout": PROBE_TIMEOUT,
@@ -101,10 +103,11 @@ def labels(deployment: Deployment) -> dict[str, str]:
     return {"app.kubernetes.io/name": deployment.name, "app.kubernetes.io/component": "server"}
 
 
-def liveness_command(deployment: Deployment) -> list[str]:
-    """A request to each model, sent inside the container."""
-    url = f"http://127.0.0.1:{deployment.ports.http}"
-    return ["env", "PYTHONPATH=/opt/hfx", "python3", "-B", "-m", "liveness", url, f"{url}/metrics"]
+def liveness_command(http: int, metrics: int, folder: str = "/opt/hfx") -> list[str]:
+    """A request to each model, sent inside the container: by ports of HTTP and metrics, with the module in `folder`."""
+    url = "http://127.0.0.1"
+    module = ["env", f"PYTHONPATH={folder}", "python3", "-B", "-m", "liveness"]
+    return [*module, f"{url}:{http}", f"{url}:{metrics}/metrics"]
 
 
 def check_command(deployment: Deployment) -> list[str]:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import yaml
 
+from hfx.cli import main
 from hfx.client import Client
-from hfx.deploy import bundle
+from hfx.deploy import bundle, kserve
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.monitoring import PANELS, alerts
+from hfx.deploy.sizing import Scale, size
 from hfx.deploy.wheels import requirements
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
+from hfx.repository import models
 from hfx.triton import process
 from hfx.triton.liveness import call
 from hfx.triton.server import Ports, choose_ports, is_ready
@@ -40,6 +46,8 @@ class Served:
     folder: Path
     pid: int
     ports: Ports
+    python: Path  # without any package
+    python: Path  # without any package
 
 
 @pytest.fixture(scope="module")
@@ -53,27 +61,35 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 
 @pytest.fixture(scope="module")
-def folder(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("deploy") / "bundle"
-    offline = wheels_for(requirements(deployment))
-    bundle.write(deployment, output, bundle.Packages(HERE, offline))
-    return output
+def served(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(written(deployment, tmp_path_factory.mktemp("deploy")), tmp_path_factory.mktemp("plain")) as running:
+        yield running
 
 
-@pytest.fixture(scope="module")
-def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def written(deployment: Deployment, folder: Path) -> Path:
+    bundle.write(deployment, folder / "bundle", bundle.Packages(HERE, wheels_for(requirements(deployment))))
+    return folder / "bundle"
+
+
+def readme_line(folder: Path) -> list[str]:
+    """What the README of a bundle runs."""
+    line = re.search(r"^    (tritonserver .*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert line
+    return shlex.split(line[1])
+
+
+@contextmanager
+def serving(folder: Path, place: Path) -> Iterator[Served]:
     """The server with the arguments of the bundle's README and a Python without any package."""
-    place, wheel, ports = tmp_path_factory.mktemp("plain"), find_wheel(), choose_ports(Ports(), "127.0.0.1")
+    wheel, ports, python = find_wheel(), choose_ports(Ports(), "127.0.0.1"), place / "bare/bin/python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "bare"], check=True)
-    environment = dict(wheel.environment) | {"PATH": f"{place / 'bare/bin'}{os.pathsep}/usr/bin:/bin"}
+    environment = dict(wheel.environment) | {"PATH": f"{python.parent}{os.pathsep}/usr/bin:/bin"}
     backends = wheel.backend_directory(place / "backends")
     # NVIDIA's images have an ONNX Runtime backend of their own. That of the embedded server is Python, and gets the
     # bundle's packages.
-    for package in (folder / "sentiment/1/packages").iterdir():
+    for package in next(folder.glob("*/1/packages")).iterdir():
         (backends / "onnxruntime" / package.name).symlink_to(package)
-    line = re.search(r"^    (tritonserver .*)$", (folder / "README.md").read_text(), re.MULTILINE)
-    assert line
-    arguments = [word.replace("=/models", f"={folder}") for word in shlex.split(line[1])[1:]]
+    arguments = [word.replace("=/models", f"={folder}") for word in readme_line(folder)[1:]]
     addresses = [f"--{use}-address=127.0.0.1" for use in ("http", "grpc", "metrics")]
     numbers = [f"--http-port={ports.http}", f"--grpc-port={ports.grpc}", f"--metrics-port={ports.metrics}"]
     prefix = f"--backend-config=python,shm-region-prefix-name=bundle_test_{os.getpid()}_"
@@ -82,7 +98,7 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     try:
         wait_until(lambda: running.poll() is not None or is_ready(f"http://127.0.0.1:{ports.http}"), "ready")
         assert running.poll() is None, (place / "log").read_text()[-4000:]
-        yield Served(folder, running.pid, ports)
+        yield Served(folder, running.pid, ports, python)
     finally:
         process.end(running, grace=20)
 
@@ -102,6 +118,42 @@ def test_encoder_and_generator_answer_as_the_published_models_in_this_process(
             for prompt in prompts:
                 expected = engine.infer({"text_input": prompt})
                 assert client.generate("stories", prompt).text == expected["text_output"]
+
+
+def test_the_pod_of_kserve_runs_the_same_line_and_its_probe_finds_every_model_alive(
+    served: Served, tmp_path: Path
+) -> None:
+    deployment = open_deployment(served.folder, ["sentiment", "stories"])
+    here = replace(deployment, release=replace(deployment.release, python=HERE))
+    kserve.write(here, size(here, Scale(), {}), kserve.Service("s3://models/bundle"), tmp_path / "out")
+    [container] = yaml.safe_load((tmp_path / "out/serving-runtime.yaml").read_text())["spec"]["containers"]
+    assert [word.replace("/mnt/models", "/models") for word in container["args"]] == readme_line(served.folder)
+    given = {
+        "/mnt/models": str(served.folder),
+        ":8000": f":{served.ports.http}",
+        ":8002": f":{served.ports.metrics}",
+        "python3": str(served.python),
+    }
+    command = " ".join(container["livenessProbe"]["exec"]["command"])
+    for written_value, value in given.items():
+        command = command.replace(written_value, value)
+    done = subprocess.run(command.split(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "healthy: sentiment, stories, stories_stream\n"), done
+
+
+@pytest.mark.full
+def test_a_bundle_answers_like_the_checkpoints_for_every_task(
+    many_tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [entry.name for entry in models(many_tasks)]
+    tasks = {entry.manifest.task for entry in models(many_tasks) if entry.manifest}
+    assert len(tasks) >= 7
+    folder = written(open_deployment(many_tasks, names), tmp_path)
+    with serving(folder, tmp_path) as served:
+        url = f"127.0.0.1:{served.ports.grpc}"
+        assert main(["deploy", "check", url, "--repository", str(folder), "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)["models"]
+    assert {each["name"] for each in checked} == set(names)
 
 
 def test_every_metric_of_dashboard_and_alerts_is_one_that_the_server_has(

@@ -13,6 +13,7 @@ import yaml
 
 from hfx.deploy.deployment import DeployedModel, Deployment, open_deployment
 from hfx.deploy.kserve import Service, write
+from hfx.deploy.lint import lint
 from hfx.deploy.sizing import Scale, size
 from hfx.errors import UsageError
 from tests.unit.repositories import build
@@ -83,6 +84,40 @@ def test_a_canary_runs_on_knative_which_takes_less(generator: Deployment, tmp_pa
     assert not {"autoScaling", "terminationGracePeriodSeconds"} & set(predictor)
     [container] = runtime["spec"]["containers"]
     assert "lifecycle" not in container and len(container["ports"]) == 1
+
+
+def bundled(deployment: Deployment, **record: str) -> Deployment:
+    """`deployment` as if its models were those of a bundle for Python 3.12."""
+    made = {"device": "cpu", "python": "3.12", "packages": "m/1/packages", **record}
+    models = [replace(each, manifest=replace(each.manifest, choices={"bundle": made})) for each in deployment.models]
+    return replace(deployment, models=tuple(models))
+
+
+@pytest.mark.parametrize("canary", [None, 10])
+def test_a_bundle_runs_in_the_image_of_its_release_with_its_own_probe(
+    generator: Deployment, tmp_path: Path, canary: int | None
+) -> None:
+    runtime, _ = wrote(bundled(generator), tmp_path, canary=canary)
+    [container] = runtime["spec"]["containers"]
+    assert container["image"] == generator.release.image
+    assert container["args"][:2] == ["tritonserver", "--model-repository=/mnt/models"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
+    liveness = container["livenessProbe"]["exec"]["command"]
+    assert "PYTHONPATH=/mnt/models/m/1/packages" in liveness and liveness[-1].endswith(":8002/metrics")
+    assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == "8002"
+    pod = {key: runtime["spec"][key] for key in ("containers", "volumes")}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "m"}, "spec": pod}
+    kubernetes_validate.validate(document, VERSION, strict=True)
+    assert lint(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("record", [{"device": "gpu"}, {"python": "3.11"}])
+def test_a_bundle_for_another_machine_is_refused(generator: Deployment, tmp_path: Path, record: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="The bundle is for"):
+        wrote(bundled(generator, **record), tmp_path)
+    mixed = replace(generator, models=(*bundled(generator).models, *generator.models))
+    with pytest.raises(UsageError, match="Some of the models"):
+        wrote(mixed, tmp_path)
 
 
 @pytest.mark.parametrize(
