@@ -6,6 +6,7 @@ the repository's folder, and free ports of 127.0.0.1. The tritonserver on PATH i
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import time
@@ -24,19 +25,17 @@ from hfx.deploy.autoscaling import Signal
 from hfx.deploy.deployment import open_deployment
 from hfx.deploy.kubernetes import Cluster, write
 from hfx.deploy.sizing import Scale, size
+from hfx.manifest import read_manifest
 from hfx.triton import liveness
-from tests import tiny_checkpoints
-from tests.published import export_checkpoint
-from tests.triton import reciting
 from tests.triton.generation_asks import TIMEOUT, Ask
-from tests.triton.generation_rig import DOORS, RECITAL, SLOTS
+from tests.triton.generation_rig import DOORS, RECITAL
 from tests.triton.local_triton import install
 from tests.triton.reciting import ENDLESS
 from tests.triton.serve_process import HFX, ServeProcess, infer, serving
 
-pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
+pytestmark = pytest.mark.triton
 
-ENCODER = "classifier"
+ENCODER = "sentiment-fp32"
 DRAIN, PRE_STOP = 15, 2
 LEARNED = 0.7  # of preStop: then every proxy has learned that the pod ends
 LENGTHY = {**ENDLESS, "max_tokens": 1500}  # more than the rest of preStop
@@ -70,22 +69,25 @@ class Pod:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A generator and an encoder, both tiny."""
-    checkpoints, repository = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("repository")
-    reciting.save(checkpoints / RECITAL)
-    tiny_checkpoints.save(checkpoints / ENCODER, tiny_checkpoints.bert())
-    for name, options in ((RECITAL, {"slots": SLOTS[RECITAL]}), (ENCODER, {})):
-        export_checkpoint(checkpoints / name, repository, name=name, **options)
-    return repository
+def repository(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generator and an encoder."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in (RECITAL, ENCODER):
+        for member in read_manifest(many_tasks / name / "hfx.json").folders:
+            shutil.copytree(many_tasks / member, folder / member)
+    return folder
 
 
-@pytest.fixture
-def pod(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
-    for name, value in install(tmp_path / "opt").items():
-        monkeypatch.setenv(name, value)
-    with running(repository, tmp_path / "out") as pod:
-        yield pod
+@pytest.fixture(scope="module")
+def pod(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    """It runs until the last test, which ends it."""
+    place = tmp_path_factory.mktemp("pod")
+    (place / "tmp").mkdir()
+    with pytest.MonkeyPatch.context() as machine:
+        for name, value in {**install(place / "opt"), "TMPDIR": str(place / "tmp")}.items():
+            machine.setenv(name, value)
+        with running(repository, place / "out") as pod:
+            yield pod
 
 
 @contextmanager
@@ -133,7 +135,7 @@ def test_the_probes_the_metrics_and_the_job_find_a_pod_that_answers_like_its_che
 
     [container] = pod.job["spec"]["template"]["spec"]["containers"]
     command = " ".join(container["args"]).replace("/models", str(repository))
-    command = command.replace(f"http://{ENCODER}:8000", pod.http_url)
+    command = command.replace(f"http://{RECITAL}:8000", pod.http_url)
     done = subprocess.run([*HFX, *command.split()[1:]], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0 and all(f"{name}: " in done.stdout for name in (ENCODER, RECITAL)), done
 
