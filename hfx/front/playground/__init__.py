@@ -37,6 +37,7 @@ HEADERS: tuple[Header, ...] = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-cache"),
 )
 

@@ -27,8 +27,8 @@ async function load() {
     return
   }
   needsKey ||= Boolean(key.get())
-  byId('key-form').hidden = !needsKey
-  byId('forget').hidden = !key.get()
+  byId('key-form').hidden = true
+  byId('key-given').hidden = !key.get()
   notice(models.length ? '' : 'No model is served.')
   listModels()
   choose()
@@ -36,7 +36,11 @@ async function load() {
 
 function askForKey(isWrong) {
   needsKey = true
+  models = []
+  model = null
+  key.set('')
   byId('key-form').hidden = false
+  byId('key-given').hidden = true
   byId('model').hidden = true
   byId('models').replaceChildren()
   notice(isWrong ? 'The server does not know this key.' : 'This server wants an API key.')
@@ -52,11 +56,13 @@ function listModels() {
   const tasks = [...new Set(models.map(each => each.task))]
   byId('models').replaceChildren(...tasks.map(task => {
     const links = models.filter(each => each.task === task).map(each => element('li', {},
-      element('a', { href: CHOSEN + encodeURIComponent(each.name) },
+      element('a', { href: addressOf(each) },
         element('span', {}, each.name), element('span', { class: 'precision' }, precisionOf(each)))))
     return element('section', {}, element('h2', {}, task), element('ul', {}, ...links))
   }))
 }
+
+const addressOf = each => CHOSEN + encodeURIComponent(each.name)
 
 function precisionOf({ precision }) {
   if (!precision) return ''
@@ -66,14 +72,13 @@ function precisionOf({ precision }) {
 
 /** Show the model of the address, or the first one. */
 function choose() {
-  if (location.hash && !location.hash.startsWith(CHOSEN)) return
-  const name = decodeURIComponent(location.hash.slice(CHOSEN.length))
-  const found = models.find(each => each.name === name) ?? models[0]
+  if (model && location.hash && !location.hash.startsWith(CHOSEN)) return // a link within the page
+  const found = models.find(each => addressOf(each) === location.hash) ?? models[0]
   if (!found) return
   running?.abort()
   model = found
   for (const link of document.querySelectorAll('#models a')) {
-    const isChosen = link.getAttribute('href') === CHOSEN + encodeURIComponent(model.name)
+    const isChosen = link.getAttribute('href') === addressOf(model)
     if (isChosen) link.setAttribute('aria-current', 'page')
     else link.removeAttribute('aria-current')
     if (isChosen) link.scrollIntoView({ block: 'nearest', inline: 'center' })
@@ -124,7 +129,7 @@ function showCode() {
   byId('languages').replaceChildren(...choices)
   if (hadFocus) byId(`language-${shown.name}`).focus()
   byId('code').textContent = shown.text
-  byId('code-note').textContent = needsKey ? 'The key comes from the variable HFX_TOKEN of the environment.' : ''
+  byId('code-note').textContent = needsKey ? 'The key is read from the environment: export HFX_TOKEN=KEY first.' : ''
 }
 
 async function run() {
@@ -178,7 +183,11 @@ function busy(isBusy) {
 }
 
 function fail(error) {
-  if (error.status === 401) askForKey(true)
+  if (error.status === 401) {
+    askForKey(true)
+    return
+  }
+  if (error.status) byId('answer').replaceChildren()
   const isOwn = error instanceof RequestFailed || error instanceof FieldError
   const status = error.status ? ` (status ${error.status})` : ''
   byId('error').textContent = isOwn ? error.message + status : `The server can't be reached: ${error.message}.`
@@ -204,13 +213,14 @@ byId('request').addEventListener('keydown', event => {
 byId('stop').addEventListener('click', () => running?.abort())
 byId('copy').addEventListener('click', copy)
 byId('languages').addEventListener('change', event => { language = event.target.value; showCode() })
-byId('key-form').addEventListener('submit', event => {
+byId('key-form').addEventListener('submit', async event => {
   event.preventDefault()
   key.set(byId('key').value.trim())
   byId('key').value = ''
-  load()
+  await load()
+  if (model) byId('inputs').querySelector('input, textarea').focus()
 })
-byId('forget').addEventListener('click', () => { key.set(''); byId('forget').hidden = true; load() })
+byId('forget').addEventListener('click', () => { key.set(''); load() })
 addEventListener('hashchange', choose)
 busy(false)
 load()

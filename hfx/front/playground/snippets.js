@@ -4,7 +4,7 @@ import { isGenerator } from './calls.js'
 
 const BASE = new URL('.', document.baseURI).href.replace(/\/$/, '')
 const TOKEN = 'HFX_TOKEN' // the variable that `hfx infer` reads, too
-const WIDTH = 96
+const WIDTH = 72
 const OPENAI_SETTINGS = ['max_tokens', 'temperature', 'top_p', 'seed']
 const PRINT_LABELS = ['for prediction in result.predictions:', '    print(f"{prediction.score:.4f}  {prediction.label}")']
 const CALLS = {
