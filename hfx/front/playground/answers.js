@@ -7,7 +7,7 @@ const HUES = 6 // of entities' labels (page.css)
 export const ANSWERS = {
   'text-classification': answer => [bars(answer[0])],
   'zero-shot-classification': answer => [bars(answer)],
-  'text-ranking': (answer, values) => [bars(answer.map(({ index, score }) => ({ label: values.get('texts')[index], score })))],
+  'text-ranking': (answer, values) => [bars(answer.map(({ index, score }) => ({ label: values.get('inputs.texts')[index], score })))],
   'token-classification': (answer, values) => entities(answer, values.get('inputs')),
   'question-answering': (answer, values) => passage(answer, values.get('inputs.context')),
   'feature-extraction': (answer, values) => vectors(answer, values.get('inputs')),

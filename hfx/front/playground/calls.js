@@ -1,7 +1,5 @@
 // A request to a model: its path, its JSON, and how the events of a stream are read.
 
-// Tasks whose requests go to another route than /models/NAME.
-const ROUTES = { 'text-ranking': '/rerank' }
 const GENERATORS = ['text-generation', 'summarization', 'text2text-generation', 'translation']
 
 export const isGenerator = model => GENERATORS.includes(model.task)
@@ -15,7 +13,7 @@ function plainOf(model, values) {
   const body = {}
   for (const [path, value] of values) put(body, path.split('.'), value)
   if (isGenerator(model)) body.stream = true
-  return { path: `models/${encodeURIComponent(model.name)}${ROUTES[model.task] ?? ''}`, body, streams: isGenerator(model), isChat: false, read: readToken }
+  return { path: `models/${encodeURIComponent(model.name)}`, body, streams: isGenerator(model), isChat: false, read: readToken }
 }
 
 function chatOf(model, values) {

@@ -27,7 +27,7 @@ UNSHOWN = (RETURN_LOG_PROBS, LOGPROBS)  # the page shows texts, not their tokens
 
 @dataclass(frozen=True)
 class FormField:
-    """A field of a request to a model; `path` is its place in the JSON, such as inputs.question.
+    """A field of a request to POST /models/NAME; `path` is its place in the JSON, such as inputs.question.
 
     `kind`: a text of several lines, of one line, a list with an item in each line, a number, or one of `choices`.
     `value` is what the form begins with, `default` what holds for a field that is not sent. `allowed` is what the
@@ -80,9 +80,9 @@ MULTI_LABEL = FormField(
     default=False,
     choices=(True, False),
 )
-QUERY = FormField("query", "Query", "line", value="How did she travel?", is_required=True)
+QUERY = FormField("inputs.query", "Query", "line", value="How did she travel?", is_required=True)
 RANKED = FormField(
-    "texts",
+    "inputs.texts",
     "Texts",
     "lines",
     "One in each line.",
@@ -90,13 +90,13 @@ RANKED = FormField(
     is_required=True,
 )
 TOP_K = FormField("parameters.top_k", "top_k", "integer", "the best labels only", 10, "all", "a whole number from 1")
-INPUTS: Mapping[str, tuple[FormField, ...]] = {
+INPUTS: Mapping[Task, tuple[FormField, ...]] = {
     Task.TEXT_CLASSIFICATION: (_text("What a lovely garden!"), TOP_K),
     Task.TOKEN_CLASSIFICATION: (_text("Anna met Erik in Oslo, and they travelled to Berlin."),),
     Task.QUESTION_ANSWERING: (QUESTION, CONTEXT),
     Task.FEATURE_EXTRACTION: (TEXTS,),
     Task.ZERO_SHOT_CLASSIFICATION: (_text("Anna went to Oslo by train."), LABELS, MULTI_LABEL),
-    "text-ranking": (QUERY, RANKED),
+    Task.TEXT_RANKING: (QUERY, RANKED),
     Task.TEXT_GENERATION: (_text("Once upon a time"),),
     Task.SUMMARIZATION: (_text(DOCUMENT),),
     Task.TEXT2TEXT_GENERATION: (_text(DOCUMENT),),

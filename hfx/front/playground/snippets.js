@@ -17,7 +17,7 @@ const CALLS = {
   'question-answering': {
     method: 'answer', inputs: ['inputs.question', 'inputs.context'], print: ['print(f"{result.score:.4f}  {result.answer}")'],
   },
-  'text-ranking': { method: 'rank', inputs: ['query', 'texts'], print: ['for rank in result:', '    print(f"{rank.score:.4f}  {rank.index}")'] },
+  'text-ranking': { method: 'rank', inputs: ['inputs.query', 'inputs.texts'], print: ['for rank in result:', '    print(f"{rank.score:.4f}  {rank.index}")'] },
   'feature-extraction': { method: 'embed', inputs: ['inputs'], print: ['print(result.shape)', 'print(result @ result.T)'] },
 }
 
