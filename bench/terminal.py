@@ -16,9 +16,13 @@ from rich.text import Text
 from tests import zoo
 
 PICTURE = Path("docs/images/terminal.svg").absolute()
-CHECKPOINT, WIDTH = "sentiment-distilbert", 100
+CHECKPOINT, WIDTH = "sentiment-distilbert", 84
 HFX = str(Path(sys.executable).with_name("hfx"))
-ASKED = (("infer", "sentiment", "What a lovely garden!"), ("infer", "sentiment", "The train was late.", "--top-k", "2"))
+ASKED = (
+    ("infer", "sentiment", "What a lovely garden!"),
+    ("infer", "sentiment", "This is not a miserable game.", "--top-k", "2"),
+)
+PROGRESS = re.compile(r"\[\d+/\d+\] |loaded |Starting ")
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # of another site; a viewer has fonts of its own
 
 
@@ -35,7 +39,7 @@ def main() -> None:
         assert server.stdout is not None
         try:
             for line in server.stdout:
-                console.print(Text(line.rstrip()))
+                write(console, line)
                 if line.strip().startswith("Try"):
                     break
             else:
@@ -54,7 +58,14 @@ def show(console: Console, words: Sequence[str], folder: str) -> None:
     """The command as it is typed, and all that it prints."""
     prompt(console, words)
     done = subprocess.run([HFX, *words], cwd=folder, capture_output=True, text=True, check=True)
-    console.print(Text((done.stderr + done.stdout).rstrip()))
+    write(console, done.stderr + done.stdout)
+
+
+def write(console: Console, output: str) -> None:
+    """The output without the lines of progress."""
+    for line in output.splitlines():
+        if not PROGRESS.match(line):
+            console.print(Text(line.rstrip()))
 
 
 def prompt(console: Console, words: Sequence[str]) -> None:
