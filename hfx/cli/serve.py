@@ -44,6 +44,7 @@ def command(
     host, tls, key_file = address(options.host), front_options.tls, front_options.key_file
     front_options.check_host(host, tls)
     left_out = _check_models(repository, options, report)
+    _check_device(repository, options, report)
     grpc_host = _grpc_host(host, options, front_options, report)
     _check_release(repository, options, grpc_host, report)
     if options.dry_run:
@@ -73,6 +74,19 @@ def _check_models(repository: Path, options: ServeOptions, report: Reporter) -> 
         return damaged_models(repository, report.warn)
     check_published(repository, options.names, report.note)
     return []
+
+
+def _check_device(repository: Path, options: ServeOptions, report: Reporter) -> None:
+    """Warn of models that run on the other device, as they were not built for this one."""
+    from hfx.repository import models
+
+    for entry in models(repository):
+        chosen = not options.names or entry.name in options.names
+        if chosen and entry.manifest and getattr(entry.manifest.precision, options.device) is None:
+            other = "CPU" if options.device == "gpu" else "GPU"
+            report.warn(
+                f"{entry.name} is served on the {other}: it was not built for {options.device}. Export it again."
+            )
 
 
 def _check_release(repository: Path, options: ServeOptions, grpc_host: str, report: Reporter) -> None:

@@ -66,6 +66,8 @@ def command(
     recover(repository)
     published = open_published(repository, name)
     task = published.task.task
+    if getattr(published.manifest.precision, device) is None:
+        raise UsageError(f"{name} was not built for {device}.", "Use the other --device, or export it for both.")
     options = DataOptions(data, tuple(input_column or ()), target_column, metric, minimum, max_drop) if data else None
     figures: dict[str, Any] = {"name": name, "task": str(task), "device": device, "url": url or None}
     with report.progress("Verifying"), _model(repository, name, task, device, url) as ask:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from hfx import names
-from hfx.errors import RequestRefused
+from hfx.errors import RequestRefused, UsageError
 from hfx.local import (
     THREADS,
     Answer,
@@ -36,7 +36,7 @@ class LocalModel:
 
     def __init__(self, repository: Path, name: str, config: dict[str, Any], net: dict[str, Any], kind: Kind) -> None:
         from hfx.python_backends.encoding import open_encoder
-        from hfx.python_backends.onnxruntime.config import model_file
+        from hfx.python_backends.onnxruntime.config import ConfigError, model_file
         from hfx.python_backends.onnxruntime.ragged import Layout, check
         from hfx.python_backends.onnxruntime.sessions import open_session
         from hfx.python_backends.postprocess.tasks import open_postprocessor
@@ -45,7 +45,13 @@ class LocalModel:
         self.max_batch_size = int(config["max_batch_size"])
         self.scalars = scalar_outputs(repository, name)
         self.encoder = open_encoder(repository / (name + names.TOKENIZE_SUFFIX) / "1")
-        self.session = open_session(net, model_file(net, repository / (name + names.NET_SUFFIX) / "1"), kind, 0)
+        file = model_file(net, repository / (name + names.NET_SUFFIX) / "1")
+        try:
+            self.session = open_session(net, file, kind, 0)
+        except ConfigError as error:
+            if kind != "GPU":
+                raise
+            raise UsageError(f"{name} can't run on a GPU here: {error}.", "Use --device cpu.") from error
         self.layout = Layout.read(net)
         rank = len(net["input"][0]["dims"])
         # Outputs with a value for each token: the dimension that is the sequence's in the inputs is open there, too.

@@ -94,7 +94,8 @@ def select_models(repository: Path, names: Sequence[str]) -> list[str]:
     while pending:
         name = pending.pop()
         if name not in present:
-            raise ModelMissing(f"{repository} holds no model {name!r}.", f"It holds: {', '.join(present)}.")
+            known = ", ".join(entry.name for entry in models(repository))
+            raise ModelMissing(f"{repository} holds no model {name!r}.", f"It holds: {known}.")
         if name not in selected:
             selected.add(name)
             pending += _members(repository / name)
