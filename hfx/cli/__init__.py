@@ -40,10 +40,17 @@ EXTRAS = {
 # typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
 ParsingError: type[Exception] = typer.BadParameter.__mro__[1]
 
+EXAMPLES = """Examples:
+  hfx demo
+  hfx export distilbert/distilbert-base-uncased-finetuned-sst-2-english --name sentiment --quantize
+  hfx serve
+  hfx infer sentiment "A fine film.\""""
+
 app = typer.Typer(
     name="hfx",
     cls=Commands,
     help="Hugging Face checkpoints to verified, fast Triton model repositories.",
+    epilog=EXAMPLES,
     context_settings=SETTINGS,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -20,7 +20,7 @@ def command(
         typer.Option(metavar="DIR", help="Keep checkpoints, data and models in this new folder; removed without it."),
     ] = None,
 ) -> None:
-    """Show everything in about two minutes: train two small models, export, serve and ask them.
+    """See it work in about two minutes: train two small models, export, serve and query them.
 
     Needs no network: the checkpoints are trained from texts that hfx makes itself.
 

@@ -18,7 +18,7 @@ def command(
         "model_repository"
     ),
 ) -> None:
-    """List the models of a repository: task, precision, size, parity.
+    """List the models of a repository: task, precision, size, agreement with the checkpoint.
 
     Examples:
       hfx list

@@ -20,7 +20,7 @@ def command(
         "model_repository"
     ),
 ) -> None:
-    """Have a running `hfx serve` serve models as they are published now.
+    """Make a running `hfx serve` load the models that were published again.
 
     Examples:
       hfx reload

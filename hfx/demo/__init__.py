@@ -1,1 +1,1 @@
-"""`hfx demo`: two small checkpoints are trained, exported, served by a real Triton and asked."""
+"""`hfx demo`: two small checkpoints are trained, exported, served by a real Triton and queried."""
