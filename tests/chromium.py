@@ -142,4 +142,4 @@ def _address(profile: Path, is_running: Callable[[], bool]) -> str:
 
     with urlopen(f"http://127.0.0.1:{wait_until(port, 'Chromium starts', SECONDS)}/json/list") as answer:
         tabs = json.load(answer)
-    return str(next(each["webSocketDebuggerUrl"] for each in tabs if each["type"] == "page"))
+    return str(next(row["webSocketDebuggerUrl"] for row in tabs if row["type"] == "page"))

@@ -59,7 +59,9 @@ class FrontOptions:
     max_connections: Annotated[int, Option(help="HTTP connections at a time.", min=1)] = 2048
     max_requests: Annotated[int, Option(help="HTTP requests in progress at a time.", min=1)] = 1024
     access_log: Annotated[bool, Option("--access-log", help="A line on stderr for each HTTP request.")] = False
-    no_playground: Annotated[bool, Option("--no-playground", help="No page at / to try the models on.")] = False
+    no_playground: Annotated[
+        bool, Option("--no-playground", envvar="HFX_NO_PLAYGROUND", help="No page at / to try the models on.")
+    ] = False
 
     @property
     def limits(self) -> Limits:

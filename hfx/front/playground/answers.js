@@ -23,16 +23,16 @@ function bars(rows) {
       withShare(element('span', { class: 'bar', 'aria-hidden': 'true' }), Math.abs(row.score) / largest))))
 }
 
-const labelOf = entity => entity.entity_group ?? entity.entity
+const labelOf = span => span.entity_group ?? span.entity
 
 /** The text with its entities marked, and a table of them. Places are characters, of which some are two units here. */
-function entities(found, text) {
-  if (!found.length) return [element('p', { class: 'passage' }, text), element('p', { class: 'muted' }, 'No entities.')]
-  const labels = [...new Set(found.map(labelOf))].sort()
-  const marked = markedText(text, found, entity =>
-    element('mark', { class: `hue-${labels.indexOf(labelOf(entity)) % HUES}` },
-      pieceOf(text, entity), element('span', { class: 'tag' }, labelOf(entity))))
-  const rows = found.map(entity => [entity.word, labelOf(entity), number(entity.score, 4)])
+function entities(spans, text) {
+  if (!spans.length) return [element('p', { class: 'passage' }, text), element('p', { class: 'muted' }, 'No entities.')]
+  const labels = [...new Set(spans.map(labelOf))].sort()
+  const marked = markedText(text, spans, span =>
+    element('mark', { class: `hue-${labels.indexOf(labelOf(span)) % HUES}` },
+      pieceOf(text, span), element('span', { class: 'tag' }, labelOf(span))))
+  const rows = spans.map(span => [span.word, labelOf(span), number(span.score, 4)])
   return [marked, table(['Entity', 'Label', 'Score'], rows)]
 }
 
@@ -47,23 +47,25 @@ const pieceOf = (text, span) => Array.from(text).slice(span.start, span.end).joi
 
 function markedText(text, spans, mark) {
   const characters = Array.from(text)
-  const made = element('p', { class: 'passage' })
+  const paragraph = element('p', { class: 'passage' })
   let place = 0
   for (const span of [...spans].sort((a, b) => a.start - b.start)) {
     if (span.start < place) continue
-    made.append(characters.slice(place, span.start).join(''), mark(span))
+    paragraph.append(characters.slice(place, span.start).join(''), mark(span))
     place = span.end
   }
-  made.append(characters.slice(place).join(''))
-  return made
+  paragraph.append(characters.slice(place).join(''))
+  return paragraph
 }
 
 function vectors(rows, texts) {
   const lengths = rows.map(row => Math.hypot(...row))
-  const described = rows.map((row, index) => [texts[index], number(lengths[index], 3), row.slice(0, 4).map(each => number(each, 3)).join('  ') + ' …'])
-  const made = [element('p', { class: 'reply' }, `${rows.length} × ${rows[0].length} numbers`), table(['Text', 'Length', 'First numbers'], described)]
-  if (rows.length > 1) made.push(element('h4', {}, 'Cosines'), cosines(rows, lengths, texts))
-  return made
+  const firstNumbers = row => `${row.slice(0, 4).map(value => number(value, 3)).join('  ')} …`
+  const described = rows.map((row, index) => [texts[index], number(lengths[index], 3), firstNumbers(row)])
+  const summary = element('p', { class: 'reply' }, `${rows.length} × ${rows[0].length} numbers`)
+  const parts = [summary, table(['Text', 'Length', 'First numbers'], described)]
+  if (rows.length > 1) parts.push(element('h4', {}, 'Cosines'), cosines(rows, lengths, texts))
+  return parts
 }
 
 function cosines(rows, lengths, texts) {
@@ -81,4 +83,4 @@ function table(head, rows) {
     element('tbody', {}, ...rows.map(row => element('tr', {}, ...row.map(text => element('td', {}, text)))))))
 }
 
-const scrolled = made => element('div', { class: 'scrolled' }, made)
+const scrolled = content => element('div', { class: 'scrolled' }, content)

@@ -4,18 +4,18 @@ export const byId = id => document.getElementById(id)
 
 /** A new element: `attributes` by name (false and null: left out), then children, which are elements or texts. */
 export function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name)
+  const node = document.createElement(name)
   for (const [attribute, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(attribute, value === true ? '' : value)
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(attribute, value === true ? '' : value)
   }
-  made.append(...children.filter(child => child !== null))
-  return made
+  node.append(...children.filter(child => child !== null))
+  return node
 }
 
 /** An element with the custom property `name` of CSS, by which its width or shade is chosen. */
-export function withShare(made, share) {
-  made.style.setProperty('--share', String(Math.max(0, Math.min(1, share))))
-  return made
+export function withShare(node, share) {
+  node.style.setProperty('--share', String(Math.max(0, Math.min(1, share))))
+  return node
 }
 
 export const number = (value, digits) =>

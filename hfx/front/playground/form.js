@@ -51,19 +51,19 @@ function controlOf(field, attributes) {
     autocomplete: 'off',
     spellcheck: 'false',
     inputmode: isNumber ? 'decimal' : null,
-    placeholder: shown(field.default),
+    placeholder: textOf(field.default),
   })
   input.value = field.value ?? ''
   return input
 }
 
 function choice(field, attributes) {
-  const unset = element('option', { value: '' }, shown(field.default) ? `${shown(field.default)} (default)` : 'not set')
-  const options = field.choices.map((value, index) => element('option', { value: index }, shown(value)))
+  const unset = element('option', { value: '' }, textOf(field.default) ? `${textOf(field.default)} (default)` : 'not set')
+  const options = field.choices.map((value, index) => element('option', { value: index }, textOf(value)))
   return element('select', attributes, unset, ...options)
 }
 
-function shown(value) {
+function textOf(value) {
   return value === null || value === undefined || (Array.isArray(value) && !value.length) ? '' : String(value)
 }
 

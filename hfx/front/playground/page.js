@@ -22,28 +22,28 @@ async function load() {
   try {
     models = (await json('models')).models
   } catch (error) {
-    if (error.status === 401) askForKey(Boolean(key.get()))
+    if (error.status === 401) requestKey(Boolean(key.get()))
     else notice(`The list of models can't be read: ${error.message}`)
     return
   }
   needsKey ||= Boolean(key.get())
   byId('key-form').hidden = true
-  byId('key-given').hidden = !key.get()
+  byId('key-stored').hidden = !key.get()
   notice(models.length ? '' : 'No model is served.')
   listModels()
   choose()
 }
 
-function askForKey(isWrong) {
+function requestKey(isWrong) {
   needsKey = true
   models = []
   model = null
   key.set('')
   byId('key-form').hidden = false
-  byId('key-given').hidden = true
+  byId('key-stored').hidden = true
   byId('model').hidden = true
   byId('models').replaceChildren()
-  notice(isWrong ? 'The server does not know this key.' : 'This server wants an API key.')
+  notice(isWrong ? 'This key is not valid.' : 'This server needs an API key.')
   byId('key').focus()
 }
 
@@ -53,16 +53,16 @@ function notice(text) {
 }
 
 function listModels() {
-  const tasks = [...new Set(models.map(each => each.task))]
+  const tasks = [...new Set(models.map(({ task }) => task))]
   byId('models').replaceChildren(...tasks.map(task => {
-    const links = models.filter(each => each.task === task).map(each => element('li', {},
-      element('a', { href: addressOf(each) },
-        element('span', {}, each.name), element('span', { class: 'precision' }, precisionOf(each)))))
+    const links = models.filter(row => row.task === task).map(row => element('li', {},
+      element('a', { href: addressOf(row) },
+        element('span', {}, row.name), element('span', { class: 'precision' }, precisionOf(row)))))
     return element('section', {}, element('h2', {}, task), element('ul', {}, ...links))
   }))
 }
 
-const addressOf = each => CHOSEN + encodeURIComponent(each.name)
+const addressOf = ({ name }) => CHOSEN + encodeURIComponent(name)
 
 function precisionOf({ precision }) {
   if (!precision) return ''
@@ -73,10 +73,10 @@ function precisionOf({ precision }) {
 /** Show the model of the address, or the first one. */
 function choose() {
   if (model && location.hash && !location.hash.startsWith(CHOSEN)) return // a link within the page
-  const found = models.find(each => addressOf(each) === location.hash) ?? models[0]
-  if (!found) return
+  const chosen = models.find(row => addressOf(row) === location.hash) ?? models[0]
+  if (!chosen) return
   running?.abort()
-  model = found
+  model = chosen
   for (const link of document.querySelectorAll('#models a')) {
     const isChosen = link.getAttribute('href') === addressOf(model)
     if (isChosen) link.setAttribute('aria-current', 'page')
@@ -112,23 +112,23 @@ function current() {
 }
 
 function showCode() {
-  let made
+  let codes
   try {
     const { read, request } = current()
-    made = snippets(model, read, request, needsKey)
+    codes = snippets(model, read, request, needsKey)
   } catch (error) {
     if (!(error instanceof FieldError)) throw error
     byId('code').textContent = error.message
     return
   }
-  const shown = made.find(each => each.name === language) ?? made[0]
-  const choices = made.map(({ name }) => element('span', {},
-    element('input', { type: 'radio', name: 'language', id: `language-${name}`, value: name, checked: name === shown.name }),
+  const chosen = codes.find(({ name }) => name === language) ?? codes[0]
+  const choices = codes.map(({ name }) => element('span', {},
+    element('input', { type: 'radio', name: 'language', id: `language-${name}`, value: name, checked: name === chosen.name }),
     element('label', { for: `language-${name}` }, name)))
   const hadFocus = document.activeElement?.name === 'language'
   byId('languages').replaceChildren(...choices)
-  if (hadFocus) byId(`language-${shown.name}`).focus()
-  byId('code').textContent = shown.text
+  if (hadFocus) byId(`language-${chosen.name}`).focus()
+  byId('code').textContent = chosen.text
   byId('code-note').textContent = needsKey ? 'The key is read from the environment: export HFX_TOKEN=KEY first.' : ''
 }
 
@@ -150,27 +150,27 @@ async function run() {
 }
 
 async function runStream(request, read, signal) {
-  const asked = model
+  const requested = model
   const prompt = model.task === PROMPTED && !request.isChat ? read.get('inputs') : ''
   const figures = await generate(request, prompt, byId('answer'), signal, performance.now())
-  if (asked === model) times(generationTimes(figures))
+  if (requested === model) times(generationTimes(figures))
 }
 
 async function runCall(request, read, signal) {
-  const asked = model
+  const requested = model
   const before = await statistics()
   const began = performance.now()
   const answer = await json(request.path, request.body, signal)
   const total = performance.now() - began
-  const show = ANSWERS[asked.task] ?? (content => [element('pre', {}, JSON.stringify(content, null, 2))])
+  const show = ANSWERS[requested.task] ?? (content => [element('pre', {}, JSON.stringify(content, null, 2))])
   byId('answer').replaceChildren(...show(answer, read))
   times(...encoderTimes(total, null))
-  const parts = await steps(asked.name, before)
-  if (asked === model) times(...encoderTimes(total, parts))
+  const parts = await steps(requested.name, before)
+  if (requested === model) times(...encoderTimes(total, parts))
 }
 
-function times(...made) {
-  byId('timing').replaceChildren(...made)
+function times(...nodes) {
+  byId('timing').replaceChildren(...nodes)
   byId('time').hidden = false
 }
 
@@ -184,7 +184,7 @@ function busy(isBusy) {
 
 function fail(error) {
   if (error.status === 401) {
-    askForKey(true)
+    requestKey(true)
     return
   }
   if (error.status) byId('answer').replaceChildren()

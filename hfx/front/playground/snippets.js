@@ -21,15 +21,15 @@ const CALLS = {
   'feature-extraction': { method: 'embed', inputs: ['inputs'], print: ['print(result.shape)', 'print(result @ result.T)'] },
 }
 
-/** The ways to send `request`: [{ name, text }]. `hasKey`: the server wants a key, which comes from the environment. */
+/** The ways to send `request`: [{ name, text }]. `hasKey`: the server needs a key, which comes from the environment. */
 export function snippets(model, values, request, hasKey) {
-  const made = [{ name: 'curl', text: curl(request, hasKey) }]
+  const codes = [{ name: 'curl', text: curl(request, hasKey) }]
   if (!request.isChat && (isGenerator(model) || CALLS[model.task])) {
-    made.push({ name: 'Python', text: isGenerator(model) ? streamed(model, values, hasKey) : called(model, values, hasKey) })
+    codes.push({ name: 'Python', text: isGenerator(model) ? streamed(model, values, hasKey) : called(model, values, hasKey) })
   }
   const openai = openaiOf(model, values, request)
-  if (openai) made.push({ name: 'OpenAI', text: withOpenai(openai, hasKey) })
-  return made
+  if (openai) codes.push({ name: 'OpenAI', text: withOpenai(openai, hasKey) })
+  return codes
 }
 
 function curl(request, hasKey) {
@@ -117,7 +117,7 @@ function literal(value) {
   if (typeof value === 'boolean') return value ? 'True' : 'False'
   if (Array.isArray(value)) return `[${value.map(literal).join(', ')}]`
   if (value && typeof value === 'object') {
-    return `{${Object.entries(value).map(([name, each]) => `${literal(name)}: ${literal(each)}`).join(', ')}}`
+    return `{${Object.entries(value).map(([name, item]) => `${literal(name)}: ${literal(item)}`).join(', ')}}`
   }
   return JSON.stringify(value)
 }

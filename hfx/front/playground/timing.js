@@ -19,8 +19,8 @@ export function generationTimes(figures) {
 
 /** Of an encoder: the total in this page and, where the server's statistics have them (`steps`), its parts. */
 export function encoderTimes(total, steps) {
-  const made = [element('p', { class: 'reply' }, duration(total))]
-  if (!steps) return made
+  const nodes = [element('p', { class: 'reply' }, duration(total))]
+  if (!steps) return nodes
   const counted = steps.parts.reduce((sum, part) => sum + part.milliseconds, 0)
   const isOwn = steps.requests === 1
   const parts = isOwn ? [...steps.parts, { name: 'front, network, browser', milliseconds: Math.max(0, total - counted) }] : steps.parts
@@ -29,7 +29,7 @@ export function encoderTimes(total, steps) {
   const stack = parts.map(part => withShare(element('span', { class: shade(part) }), part.milliseconds / whole))
   const legend = parts.map(part => element('li', {},
     element('span', { class: `swatch ${shade(part)}`, 'aria-hidden': 'true' }), `${part.name} `, element('b', {}, duration(part.milliseconds))))
-  made.push(element('div', { class: 'stack', 'aria-hidden': 'true' }, ...stack), element('ul', { class: 'legend' }, ...legend))
-  if (!isOwn) made.push(element('p', { class: 'muted' }, `The parts are the average of the ${steps.requests} requests that the server counted in this time.`))
-  return made
+  nodes.push(element('div', { class: 'stack', 'aria-hidden': 'true' }, ...stack), element('ul', { class: 'legend' }, ...legend))
+  if (!isOwn) nodes.push(element('p', { class: 'muted' }, `The parts are the average of the ${steps.requests} requests that the server counted in this time.`))
+  return nodes
 }
