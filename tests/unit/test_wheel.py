@@ -58,7 +58,8 @@ def out(*words: str | Path, folder: Path | None = None) -> str:
 def test_the_wheel_holds_real_files_of_every_part(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for part in ("cli/export.py", "exporter/pipeline.py", "exporter/parity/texts.txt", "client/client.py",
-                 "python_backends/tokenize.py", "python_backends/onnxruntime/model.py"):  # fmt: skip
+                 "python_backends/tokenize.py", "python_backends/onnxruntime/model.py",
+                 "front/playground/page.html", "front/playground/page.js"):  # fmt: skip
         assert f"hfx/{part}" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "bench/", "exporter/"))]
