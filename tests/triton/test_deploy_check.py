@@ -96,7 +96,7 @@ def test_a_server_of_another_checkpoint_fails_with_the_first_answers_that_differ
     [
         ("openai", ("similar-int8", "stories")),
         ("huggingface", (*ENCODERS, RANKER, "summaries")),
-        ("tei", ("sentiment-fp32", "similar-int8")),
+        ("tei", ("sentiment-fp32", "similar-int8", RANKER)),
         ("mlserver", (*ENCODERS, "stories")),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx.cli.connection import connect
-from hfx.cli.deploy.dialects import UNCARRIED, check_tasks, connected, dialect_ask
+from hfx.cli.deploy.dialects import UNCOMPARED, asked_model, check_tasks, connected, dialect_ask
 from hfx.cli.output import Reporter
 from hfx.errors import UsageError, VerificationFailed
 from hfx.names import GENERATION_TASKS
@@ -59,7 +59,9 @@ def _asking(
         for each in published:
             client.metadata(each.manifest.name)  # names the models that there are instead
         if dialect and port:
-            yield lambda each: dialect_ask(port, dialect, each.manifest.name, each.task.task, options.timeout)
+            yield lambda each: dialect_ask(
+                port, dialect, asked_model(repository, each.manifest.name, each.task.task), options.timeout
+            )
         else:
             yield lambda each: served_ask(client, repository, each.manifest.name)
 
@@ -75,7 +77,7 @@ def _checked(report: Reporter, published: Published, ask: Ask, options: ServerOp
         except VerificationFailed as error:
             return {"name": name, "error": error.message}
     is_less = options.dialect and published.task.task in GENERATION_TASKS
-    return {"name": name, **figures, **({"not_compared": list(UNCARRIED)} if is_less else {})}
+    return {"name": name, **figures, **({"not_compared": list(UNCOMPARED)} if is_less else {})}
 
 
 def _line(checked: dict[str, Any]) -> str:

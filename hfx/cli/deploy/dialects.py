@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hfx import names
@@ -25,7 +26,22 @@ if TYPE_CHECKING:
 Dialect = Literal["openai", "huggingface", "tei", "mlserver"]
 SECONDS = 60.0  # for an answer, unless a timeout is given
 AT_ONCE = 32
-UNCARRIED = (names.OUTPUT_LOG_PROBS,)  # the tensors of generators that no dialect has
+UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # of generators: dialects have them in forms of their own
+
+
+@dataclass(frozen=True)
+class AskedModel:
+    """A model that a dialect asks; `activation` is that of its scores, empty where it is not in its settings."""
+
+    name: str
+    task: Task
+    activation: str = ""
+
+
+def asked_model(repository: Path, name: str, task: Task) -> AskedModel:
+    """The published model NAME of `repository`."""
+    settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
+    return AskedModel(name, task, json.loads(settings.read_bytes()).get("activation", "") if settings.is_file() else "")
 
 
 @dataclass(frozen=True)
@@ -33,7 +49,7 @@ class Conversion:
     """A task in a dialect: the path, the JSON of a request to a model, and the output tensors of its answer."""
 
     path: str
-    body: Callable[[str, Request], dict[str, Any]]
+    body: Callable[[AskedModel, Request], dict[str, Any]]
     answer: Callable[[Any], Answer]
 
 
@@ -46,32 +62,42 @@ def _settings(request: Request) -> dict[str, Any]:
     return {name: value for name, value in request.items() if name not in texts}
 
 
-def _inputs(name: str, request: Request) -> dict[str, Any]:
+def _inputs(model: AskedModel, request: Request) -> dict[str, Any]:
     pair = {key: request[key] for key in (names.QUESTION, names.CONTEXT) if key in request}
     return {"inputs": pair or request[names.TEXT_INPUT], "parameters": _settings(request)}
 
 
-def _query(name: str, request: Request) -> dict[str, Any]:
+def _query(model: AskedModel, request: Request) -> dict[str, Any]:
     return {"inputs": {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}}
 
 
-def _prompt(name: str, request: Request) -> dict[str, Any]:
-    return {"model": name, "prompt": request[names.TEXT_INPUT], **_settings(request)}
+def _prompt(model: AskedModel, request: Request) -> dict[str, Any]:
+    return {"model": model.name, "prompt": request[names.TEXT_INPUT], **_settings(request)}
 
 
-def _embedding_input(name: str, request: Request) -> dict[str, Any]:
-    return {"model": name, "input": request[names.TEXT_INPUT]}
+def _embedding_input(model: AskedModel, request: Request) -> dict[str, Any]:
+    return {"model": model.name, "input": request[names.TEXT_INPUT]}
 
 
-def _vector_input(name: str, request: Request) -> dict[str, Any]:
+def _vector_input(model: AskedModel, request: Request) -> dict[str, Any]:
     return {"inputs": request[names.TEXT_INPUT], "normalize": False, "truncate": True}
 
 
-def _text_input(name: str, request: Request) -> dict[str, Any]:
+def _text_input(model: AskedModel, request: Request) -> dict[str, Any]:
     return {"inputs": request[names.TEXT_INPUT], "truncate": True}
 
 
-def _pipeline_arguments(name: str, request: Request) -> dict[str, Any]:
+def _ranked_inputs(model: AskedModel, request: Request) -> dict[str, Any]:
+    return {"inputs": {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}}
+
+
+def _ranked_text(model: AskedModel, request: Request) -> dict[str, Any]:
+    """Scores are sigmoids there, whatever the checkpoint's own are, or logits."""
+    pair = {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}
+    return {**pair, "raw_scores": model.activation != "sigmoid", "truncate": True}
+
+
+def _pipeline_arguments(model: AskedModel, request: Request) -> dict[str, Any]:
     texts = {"args": request.get(names.TEXT_INPUT)} | {key: request.get(key) for key in (names.QUESTION, names.CONTEXT)}
     inputs = [
         {"name": key, "shape": [1], "datatype": "BYTES", "data": [value]}
@@ -81,8 +107,8 @@ def _pipeline_arguments(name: str, request: Request) -> dict[str, Any]:
     return {"inputs": inputs, "parameters": _settings(request)}
 
 
-def _continued_prompt(name: str, request: Request) -> dict[str, Any]:
-    body = _pipeline_arguments(name, request)
+def _continued_prompt(model: AskedModel, request: Request) -> dict[str, Any]:
+    body = _pipeline_arguments(model, request)
     return {**body, "parameters": {**body["parameters"], "return_full_text": False}}
 
 
@@ -115,6 +141,10 @@ def _entities(rows: Any) -> Answer:
 
 def _span(answer: Any) -> Answer:
     return {name: answer[name] for name in (names.ANSWER, names.SCORE, names.START, names.END)}
+
+
+def _score(answer: Any) -> Answer:
+    return {names.SCORE: answer["score"]}
 
 
 def _vector(answer: Any) -> Answer:
@@ -151,12 +181,14 @@ DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
         Task.TOKEN_CLASSIFICATION: Conversion(MODEL, _inputs, _entities),
         Task.QUESTION_ANSWERING: Conversion(MODEL, _inputs, _span),
         Task.FEATURE_EXTRACTION: Conversion(MODEL, _inputs, _vector),
+        Task.TEXT_RANKING: Conversion(MODEL, _ranked_inputs, _first(_score)),
         Task.TEXT_RANKING: Conversion(MODEL, _query, _only_score),
         **dict.fromkeys(GENERATION_TASKS, GENERATED),
     },
     "tei": {  # not text-ranking: its scores are sigmoids, whatever the checkpoint applies
         Task.TEXT_CLASSIFICATION: Conversion(f"{MODEL}/predict", _text_input, _labels),
         Task.FEATURE_EXTRACTION: Conversion(f"{MODEL}/embed", _vector_input, _first(_vector)),
+        Task.TEXT_RANKING: Conversion(f"{MODEL}/rerank", _ranked_text, _first(_score)),
     },
     "mlserver": {
         Task.TEXT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_labels)),
@@ -200,16 +232,16 @@ def connected(connection: Connection, dialect: Dialect) -> Iterator[JsonPort]:
         yield port
 
 
-def dialect_ask(port: JsonPort, dialect: Dialect, name: str, task: Task, timeout: float | None) -> Ask:
-    """A function that sends requests for the model NAME in `dialect`; the answers have the tensors that it carries."""
+def dialect_ask(port: JsonPort, dialect: Dialect, model: AskedModel, timeout: float | None) -> Ask:
+    """A function that sends requests for `model` in `dialect`; the answers have the tensors that it carries."""
     from hfx.client.retries import Deadline, Retries, RetryPolicy
     from hfx.client.transport import run
 
-    conversion, retries = DIALECTS[dialect][task], Retries(RetryPolicy(), _sleep)
-    path = conversion.path.format(model=name)
+    conversion, retries = DIALECTS[dialect][model.task], Retries(RetryPolicy(), _sleep)
+    path = conversion.path.format(model=model.name)
 
     def answer(request: Request) -> Answer:
-        body, deadline = json.dumps(conversion.body(name, request)).encode(), Deadline(timeout or SECONDS)
+        body, deadline = json.dumps(conversion.body(model, request)).encode(), Deadline(timeout or SECONDS)
 
         async def attempt() -> bytes:
             return port.post(path, body, deadline.left())
