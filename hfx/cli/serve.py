@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,14 @@ from hfx.cli.commands import grouped
 from hfx.cli.front_options import FrontOptions
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.serve_options import ServeOptions
+from hfx.names import Task
+
+# Of tasks that need more than a text.
+EXAMPLES: Mapping[str, str] = {
+    Task.QUESTION_ANSWERING: "'Who came?' --context 'Ada came.'",
+    Task.ZERO_SHOT_CLASSIFICATION: "'A goal in the last minute.' --labels sports,food",
+    Task.TEXT_RANKING: "'A garden.' 'A train.' --query 'Which plants grow here?'",
+}
 
 if TYPE_CHECKING:
     from hfx.front.settings import Tls
@@ -189,9 +198,18 @@ def _announce(server: Server, front: Front, report: Reporter) -> None:
             f"  gRPC     {server.grpc_url}",
             f"  metrics  {server.metrics_url}",
             f"  models   {', '.join(names)}",
-            f"Try: hfx infer {names[0] if names else 'NAME'} --url {server.grpc_url} 'some text'",
+            *([f"Try: {example(server.repository, names[0], server.grpc_url)}"] if names else []),
         ],
     )
+
+
+def example(repository: Path, name: str, url: str) -> str:
+    """A command that asks NAME, with what its task needs."""
+    from hfx.repository import models
+
+    tasks = {entry.name: entry.manifest.task for entry in models(repository) if entry.manifest}
+    arguments = EXAMPLES.get(tasks[name], "'some text'") if name in tasks else "'some text'"
+    return f"hfx infer {name} --url {url} {arguments}"
 
 
 def _print_lines(server: DockerServer, report: Reporter) -> None:

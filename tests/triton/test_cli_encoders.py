@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hfx.cli import main
+from hfx.cli.serve import example
 from hfx.triton import EmbeddedServer
 
 pytestmark = pytest.mark.triton
@@ -46,6 +48,11 @@ def test_json_lines_of_every_task_are_answered_as_in_this_process(
             for key, value in expected.items():
                 assert through[key] == (pytest.approx(value, abs=1e-5) if key in ("score", "embedding") else value)
     assert [row.get("id") for row in here] == [line.get("id") for line in lines]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_example_of_a_starting_server_is_answered(name: str, repository: Path, server: EmbeddedServer) -> None:
+    assert main(shlex.split(example(repository, name, server.grpc_url))[1:]) == 0
 
 
 def test_what_an_encoder_can_not_do_is_refused(
