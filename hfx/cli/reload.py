@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hfx.cli.completion import model_names
 from hfx.cli.output import reporter
 from hfx.errors import ServerError
 
@@ -14,7 +15,10 @@ from hfx.errors import ServerError
 def command(
     context: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; without any, all that were published anew.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Models; without any, all that were published again.", autocompletion=model_names
+        ),
     ] = None,
     repository: Annotated[Path, typer.Option(help="The repository that is served.", metavar="DIR")] = Path(
         "model_repository"

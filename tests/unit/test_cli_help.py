@@ -89,6 +89,7 @@ def test_the_names_of_models_are_completed_from_the_repository(tmp_path: Path) -
         (folder / "hfx.json").touch()
     assert completed("hfx infer s", tmp_path) == ["sentiment", "stories"]
     assert completed("hfx verify --repository model_repository st", tmp_path) == ["stories"]
+    assert completed("hfx deploy docker sentiment st", tmp_path) == ["stories"]
     assert completed("hfx remove --repository elsewhere s", tmp_path) == []
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
+from hfx.cli.completion import model_names
 from hfx.cli.output import Reporter
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class DeployOptions:
     """Which models, for which machine, and where to."""
 
-    names: Annotated[list[str], Argument(metavar="NAME...", help="Published models.")]
+    names: Annotated[list[str], Argument(metavar="NAME...", help="Published models.", autocompletion=model_names)]
     output: Annotated[Path, Option(help="The folder to write; it must not exist, or be empty.")]
     repository: Annotated[Path, Option(help="The model repository.")] = Path("model_repository")
     device: Annotated[Literal["cpu", "gpu"], Option(help="What the models run on.")] = "cpu"
