@@ -86,12 +86,22 @@ class LocalModel:
         """The tensors of each request, or why there are none."""
         from hfx.python_backends.encoding import InvalidInput, tensors
 
-        items = [self.encoder.items(as_tensors(request))[0] for request in requests]
-        rows = self.encoder.encode(items)
+        items = [self._item(request) for request in requests]
+        rows = iter(self.encoder.encode([item for item in items if not isinstance(item, InvalidInput)]))
+        encoded = [item if isinstance(item, InvalidInput) else next(rows) for item in items]
         settings = self.encoder.settings
         return [
-            RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else tensors([row], settings) for row in rows
+            RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else tensors([row], settings) for row in encoded
         ]
+
+    def _item(self, request: Request) -> Any:
+        """What the encoder reads of a request, or the InvalidInput that says why it does not."""
+        from hfx.python_backends.encoding import InvalidInput
+
+        try:
+            return self.encoder.items(as_tensors(request))[0]
+        except InvalidInput as error:
+            return error
 
     def run(self, encoded: Sequence[Tensors]) -> list[Tensors]:
         """The net's outputs of each request. Raises RequestRefused naming the first that can't be run."""

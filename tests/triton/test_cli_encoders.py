@@ -64,3 +64,16 @@ def test_what_an_encoder_can_not_do_is_refused(
         assert "can't be streamed" in capsys.readouterr().err
     assert main(["infer", "sentiment-int8", "Lovely!", "--timeout", "5", *places[1]]) == 2
     assert "timeout" in capsys.readouterr().err
+
+
+def test_a_text_above_the_limit_is_refused_alone(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_text("".join(json.dumps({"text_input": text}) + "\n" for text in ("Lovely!", "x" * 16_777_217, "Bad.")))
+    assert main(
+        ["infer", "sentiment-int8", "--jsonl", "--input", str(file), "--local", "--repository", str(repository)]
+    )
+    first, refused, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert "label" in first and "label" in last
+    assert refused["error"]["type"] in ("RequestRefused", "UsageError")
