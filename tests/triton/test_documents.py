@@ -25,6 +25,7 @@ from tests import zoo
 from tests.documents import TYPED, tagged_blocks
 from tests.published import VNNI
 from tests.tiers import full
+from tests.triton.dialect_calls import RANKER
 from tests.triton.serve_process import ServeProcess, serving
 
 pytestmark = pytest.mark.triton
@@ -46,6 +47,7 @@ NAMES = {
     "answers": "answers-fp32",
     "nli": "nli-fp32",
     "similar": "similar-int8",
+    "ranker": RANKER,
 }
 NOT_TYPED = r"pip |python -m pip|make |docker "
 DONE_BEFORE = r"hfx (export|serve|reload|lint|perf run) ?"  # where a server with the models runs already
@@ -54,7 +56,7 @@ EXPORTING = [page for page in TYPED if any("hfx export" in text for _, text in t
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Variables of a machine without a network whose cache of the hub has the checkpoints of HUB."""
+    """Variables of a machine whose cache of the hub has the checkpoints of HUB."""
     home = tmp_path_factory.mktemp("huggingface")
     for name, checkpoint in HUB.items():
         cached = home / "hub" / f"models--{name.replace('/', '--')}"
@@ -62,7 +64,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         (cached / "refs").mkdir()
         (cached / "refs" / "main").write_text(REVISION)
     path = os.pathsep.join([str(PYTHON.parent), os.environ["PATH"]])
-    return {**os.environ, "PATH": path, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    return {**os.environ, "PATH": path, "HF_HOME": str(home)}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,7 @@ def test_lines_that_ask_a_server(
 @pytest.mark.parametrize("page", [full(page) for page in EXPORTING])
 def test_all_lines_with_exports(page: str, environment: Mapping[str, str], tmp_path: Path) -> None:
     server: ServeProcess | None = None
+    environment = {**environment, "HF_HUB_OFFLINE": "1"}
     with ExitStack() as stack:
         for language, text in tagged_blocks(page, "bash", "python"):
             lines = re.sub(rf"^({NOT_TYPED}).*$", ":", text, flags=re.MULTILINE)
