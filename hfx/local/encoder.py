@@ -141,8 +141,11 @@ class LocalModel:
         return plain_answer({**tensors, names.TRUNCATED_TOKENS: encoded[names.TRUNCATED_TOKENS]}, self.scalars)
 
     def infer(self, request: Request) -> Answer:
-        """Answer one request, for example `{"text_input": "..."}`."""
-        return self.infer_all([request])[0]
+        """Answer one request, for example `{"text_input": "..."}`. Raises RequestRefused."""
+        answer = self.answer_each([request])[0]
+        if isinstance(answer, RequestRefused):
+            raise answer
+        return answer
 
     def infer_all(self, requests: Sequence[Request]) -> list[Answer]:
         """Answer many requests, in order; the net runs them in batches."""

@@ -9,6 +9,7 @@ import typer
 from hfx.cli.batch.azure import File, InWorkspace, Named, Set, Yes, confirm, document
 from hfx.cli.commands import grouped
 from hfx.cli.output import reporter
+from hfx.errors import UsageError
 
 if TYPE_CHECKING:
     from hfx.batch.azure.documents import Value
@@ -27,6 +28,8 @@ def create(ctx: typer.Context, name: Named, place: InWorkspace, file: File = Non
       hfx batch endpoint create reviews
       hfx batch endpoint create --file endpoint.yml
     """
+    if file is None and name.optional is None and not set_:
+        raise UsageError("There is no endpoint to create.", "Give NAME, or --file endpoint.yml.")
     _write(ctx, place.opened(), document(file, {"name": name.optional}, set_))
 
 
