@@ -8,9 +8,10 @@ import altair as alt
 
 from bench.figures import Figures
 from hfx.perf.report.charts import LIGHT, Chart, svg
-from hfx.perf.report.marks import colour, data, distinct, legend
+from hfx.perf.report.marks import colour, data, distinct
 
 ROW = 22  # pixels
+LABELS = 190  # pixels: fonts of browsers are wider than those that the layout is measured with
 TICKS = [0.5, 1, 2, 5, 10]
 LEAST, MOST = 0.4, 12.0
 
@@ -28,9 +29,10 @@ def peers_chart(results: Mapping[str, Figures], hfx: str, figure: str) -> str:
     scale = alt.Scale(type="log", domain=[min([LEAST, *ratios]), max([MOST, *ratios])], nice=False)
     axis = alt.Axis(values=TICKS, grid=True, format="~g")
     x = alt.X("ratio:Q", title="requests/s of hfx, in times of the peer", scale=scale, axis=axis)
-    y = alt.Y("load:N", title=None, sort=loads, axis=alt.Axis(grid=True, labelLimit=260))
-    shape = alt.Shape("peer:N", scale=alt.Scale(domain=peers), legend=legend(peers))
-    points = data(rows).mark_point().encode(x, y, colour(rows, "peer"), shape)
+    y = alt.Y("load:N", title=None, sort=loads, axis=alt.Axis(grid=True, labelLimit=260, minExtent=LABELS))
+    columns = alt.Legend(columns=3, columnPadding=40)
+    shape = alt.Shape("peer:N", scale=alt.Scale(domain=peers), legend=columns)
+    points = data(rows).mark_point().encode(x, y, colour(rows, "peer").legend(columns), shape)
     line = alt.Chart(alt.Data(values=[{"ratio": 1}])).mark_rule(strokeDash=[4, 4]).encode(x="ratio:Q")
     spec = alt.layer(line, points).properties(height=ROW * len(loads)).to_dict()
     spec.pop("$schema", None)

@@ -50,6 +50,7 @@ def main() -> None:
         finally:
             server.terminate()
             server.wait()
+    console.print()  # the last line is cut where a browser's font is higher
     picture = console.export_svg(title="hfx", unique_id="hfx")
     PICTURE.write_text(FONTS.sub("", picture), encoding="utf-8")
 
