@@ -65,7 +65,12 @@ def liveness_at_start(files: Files) -> Iterator[Problem]:
             yield container.problem("the liveness probe can end it while models are still being loaded.")
 
 
-@rule("HFX915", "warning", "Send a request to each model: `python3 -m liveness` in images of hfx.", f"{ISSUES}/8604")
+@rule(
+    "HFX915",
+    "warning",
+    "Send a request to each model: `python3 -m liveness` in images and bundles of hfx.",
+    f"{ISSUES}/8604",
+)
 def liveness_of_server(files: Files) -> Iterator[Problem]:
     """A liveness probe that a dead model passes."""
     for container in files.pods:
