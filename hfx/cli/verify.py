@@ -113,8 +113,11 @@ def served_ask(client: Client, repository: Path, name: str) -> Ask:
 def agreement(parity: dict[str, Any]) -> str:
     """The figures of a comparison, for people."""
     if "same" in parity:
-        return f"{100 * parity['same']:.2f} % have the checkpoint's very text"
-    return f"agreement {100 * parity['agreement']:.2f} %, score drift {parity['mean_drift']:.1e}"
+        return f"{100 * parity['same']:.2f} % of {parity['requests']} whole texts are the checkpoint's"
+    return (
+        f"{100 * parity['agreement']:.2f} % of {parity['requests']} answers are the checkpoint's; "
+        f"scores differ by {parity['mean_drift']:.1e} on average"
+    )
 
 
 def _lines(figures: dict[str, Any]) -> list[str]:
@@ -122,10 +125,12 @@ def _lines(figures: dict[str, Any]) -> list[str]:
     lines = [
         f"{figures['name']} answers like its checkpoint ({parity['precision']}, "
         f"{'through ' + figures['url'] if figures['url'] else 'in this process'}).",
-        f"  {parity['requests']} requests: {agreement(parity)}",
+        f"  {agreement(parity)}",
     ]
     if "alone" in parity:
-        lines.append(f"  {parity['alone']} of them asked alone: {parity['other_alone']} have other log-probabilities")
+        lines.append(
+            f"  {parity['alone']} of them were also run alone: {parity['other_alone']} have other log-probabilities"
+        )
     if data := figures.get("data"):
         lines.append(f"  {data['metric']} on {data['file']} ({data['rows']} rows): {data['value']:.4f}")
     return lines

@@ -86,4 +86,4 @@ def _line(checked: dict[str, Any]) -> str:
     if "error" in checked:
         return f"{checked['name']}: {checked['error']}"
     left_out = f" ({', '.join(checked['not_compared'])} not compared)" if "not_compared" in checked else ""
-    return f"{checked['name']}: {checked['requests']} requests, {agreement(checked)}{left_out}"
+    return f"{checked['name']}: {agreement(checked)}{left_out}"
