@@ -12,7 +12,7 @@ import pytest
 
 from hfx.cli import reference
 from hfx.cli.commands import COMMANDS, load
-from tests.documents import DOCUMENTS, ROOT, TYPED, blocks, commands
+from tests.documents import DOCUMENTS, ROOT, blocks, commands
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
@@ -24,7 +24,7 @@ def test_every_page_is_as_its_generator_makes_it() -> None:
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"run `make docs` ({name})"
 
 
-@pytest.mark.parametrize("page", TYPED)
+@pytest.mark.parametrize("page", DOCUMENTS)
 def test_commands_of_a_page_parse(page: str) -> None:
     for line in commands(page, "hfx"):
         words = shlex.split(line.split(" < ")[0], comments=True)[1:]
@@ -36,13 +36,13 @@ def test_commands_of_a_page_parse(page: str) -> None:
         command.make_context(name, words, resilient_parsing=False)
 
 
-@pytest.mark.parametrize("page", TYPED)
+@pytest.mark.parametrize("page", DOCUMENTS)
 def test_targets_of_make_in_a_page_exist(page: str) -> None:
     for line in commands(page, "make"):
         assert re.search(rf"^{re.escape(shlex.split(line, comments=True)[1])}:", MAKEFILE, re.MULTILINE), line
 
 
-@pytest.mark.parametrize("page", TYPED)
+@pytest.mark.parametrize("page", DOCUMENTS)
 def test_python_of_a_page_compiles(page: str) -> None:
     for text in blocks(page, "python"):
         compile(text, page, "exec")
