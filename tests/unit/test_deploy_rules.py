@@ -146,6 +146,15 @@ def test_a_planted_mistake_makes_one_rule_speak(rule: str, plant: Plant, tmp_pat
     assert all(finding.message and "https://" in finding.fix for finding in found)
 
 
+@pytest.mark.parametrize(
+    "change", [{"environment": {"HFX_API_KEY_FILE": "/k"}}, {"command": "hfx serve /m --tls-client-ca /ca --drain 10"}]
+)
+def test_ports_of_a_server_that_asks_for_keys_may_be_open(change: dict[str, Any], tmp_path: Path) -> None:
+    files = deepcopy(FILES)
+    service(files).update(ports=["8000:8000"], **change)
+    assert lint(put(tmp_path, files)) == []
+
+
 def test_a_file_that_is_a_template_is_named(tmp_path: Path) -> None:
     (tmp_path / "deployment.yaml").write_text("kind: {{ .Values.kind }}\n  image: tritonserver\n", encoding="utf-8")
     assert [(finding.rule, finding.path) for finding in lint(tmp_path)] == [("HFX901", "deployment.yaml")]

@@ -45,8 +45,14 @@ def published_to_all(files: Files) -> Iterator[Problem]:
     """Ports that every machine reaches."""
     for service in files.services:
         ports = [port for port in _published(service) if not port.startswith(LOCAL)]
-        if ports and not service.option("--api-key-file") and not service.option("--client-ca"):
+        if ports and not _asks_for_keys(service):
             yield service.problem(f"{', '.join(ports)} is open to every machine, and Triton asks for no key.")
+
+
+def _asks_for_keys(service: Container) -> bool:
+    """Whether its `hfx serve` answers only callers with a key or a certificate."""
+    options = any(service.option(name) for name in ("--api-key-file", "--tls-client-ca"))
+    return options or "HFX_API_KEY_FILE" in str(service.value.get("environment"))
 
 
 def _published(service: Container) -> list[str]:
