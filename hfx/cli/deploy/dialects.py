@@ -67,10 +67,6 @@ def _inputs(model: AskedModel, request: Request) -> dict[str, Any]:
     return {"inputs": pair or request[names.TEXT_INPUT], "parameters": _settings(request)}
 
 
-def _query(model: AskedModel, request: Request) -> dict[str, Any]:
-    return {"inputs": {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}}
-
-
 def _prompt(model: AskedModel, request: Request) -> dict[str, Any]:
     return {"model": model.name, "prompt": request[names.TEXT_INPUT], **_settings(request)}
 
@@ -117,11 +113,6 @@ def _continued_prompt(model: AskedModel, request: Request) -> dict[str, Any]:
 
 def _labels(rows: Any) -> Answer:
     return {names.LABEL: [each["label"] for each in rows], names.SCORE: [each["score"] for each in rows]}
-
-
-def _only_score(rows: Any) -> Answer:
-    [row] = rows
-    return {names.SCORE: row["score"]}
 
 
 def _ranking(answer: Any) -> Answer:
@@ -182,10 +173,9 @@ DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
         Task.QUESTION_ANSWERING: Conversion(MODEL, _inputs, _span),
         Task.FEATURE_EXTRACTION: Conversion(MODEL, _inputs, _vector),
         Task.TEXT_RANKING: Conversion(MODEL, _ranked_inputs, _first(_score)),
-        Task.TEXT_RANKING: Conversion(MODEL, _query, _only_score),
         **dict.fromkeys(GENERATION_TASKS, GENERATED),
     },
-    "tei": {  # not text-ranking: its scores are sigmoids, whatever the checkpoint applies
+    "tei": {
         Task.TEXT_CLASSIFICATION: Conversion(f"{MODEL}/predict", _text_input, _labels),
         Task.FEATURE_EXTRACTION: Conversion(f"{MODEL}/embed", _vector_input, _first(_vector)),
         Task.TEXT_RANKING: Conversion(f"{MODEL}/rerank", _ranked_text, _first(_score)),
