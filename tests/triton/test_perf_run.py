@@ -135,7 +135,7 @@ def test_ctrl_c_keeps_what_was_measured(perf_server: EmbeddedServer, tmp_path: P
 
 def test_a_wrong_name_says_what_there_is(perf_server: EmbeddedServer, hfx: Callable[..., Ended]) -> None:
     for words, code, message in (
-        (["sentimental"], 5, f"It serves: {CLASSIFIER}, {GENERATOR}."),
+        (["sentimental"], 3, f"It serves: {CLASSIFIER}, {GENERATOR}."),
         ([f"{CLASSIFIER}_net"], 2, "takes no text"),
         ([CLASSIFIER, "--stream"], 2, "can't be streamed"),
     ):

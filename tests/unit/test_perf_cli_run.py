@@ -107,9 +107,9 @@ def test_addresses_are_completed() -> None:
         ("--set max_tokens=few", "max_tokens is 'few'"),
         ("--set heat=1", "The model 'writer' has no input 'heat': it takes text_input, max_tokens"),
         ("--slo speed>9", "speed>9"),
-        ("--tool wrk", "Invalid value for '--tool'"),
+        ("--tool wrk", "--tool: 'wrk' is not one of 'builtin', 'perf_analyzer', 'locust'."),
         ("-- --percentile 95", "The built-in generator has no flags of its own: --percentile 95"),
-        ("--max-error-rate 2", "Invalid value for '--max-error-rate'"),
+        ("--max-error-rate 2", "--max-error-rate 2 is above 1.0."),
     ],
 )
 def test_wrong_use_is_one_line(
