@@ -194,10 +194,10 @@ async def _pass_back(connection: UpstreamConnection, response: Response) -> None
     piece = await connection.read()
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
     await response.start(status, connection.headers)
-    await response.body(piece, more=not connection.complete)
-    while not connection.complete:
+    await response.body(piece, more=not connection.is_read)
+    while not connection.is_read:
         piece = await connection.read()
-        await response.body(piece, more=not connection.complete)
+        await response.body(piece, more=not connection.is_read)
 
 
 def _single_headers(headers: Sequence[Header]) -> dict[bytes, bytes]:

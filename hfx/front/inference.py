@@ -72,16 +72,15 @@ class Inference:
             is_whole = False
             if connection.status != OK:
                 raise _failure(connection, content + await _read_all(connection))
-            while content or not connection.complete:
+            while True:
                 *events, content = content.split(EVENT_END)
                 for event in events:
                     piece = call.decode(_event(event, model))
                     is_whole = bool(piece.finish_reason)
                     yield piece
-                if not connection.complete:
-                    content += await connection.read()
-                elif EVENT_END not in content:
+                if connection.is_read:
                     break
+                content += await connection.read()
         if not is_whole:
             raise ServerUnreachable(BROKEN, "Send the request again.")
 
@@ -237,9 +236,8 @@ def _request(model: ServedModel, inputs: dict[str, Array], request_id: str) -> R
 
 async def _read_all(connection: UpstreamConnection) -> bytes:
     pieces = []
-    while not connection.complete:
+    while not connection.is_read:
         pieces.append(await connection.read())
-    pieces.append(await connection.read())
     return b"".join(pieces)
 
 

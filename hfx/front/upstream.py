@@ -41,6 +41,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._buffered = 0
         self._paused = False
 
+    @property
+    def is_read(self) -> bool:
+        """Whether `read` has returned all of a complete answer: more may come in while a client takes a part."""
+        return self.complete and not self._pieces
+
     def send(self, head: bytes, body: bytes) -> None:
         """Write a request."""
         self._begin()

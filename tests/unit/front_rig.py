@@ -17,6 +17,7 @@ from hfx.triton.front import Front
 
 INFER = "/v2/models/toy/infer"
 SECONDS = 60.0
+LARGE = 12 << 20  # bytes of an answer to a body with the word large: more than sockets hold
 
 
 @dataclass
@@ -52,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.endswith("generate_stream"):
             self._stream()
         else:
-            self._answer(200, {"path": self.path, "bytes": len(body)})
+            self._answer(200, {"path": self.path, "bytes": len(body), "filling": "x" * (LARGE * (b"large" in body))})
 
     def _answer(self, status: int, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()

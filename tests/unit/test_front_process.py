@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import json
 import os
 import signal
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hfx.errors import ServerError
 from hfx.front.settings import Limits, Tls
+from hfx.front.upstream import Upstream, request_head
 from hfx.triton import front as front_module
 from hfx.triton.front import Front
 from tests.unit.certificates import make_certificate
-from tests.unit.front_rig import Seen, ask, connect, fronted, post, read_answer, upstream
+from tests.unit.front_rig import LARGE, SECONDS, Seen, ask, connect, fronted, post, read_answer, upstream
 from tests.waiting import wait_until
 
 SMALL = post(b"{}")
@@ -35,6 +40,40 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+def test_a_client_that_reads_slowly_gets_the_whole_answer(pause: float, triton: tuple[int, Seen]) -> None:
+    with fronted(triton[0]) as front, connect(front) as connection:
+        connection.sendall(post(b"large"))
+        answer = http.client.HTTPResponse(connection, method="POST")
+        answer.begin()
+        parts = []
+        while part := answer.read(1 << 18):
+            parts.append(part)
+            time.sleep(pause)
+    assert len(json.loads(b"".join(parts))["filling"]) == LARGE
+
+
+async def _read_beside_what_comes_in(port: int) -> tuple[bytes, bytes]:
+    """What two calls of `read` return when all but a part of the answer comes in between them."""
+    connection = await Upstream(f"http://127.0.0.1:{port}").connect()
+    connection.send(request_head(b"POST", b"/", 0, ()), b"")
+    first = await connection.read()
+    while not connection.complete:
+        await asyncio.sleep(0.01)
+    assert not connection.is_read
+    return first, await connection.read()
+
+
+def test_what_comes_in_while_a_part_is_used_is_not_lost() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(asyncio.run, _read_beside_what_comes_in(server.getsockname()[1]))
+        connection, _ = server.accept()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc")
+        time.sleep(0.2)  # more than the reader takes
+        connection.sendall(b"def")
+        assert reading.result(SECONDS) == (b"abc", b"def")
 
 
 def test_a_killed_front_is_replaced_and_connections_meanwhile_are_answered(triton: tuple[int, Seen]) -> None:
