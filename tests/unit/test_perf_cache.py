@@ -95,8 +95,9 @@ def test_one_on_path_is_taken_if_it_runs(
 def test_the_libraries_that_it_misses_come_from_the_wheel(folder: Path) -> None:
     pytest.importorskip("pytriton")
     script(folder / "perf_analyzer-tritonclient-2.51.0" / "bin" / "perf_analyzer", f"echo '{VERSION}' >&2")
-    libraries = install.fetch().libraries
-    assert libraries is not None
+    program = install.fetch()
+    libraries = program.libraries
+    assert libraries is not None and program.command == f"LD_LIBRARY_PATH={libraries} {program.path}"
     assert sorted(each.name for each in libraries.iterdir()) == ["libb64.so.0d", "libcudart.so.12"]
 
 

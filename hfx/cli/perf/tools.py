@@ -28,8 +28,10 @@ def command(
     if tool is not None:
         with report.progress(f"Fetching {tool}"):
             program = install.fetch()
-        value = {"tool": tool, "version": program.version, "path": str(program.path)}
-        report.result(value, f"perf_analyzer {program.version} is at {program.path}")
+        value = {"tool": tool, "version": program.version, "path": str(program.path), "command": program.command}
+        report.result(
+            value, [f"perf_analyzer {program.version} is at {program.path}", f"Run it with: {program.command}"]
+        )
         return
     found = install.tools()
     rows = [(each.name, each.version or "-", each.about, each.where or each.fix) for each in found]

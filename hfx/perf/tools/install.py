@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -34,6 +35,12 @@ class Program:
     path: Path
     version: str
     libraries: Path | None = None
+
+    @property
+    def command(self) -> str:
+        """The beginning of a shell line that runs it."""
+        libraries = f"LD_LIBRARY_PATH={shlex.quote(str(self.libraries))} " if self.libraries else ""
+        return libraries + shlex.quote(str(self.path))
 
     @property
     def environment(self) -> Mapping[str, str]:
