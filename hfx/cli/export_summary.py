@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
-WAYS = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
+MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
 DEFAULT_REPOSITORY = Path("model_repository")
 
 
@@ -29,7 +29,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
             lines.append(f"  {device.upper():9} {figures['precision']}{runtime}")
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
     for file, figures in (parity.get("data") or {}).items():
-        measured = ", ".join(f"{name} {figures[way]:.4f}" for way, name in WAYS.items() if way in figures)
+        measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
         lines.append(f"  {'data':9} {figures['metric']} on {figures['rows']} rows of {file}: {measured}")
     return lines
 

@@ -136,7 +136,7 @@ def _check_log_probs(form: InputOptions, generation: GenerationOptions, report: 
 
 
 def _entries(texts: Sequence[str], form: InputOptions) -> Iterator[Entry]:
-    """What is asked; without a text, the lines of a pipe or file at the standard input.
+    """The texts of the command line; without one, the lines of a pipe or file at the standard input.
 
     Raises UsageError where it is nothing, or two things.
     """

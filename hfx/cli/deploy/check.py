@@ -29,7 +29,7 @@ class ServerOptions:
     ] = None
     through: Annotated[
         Literal["v2", "openai", "huggingface", "tei", "mlserver"] | None,
-        Option(help="URL: the API that is asked (docs/dialects.md); v2, Triton's own, without it."),
+        Option(help="URL: the API to send requests through (docs/dialects.md); v2, Triton's own, without it."),
     ] = None
     device: Annotated[Device | None, Option(help="URL: what the server runs the models on; cpu without it.")] = None
     max_drop: Annotated[float | None, Option(help="URL: share of answers that may be lost against the checkpoint.")] = (

@@ -45,7 +45,7 @@ def check_server(report: Reporter, url: str, names: Sequence[str], options: Serv
 def _asking(
     url: str, repository: Path, published: Sequence[Published], options: ServerOptions
 ) -> Iterator[Callable[[Published], Ask]]:
-    """How each model is asked: by Triton's protocol, or in a dialect."""
+    """A function that sends requests to a model, for each model: by Triton's protocol, or in a dialect."""
     from hfx.cli.verify import served_ask
 
     dialect, connection = options.dialect, options.connection(url)

@@ -1,6 +1,6 @@
 """The recorded requests of `hfx deploy check` in the dialects of the front, and its answers as output tensors again.
 
-A dialect is asked as its clients ask it: what is compared has passed its parsing and its JSON.
+Requests have the form that clients of the dialect send, so its parsing and its JSON are part of the comparison.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # of generators: dialects have them in f
 
 @dataclass(frozen=True)
 class AskedModel:
-    """A model that a dialect asks; `activation` is that of its scores, empty where it is not in its settings."""
+    """A model to compare; `activation` is that of its scores, empty where it is not in its settings."""
 
     name: str
     task: Task
