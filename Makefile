@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+NATIVE := hfx/native/libhfx_operators.so
 SOURCES := hfx exporter client perf batch python_backends tests examples bench
 
 .DEFAULT_GOAL := help
@@ -11,12 +12,19 @@ SOURCES := hfx exporter client perf batch python_backends tests examples bench
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
-install: $(STAMP) ## Create .venv with the pinned dependencies and hfx
+install: $(STAMP) $(NATIVE) ## Create .venv with the pinned dependencies and hfx
 
-$(STAMP): pyproject.toml constraints.txt
+# ziglang stays in the environment: builds in isolation would fetch its 101 MB each time.
+PIP := python -m pip install --quiet --no-compile
+
+$(STAMP): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[embedded,perf,batch,deploy,deploy-checks,spark,dev]'
+	$(BIN)/$(PIP) --constraint constraints.txt 'setuptools>=77' ziglang
+	$(BIN)/$(PIP) --constraint constraints.txt --no-build-isolation --editable '.[embedded,perf,batch,deploy,deploy-checks,spark,dev]'
 	@touch $@
+
+$(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h) hfx/native/build.py | $(STAMP)
+	$(BIN)/python -m hfx.native.build
 
 format: install ## Format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet .
@@ -45,16 +53,17 @@ test-fast: install ## The tests that start no server, export nothing and train n
 
 # An environment of its own: optimum's exporter wants transformers 4.57.
 OPTIMUM := .venv-optimum
-$(OPTIMUM)/.installed: pyproject.toml constraints-optimum.txt
+$(OPTIMUM)/.installed: pyproject.toml constraints-optimum.txt | $(NATIVE)
 	$(PYTHON) -m venv $(OPTIMUM)
-	$(OPTIMUM)/bin/python -m pip install --quiet --no-compile --constraint constraints-optimum.txt --editable '.[optimum,dev]'
+	$(OPTIMUM)/bin/$(PIP) 'setuptools>=77'
+	$(OPTIMUM)/bin/$(PIP) --constraint constraints-optimum.txt --no-build-isolation --editable '.[optimum,dev]'
 	@touch $@
 
 # An environment of its own: azure-ai-ml brings forty packages that hfx has no use for.
 AZURE := .venv-azure
 $(AZURE)/.installed: Makefile
 	$(PYTHON) -m venv $(AZURE)
-	$(AZURE)/bin/python -m pip install --quiet --no-compile azure-ai-ml==1.35.2
+	$(AZURE)/bin/$(PIP) azure-ai-ml==1.35.2
 	@touch $@
 
 azure-checks: $(AZURE)/.installed ## azure-ai-ml, which tests load the files of `hfx deploy azureml` with
@@ -94,7 +103,7 @@ bench-batch: install ## `hfx batch` against its model in process, torch, Spark a
 
 # Sphinx is for the site alone: `make test` needs none of it.
 $(VENV)/.docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/$(PIP) --constraint constraints.txt --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 docs: $(VENV)/.docs ## Make the generated pages of docs/, and the site in build/site

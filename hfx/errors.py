@@ -5,6 +5,7 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
 
     HfxError                    1   unexpected
       UsageError                2   a name, option or value that can't be taken
+        NativeMissing               the native kernels were not built, or not for this system
       SourceError               3   the checkpoint can't be used
         CheckpointMissing           no such folder, or the hub can't be reached
         CheckpointCorrupt           a config, weight or tokenizer file is damaged or does not fit the others
@@ -61,6 +62,10 @@ class UsageError(HfxError):
     """A name, option or value that can't be taken."""
 
     exit_code = 2
+
+
+class NativeMissing(UsageError):
+    """The native kernels were not built, or are not for this system."""
 
 
 class RepositoryError(HfxError):

@@ -26,7 +26,7 @@ from tests import zoo
 from tests.zoo.cache import built
 
 PACKAGE = Path(__file__).parents[1] / "hfx"
-SOURCES = ("exporter", "python_backends", "repository", "errors.py", "manifest.py", "names.py", "releases.py")
+SOURCES = ("exporter", "native", "python_backends", "repository", "errors.py", "manifest.py", "names.py", "releases.py")
 LIBRARIES = ("torch", "transformers", "tokenizers", "onnx", "onnx-ir", "onnxruntime", "openvino", "numpy")
 VNNI = weight_levels() == 127
 
@@ -74,7 +74,7 @@ def _maker() -> dict[str, str]:
     for part in SOURCES:
         path = PACKAGE / part
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.is_file() and file.suffix != ".pyc":
+            if file.is_file() and file.suffix not in (".pyc", ".so"):
                 digest.update(f"{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes())
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     return {"sources": digest.hexdigest(), "processor": _processor(), **versions}

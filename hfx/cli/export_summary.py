@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
-RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "native": "native operators"}
 MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
 DEFAULT_REPOSITORY = Path("model_repository")
 

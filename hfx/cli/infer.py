@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from hfx.cli import printing, reading
-from hfx.cli.commands import grouped
+from hfx.cli.commands import given, grouped
 from hfx.cli.completion import PublishedName
 from hfx.cli.connection import Connection, connect, refuse_all
 from hfx.cli.infer_options import EncoderOptions, GenerationOptions, request_of, settings
@@ -21,7 +21,7 @@ from hfx.cli.interrupts import deferred
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.reading import STANDARD_INPUT, Entry
 from hfx.errors import UsageError
-from hfx.names import TOP_K, Task
+from hfx.names import LOGPROBS, RETURN_LOG_PROBS, TOP_K, Task
 
 if TYPE_CHECKING:
     from hfx.answering import Model, Request
@@ -129,9 +129,10 @@ def _check(form: InputOptions, connection: Connection, report: Reporter) -> None
 
 def _check_log_probs(form: InputOptions, generation: GenerationOptions, report: Reporter) -> None:
     """Raise UsageError where log-probabilities are requested and would not be printed."""
-    if form.stream and generation.logprobs is not None:
+    chosen = given(generation)
+    if form.stream and LOGPROBS in chosen:
         raise UsageError("--stream prints no tokens.", "Leave --stream out, and add --json.")
-    if (generation.return_log_probs or generation.logprobs is not None) and not (report.json or form.jsonl):
+    if (chosen.get(RETURN_LOG_PROBS) or LOGPROBS in chosen) and not (report.json or form.jsonl):
         raise UsageError("Log-probabilities are printed as JSON only.", "Add --json or --jsonl.")
 
 

@@ -17,14 +17,11 @@ from hfx.cli.commands import flag, given
 from hfx.cli.reading import Entry
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
+from hfx.python_backends.engine.generation_settings import SETTINGS, TRANSLATION, Setting
 
 if TYPE_CHECKING:
     from hfx.answering import Request
     from hfx.metadata import ModelMetadata
-
-
-EarlyStopping = Literal["true", "false", "never"]
-Long = Literal["error", "truncate", "chunk"]
 
 
 @dataclass(frozen=True)
@@ -49,56 +46,44 @@ class EncoderOptions:
     ] = None
 
 
+# How the options of settings are typed where it is not as their names are.
+TYPED = {
+    names.DO_SAMPLE: "--sample/--greedy",
+    names.STOP_WORDS: "--stop",
+    names.RETURN_LOG_PROBS: "--log-probs/--no-log-probs",
+}
+
+
+def _with_settings(group: type) -> type:
+    """GROUP with a field for each setting of generators, but those that encoders have too."""
+    for setting in SETTINGS.values():
+        if setting.name not in EncoderOptions.__annotations__:
+            group.__annotations__[setting.name] = Annotated[_type(setting) | None, _option(setting)]
+            setattr(group, setting.name, None)
+    return group
+
+
+def _type(setting: Setting) -> Any:
+    if setting.is_list:
+        return list[str]
+    if setting.choices and setting.type is not bool:
+        return Literal[tuple(str(choice).lower() for choice in setting.choices)]
+    return setting.type
+
+
+def _option(setting: Setting) -> Any:
+    typed = [TYPED[setting.name]] if setting.name in TYPED else []
+    several = "; may be given several times" if setting.is_list else ""
+    metavar = "CODE" if setting.scope == TRANSLATION else None
+    return Option(*typed, help=f"{setting.text}{several}.", metavar=metavar)
+
+
 @dataclass(frozen=True)
+@_with_settings
 class GenerationOptions:
     """How a generator writes; what is left out is as the model's generation_config.json says."""
 
     PANEL: ClassVar[str] = "Generation"
-
-    max_tokens: Annotated[int | None, Option(help="New tokens at most.")] = None
-    min_tokens: Annotated[int | None, Option(help="New tokens at least.")] = None
-    num_beams: Annotated[int | None, Option(help="Beams to search with; 1 is no search.")] = None
-    length_penalty: Annotated[
-        float | None, Option(help="Beam search: above 0 favours longer texts, below 0 shorter ones.")
-    ] = None
-    early_stopping: Annotated[
-        Literal["true", "false", "never"] | None, Option(help="Beam search: end as soon as there are enough texts.")
-    ] = None
-    num_return_sequences: Annotated[int | None, Option(help="Texts for each TEXT; only with --local.")] = None
-    do_sample: Annotated[
-        bool | None, Option("--sample/--greedy", help="Draw tokens at random, or take the likeliest.")
-    ] = None
-    temperature: Annotated[
-        float | None, Option(help="Sampling: below 1 favours likely tokens, above 1 unlikely ones.")
-    ] = None
-    top_p: Annotated[
-        float | None, Option(help="Sampling: from the likeliest tokens with this share of the probability.")
-    ] = None
-    min_p: Annotated[float | None, Option(help="Sampling: least probability, as a share of the likeliest token's.")] = (
-        None
-    )
-    seed: Annotated[int | None, Option(help="Sampling: the same seed gives the same text.")] = None
-    stop_words: Annotated[
-        list[str] | None, Option("--stop", help="Text to stop before; may be given several times.")
-    ] = None
-    repetition_penalty: Annotated[float | None, Option(help="Above 1: against tokens that were there before.")] = None
-    no_repeat_ngram_size: Annotated[int | None, Option(help="No sequence of this many tokens twice.")] = None
-    long: Annotated[
-        Literal["error", "truncate", "chunk"] | None,
-        Option(help="What to do with a text that is too long for the model."),
-    ] = None
-    merge: Annotated[Literal["concat", "recursive"] | None, Option(help="Chunks: how their answers become one.")] = None
-    overlap: Annotated[int | None, Option(help="Chunks: sentences that two share.")] = None
-    source_lang: Annotated[str | None, Option(help="Translation: the code of the text's language.", metavar="CODE")] = (
-        None
-    )
-    target_lang: Annotated[
-        str | None, Option(help="Translation: the code of the answer's language.", metavar="CODE")
-    ] = None
-    return_log_probs: Annotated[
-        bool | None, Option("--log-probs/--no-log-probs", help="The tokens' log-probabilities.")
-    ] = None
-    logprobs: Annotated[int | None, Option(help="The tokens, and N of the likeliest in the place of each.")] = None
 
 
 # The inputs that a request must have, its text first; all others a model does without.

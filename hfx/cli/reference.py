@@ -1,4 +1,4 @@
-"""The generated pages of docs/: `python -m hfx.cli.reference docs`. A test compares them with the code."""
+"""The generated pages of docs/, and a module of the client: `python -m hfx.cli.reference docs`. Tests compare them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hfx.cli import reference_client
 from hfx.cli import reference_tables as tables
 from hfx.cli.commands import COMMANDS, load
 
@@ -64,6 +65,12 @@ def _help(command: Any, name: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).strip()
 
 
-if __name__ == "__main__":
+def main(docs: Path) -> None:
+    """Write the generated files: the client's module before the pages, which show it."""
+    (docs.resolve().parent / reference_client.FILE).write_text(reference_client.module(), encoding="utf-8")
     for file, content in pages().items():
-        (Path(sys.argv[1]) / file).write_text(content, encoding="utf-8")
+        (docs / file).write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -22,10 +22,12 @@ PARAMETERS = (
     ("NAME_net", "max_width", "tokens of the longest row that the net takes"),
     ("NAME_net", "session.*", "an entry of ONNX Runtime's session configuration"),
     ("NAME_net", "openvino.*", "a property of OpenVINO's compiled model"),
+    ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file"),
+    ("NAME_net", "operators_sha256", "its SHA-256, compared before it is loaded"),
     ("NAME", "engine", "of a generator: the model that holds the engine"),
     ("NAME", "task", "of a generator: its task, which clients can't tell from the tensors"),
     ("NAME_stream", "device", "cpu or gpu"),
-    ("NAME_stream", "cpu_runtime", "onnxruntime or openvino"),
+    ("NAME_stream", "cpu_runtime", "onnxruntime, openvino or native"),
     ("NAME_stream", "slots", "sequences that are decoded at a time; each beam takes one"),
     ("NAME_stream", "max_queue_size", "requests that may wait for slots; the next one is refused"),
     ("NAME_stream", "intra_op_thread_count", "threads of each operator"),
@@ -35,20 +37,27 @@ PARAMETERS = (
 
 def settings_page() -> str:
     """The settings of generation requests."""
-    from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
+    from hfx.python_backends.engine.generation_settings import SETTINGS
 
-    others = {name: [alias for alias, own in ALIASES.items() if own == name] for name in SETTINGS}
     rows = [
-        (code(name), ", ".join(map(code, others[name])), setting.dtype or "not served", default(setting), setting.doc)
-        for name, setting in SETTINGS.items()
+        (
+            code(setting.name),
+            ", ".join(map(code, setting.aliases)),
+            setting.dtype or "not served",
+            setting.allowed,
+            default(setting),
+            setting.text,
+        )
+        for setting in SETTINGS.values()
     ]
     text = (
         "The settings of a generation request, in every interface: `hfx infer` (as `--max-tokens`), the Python "
         "client, Triton's tensors and request parameters, OpenAI's and the other HTTP APIs. The default holds where "
-        "neither the request nor the checkpoint's `generation_config.json` sets the field. A value out of range and an "
-        "unknown name are refused, naming the field."
+        "neither the request nor the checkpoint's `generation_config.json` sets the field. A value out of range, a "
+        "setting that nothing would read (one of beam search without beams) and an unknown name are refused, naming "
+        "the field."
     )
-    return page("Generation settings", text, ("setting", "also called", "type", "default", "meaning"), rows)
+    return page("Generation settings", text, ("setting", "also called", "type", "values", "default", "meaning"), rows)
 
 
 def default(setting: Any) -> str:

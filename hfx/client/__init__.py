@@ -27,6 +27,7 @@ Light on purpose: neither numpy nor a protocol's library is imported before a cl
 from hfx.client.address import Tls
 from hfx.client.async_client import AsyncClient
 from hfx.client.client import Client
+from hfx.client.generation_settings import GenerationSettings
 from hfx.client.results import (
     Answer,
     Classification,
@@ -41,7 +42,6 @@ from hfx.client.results import (
 )
 from hfx.client.retries import RetryPolicy
 from hfx.client.session import TruncationWarning
-from hfx.client.settings import GenerationSettings
 from hfx.client.streams import AsyncTextStream, TextStream
 from hfx.client.transport import Request, Stream, Transport
 from hfx.metadata import ModelMetadata, TensorMetadata

@@ -14,9 +14,7 @@ from hfx.client.session import TruncationWarning
 from hfx.client.settings import GenerationSettings, Settings, merged
 from hfx.client.tasks import task_of
 from hfx.names import GENERATION_TASKS
-from hfx.python_backends.engine.generation_settings import LISTS
-
-EARLY_STOPPING = {"true": True, "false": False}
+from hfx.python_backends.engine.generation_settings import LISTS, from_text
 
 
 def served_model(client: Client, name: str) -> Model:
@@ -60,8 +58,7 @@ def _tables(tokens: Sequence[Token]) -> dict[str, list[list[Any]]]:
 
 def _settings(request: Request) -> tuple[str, GenerationSettings]:
     """The text of a request, and its other inputs."""
-    values: dict[str, Any] = {name: each if name in LISTS else each[0] for name, each in request.items()}
-    text, stopping = values.pop(names.TEXT_INPUT), values.get(names.EARLY_STOPPING)
-    if stopping in EARLY_STOPPING:
-        values[names.EARLY_STOPPING] = EARLY_STOPPING[stopping]
-    return text, merged(None, cast(Settings, values))
+    values: dict[str, Any] = {
+        name: each if name in LISTS else from_text(name, each[0]) for name, each in request.items()
+    }
+    return values.pop(names.TEXT_INPUT), merged(None, cast(Settings, values))

@@ -154,7 +154,8 @@ def _configure(folder: Path, config: Any, device: str, packages: Packages) -> No
     if config.backend == "python":
         config.default_model_filename = START_FILE
         changes.append(f"default_model_filename {START_FILE}")
-    if not packages.with_openvino and config.parameters.get("cpu_runtime"):
+    runs_openvino = "cpu_runtime" in config.parameters and config.parameters["cpu_runtime"].string_value == "openvino"
+    if runs_openvino and not packages.with_openvino:
         config.parameters["cpu_runtime"].string_value = "onnxruntime"
         changes.append("cpu_runtime onnxruntime")
     (folder / CONFIG).write_text(

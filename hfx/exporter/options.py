@@ -10,7 +10,7 @@ from hfx.releases import DEFAULT_TAG
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 Device = Literal["cpu", "gpu", "both"]
-CpuRuntime = Literal["auto", "openvino", "onnxruntime"]
+CpuRuntime = Literal["auto", "openvino", "onnxruntime", "native"]
 Exporter = Literal["own", "optimum"]
 # The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
 DEFAULT_MAX_DROP = 0.01

@@ -111,6 +111,7 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) ->
         if not path.is_file():
             raise UsageError(f"There is no file {path} (--verify-data).", "Pass a CSV or TSV file with a header.")
     cpu, gpu = _precisions(options, int4)
+    _check_cpu_runtime(options.cpu_runtime, cpu)
     return {
         "name": check_name(options.name) if options.name else default_name(checkpoint.id),
         "checkpoint": checkpoint,
@@ -148,6 +149,18 @@ def _precisions(options: ExportOptions, int4: bool) -> tuple[Precision | None, P
         raise UsageError(f"{precision} is for CPUs; the GPU file is fp16.", "Leave it out, or use --device both.")
     cpu, gpu = PRECISIONS[precision]
     return (cpu if options.device != "gpu" else None), (gpu if options.device != "cpu" else None)
+
+
+def _check_cpu_runtime(runtime: CpuRuntime, precision: Precision | None) -> None:
+    """Raise UsageError for a runtime that can't serve what is built for the CPU in `precision` (None: nothing)."""
+    if runtime != "auto" and precision is None:
+        raise UsageError(
+            f"--cpu-runtime {runtime} is for CPUs, and nothing is built for one.", "Leave it out, or use --device both."
+        )
+    if runtime == "native" and precision != "int8":
+        raise UsageError(
+            f"--cpu-runtime native is for int8, not {precision}.", "Add --quantize, or leave --cpu-runtime out."
+        )
 
 
 def checked_max_length(requested: int | None, longest: int, shortest: int = SHORTEST) -> int:

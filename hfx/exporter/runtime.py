@@ -22,19 +22,21 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx import names
-from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.options import CpuRuntime
+from hfx import names, native
+from hfx.errors import CheckpointUnsupported, NativeMissing, UsageError
+from hfx.exporter.options import CpuRuntime, Precision
 from hfx.python_backends.engine.sessions import CPUINFO, multiplies_bytes_exactly
 
 Name = TypeVar("Name", bound=str)
-Runtime = Literal["openvino", "onnxruntime"]
+# native: ONNX Runtime with the operators of hfx/native.
+Runtime = Literal["openvino", "onnxruntime", "native"]
 # Rows x width. What is timed: a single short text, and a batch as it forms under load.
 COMPARED_SHAPES = ((2, 16), (8, 16), (16, 64))
 TIMED_SHAPES = ((1, 16), (8, 64))
 ROUNDS = 7
 SECONDS_A_SHAPE = 3.0
 CONTRIB = "com.microsoft"
+NO_KERNELS = "this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8"
 LARGEST_BYTES = 1 << 30  # above it, writing the optimized graph would take longer than it is worth
 
 
@@ -42,11 +44,13 @@ LARGEST_BYTES = 1 << 30  # above it, writing the optimized graph would take long
 class CpuChoice:
     """The chosen runtime, and what each candidate took: runtime -> {"ROWSxWIDTH": median milliseconds}.
 
-    `refused` holds the reasons of runtimes that can't run the model.
+    `refused` holds the reasons of runtimes that can't run the model. `operators` are parameters of NAME_net: the
+    library of native operators beside the ONNX file.
     """
 
     runtime: Runtime
     quantization_group: int | None = None
+    operators: Mapping[str, str] = field(default_factory=dict)
     milliseconds: Mapping[Runtime, Mapping[str, float]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
@@ -67,8 +71,8 @@ class CpuChoice:
     def parameters(self, threads: int) -> dict[str, str]:
         """Parameters of NAME_net. Threads don't spin: other models and the tokenizer need the cores in between."""
         common = {"intra_op_thread_count": str(threads), "inter_op_thread_count": "1"}
-        if self.runtime == "onnxruntime":
-            return {**common, "session.intra_op.allow_spinning": "0"}
+        if self.runtime != "openvino":
+            return {**common, "session.intra_op.allow_spinning": "0", **self.operators}
         if self.quantization_group is None:
             return common
         # One activation scale for each group of a row; the default of 32 is no faster than ONNX Runtime.
@@ -91,20 +95,33 @@ def weight_levels(cpuinfo: Path = CPUINFO) -> int:
     return 127 if multiplies_bytes_exactly(cpuinfo) else 63
 
 
-def possible_runtimes(requested: CpuRuntime, least_openvino: str = "") -> tuple[Runtime, ...]:
-    """The runtimes that may serve here, OpenVINO only from the version `least_openvino` on.
+def possible_runtimes(
+    requested: CpuRuntime, least_openvino: str = "", precision: Precision | None = "int8"
+) -> tuple[Runtime, ...]:
+    """The runtimes that may serve `precision` here, OpenVINO only from the version `least_openvino` on.
 
-    Raises UsageError where `--cpu-runtime openvino` was asked for and can't be had.
+    Raises UsageError where `--cpu-runtime` names one that can't be had.
     """
-    if requested == "onnxruntime":
-        return ("onnxruntime",)
-    missing = _why_no_openvino(least_openvino)
+    no_openvino, no_native = _why_no_openvino(least_openvino), _why_no_native(precision)
     if requested == "auto":
-        return ("onnxruntime",) if missing else ("openvino", "onnxruntime")
-    if missing:
+        possible: dict[Runtime, str] = {"openvino": no_openvino, "onnxruntime": "", "native": no_native}
+        return tuple(runtime for runtime, missing in possible.items() if not missing)
+    if requested == "openvino" and no_openvino:
         package = f"'openvino>={least_openvino}'" if least_openvino else "openvino"
-        raise UsageError(f"--cpu-runtime openvino: {missing}.", f"pip install {package}")
-    return ("openvino",)
+        raise UsageError(f"--cpu-runtime openvino: {no_openvino}.", f"pip install {package}")
+    if requested == "native" and no_native:
+        raise UsageError(f"--cpu-runtime native: {no_native}.", "Use --cpu-runtime auto.")
+    return (requested,)
+
+
+def _why_no_native(precision: Precision | None) -> str:
+    """Why the native operators can't serve `precision` here; empty if they can."""
+    if precision != "int8":
+        return f"it is for --precision int8, not {precision}"
+    try:
+        return "" if native.kernels() else NO_KERNELS
+    except NativeMissing as missing:
+        return missing.message.rstrip(".")
 
 
 def _why_no_openvino(least: str) -> str:

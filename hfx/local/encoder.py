@@ -24,6 +24,7 @@ from hfx.local import (
     read_config,
     scalar_outputs,
 )
+from hfx.local.operators import is_foreign
 
 Result = TypeVar("Result")
 
@@ -70,12 +71,14 @@ class LocalModel:
         """Open NAME as `--model-config-name=DEVICE` would serve it.
 
         `kind` runs the files of one device on another; `threads` are used instead of the configuration's number.
+        Native operators run if they are this installation's own.
         """
         names.check_name(name)
         config = read_config(repository / name / "config.pbtxt")
         net = device_config(repository / (name + names.NET_SUFFIX), device)
         if threads is not None:
             net = {**net, "parameters": {**net.get("parameters", {}), THREADS: {"string_value": str(threads)}}}
+        net = _own_operators(net, repository / (name + names.NET_SUFFIX) / "1")
         return cls(repository, name, config, net, kind or ("GPU" if device == "gpu" else "CPU"))
 
     def encode(self, requests: Sequence[Request]) -> list[Tensors]:
@@ -89,10 +92,8 @@ class LocalModel:
         items = [self._item(request) for request in requests]
         rows = iter(self.encoder.encode([item for item in items if not isinstance(item, InvalidInput)]))
         encoded = [item if isinstance(item, InvalidInput) else next(rows) for item in items]
-        settings = self.encoder.settings
-        return [
-            RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else tensors([row], settings) for row in encoded
-        ]
+        made = iter(tensors([[row] for row in encoded if not isinstance(row, InvalidInput)], self.encoder.settings))
+        return [RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else next(made) for row in encoded]
 
     def _item(self, request: Request) -> Any:
         """What the encoder reads of a request, or the InvalidInput that says why it does not."""
@@ -180,3 +181,20 @@ def _accepted(index: int, outcome: Result | RequestRefused) -> Result:
     if isinstance(outcome, RequestRefused):
         raise outcome.with_message(f"Request {index}: {outcome.message}")
     return outcome
+
+
+def _own_operators(net: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The configuration of NAME_net without native operators that are not this installation's.
+
+    Raises UsageError where its 8-bit weights would be multiplied wrongly without them.
+    """
+    from hfx.python_backends.engine.sessions import multiplies_bytes_exactly
+    from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, parameters
+
+    given = parameters(net)
+    library = given.get(OPERATORS)
+    if not library or not is_foreign(folder / Path(library).name, given.get(OPERATORS_SHA256, "")):
+        return net
+    if not multiplies_bytes_exactly():
+        raise UsageError("This processor has no VNNI, which the model's 8-bit weights need.", "Export the model here.")
+    return {**net, "parameters": {key: value for key, value in net["parameters"].items() if key != OPERATORS}}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from hfx import errors, names
 from hfx.local import THREADS, Answer, Device, Kind, Request, device_config
+from hfx.local.operators import is_foreign
 from hfx.python_backends.engine import errors as engine
 from hfx.python_backends.engine.errors import EngineError
-from hfx.python_backends.engine.generation_settings import LISTS
+from hfx.python_backends.engine.generation_settings import LISTS, from_text
 
 if TYPE_CHECKING:
     from hfx.python_backends.generation.generator import TextGenerator
@@ -59,7 +60,8 @@ class LocalGenerator:
         """Open NAME as `--model-config-name=DEVICE` would serve it.
 
         `kind` runs the files of one device on another; `cpu_runtime` and `threads` replace those of the configuration.
-        Raises ModelMissing, ModelCorrupt, and UsageError where this machine can't run it.
+        Native operators run if they are this installation's own. Raises ModelMissing, ModelCorrupt, and UsageError
+        where this machine can't run it.
         """
         names.check_name(name)
         folder = repository / (name + names.STREAM_SUFFIX)
@@ -69,7 +71,7 @@ class LocalGenerator:
             **_numbers(folder, texts),
             "device": device,
             "provider": PROVIDERS[kind or OWN[device]],
-            "runtime": cpu_runtime or texts.get(CPU_RUNTIME),
+            "runtime": _runtime(folder / "1" / device, cpu_runtime or texts.get(CPU_RUNTIME)),
             **({} if threads is None else {"threads": threads}),
         }
         from hfx.python_backends.generation.generator import TextGenerator
@@ -79,7 +81,7 @@ class LocalGenerator:
 
     @property
     def runtime(self) -> str:
-        """What computes: "openvino" or "onnxruntime"."""
+        """What computes: "openvino", "onnxruntime" or "native"."""
         return self._generator.engine.runtime
 
     def infer(self, request: Request) -> Answer:
@@ -118,6 +120,16 @@ class LocalGenerator:
         self.close()
 
 
+def _runtime(folder: Path, asked: str | None) -> str | None:
+    """`asked`, or ONNX Runtime in the place of native operators that are not this installation's."""
+    from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
+
+    with _translated_errors():
+        spec = read_spec(folder)
+    library = spec.operators if (asked or spec.runtime) == NATIVE else None
+    return ONNXRUNTIME if library and is_foreign(library.path, library.sha256) else asked
+
+
 def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
     """The numbers among the parameters by which the engine is opened."""
     try:
@@ -135,10 +147,7 @@ def _fields(request: Request) -> tuple[str, dict[str, Any]]:
     text = values.pop(names.TEXT_INPUT)
     if names.TIMEOUT_MS in values:
         values["timeout"] = _seconds(values.pop(names.TIMEOUT_MS))
-    stopping = values.get(names.EARLY_STOPPING)
-    if stopping in ("true", "false"):
-        values[names.EARLY_STOPPING] = stopping == "true"
-    return text, values
+    return text, {name: from_text(name, value) for name, value in values.items()}
 
 
 def _seconds(milliseconds: Any) -> float:

@@ -43,46 +43,56 @@ class TritonPythonModel:
         now = time.monotonic()
         for request in requests:
             try:
-                self._admit(request, now)
-                added = self._items(request)
+                arrays = self._arrays(request)
+                self._admit(request, arrays, now)
+                added = self._items(request, arrays)
             except (InvalidInput, QueueFull) as refusal:
                 answers.append(refusal)
                 continue
             answers.append(slice(len(items), len(items) + len(added)))
             items += added
         rows = self.encoder.encode(items) if items else []
-        return [self._response(rows[answer] if isinstance(answer, slice) else [answer]) for answer in answers]
+        for at, answer in enumerate(answers):
+            if isinstance(answer, slice):
+                refused = (row for row in rows[answer] if isinstance(row, Exception))
+                answers[at] = next(refused, rows[answer])
+        made = iter(tensors([answer for answer in answers if isinstance(answer, list)], self.encoder.settings))
+        return [_response(next(made)) if isinstance(answer, list) else _refusal(answer) for answer in answers]
 
-    def _admit(self, request: Any, now: float) -> None:
-        tensor = pb.get_input_tensor_by_name(request, self.encoder.fields[0])
-        if self.queue is None or tensor is None:
-            return
-        if not self.queue.admission.take(tensor.shape()[0], now, 1e-6 * request.timeout()):
-            raise QueueFull(
-                "[hfx:QUEUE_FULL] The model has more to do than it can answer in time. Send fewer requests at a time, "
-                "or try again later."
-            )
-
-    def _items(self, request: Any) -> list[Any]:
-        try:  # here, as other steps don't know what is none of theirs
-            encoder_settings(request.parameters(), self.encoder.settings.task)
-        except ValueError as error:
-            raise InvalidInput(str(error)) from None
+    def _arrays(self, request: Any) -> dict[str, Any]:
         arrays = {}
         for name in self.encoder.fields:
             tensor = pb.get_input_tensor_by_name(request, name)
             if tensor is None:
                 raise InvalidInput(f"{name} is missing")
             arrays[name] = tensor.as_numpy()
+        return arrays
+
+    def _admit(self, request: Any, arrays: dict[str, Any], now: float) -> None:
+        if self.queue is None:
+            return
+        rows = len(arrays[self.encoder.fields[0]])
+        if not self.queue.admission.take(rows, now, 1e-6 * request.timeout()):
+            raise QueueFull(
+                "[hfx:QUEUE_FULL] The model has more to do than it can answer in time. Send fewer requests at a time, "
+                "or try again later."
+            )
+
+    def _items(self, request: Any, arrays: dict[str, Any]) -> list[Any]:
+        try:  # here, as other steps don't know what is none of theirs
+            encoder_settings(request.parameters(), self.encoder.settings.task)
+        except ValueError as error:
+            raise InvalidInput(str(error)) from None
         return self.encoder.items(arrays)
 
-    def _response(self, rows: list[Any]) -> Any:
-        refusal = next((row for row in rows if isinstance(row, Exception)), None)
-        if refusal is not None:
-            code = pb.TritonError.UNAVAILABLE if isinstance(refusal, QueueFull) else pb.TritonError.INVALID_ARG
-            return pb.InferenceResponse(error=pb.TritonError(str(refusal), code))
-        arrays = tensors(rows, self.encoder.settings)
-        return pb.InferenceResponse([pb.Tensor(name, array) for name, array in arrays.items()])
+
+def _response(arrays: dict[str, Any]) -> Any:
+    return pb.InferenceResponse([pb.Tensor(name, array) for name, array in arrays.items()])
+
+
+def _refusal(refusal: Exception) -> Any:
+    code = pb.TritonError.UNAVAILABLE if isinstance(refusal, QueueFull) else pb.TritonError.INVALID_ARG
+    return pb.InferenceResponse(error=pb.TritonError(str(refusal), code))
 
 
 def _queue(model: str, bound: Bound) -> MetricsReader | None:

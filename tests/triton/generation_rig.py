@@ -16,9 +16,10 @@ from hfx.triton import EmbeddedServer
 from tests.triton.generation_asks import TIMEOUT, Answer, Ask, Events, answer_of
 from tests.triton.generation_grpc import grpc_infer, grpc_pieces, grpc_whole
 from tests.triton.generation_http import http_generate, http_infer, sse
+from tests.unit.processors import HAS_NATIVE
 
 WRITERS = {"stories": "stories-gpt2", "summaries": "summaries-bart", "notes": "summaries-t5"}
-RUNTIMES = {"stories": "openvino", "summaries": "openvino", "notes": "onnxruntime"}
+RUNTIMES = {"stories": "openvino", "summaries": "native" if HAS_NATIVE else "onnxruntime", "notes": "onnxruntime"}
 RECITAL = "recital"
 TRANSLATOR = "translator"
 SLOTS = {"stories": 8, "summaries": 8, "notes": 8, RECITAL: 4, TRANSLATOR: 4}

@@ -103,7 +103,8 @@ def test_a_server_of_another_checkpoint_fails_with_the_first_answers_that_differ
 def test_each_dialect_gives_the_answers_of_the_checkpoints(
     dialects: ServeProcess, few: Path, dialect: str, models: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--through", dialect, "--max-drop", "0.1")  # one of FEW
+    # The first FEW texts of stories are harder than all: 7 of 12 are equal, of all three quarters.
+    options = ("--through", dialect, "--max-drop", "0.2")
     code, figures, err = check_here(capsys, dialects.http_url, few, *models, *options)
     assert code == 0, err
     assert [each["name"] for each in figures] == list(models)

@@ -85,7 +85,7 @@ def test_other_tasks(dialects: ServeProcess, grpc: Client) -> None:
         ([tensor("args", TEXT), tensor("text_inputs", TEXT)], "args or text_inputs"),
         ([{**tensor("args"), "data": [3]}], "of type int"),
         ([tensor("args", TEXT), tensor("args", TEXT)], "same name"),
-        ([tensor("args", TEXT), {**tensor("typical_p"), "data": [0.5]}], "typical_p"),
+        ([tensor("args", TEXT), {**tensor("eta_cutoff"), "data": [0.5]}], "eta_cutoff"),
     ],
 )
 def test_what_cant_be_honoured_is_a_400(inputs: list[Any], message: str, dialects: ServeProcess) -> None:

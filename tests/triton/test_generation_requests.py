@@ -14,7 +14,7 @@ import pytest
 
 from hfx.errors import HfxError
 from hfx.exporter.generation.folders import INPUTS
-from hfx.python_backends.engine.generation_settings import ALIASES, NEUTRAL, SETTINGS
+from hfx.python_backends.engine.generation_settings import ALIASES, BY_ALL_NAMES, NEUTRAL, SETTINGS
 from hfx.python_backends.inputs import LONGEST_TEXT
 from hfx.python_backends.serving.request import COUNTS
 from hfx.triton import EmbeddedServer
@@ -29,7 +29,9 @@ pytestmark = pytest.mark.triton
 
 INVALID = {400, "INVALID_ARGUMENT", ""}  # an error within a gRPC stream has no code
 # What is out of each field's range, though its tensor can hold it; tests/unit/test_generation_settings.py has more.
+UNTAKEN: dict[str, Any] = {"INT32": -(2**31), "FP32": math.inf, "STRING": ""}
 OUT_OF_RANGE: dict[str, Any] = {
+    **{name: UNTAKEN[setting.dtype] for name, setting in BY_ALL_NAMES.items() if setting.dtype in UNTAKEN},
     "max_tokens": POSITIONS + 1,
     "max_new_tokens": POSITIONS + 1,
     "min_tokens": -(2**31),

@@ -61,7 +61,7 @@ def encoded(encoder: Encoder, items: list[Any]) -> Tensors:
     rows = encoder.encode(items)
     refused = [row for row in rows if isinstance(row, InvalidInput)]
     assert not refused, refused
-    return tensors([row for row in rows if not isinstance(row, InvalidInput)], encoder.settings)
+    return tensors([[row for row in rows if not isinstance(row, InvalidInput)]], encoder.settings)[0]
 
 
 def run_torch(model: Any, fed: Mapping[str, NDArray[Any]], names: tuple[str, ...]) -> Tensors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,21 @@ def integers(name: str, *shape: int | str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.INT64, list(shape))
 
 
-def session(model: onnx.ModelProto, level: str = "ORT_ENABLE_ALL") -> Callable[..., list[np.ndarray]]:
-    """What runs `model` by ONNX Runtime on the CPU, by default as it serves it: with all of its optimizations."""
+def session(
+    model: onnx.ModelProto, level: str = "ORT_ENABLE_ALL", operators: Path | None = None, threads: int = 0
+) -> Callable[..., list[np.ndarray]]:
+    """What runs `model` by ONNX Runtime on the CPU, by default as it serves it: with all of its optimizations.
+
+    `operators` is a library of operators.
+    """
     import onnxruntime
 
     onnx.checker.check_model(model)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.intra_op_num_threads = threads
+    if operators:
+        options.register_custom_ops_library(str(operators))
     opened = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return lambda **feed: list(opened.run(None, feed))
 

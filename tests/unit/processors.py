@@ -13,8 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hfx.errors import NativeMissing
 from hfx.exporter.runtime import weight_levels
+from hfx.native import kernels
 
+
+def _has_native() -> bool:
+    try:
+        return bool(kernels())
+    except NativeMissing:
+        return False
+
+
+HAS_NATIVE = _has_native()  # whether hfx's own operators are built, and run here
 LEVELS = weight_levels()  # of the weights that hfx writes here
 FEWEST_ROWS = 1 if LEVELS == 127 else 2  # from which on more rows change no bit of a row; the engine's probe finds it
 

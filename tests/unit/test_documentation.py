@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hfx.cli import reference
+from hfx.cli import reference, reference_client
 from hfx.cli.commands import COMMANDS, load
 from tests.documents import DOCUMENTS, ROOT, blocks, commands
 
@@ -22,6 +22,10 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 def test_every_page_is_as_its_generator_makes_it() -> None:
     for name, text in reference.pages().items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"run `make docs` ({name})"
+
+
+def test_the_clients_settings_are_those_of_the_table() -> None:
+    assert (ROOT / reference_client.FILE).read_text(encoding="utf-8") == reference_client.module(), "run `make docs`"
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)

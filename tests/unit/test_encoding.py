@@ -111,6 +111,22 @@ def test_a_request_is_padded_to_the_least_width_that_holds_its_longest_row(bert:
     assert encoded(encoder, ["the " * 300])["input_ids"].shape == (1, 100)
 
 
+@pytest.mark.parametrize("task", ["text-classification", "token-classification", "question-answering"])
+def test_requests_have_the_same_tensors_alone_and_together(task: str, bert: Any, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, task, tmp_path, max_length=64)
+    texts = [SENTENCE[:end] for end in (5, 30, 6, 87, 31)] + [SENTENCE * 9]
+    items: list[Any] = [("Who?", text) for text in texts] if task == "question-answering" else texts
+    rows: list[Any] = encoder.encode(items)
+    requests = [rows[:1], rows[1:2], rows[2:3], rows[3:5], rows[5:], rows[:1]]
+    together = tensors(requests, encoder.settings)
+    for found, request in zip(together, requests, strict=True):
+        (alone,) = tensors([request], encoder.settings)
+        assert {name: array.tolist() for name, array in found.items()} == {
+            name: array.tolist() for name, array in alone.items()
+        }
+        assert all(array.flags.c_contiguous and array.dtype == np.int32 for array in found.values())
+
+
 def test_text_that_is_no_utf8_is_refused_alone(bert: Any, tmp_path: Path) -> None:
     encoder = encoder_for(bert, "text-classification", tmp_path)
     good, bad, after = encoder.encode([b"good", b"bad \xff\xfe", b"good"])
@@ -323,7 +339,7 @@ def test_settings_are_read_from_their_file(bert: Any, tmp_path: Path) -> None:
     assert encoder.settings == Settings("text-classification", 32, (16, 32), pad_id=7)
     row = encoder.encode(["a"])[0]
     assert not isinstance(row, InvalidInput)
-    assert tensors([row], encoder.settings)["input_ids"][0, 3:].tolist() == [7] * 13
+    assert tensors([[row]], encoder.settings)[0]["input_ids"][0, 3:].tolist() == [7] * 13
 
 
 @pytest.mark.parametrize(

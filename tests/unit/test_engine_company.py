@@ -1,4 +1,4 @@
-"""Both runtimes, in every precision: an answer is the same to the last bit of its log-probabilities in any batch."""
+"""All runtimes, in every precision: an answer is the same to the last bit of its log-probabilities in any batch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.openvino.generator import activations_for
 from hfx.exporter.quantize.generator import FORMATS, FORMATS_TRIED
 from hfx.exporter.runtime import weight_levels
+from hfx.native import library
 from hfx.python_backends.engine.batch_probe import StepSize, probed_size, rows_for
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.decoder_runner import DecoderRunner
@@ -30,6 +31,7 @@ from tests.unit import engine_toys as toys
 from tests.unit import tiny_generators
 from tests.unit.engine_oracle import expected
 from tests.unit.engine_rig import ONE_THREAD, random_request, serve
+from tests.unit.processors import HAS_NATIVE
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"top_log_probs": 5}, {"do_sample": True, "seed": 5, "top_log_probs": 20}, {"num_beams": 3}, {},
@@ -56,7 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
     def write(family: str, precision: str) -> Path:
         made = tmp_path_factory.mktemp(family)
         checkpoint = tiny_generators.save(made / "checkpoint", tiny_generators.build(family, **WIDE[family]))
-        write_engine_folder(checkpoint, made / "engine", WEIGHTS[precision], weight_levels(), openvino=True)
+        operators = library() if HAS_NATIVE else None
+        write_engine_folder(checkpoint, made / "engine", WEIGHTS[precision], weight_levels(), True, library=operators)
         return made / "engine"
 
     return write
@@ -76,6 +79,8 @@ def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tupl
 def test_random_models(folder: Callable[[str, str], Path], family: str, precision: str, runtime: str) -> None:
     if runtime == "openvino" and activations_for() == "row":
         pytest.skip("its kernels for AMX are not known: the gate decides there")
+    if runtime == "native" and not HAS_NATIVE:
+        pytest.skip("its operators are for processors with VNNI")
     rng = random.Random(11)
     start = () if family == "gpt2" else (0,)
     requests = [

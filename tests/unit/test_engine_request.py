@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from hfx.python_backends.engine.errors import InvalidRequest
+from hfx.python_backends.engine.generation_settings import DECODING
 from hfx.python_backends.engine.request import Request, Settings, check
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 
 from . import engine_toys as toys
 
 BAD: tuple[tuple[str, Any, str], ...] = (
+    *((setting.name, "of another type", setting.allowed) for setting in DECODING),
     ("max_tokens", 0, "at least 1"),
     ("max_tokens", True, "whole number"),
     ("min_tokens", -1, "at least 0"),

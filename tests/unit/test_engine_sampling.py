@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from transformers import LogitsProcessorList
-from transformers.generation import logits_process as theirs
+from transformers import GenerationConfig
+from transformers.generation import GenerationMixin
 
 from hfx.python_backends.engine.errors import StepFailed
+from hfx.python_backends.engine.generation_settings import SAMPLING, of_scope
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.sampling import position, position_in_row, uniform, weights_of_best, weights_of_row
@@ -21,20 +22,32 @@ from tests.unit.engine_oracle import best
 from tests.unit.torch_decoding import END, drive, one_step, request, torch_model
 
 VOCABULARY = 1300
-GRID = tuple(product((1.0, 0.4, 1.7), (0, 1, 5, 40), (1.0, 0.9, 0.3, 0.0), (0.0, 0.05, 0.6)))
-LARGE = tuple((1.0, top_k, 0.95, 0.0) for top_k in (1024, 1025, 1299, 5000))  # some are taken from the whole row
+GRID = [
+    {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    for temperature, top_k, top_p, min_p in product(
+        (1.0, 0.4, 1.7), (0, 1, 5, 40), (1.0, 0.9, 0.3, 0.0), (0, 0.05, 0.6)
+    )
+]
+LARGE = [{"top_k": top_k, "top_p": 0.95} for top_k in (1024, 1025, 1299, 5000)]  # some are taken from the whole row
+
+TYPICAL = [
+    {"typical_p": typical_p, **others}
+    for typical_p, others in product(
+        (0.001, 0.2, 0.9), ({}, {"top_k": 0}, {"top_k": 0, "temperature": 0.4}, *GRID[-9:])
+    )
+]
+EPSILON = [
+    {"epsilon_cutoff": epsilon, **others}
+    for epsilon, others in product(
+        (1e-4, 0.01, 0.3), ({}, {"top_k": 0}, {"top_k": 0, "typical_p": 0.5, "temperature": 0.4}, *GRID[-9:])
+    )
+]
 
 
 def their_probabilities(logits: np.ndarray, settings: Settings) -> np.ndarray:
-    """The distribution that `generate` draws from."""
-    warpers = LogitsProcessorList()
-    if settings.temperature != 1.0:
-        warpers.append(theirs.TemperatureLogitsWarper(settings.temperature))
-    if settings.top_k:
-        warpers.append(theirs.TopKLogitsWarper(settings.top_k))
-    if settings.top_p < 1.0:
-        warpers.append(theirs.TopPLogitsWarper(settings.top_p))
-    warpers.append(theirs.MinPLogitsWarper(settings.min_p))
+    """The distribution that `generate` draws from: its own warpers, in its order."""
+    config = GenerationConfig(do_sample=True, **{name: getattr(settings, name) for name in of_scope(SAMPLING)})
+    warpers = GenerationMixin()._get_logits_processor(config)
     return torch.softmax(warpers(None, torch.from_numpy(logits.copy())), -1)[0].numpy()
 
 
@@ -58,9 +71,9 @@ def sampled(**fixed: Any) -> Settings:
     return Settings(**{"do_sample": True, "max_tokens": 12, "eos_ids": (END,), **fixed})
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID + LARGE)
-def test_the_distribution_is_transformers(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
-    settings = sampled(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+@pytest.mark.parametrize("fixed", GRID + LARGE + TYPICAL + EPSILON, ids=str)
+def test_the_distribution_is_transformers(fixed: dict[str, Any]) -> None:
+    settings = sampled(**fixed)
     random = np.random.default_rng(3)
     for spread in (0.5, 3.0):
         logits = random.normal(0, spread, (1, VOCABULARY)).astype(np.float32)

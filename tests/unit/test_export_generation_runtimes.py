@@ -19,14 +19,17 @@ from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data
 from hfx.exporter.runtime import CpuChoice, possible_runtimes
 from hfx.local.generator import LocalGenerator
+from hfx.native.build import LIBRARY
 from hfx.repository import lint
 from hfx.repository.edit import Edit, change, value
 from tests.published import export_checkpoint
 from tests.tiers import full
 from tests.unit import writing_checkpoints
+from tests.unit.processors import HAS_NATIVE
 from tests.unit.test_export_generation import TEXT, contents, manifest_of
 
 pytestmark = pytest.mark.slow
+OTHERS = ("onnxruntime", *(["native"] if HAS_NATIVE else []))
 OPENVINO_FILES = {"openvino_decoder.xml", "openvino_decoder.bin"}
 # Of what is about the choice alone: the gate has its own tests.
 UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_engines, measure_on_data)]
@@ -159,12 +162,13 @@ def test_auto_takes_the_faster_one_and_keeps_the_figures(family: str, precision:
     figures = choice["milliseconds"]
     assert choice["requested"] == "auto"
     assert "refused" not in choice
-    assert set(figures) == {"openvino", "onnxruntime"}
+    assert set(figures) == {"openvino", *(OTHERS if precision == "int8" else OTHERS[:1])}
     assert all(list(each) == CASES[family] and min(each.values()) > 0 for each in figures.values())
     means = {runtime: np.prod(list(each.values())) for runtime, each in figures.items()}
     assert choice["runtime"] == min(means, key=lambda runtime: means[runtime])
-    chosen = choice["runtime"] == "openvino"
-    assert OPENVINO_FILES.issubset(path.name for path in engine(folder).iterdir()) is chosen
+    files = {path.name for path in engine(folder).iterdir()}
+    assert OPENVINO_FILES.issubset(files) is (choice["runtime"] == "openvino")
+    assert (LIBRARY in files) is (choice["runtime"] == "native")
     assert json.loads((engine(folder) / "engine.json").read_text())["runtime"] == choice["runtime"]
     assert parameter(folder) == choice["runtime"]
 
@@ -179,7 +183,7 @@ def test_a_single_runtime_has_no_files_of_the_other(checkpoint: Path, tmp_path: 
 
 
 def test_a_model_for_gpus_alone_has_no_cpu_runtime(checkpoint: Path, tmp_path: Path) -> None:
-    options = {"cpu_runtime": "openvino", "device": "gpu", "precision": "fp16"}
+    options = {"cpu_runtime": "auto", "device": "gpu", "precision": "fp16"}
     manifest = export_checkpoint(checkpoint, tmp_path, UNGATED, name="m", **options)
     assert "cpu_runtime" not in manifest.choices
     assert parameter(tmp_path) is None
@@ -281,8 +285,8 @@ def test_a_damaged_installation_is_refused_with_its_reason(checkpoint: Path, tmp
 
 
 def test_an_openvino_that_is_too_old_is_as_good_as_none() -> None:
-    assert possible_runtimes("auto") == ("openvino", "onnxruntime")
-    assert possible_runtimes("auto", "9999.1") == ("onnxruntime",)
+    assert possible_runtimes("auto") == ("openvino", *OTHERS)
+    assert possible_runtimes("auto", "9999.1") == OTHERS
     assert possible_runtimes("onnxruntime", "9999.1") == ("onnxruntime",)
     with pytest.raises(UsageError, match=r"9999\.1 or later is needed"):
         possible_runtimes("openvino", "9999.1")

@@ -16,6 +16,7 @@ from hfx.repository import lint
 from tests import zoo
 from tests.published import export_checkpoint
 from tests.tiers import DATA, full, needs_data
+from tests.unit.processors import HAS_NATIVE
 from tests.unit.test_export_generation import manifest_of
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,8 @@ TRAINED = {
     "summaries-t5": "short-summaries",
     "summaries-t5-tied": "short-summaries",
 }
-# What is exported for OpenVINO, with ONNX Runtime in reserve; the others are for ONNX Runtime alone.
+# What is exported for OpenVINO, with ONNX Runtime in reserve; the others are for ONNX Runtime alone. All int8 models
+# are exported for native operators, too.
 ON_OPENVINO = {("stories-gpt2", "int8"), ("stories-gpt2", "int4"), ("summaries-bart", "int8"), ("summaries-t5", "int8")}
 ROWS = 120
 
@@ -49,20 +51,26 @@ def write_data(folder: Path, name: str) -> Path:
     return path
 
 
-# Each family once, the precisions in turn; all of them in make test-full.
-COMMON = {("stories-gpt2", "int8"), ("summaries-bart", "fp32"), ("summaries-t5", "int4")}
-MATRIX = [
-    (name, precision) if (name, precision) in COMMON else full(name, precision)
-    for name in TRAINED
-    for precision in ("fp32", "int8", "int4")
+PRECISIONS = ("fp32", "int8", "int4")
+WAYS = [
+    *(
+        (name, each, "openvino" if (name, each) in ON_OPENVINO else "onnxruntime")
+        for name in TRAINED
+        for each in PRECISIONS
+    ),
+    *((name, "int8", "native") for name in TRAINED if HAS_NATIVE),
 ]
+# Each family once, the precisions in turn; all of them in make test-full.
+COMMON = {
+    ("stories-gpt2", "int8", "openvino"), ("summaries-bart", "fp32", "onnxruntime"),
+    ("summaries-t5", "int4", "onnxruntime"), ("summaries-bart", "int8", "native"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "precision"), MATRIX)
-def test_a_trained_checkpoint_is_published(name: str, precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "precision", "runtime"), [way if way in COMMON else full(*way) for way in WAYS])
+def test_a_trained_checkpoint_is_published(name: str, precision: str, runtime: str, tmp_path: Path) -> None:
     data = write_data(tmp_path, name)
     task = None if name == "stories-gpt2" else "summarization"
-    runtime = "openvino" if (name, precision) in ON_OPENVINO else "onnxruntime"
     options = {"precision": precision, "task": task, "verify_data": (data,), "cpu_runtime": runtime}
     manifest = export_checkpoint(zoo.checkpoint(name), tmp_path / "r", name="m", **options)
     figures: Any = manifest.parity

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
-from hfx.python_backends.engine.spec import RUNTIMES
+from hfx.native import library
+from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, OPENVINO
 from tests.unit import graph_rows, tiny_generators
+from tests.unit.processors import HAS_NATIVE
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +28,7 @@ DECODERS = [name for name in tiny_generators.GENERATORS if name.startswith("gpt2
 ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if not name.startswith("gpt2")]
 
 
-@pytest.fixture(params=RUNTIMES)
+@pytest.fixture(params=(ONNXRUNTIME, OPENVINO, NATIVE))
 def runtime(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
@@ -38,8 +40,11 @@ def tokens(rows: Sequence[int], seed: int = 0) -> list[list[int]]:
 
 
 def exported(folder: Path, name: str, runtime: str) -> tuple[Any, Path]:
+    if runtime == NATIVE and not HAS_NATIVE:
+        pytest.skip("this processor has no VNNI")
     model, openvino = tiny_generators.build(name), runtime == "openvino"
-    write_engine_folder(tiny_generators.save(folder, model), folder / "engine", FORMATS["fp32"], 127, openvino)
+    saved, operators = tiny_generators.save(folder, model), library() if runtime == NATIVE else None
+    write_engine_folder(saved, folder / "engine", FORMATS["fp32"], 127, openvino, library=operators)
     return model, folder / "engine"
 
 

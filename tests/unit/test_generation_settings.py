@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.errors import InvalidRequest
-from hfx.python_backends.engine.generation_settings import SETTINGS
+from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS, of_scope
 from hfx.python_backends.generation.settings import GenerationConfig, resolve_config
 from tests.unit.generation_models import configuration
 
@@ -68,7 +68,7 @@ def test_every_field_can_be_set() -> None:
         "max_tokens": 9, "min_tokens": 3, "num_beams": 2, "num_return_sequences": 2, "do_sample": False, "seed": 2**63,
         "repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "length_penalty": 0.5, "early_stopping": "never",
     }  # fmt: skip
-    sampling = {"temperature": 0.5, "top_k": 5, "top_p": 0.5, "min_p": 0.1}
+    sampling = dict.fromkeys(of_scope(SAMPLING), 0.5) | {"top_k": 5}
     texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
     tokens = {"logprobs": 3}
     languages = {"source_lang": "fr", "target_lang": "de"}
@@ -98,7 +98,7 @@ def test_penalties_that_the_engine_lacks_may_be_zero() -> None:
 
 
 def test_a_value_of_sampling_that_changes_nothing_goes_with_beams() -> None:
-    assert not chosen({"num_beams": 2, "temperature": 1.0, "top_p": 1.0}).settings.do_sample
+    assert not chosen({"num_beams": 2, "temperature": 1.0, "top_p": 1.0, "top_k": 0}).settings.do_sample
     assert chosen({"temperature": 1.0, "top_p": 1.0}).settings.do_sample
 
 
@@ -189,8 +189,8 @@ def test_beams_and_sampling_of_a_default_are_refused_with_the_fix(
 
 
 def test_a_field_of_sampling_samples() -> None:
-    for fields in ({"temperature": 1.0}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}):
-        assert chosen(fields).settings.do_sample
+    for name in of_scope(SAMPLING):
+        assert chosen({name: SETTINGS[name].off}).settings.do_sample
     assert not chosen({"temperature": 0, "top_p": 0.9}).settings.do_sample
 
 

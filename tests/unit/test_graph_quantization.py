@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.graph import blocks
+from hfx.exporter.graph import blocks, operators
 from hfx.exporter.graph.blocks import constant, joined
 from hfx.exporter.graph.writer import ALIGNMENT, WeightFile
-from hfx.exporter.quantize.generator import int4_blocks, int8_columns, int8_rows
+from hfx.exporter.quantize.generator import int4_blocks, int8_rows
 
 MATRIX = np.random.default_rng(0).standard_normal((37, 50)).astype(np.float32)
 
@@ -30,11 +30,18 @@ def test_a_row_of_zeros_stays_zero() -> None:
     assert not values.any() and np.isfinite(scale).all()
 
 
-def test_columns_are_the_rows_transposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "CHUNK_BYTES", 4 * 50 * 5)  # five rows a piece
-    values, scale = int8_columns(constant("m", MATRIX), 127)
-    want, want_scale = int8_rows(MATRIX, 127)
-    assert np.array_equal(values, want.T) and np.array_equal(scale, want_scale)
+@pytest.mark.parametrize("halves", [1, 2])
+def test_panels_are_the_rows_in_another_order(halves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "PANELS_A_PIECE", 1)
+    weight = np.random.default_rng(3).standard_normal((140, 70)).astype(np.float32)
+    pieces = list(operators.packed(constant("m", weight), 127, halves))
+    panels = np.concatenate([values for values, _ in pieces])
+    want, want_scale = int8_rows(weight, 127)
+    assert panels.shape == operators.packed_shape(constant("m", weight), halves) == (4 if halves == 2 else 3, 32, 64, 4)
+    by_row = panels.transpose(0, 2, 1, 3).reshape(halves, -1, 128)
+    assert np.array_equal(by_row[:, : 140 // halves, :70].reshape(140, 70), want)
+    assert not by_row[:, 140 // halves :].any() and not by_row[..., 70:].any()
+    assert np.array_equal(np.concatenate([scale for _, scale in pieces]), want_scale)
 
 
 @pytest.mark.parametrize("block", [16, 32])

@@ -250,17 +250,18 @@ MISTAKES = (
     Mistake("HFX702", write(PYTHON, "def f(:\n"), PYTHON, "def f"),
     Mistake("HFX702", write(PYTHON, "x = 1\0"), PYTHON),
     Mistake("HFX703", lambda repository: runs_on(repository, "openvino"), "single/config.pbtxt", "openvino"),
+    Mistake("HFX703", lambda repository: runs_on(repository, "native"), "single/config.pbtxt", "native"),
     Mistake("HFX703", lambda repository: runs_on(repository, "tensorrt"), "single/config.pbtxt", "tensorrt"),
     Mistake("HFX801", lambda repository: needs(repository, "26.10"), "m/hfx.json"),
     Mistake("HFX802", lambda repository: None, ".", triton="26.06"),
 )
 
 
-def runs_on(repository: Path, runtime: str, openvino: object = None) -> None:
-    """A generator's engine with ONNX Runtime's files, and `openvino` in engine.json."""
+def runs_on(repository: Path, runtime: str, **fields: object) -> None:
+    """A generator's engine with ONNX Runtime's files, and further `fields` in engine.json."""
     single(repository, parameters={"cpu_runtime": runtime})
     (repository / "single/1/cpu").mkdir()
-    (repository / "single/1/cpu/engine.json").write_text(json.dumps({"format": 1, "openvino": openvino}))
+    (repository / "single/1/cpu/engine.json").write_text(json.dumps({"format": 1, **fields}))
 
 
 def needs(repository: Path, minimum: str) -> None:
@@ -331,9 +332,17 @@ def test_threads_are_counted_along_an_ensemble(repository: Path) -> None:
     assert {finding.rule for finding in lint(repository, cores=3)} == {"HFX505"}
 
 
-@pytest.mark.parametrize(("runtime", "has"), [("onnxruntime", None), ("onnxruntime", {}), ("openvino", {"group": 0})])
-def test_a_runtime_that_has_files_may_be_named(repository: Path, runtime: str, has: object) -> None:
-    runs_on(repository, runtime, has)
+@pytest.mark.parametrize(
+    ("runtime", "fields"),
+    [
+        ("onnxruntime", {"openvino": None}),
+        ("onnxruntime", {"openvino": {}}),
+        ("openvino", {"openvino": {"group": 0}}),
+        ("native", {"operators": {"file": "a.so"}}),
+    ],
+)
+def test_a_runtime_that_has_files_may_be_named(repository: Path, runtime: str, fields: dict[str, object]) -> None:
+    runs_on(repository, runtime, **fields)
     assert lint(repository, cores=CORES) == []
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hfx.exporter.encoder.folders import copy_operators
+from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, session_options
 from hfx.python_backends.onnxruntime.ragged import Layout, check
-from hfx.python_backends.onnxruntime.sessions import open_session, openvino_properties
+from hfx.python_backends.onnxruntime.sessions import open_session, openvino_properties, operator_library
 from tests.unit.onnxruntime_rig import (
     FP32,
     INT32,
@@ -25,6 +29,7 @@ from tests.unit.onnxruntime_rig import (
     string_parameters,
     write_ragged,
 )
+from tests.unit.processors import HAS_NATIVE
 
 
 @pytest.fixture
@@ -140,6 +145,55 @@ def test_what_an_instance_cannot_have_is_refused(config: dict[str, Any], kind: s
 def test_a_configuration_that_cannot_be_honoured_is_refused(ragged_file: Path, config: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         open_session(config, ragged_file)
+
+
+@pytest.fixture
+def operators(tmp_path: Path) -> dict[str, Any]:
+    """The parameters of a model that has the library of native operators beside its file."""
+    return {"parameters": string_parameters(**copy_operators(tmp_path))}
+
+
+def test_the_library_of_operators_is_loaded_where_it_runs(operators: Any, ragged_file: Path) -> None:
+    if HAS_NATIVE:
+        assert operator_library(operators, ragged_file.parent) == ragged_file.parent / LIBRARY
+        open_session(operators, ragged_file)
+
+
+@pytest.mark.parametrize("damage", [lambda file: file[:1000], lambda file: file + b"0", lambda file: b""])
+def test_a_damaged_library_is_refused_before_it_is_loaded(operators: Any, ragged_file: Path, damage: Any) -> None:
+    library = ragged_file.parent / LIBRARY
+    library.write_bytes(damage(library.read_bytes()))
+    with pytest.raises(ConfigError, match="is not the file that was exported"):
+        open_session(operators, ragged_file)
+
+
+@pytest.mark.parametrize("name", ["../libhfx_operators.so", "/libhfx_operators.so", "other.so", "."])
+def test_the_library_lies_beside_the_file(operators: Any, ragged_file: Path, name: str) -> None:
+    operators["parameters"]["operators"]["string_value"] = name
+    with pytest.raises(ConfigError, match="no file beside the ONNX file"):
+        open_session(operators, ragged_file)
+
+
+def test_a_library_of_another_system_leaves_the_graphs_own_operators(
+    ragged_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = b"a library of another system"
+    (ragged_file.parent / "operators.so").write_bytes(content)
+    config = string_parameters(operators="operators.so", operators_sha256=hashlib.sha256(content).hexdigest())
+    session = open_session({"parameters": config}, ragged_file)
+    feed = {"ids": np.array([1, 2], np.int32), "item_shape": np.array([[2]], np.int32)}
+    assert session.run(feed, ["total"])["total"].tolist() == [[3]]
+    assert "operators.so can't be loaded" in caplog.text
+
+
+def test_a_processor_without_kernels_is_told(operators: Any, ragged_file: Path) -> None:
+    script = (
+        "from hfx.python_backends.onnxruntime.sessions import open_session\n"
+        f"open_session({operators!r}, {str(ragged_file)!r})\n"
+    )
+    environment = os.environ | {"HFX_NATIVE_KERNELS": "none"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert "hfx: this processor has none of AVX512-VNNI" in done.stderr.splitlines()[-1]
 
 
 def test_a_missing_file_is_named_and_a_folder_of_its_name_holds_external_data(tmp_path: Path) -> None:

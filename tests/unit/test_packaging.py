@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
+
+from hfx import native
+from hfx.native.build import ZIGLANG
 
 pytestmark = pytest.mark.full
 
@@ -29,7 +33,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("distributions")
     checkout = folder / "checkout"
     shutil.copytree(ROOT / "hfx", checkout / "hfx", ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("pyproject.toml", "README.md", "LICENSE"):
+    for part in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / part, checkout / part)
     run(sys.executable, "-m", "build", "--outdir", folder / "dist", checkout)
     return folder / "dist"
@@ -61,6 +65,24 @@ def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
     assert {name for name in files if "__pycache__" not in name} == {name for name in names if name.startswith("hfx/")}
 
 
+def test_an_sdist_without_a_compiler_is_hfx_without_native_kernels_until_they_are_built(
+    distributions: Path, python: Path, tmp_path: Path
+) -> None:
+    """As the error says: `pip install ziglang`, and `python -m hfx.native.build`."""
+    run(python, "-m", "pip", "install", "--quiet", "--upgrade", "setuptools")
+    sdist = next(distributions.glob("*.tar.gz"))
+    wheel = [python, "-m", "pip", "wheel", "--verbose", "--no-build-isolation", "--no-deps", "--wheel-dir", tmp_path]
+    assert "No module named ziglang" in run(*wheel, sdist)
+    [pure] = tmp_path.glob("hfx-*-py3-none-any.whl")
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", pure)
+    kernels = (python, "-c", "import hfx.native; print(repr(hfx.native.kernels()))")
+    with pytest.raises(AssertionError, match="NativeMissing"):
+        run(*kernels)
+    run(python, "-m", "pip", "install", "--quiet", ZIGLANG)
+    run(python, "-m", "hfx.native.build")
+    assert run(*kernels).strip() == repr(native.kernels())
+
+
 @pytest.mark.parametrize("version", re.findall(r":: (3\.\d+)", " ".join(PROJECT["classifiers"])))
 @pytest.mark.parametrize("extras", [ALONE, ",".join(sorted({*PROJECT["optional-dependencies"]} - {*APART, "dev"}))])
 def test_extras_resolve_without_constraints(
@@ -72,6 +94,8 @@ def test_extras_resolve_without_constraints(
     run(python, "-m", "pip", "install", *words, f"{wheel}[{extras}]")
 
 
-def run(*words: str | Path) -> None:
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=600)
+def run(*words: str | Path) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(words, capture_output=True, text=True, cwd="/", env=environment, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout + done.stderr

@@ -77,7 +77,7 @@ def script(path: Path, body: str) -> Path:
     ("body", "message", "fix"),
     [
         ("echo not found", "it ended with code 0", "hfx perf tools perf_analyzer"),
-        ("echo 'error while loading shared libraries: libb64.so.0d' >&2; exit 127", "libb64", "hfx[embedded]"),
+        ("echo 'error while loading shared libraries: libb64.so.0d' >&2; exit 127", "libb64", "[embedded]"),
     ],
 )
 def test_one_on_path_is_taken_if_it_runs(

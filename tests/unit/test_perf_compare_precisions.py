@@ -14,6 +14,7 @@ from hfx.perf.tuning.settings import current
 from hfx.repository.catalog import model
 from tests.published import export_checkpoint
 from tests.unit import writing_checkpoints
+from tests.unit.processors import HAS_NATIVE
 
 pytestmark = pytest.mark.slow
 NAME = "writer"
@@ -55,6 +56,15 @@ def test_what_the_gate_keeps_out_is_a_note_and_the_others_are_exported_alike(
     labels, _, _ = candidates(repository, tmp_path, "int8", "fp32", max_drop=1.0, **of_folder)
     assert labels == ["int8", "fp32"]
     assert current(tmp_path / "int8", model(tmp_path / "int8", NAME))["slots"] == 5
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
+def test_a_runtime_of_int8_alone_is_not_asked_for_in_others(checkpoint: Path, tmp_path: Path) -> None:
+    options = {"precision": "int8", "cpu_runtime": "native", "max_drop": 1.0}
+    export_checkpoint(checkpoint, tmp_path / "r", name=NAME, **options)
+    labels, notes, _ = candidates(tmp_path / "r", tmp_path / "made", "int8", "fp32", checkpoint=str(checkpoint))
+    assert labels == ["int8", "fp32"], notes
+    assert model(tmp_path / "made/fp32", NAME).choices["cpu_runtime"]["requested"] == "auto"  # type: ignore[index,call-overload]
 
 
 def test_a_checkpoint_that_is_not_here_is_said_before_any_work(repository: Path, tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architecture
         *(({"precision": p, "device": d}, UsageError, "Choose|Add --device gpu") for p, d in
           (("fp16", "both"), ("fp16", "cpu"), ("int4", "both"), ("int4", "cpu"), ("", "cpu"), ("FP32", "cpu"))),
         ({"precision": "int8", "device": "gpu"}, UsageError, "int8 is for CPUs"),
+        *(({"cpu_runtime": r, "device": "gpu"}, UsageError, f"{r} is for CPUs") for r in ("native", "openvino")),
+        *(({"cpu_runtime": "native", "precision": p}, UsageError, "native is for int8") for p in (None, "fp32")),
         *(({"max_length": length}, UsageError, "16 to 512") for length in (-1, 0, 15, 513, 10**9)),
         *(({"max_batch_size": size}, UsageError, "1 to 1024") for size in (0, -1, 1025)),
         *(({"slots": n}, UsageError, "text-classification model does not take --slots") for n in (1, 32)),

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hfx.python_backends.postprocess.inputs import InvalidInput
-from hfx.python_backends.postprocess.tasks import Postprocessor, open_postprocessor
+from hfx.python_backends.postprocess.tasks import Postprocessor, answer_each, open_postprocessor
 from tests import zoo
 from tests.unit.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
 
@@ -87,12 +87,23 @@ def test_a_bad_top_k_is_refused(values: Any, reason: str, tmp_path: Path) -> Non
         three_labels(tmp_path).answer({"logits": np.zeros((2, 3), np.float32), "top_k": np.array(values, np.int32)})
 
 
-def test_rows_have_the_same_scores_alone_and_together(tmp_path: Path) -> None:
-    logits = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
-    postprocessor = three_labels(tmp_path, top_k=None)
-    together = postprocessor.answer({"logits": logits})["score"]
-    alone = [postprocessor.answer({"logits": row[None]})["score"][0] for row in logits]
-    assert together.tobytes() == np.stack(alone).tobytes()
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 17, 64, 131])
+@pytest.mark.parametrize("activation", [activation for _, activation in ACTIVATIONS])
+def test_requests_have_the_same_answers_alone_and_together(count: int, activation: str, tmp_path: Path) -> None:
+    labels, chance = [f"label {at}" for at in range(count)], np.random.default_rng(0)
+    postprocessor = postprocessor_for(
+        tmp_path, task="text-classification", labels=labels, activation=activation, default_top_k=min(count, 5)
+    )
+    requests = [{"logits": chance.normal(size=(rows, count)).astype(np.float32)} for rows in (1, 1, 4, 1, 2, 1, 64)]
+    requests[3]["top_k"] = np.array([[1]], np.int32)
+    requests[5]["top_k"] = np.array([[0]], np.int32)
+    together = answer_each(postprocessor, requests)
+    assert isinstance(together.pop(5), InvalidInput) and requests.pop(5)
+    for answers, request in zip(together, requests, strict=True):
+        assert not isinstance(answers, InvalidInput)
+        alone = postprocessor.answer(request)
+        assert answers["label"].tolist() == alone["label"].tolist()
+        assert answers["score"].tobytes() == alone["score"].tobytes()
 
 
 def test_a_task_without_postprocessing_is_refused(tmp_path: Path) -> None:

@@ -116,5 +116,5 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
 def test_parquet_says_which_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = written(tmp_path, pyarrow.table({"text": ["a"]}))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(RowError, match=r"hfx\[batch\]"):
+    with pytest.raises(RowError, match=r"\[batch\]"):
         columns_of(source)

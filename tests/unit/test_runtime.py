@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from hfx.exporter.options import ExportOptions
+from hfx.exporter.encoder import build
+from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
 from hfx.exporter.runtime import CpuChoice, interleave, weight_levels
 from hfx.exporter.source import open_checkpoint
+from hfx.local.encoder import LocalModel
+from hfx.native.build import LIBRARY
+from hfx.python_backends.onnxruntime.config import ConfigError
 from tests import tiny_checkpoints
+from tests.unit.processors import HAS_NATIVE
 
 
 @pytest.mark.parametrize(
@@ -48,6 +53,40 @@ def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str
     manifest = export(make_plan(checkpoint, options), lambda title: nullcontext())
     choice: Any = manifest.choices["cpu_runtime"]
     assert list(choice["milliseconds"]["onnxruntime"]) == ["1x16", f"8x{positions}"]
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "auto"])
+def test_a_model_too_large_for_one_file_keeps_its_weights_beside_it(
+    tmp_path: Path, runtime: CpuRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "LARGEST_PROTOBUF", 0)
+    checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("Model"))))
+    options = ExportOptions("m", repository=tmp_path, device="cpu", precision="int8", cpu_runtime=runtime)
+    export(make_plan(checkpoint, options), lambda title: nullcontext())
+    assert len(list((tmp_path / "m_net/1").glob("*.onnx"))) == len(list((tmp_path / "m_net/1").glob("*.data"))) == 1
+    assert LocalModel.open(tmp_path, "m").infer({"text_input": "a cat"})
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
+@pytest.mark.parametrize("runtime", ["native", "onnxruntime"])
+def test_the_library_lies_beside_a_model_that_native_operators_serve(tmp_path: Path, runtime: CpuRuntime) -> None:
+    checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("Model"))))
+    options = ExportOptions(
+        repository=tmp_path / "repository", device="cpu", cpu_runtime=runtime, precision="int8", max_drop=1.0
+    )
+    manifest = export(make_plan(checkpoint, options), lambda title: nullcontext())
+    net = tmp_path / "repository" / f"{manifest.name}_net"
+    library = [LIBRARY] if runtime == "native" else []
+    assert sorted(path.name for path in (net / "1").iterdir()) == sorted(["model.int8.onnx", *library])
+    config = (net / "config.pbtxt").read_text()
+    assert ('key: "operators" ' in config) == bool(library)
+    opened = LocalModel.open(tmp_path / "repository", manifest.name)
+    assert opened.infer({"text_input": "a text"})
+    for name in library:
+        (net / "1" / name).unlink()  # this process has it mapped
+        (net / "1" / name).write_bytes(b"something else")
+        with pytest.raises(ConfigError, match="is not the file that was exported"):
+            LocalModel.open(tmp_path / "repository", manifest.name)
 
 
 def test_openvino_is_asked_for_by_the_standard_entry() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hfx import native
 from tests import zoo
 from tests.unit.client_servers import Script, grpc_server
 
@@ -30,9 +31,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     checkout = folder / "checkout"
     shutil.copytree(ROOT / "hfx", checkout / "hfx", ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("pyproject.toml", "README.md", "LICENSE"):
+    for part in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / part, checkout / part)
-    out(sys.executable, "-m", "build", "--wheel", "--outdir", folder, checkout)
+    out(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, checkout)
     return next(folder.glob("*.whl"))
 
 
@@ -63,6 +64,13 @@ def test_the_wheel_holds_real_files_of_every_part(wheel: Path) -> None:
         assert f"hfx/{part}" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "bench/", "exporter/"))]
+
+
+def test_one_wheel_for_all_pythons_has_the_native_library(wheel: Path, client_only: Path) -> None:
+    assert wheel.name.endswith("-py3-none-manylinux_2_17_x86_64.whl")
+    code = "import hfx.native as n; print(n.library(), n.kernels())"
+    library, *name = out(client_only / "python", "-c", code, folder=client_only).split()
+    assert library.startswith(str(client_only.parent)) and name == native.kernels().split()
 
 
 def test_the_client_installs_nothing_that_exports_or_runs_models(client_only: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hfx import names
+from hfx import names, native
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
 from hfx.exporter.runtime import CpuChoice
@@ -17,6 +19,7 @@ from hfx.exporter.tokenizer import pad_id, vocab_limit
 from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.admission import Bound
+from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
@@ -142,6 +145,13 @@ def write_net(
     for device, variant in variants.items():  # the last one, CPU's if there is one, is what is served unless chosen
         write_config(variant, plan.command, folder / "configs" / f"{device}.pbtxt")
         write_config(variant, plan.command, folder / "config.pbtxt")
+
+
+def copy_operators(folder: Path) -> dict[str, str]:
+    """Copy the library of native operators beside an ONNX file in `folder`; the parameters of NAME_net that name it."""
+    library = native.library()
+    shutil.copyfile(library, folder / library.name)
+    return {OPERATORS: library.name, OPERATORS_SHA256: hashlib.sha256(library.read_bytes()).hexdigest()}
 
 
 def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> None:

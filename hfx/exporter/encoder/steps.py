@@ -21,13 +21,15 @@ from hfx.exporter.options import Precision
 from hfx.exporter.parity.data import read_data
 from hfx.exporter.parity.texts import bundled_texts, edge_texts
 from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders, seal
-from hfx.exporter.quantize.encoder import half, row_wise, weight_only
+from hfx.exporter.quantize.encoder import Quantized, half, row_wise, weight_only
 from hfx.exporter.tokenizer import load_tokenizer, pad_id, with_embeddings
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
 from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
+from hfx.python_backends.onnxruntime.config import OPERATORS
 
 FILE_NAMES: dict[Precision, str] = {"fp32": "model.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
+Candidates = dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class EncoderArtefacts(Artefacts):
     graph: onnx.ModelProto | None = None  # build
     inputs: tuple[str, ...] = ()  # build
     files: dict[Device, str] = field(default_factory=dict)  # write_nets: file names
-    candidates: dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]] = field(default_factory=dict)  # write_nets
+    candidates: Candidates = field(default_factory=dict)  # write_nets
     reference: gate.Reference | None = None  # answer_in_torch
 
     def net_folder(self, plan: EncoderPlan) -> Path:
@@ -74,21 +76,42 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
     if plan.gpu_precision:
         files["gpu"] = FILE_NAMES[plan.gpu_precision]
         save(half(graph) if plan.gpu_precision == "fp16" else graph, folder / files["gpu"])
-    candidates: dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]] = {}
-    counts: dict[str, Any] = {}
-    for name in runtime.possible_runtimes(plan.cpu_runtime) if plan.cpu_precision else ():
-        files["cpu"] = FILE_NAMES[plan.cpu_precision or "fp32"]
-        path = folder / (files["cpu"] if plan.cpu_precision == "fp32" else f"{name}.{files['cpu']}")
-        group = None
+    candidates, counts = Candidates(), dict[str, Any]()
+    if plan.cpu_precision:
+        files["cpu"] = FILE_NAMES[plan.cpu_precision]
+        runtimes = runtime.possible_runtimes(plan.cpu_runtime, precision=plan.cpu_precision)
         if plan.cpu_precision == "int8":
-            quantized = weight_only(graph) if name == "openvino" else row_wise(graph, runtime.weight_levels())
-            counts["int8_weights"] = quantized.weights
-            save(quantized.model, path)
             group = int(artefacts.model.config.hidden_size)
-        elif not path.exists():
-            save(graph, path)
-        candidates[name] = (runtime.CpuChoice(name, group if name == "openvino" else None), path)
+            candidates, counts["int8_weights"] = _write_int8(graph, folder, runtimes, group)
+        else:
+            path = folder / files["cpu"]
+            if not path.exists():
+                save(graph, path)
+            candidates = {name: (runtime.CpuChoice(name), path) for name in runtimes}
     return replace(artefacts, files=files, candidates=candidates, choices={**artefacts.choices, **counts}, graph=None)
+
+
+def _write_int8(
+    graph: onnx.ModelProto, folder: Path, runtimes: Sequence[runtime.Runtime], group: int
+) -> tuple[Candidates, int]:
+    """OpenVINO's file, and one for ONNX Runtime with native operators and without; the number of int8 weights."""
+    candidates, weights = Candidates(), 0
+    if "openvino" in runtimes:
+        path = folder / "openvino.onnx"
+        weights = _save(weight_only(graph), path)
+        candidates["openvino"] = runtime.CpuChoice("openvino", quantization_group=group), path
+    if row_wise_runtimes := [name for name in runtimes if name != "openvino"]:
+        path = folder / "onnxruntime.onnx"
+        weights = _save(row_wise(graph, runtime.weight_levels()), path)
+        for name in row_wise_runtimes:
+            operators = folders.copy_operators(folder) if name == "native" else {}
+            candidates[name] = runtime.CpuChoice(name, operators=operators), path
+    return candidates, weights
+
+
+def _save(quantized: Quantized, path: Path) -> int:
+    save(quantized.model, path)
+    return quantized.weights
 
 
 def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -100,9 +123,12 @@ def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
     path = artefacts.candidates[choice.runtime][1]
     if path != kept:
         path.rename(kept)
-    for _, other in artefacts.candidates.values():
-        if other != kept:
-            other.unlink(missing_ok=True)
+    for other, file in artefacts.candidates.values():
+        if file not in (kept, path):  # the chosen file's weights stay under the name that it has for them
+            file.unlink(missing_ok=True)
+            file.with_name(file.name + ".data").unlink(missing_ok=True)
+        if other.operators and other.runtime != choice.runtime:
+            (kept.parent / other.operators[OPERATORS]).unlink()
     choices = {**artefacts.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}
     if plan.cpu_precision == "fp32" and choice.runtime == "onnxruntime":
         choices["fused_operators"] = runtime.online_fusions(kept)

@@ -91,18 +91,19 @@ def runtimes_of(parity: Mapping[str, Any]) -> tuple[Runtime, ...]:
 def compare_cpu(standard: Standard, choice: CpuChoice) -> tuple[Comparison, CpuChoice]:
     """Compare the CPU's folder on the runtime of `choice`; returns the runtime that is published, too.
 
-    Where that is OpenVINO, beyond the limits in all formats, and the user left the choice, it is ONNX Runtime.
+    Where that is beyond the limits in all formats, and the user left the choice, it is ONNX Runtime, which is compared
+    in any case: it serves where the other can't be had.
     """
     if choice.runtime == "onnxruntime":
         return compare(standard, "cpu", ("onnxruntime",)), choice
     try:
-        return compare(standard, "cpu", ("openvino", "onnxruntime")), choice
+        return compare(standard, "cpu", (choice.runtime, "onnxruntime")), choice
     except VerificationFailed as failure:
         if standard.plan.cpu_runtime != "auto":
             raise
         reason = failure.message
     write(standard.plan, standard.version, "cpu", ("onnxruntime",))
-    other = replace(choice, runtime="onnxruntime", refused={**choice.refused, "openvino": reason})
+    other = replace(choice, runtime="onnxruntime", refused={**choice.refused, choice.runtime: reason})
     return compare(standard, "cpu", ("onnxruntime",)), other
 
 

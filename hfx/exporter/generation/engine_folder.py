@@ -6,14 +6,15 @@ family (exporter/families); the graph writers are in exporter/graph and exporter
 
 from __future__ import annotations
 
-import ctypes
 import gc
+import hashlib
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hfx import native
 from hfx.errors import StorageFull
 from hfx.exporter.families import find_family
 from hfx.exporter.families.family import resolve_config
@@ -27,6 +28,7 @@ from hfx.exporter.runtime import Runtime, weight_levels
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.local import Device
+from hfx.python_backends.engine.memory import trim_heap
 from hfx.python_backends.engine.spec import FILE_NAME, FORMAT, EngineSpec, read_spec
 
 WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softmax.onnx", "top_k.onnx"
@@ -51,17 +53,18 @@ def write(
     folder, formats = version / device, formats or FORMATS_TRIED[plan.built[device]][0]
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        write_engine_folder(plan.checkpoint, folder, formats, weight_levels(), "openvino" in runtimes, plan.max_length)
+        library = native.library() if "native" in runtimes else None
+        write_engine_folder(
+            plan.checkpoint, folder, formats, weight_levels(), "openvino" in runtimes, plan.max_length, library
+        )
     finally:
         release_memory()
 
 
 def release_memory() -> None:
-    """Give freed memory back to the system: glibc's allocator would keep what one step used during the next."""
+    """Give freed memory back to the system, so that what one step used is not kept during the next."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    trim_heap()
 
 
 def write_engine_folder(
@@ -71,12 +74,14 @@ def write_engine_folder(
     levels: int,
     openvino: bool = False,
     max_length: int | None = None,
+    library: Path | None = None,
 ) -> EngineSpec:
     """Write the engine folder of `checkpoint`, and return what its engine.json says.
 
     `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
-    With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves. `max_length` takes the
-    place of the lengths that an unbounded family was trained with.
+    With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves. With `library`, that of
+    the native operators, it is copied there, and they serve unless OpenVINO does. `max_length` takes the place of the
+    lengths that an unbounded family was trained with.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
     family = find_family(checkpoint)
@@ -91,6 +96,10 @@ def write_engine_folder(
         log_softmax_graph(folder / LOG_SOFTMAX, net.vocab_size)
         top_k_graph(folder / TOP_K)
         content = _engine_json(net, formats, levels, decoders)
+        if library:
+            shutil.copyfile(library, folder / library.name)
+            digest = hashlib.sha256(library.read_bytes()).hexdigest()
+            content |= {"runtime": "native", "operators": {"file": library.name, "sha256": digest}}
         if openvino:
             content |= {"runtime": "openvino", "openvino": _write_openvino(net, formats, levels, folder)}
         _write_json(folder, content)
@@ -101,13 +110,18 @@ def write_engine_folder(
     return read_spec(folder)
 
 
-def without_openvino(folder: Path) -> None:
-    """Drop OpenVINO's models from an engine folder, and say in engine.json that ONNX Runtime serves it."""
-    for name in (OPENVINO_DECODER, OPENVINO_ENCODER):
-        for path in (folder / name, (folder / name).with_suffix(".bin")):
-            path.unlink(missing_ok=True)
-    content = json.loads((folder / FILE_NAME).read_bytes())
-    _write_json(folder, content | {"runtime": "onnxruntime", "openvino": None})
+def keep_runtime(folder: Path, runtime: Runtime) -> None:
+    """Say in engine.json that `runtime` serves an engine folder, and drop the files of others but ONNX Runtime's."""
+    content = json.loads((folder / FILE_NAME).read_bytes()) | {"runtime": runtime}
+    if runtime != "openvino":
+        for name in (OPENVINO_DECODER, OPENVINO_ENCODER):
+            for path in (folder / name, (folder / name).with_suffix(".bin")):
+                path.unlink(missing_ok=True)
+        content["openvino"] = None
+    if runtime != "native" and content["operators"]:
+        (folder / content["operators"]["file"]).unlink()
+        content["operators"] = None
+    _write_json(folder, content)
 
 
 def _write_json(folder: Path, content: dict[str, Any]) -> None:
@@ -175,4 +189,5 @@ def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, st
         },
         "runtime": "onnxruntime",
         "openvino": None,
+        "operators": None,
     }

@@ -1,6 +1,6 @@
 """transformers' fields of generation, in one table: which of them hfx has, which do nothing, and which it has not.
 
-What a value may be is checked by settings.py and the engine.
+What a value may be is checked by settings.py and the table of generation settings.
 """
 
 from __future__ import annotations
@@ -8,19 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# transformers' fields whose public name is their own, and what null means. Their ranges are the engine's.
-OFF: Mapping[str, Any] = {
-    "do_sample": False,
-    "early_stopping": False,
-    "length_penalty": 1.0,
-    "min_p": 0.0,
-    "no_repeat_ngram_size": 0,
-    "num_beams": 1,
-    "repetition_penalty": 1.0,
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-}
+from hfx.python_backends.engine.generation_settings import DECODING, LACKING
+
+# Settings that a checkpoint has under other names, or not at all.
+RENAMED = frozenset({"max_tokens", "min_tokens", "seed", "num_return_sequences"})
+# transformers' fields whose public name is their own, and what null means.
+OFF: Mapping[str, Any] = {setting.name: setting.off for setting in DECODING if setting.name not in RENAMED}
 LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens")
 IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
 ID_LISTS = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
@@ -29,28 +22,18 @@ CLASS_IDS = (*IDS, "forced_eos_token_id")
 OTHERS = ("stop_strings", "num_return_sequences", "renormalize_logits")
 # Fields that hfx has not, and the values with which they do nothing (null always does).
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **LACKING,
     "assistant_early_exit": (),
     "assistant_ensemble_weight": (),
     "constraints": (),
-    "diversity_penalty": (0,),
     "dola_layers": (),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "exponential_decay_length_penalty": (),
     "force_words_ids": (),
     "forced_decoder_ids": (),
-    "guidance_scale": (1,),
     "max_time": (),
-    "num_beam_groups": (1,),
-    "penalty_alpha": (0,),
     "prompt_lookup_num_tokens": (),
     "sequence_bias": (),
     "speculation_type": (),
     "token_healing": (False,),
-    "top_h": (),
-    "typical_p": (1,),
     "use_mtp": (False,),
     "watermarking_config": (),
 }

@@ -1,4 +1,4 @@
-"""Which CPU runtime serves a generator: both do the work of a server, through the engine, and the faster one stays."""
+"""Which CPU runtime serves a generator: each does the work of a server, through the engine, and the fastest stays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.generation.engine_folder import MINIMUM_OPENVINO, release_memory, write
@@ -17,7 +18,6 @@ from hfx.python_backends.engine.errors import EngineError
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.spec import read_spec
 
-RUNTIMES: tuple[Runtime, ...] = ("openvino", "onnxruntime")
 # Rows at a time: one caller, some, and as many as a server has slots by default.
 ROWS = (1, 8, 32)
 PROMPT, SOURCE, TOKENS = 16, 128, 16  # tokens of a prompt, of an encoder's source, and new ones
@@ -31,7 +31,7 @@ def write_for_cpu(plan: GeneratorPlan, version: Path) -> dict[str, str]:
 
     Raises UsageError and CheckpointUnsupported where that is the one that was asked for.
     """
-    runtimes = possible_runtimes(plan.cpu_runtime, MINIMUM_OPENVINO)
+    runtimes = possible_runtimes(plan.cpu_runtime, MINIMUM_OPENVINO, plan.cpu_precision)
     try:
         write(plan, version, "cpu", runtimes)
         return {}
@@ -41,28 +41,30 @@ def write_for_cpu(plan: GeneratorPlan, version: Path) -> dict[str, str]:
             raise CheckpointUnsupported(
                 f"OpenVINO can't run {plan.checkpoint.id}: {reason}", "Use --cpu-runtime onnxruntime."
             ) from error
-    write(plan, version, "cpu", ("onnxruntime",))
+    write(plan, version, "cpu", tuple(runtime for runtime in runtimes if runtime != "openvino"))
     return {"openvino": reason}
 
 
 def choose(plan: GeneratorPlan, folder: Path, refused: Mapping[str, str]) -> CpuChoice:
-    """The faster runtime of the CPU's engine folder, by the geometric mean over cases, with all figures.
+    """The fastest runtime of the CPU's engine folder, by the geometric mean over cases, with all figures.
 
     One that can't run the model is `refused` with its reason, too; CheckpointUnsupported where none can. A single one
     has no rival, and is not run.
     """
-    if read_spec(folder).openvino is None:
-        return CpuChoice("onnxruntime", refused=refused)
-    if plan.cpu_runtime == "openvino":
-        return CpuChoice("openvino")
-    return _faster(plan, folder)
+    spec = read_spec(folder)
+    if plan.cpu_runtime != "auto" or spec.runtime == "onnxruntime":
+        return CpuChoice(cast(Runtime, spec.runtime), refused=refused)
+    written = {"openvino": spec.openvino, "onnxruntime": spec.files, "native": spec.operators}
+    return _fastest(plan, folder, tuple(cast(Runtime, name) for name, files in written.items() if files), refused)
 
 
-def _faster(plan: GeneratorPlan, folder: Path) -> CpuChoice:
-    refused: dict[str, str] = {}
+def _fastest(
+    plan: GeneratorPlan, folder: Path, runtimes: tuple[Runtime, ...], unwritten: Mapping[str, str]
+) -> CpuChoice:
+    refused = dict(unwritten)
     with ExitStack() as stack:
         opened: dict[Runtime, Engine] = {}
-        for runtime in RUNTIMES:
+        for runtime in runtimes:
             try:
                 engine = stack.enter_context(_open(folder, plan, runtime))
                 _run(engine, _requests(engine, plan, 1))

@@ -16,7 +16,7 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.generation import comparison, folders, gate, runtimes
 from hfx.exporter.generation.data import DataReference, answer_data, measure_data, texts_of
-from hfx.exporter.generation.engine_folder import release_memory, without_openvino, write
+from hfx.exporter.generation.engine_folder import keep_runtime, release_memory, write
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts, effort_for
 from hfx.exporter.generation.reference import Reference, make_reference
@@ -69,13 +69,12 @@ def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Generat
 
 
 def choose_runtime(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """The CPU runtime that is faster here; OpenVINO's files go where it is not."""
+    """The CPU runtime that is fastest here; the files of others go, but for ONNX Runtime's."""
     if "cpu" not in plan.built:
         return artefacts
     folder = artefacts.version / "cpu"
     choice = runtimes.choose(plan, folder, artefacts.refused)
-    if choice.runtime == "onnxruntime":
-        without_openvino(folder)
+    keep_runtime(folder, choice.runtime)
     return replace(artefacts, choice=choice)
 
 

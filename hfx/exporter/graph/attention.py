@@ -1,4 +1,4 @@
-"""Attention by GroupQueryAttention: causal over a cache, bidirectional, and to an encoder's output; biases by distance.
+"""Attention: causal over a cache, bidirectional, and to an encoder's output; biases by distance.
 
 Lengths are each row's own and there is no mask; rows and capacity are chosen at run time. The encoder's K and V for the
 cross attention are kept as they are or in int8: then every channel of every source has a scale of its own, so that no
@@ -8,19 +8,17 @@ by those of V: nothing else changes, and a step reads a quarter of the memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hfx.exporter.graph import operators
 from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias
 from hfx.exporter.graph.writer import CONTRIB, GraphWriter, Shape, Value
 from hfx.exporter.quantize.generator import CrossType
 
 SEQLENS_K, TOTAL_LENGTH = "seqlens_k", "total_length"
 SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH = "source_seqlens_k", "source_total_length"
-# K and V that are whole numbers of int8 already: the operator's own scale is 1.
-IN_STEPS = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
 LEVELS = 127
 TINY = 1e-12  # a channel of zeros has no scale
 
@@ -45,34 +43,30 @@ class SelfAttentionWriter:
         A prompt goes in with no past (sequence = total length, right-padded), then one token a row; a chunk of several
         tokens on a past is taken for one row at a time.
         """
-        dtype = self.writer.compute
+        writer, dtype = self.writer, self.writer.compute
         shape: Shape = ["rows", block.heads, "capacity", block.head_dim]
-        past = [self.writer.input(f"past_{part}_{layer}", dtype, shape) for part in "kv"]
+        past = [writer.input(f"past_{part}_{layer}", dtype, shape) for part in "kv"]
         present = [f"present_{part}_{layer}" for part in "kv"]
-        out = self._attend(qkv, block, past, present, causal=1)
+        inputs = [qkv, *past, SEQLENS_K, TOTAL_LENGTH, self.lead, *([self.bias] if self.bias else [])]
+        op = writer.defined("CachedAttentionBias" if self.bias else "CachedAttention", operators.function)
+        out = writer.unique("attended")
+        writer.nodes(op, inputs, [out, *present], operators.DOMAIN, heads=block.heads, scale=block.scale)
         for name in present:
-            self.writer.output(name, dtype, shape, name)
+            writer.output(name, dtype, shape, name)
         return out
 
     def bidirectional(self, qkv: Value, block: Attention) -> Value:
         """Attention of each token to all tokens of its row, padding on the right left out."""
-        return self._attend(qkv, block, [None, None], [], causal=0)
-
-    def _attend(
-        self, qkv: Value, block: Attention, past: Sequence[Value | None], present: Sequence[Value], causal: int
-    ) -> Value:
         writer = self.writer
         split = writer.node("Reshape", [qkv, self.lead])
-        out = writer.unique("attended")
-        writer.nodes(
+        out = writer.node(
             "GroupQueryAttention",
-            [split, None, None, *past, SEQLENS_K, TOTAL_LENGTH, None, None, None, self.bias],
-            [out, *present],
+            [split, None, None, None, None, SEQLENS_K, TOTAL_LENGTH, None, None, None, self.bias],
             CONTRIB,
             num_heads=block.heads,
             kv_num_heads=block.heads,
             do_rotary=0,
-            causal=causal,
+            causal=0,
             scale=block.scale,
         )
         return writer.node("Reshape", [out, writer.const([-1, block.heads * block.head_dim], np.int64)])
@@ -80,13 +74,7 @@ class SelfAttentionWriter:
 
 @dataclass(frozen=True)
 class CrossAttentionWriter:
-    """Attention of `beams` rows a request to the request's source, whose K and V stand in a cache once a request.
-
-    The operator always appends a key and a value. It is given those of the last source position, which stand in the
-    cache at that place already, so that the write changes nothing. The beams of a head are the group of query heads
-    that share the head's K and V. K and V in int8 are in steps of their request's scales (SourceMemoryWriter), by which
-    queries and results are multiplied.
-    """
+    """Attention of `beams` rows a request to the request's source, whose K and V stand in a cache once a request."""
 
     writer: GraphWriter
     beams: int
@@ -101,56 +89,25 @@ class CrossAttentionWriter:
         if writer.compute is not np.float32:
             last = [writer.cast(value, writer.compute) for value in last]
         past = [writer.input(f"cross_{part}_{layer}", dtype, shape) for part in "kv"]
-        scales: list[Value | None] = [None, None]
-        ones: list[Value | None] = []
+        scales: list[Value] = []
         if self.kept == "int8":
             scales = [writer.input(f"cross_{part}_scale_{layer}", np.float32, ["requests", width]) for part in "kv"]
-            one = writer.const(np.ones(1), np.float32)
-            ones = [None, None, None, None, None, one, one]
         present = [f"cross_present_{part}_{layer}" for part in "kv"]
         out = writer.unique("attended")
         writer.nodes(
-            "GroupQueryAttention",
-            [self._grouped(query, block, scales[0]), *last, *past, SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH, *ones],
+            writer.defined("CrossAttentionInt8" if scales else "CrossAttention", operators.function),
+            [query, *past, SOURCE_SEQLENS_K, *scales, *last, SOURCE_TOTAL_LENGTH],
             [out, *present],
-            CONTRIB,
-            num_heads=block.heads * self.beams,
-            kv_num_heads=block.heads,
-            do_rotary=0,
+            operators.DOMAIN,
+            heads=block.heads,
+            query_heads=block.heads * self.beams,
+            head_dim=block.head_dim,
+            beams=self.beams,
             scale=block.scale,
-            **(IN_STEPS if self.kept == "int8" else {}),
         )
         for name in present:
             writer.output(name, dtype, shape, name)
-        return self._ungrouped(out, block, scales[1])
-
-    def _grouped(self, query: Value, block: CrossAttention, scale: Value | None) -> Value:
-        """[requests, 1, heads * beams * dim] of [requests * beams, heads * dim]."""
-        writer = self.writer
-        if self.beams > 1:
-            by_beam = writer.const([-1, self.beams, block.heads, block.head_dim], np.int64)
-            query = writer.node("Transpose", [writer.node("Reshape", [query, by_beam])], perm=[0, 2, 1, 3])
-        else:
-            query = writer.node("Reshape", [query, writer.const([-1, block.heads, 1, block.head_dim], np.int64)])
-        query = self._scaled(query, block, scale)
-        one_token = writer.const([-1, 1, block.heads * self.beams * block.head_dim], np.int64)
-        return writer.node("Reshape", [query, one_token])
-
-    def _ungrouped(self, out: Value, block: CrossAttention, scale: Value | None) -> Value:
-        writer = self.writer
-        by_head = writer.const([-1, block.heads, self.beams, block.head_dim], np.int64)
-        out = self._scaled(writer.node("Reshape", [out, by_head]), block, scale)
-        if self.beams > 1:
-            out = writer.node("Transpose", [out], perm=[0, 2, 1, 3])
-        return writer.node("Reshape", [out, writer.const([-1, block.heads * block.head_dim], np.int64)])
-
-    def _scaled(self, by_head: Value, block: CrossAttention, scale: Value | None) -> Value:
-        """[requests, heads, beams, dim] times `scale` [requests, heads * dim]."""
-        if scale is None:
-            return by_head
-        writer = self.writer
-        of_beams = writer.const([-1, block.heads, 1, block.head_dim], np.int64)
-        return writer.node("Mul", [by_head, writer.node("Reshape", [scale, of_beams])])
+        return out
 
 
 def source_bias(writer: GraphWriter, width: Value, block: DistanceBias) -> Value:

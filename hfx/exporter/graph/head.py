@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hfx.exporter.graph.blocks import Head
+from hfx.exporter.graph.blocks import Head, Linear
 from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.writer import GraphWriter, Value
+
+WANTS_LOGITS = "wants_logits"
 
 
 @dataclass(frozen=True)
@@ -20,30 +22,36 @@ class HeadWriter:
     table: LinearWriter
 
     def __call__(self, hidden: Value, head: Head, vocab_size: int) -> None:
-        """logits [rows, vocabulary] of `hidden` [rows, hidden], and the best of each row, next_ids [rows, 1]."""
-        writer = self.writer
-        apart = head.loud if self.linear.format == "int8" else ()
-        scores = self._product(self._without(hidden, apart, head) if apart else hidden, head)
-        if apart:
-            scores = self._with(scores, hidden, apart, head)
-        logits = scores if writer.compute is np.float32 else writer.cast(scores, np.float32)
-        best = [writer.unique("best"), "next_ids"]  # TopK is twice as fast as ArgMax
-        writer.nodes("TopK", [logits, writer.const([1], np.int64)], best, axis=-1)
-        writer.output("next_ids", np.int64, ["rows", 1], "next_ids")
+        """logits [rows, vocabulary] of `hidden` [rows, hidden], and the best of each row, next_ids [rows, 1].
+
+        A head in int8 has an input more, wants_logits: without it, logits may be left out.
+        """
+        writer, tied = self.writer, head.embedding is not None
+        product = self.table if tied else self.linear
+        linear = head.linear if head.embedding is None else replace(head.linear, weight=head.embedding.table)
+        if product.format == "int8":
+            logits, best = self._int8(hidden, linear, product, head.loud)
+        else:
+            scores = product.scores(hidden, linear) if tied else product(hidden, linear)
+            logits = scores if writer.compute is np.float32 else writer.cast(scores, np.float32)
+            best = writer.unique("best")
+            # TopK is twice as fast as ArgMax
+            writer.nodes("TopK", [logits, writer.const([1], np.int64)], [writer.unique("value"), best], axis=-1)
+        writer.output("next_ids", np.int64, ["rows", 1], best)
         writer.output("logits", np.float32, ["rows", vocab_size], logits)
 
-    def _product(self, hidden: Value, head: Head) -> Value:
-        if head.embedding is None:
-            return self.linear(hidden, head.linear)
-        scores, bias = self.table.scores(hidden, head.embedding.table), head.linear.bias
-        return scores if bias is None else self.writer.node("Add", [scores, self.writer.vector(bias)])
-
-    def _without(self, hidden: Value, apart: tuple[int, ...], head: Head) -> Value:
-        kept = np.ones(head.linear.weight.shape[1], np.float32)
-        kept[list(apart)] = 0
-        return self.writer.node("Mul", [hidden, self.writer.const(kept, np.float32)])
-
-    def _with(self, scores: Value, hidden: Value, apart: tuple[int, ...], head: Head) -> Value:
-        columns = self.writer.vector(head.linear.weight.columns(apart))
-        loud = self.writer.node("Gather", [hidden, self.writer.const(apart, np.int64)], axis=1)
-        return self.writer.node("Gemm", [loud, columns, scores], transB=1)
+    def _int8(
+        self, hidden: Value, linear: Linear, product: LinearWriter, outliers: tuple[int, ...]
+    ) -> tuple[Value, Value]:
+        writer = self.writer
+        wants_logits = writer.input(WANTS_LOGITS, np.bool_, [])
+        if not outliers:
+            logits, best = product.best(hidden, linear, wants_logits, None)
+            return logits, best
+        kept = np.ones(linear.weight.shape[1], np.float32)
+        kept[list(outliers)] = 0
+        columns = writer.vector(linear.weight.columns(outliers))
+        channels = writer.node("Gather", [hidden, writer.const(outliers, np.int64)], axis=1)
+        others = writer.node("Mul", [hidden, writer.const(kept, np.float32)])
+        logits, best = product.best(others, linear, wants_logits, (channels, columns))
+        return logits, best

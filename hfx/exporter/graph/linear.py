@@ -1,24 +1,37 @@
-"""Linear layers and embeddings of ONNX Runtime's graphs: how each weight format is stored and read.
-
-int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
-batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch.
-"""
+"""Linear layers and embeddings of ONNX Runtime's graphs: how each weight format is stored and read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.graph.blocks import Embedding, FloatArray, Linear, Parameter
+from hfx.exporter.graph import operators
+from hfx.exporter.graph.blocks import Activation, Embedding, FloatArray, Linear, Parameter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
-from hfx.exporter.quantize.generator import WeightFormat, int4_blocks, int8_columns, int8_rows
+from hfx.exporter.quantize.generator import WeightFormat, int4_blocks
 
 ACTIVATION_LEVELS = 127
 INT8_ACTIVATIONS = 4  # MatMulNBits' accuracy level: activations in int8, by row and block
+QUICK_GELU_ALPHA = 1.702
+
+
+def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter | None = None) -> Value:
+    """`kind`(x + bias)."""
+    added = None if bias is None else writer.vector(bias)
+    if kind == "gelu_tanh":
+        return writer.node("FastGelu", [x, added], CONTRIB)
+    if kind == "gelu":
+        return writer.node("BiasGelu", [x, added], CONTRIB) if added else writer.node("Gelu", [x], CONTRIB)
+    if added:
+        x = writer.node("Add", [x, added])
+    if kind == "relu":
+        return writer.node("Relu", [x])
+    # x * sigmoid(alpha * x): silu is quick_gelu with alpha 1
+    return writer.node("QuickGelu", [x], CONTRIB, alpha=1.0 if kind == "silu" else QUICK_GELU_ALPHA)
 
 
 @dataclass(frozen=True)
@@ -35,22 +48,32 @@ class LinearWriter:
 
     def __call__(self, x: Value, linear: Linear) -> Value:
         """`linear` of `x` [rows, inputs], its bias included."""
-        bias = None if linear.bias is None else self.writer.vector(linear.bias, self.dtype)
-        return self.product(x, linear.weight, bias)
-
-    def product(self, x: Value, weight: Parameter, bias: Value | None = None) -> Value:
-        """x [rows, inputs] times the transposed `weight`, plus `bias`, which some operators rather add themselves."""
         if self.format == "int8":
-            y = self._int8(x, weight)
-            return y if bias is None else self.writer.node("Add", [y, bias])
-        if self.format == "int4":
-            return self._int4(x, weight, bias)
-        return self.writer.node("Gemm", [x, self.writer.vector(weight, self.dtype), bias], transB=1)
+            return self._int8("Int8Linear", x, linear)
+        bias = None if linear.bias is None else self.writer.vector(linear.bias, self.dtype)
+        return self._product(x, linear.weight, bias)
+
+    def added(self, x: Value, linear: Linear, residual: Value) -> Value:
+        """`linear` of `x`, plus `residual` [rows, outputs]."""
+        if self.format == "int8":
+            return self._int8("Int8LinearAdd", x, linear, residual)
+        return self.writer.node("Add", [self(x, linear), residual])
+
+    def activated(self, x: Value, linear: Linear, kind: Activation, gated: bool) -> Value:
+        """`kind` of `linear` of `x`; `gated`: of its first half, times the second."""
+        writer = self.writer
+        if self.format == "int8":
+            return self._int8(f"Int8Linear{'Gated' if gated else ''}{operators.SUFFIXES[kind]}", x, linear)
+        if not gated:
+            return activation(writer, self._product(x, linear.weight, None), kind, linear.bias)
+        gate, value = writer.unique("gate"), writer.unique("value")
+        writer.nodes("Split", [self(x, linear)], [gate, value], axis=-1, num_outputs=2)
+        return writer.node("Mul", [activation(writer, gate, kind), value])
 
     def rows(self, ids: Value, embedding: Embedding) -> Value:
         """Rows of the table [tokens, hidden] for `ids` [tokens]."""
         if self.format == "int8":
-            rows = self._int8_rows(ids, embedding.table)
+            rows = self._node("Int8Rows", [ids, *self._int8_weight(embedding.table)], embedding.table.shape)
         elif self.format == "int4":
             rows = self._int4_rows(ids, embedding.table)
         else:
@@ -59,24 +82,65 @@ class LinearWriter:
             return rows
         return self.writer.node("Mul", [rows, self.writer.const(embedding.scale, self.writer.compute)])
 
-    def scores(self, x: Value, table: Parameter) -> Value:
-        """x [rows, hidden] times the transposed `table` of an embedding: [rows, vocabulary]."""
-        if self.format != "int8":
-            return self.product(x, table)
-        values, scale = self._int8_table(table)
-        # Folded when a session is made: the file keeps one copy, of which only the rows of tokens are read.
-        return _row_wise_product(self.writer, x, self.writer.node("Transpose", [values], perm=[1, 0]), scale)
+    def scores(self, x: Value, head: Linear) -> Value:
+        """`head` of `x` [rows, hidden], its matrix being the table of an embedding: [rows, vocabulary]."""
+        if self.format == "int8":
+            return self(x, head)
+        scores = self._product(x, head.weight, None)
+        return scores if head.bias is None else self.writer.node("Add", [scores, self.writer.vector(head.bias)])
+
+    def best(
+        self, x: Value, head: Linear, wants_logits: Value, outliers: tuple[Value, Value] | None
+    ) -> Sequence[Value]:
+        """Logits [rows, vocabulary] of int8, left out where none are wanted, and the best of each row, [rows, 1].
+
+        `outliers`: (channels of hidden states [rows, n] that `x` has without, their weights [vocabulary, n]).
+        """
+        op = "Int8HeadOutliers" if outliers else "Int8Head"
+        names = [self.writer.unique("logits"), self.writer.unique("best")]
+        inputs = [x, *self._int8_weight(head.weight), self._bias(head), wants_logits, *(outliers or ())]
+        return self._nodes(op, inputs, names, head.weight.shape)
 
     @property
     def dtype(self) -> FloatType:
         """The type of what goes in and comes out."""
         return np.float16 if self.format == "fp16" else np.float32
 
-    def _int8(self, x: Value, weight: Parameter) -> Value:
-        outputs, inputs = weight.shape
-        name, shapes = weight.name + ".int8", ((inputs, outputs), (outputs,))
-        columns = _quantized(self.writer, name, np.int8, shapes, lambda: [int8_columns(weight, self.levels)])
-        return _row_wise_product(self.writer, x, *columns)
+    def _product(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
+        """x [rows, inputs] times the transposed `weight`, plus `bias`."""
+        if self.format == "int4":
+            return self._int4(x, weight, bias)
+        return self.writer.node("Gemm", [x, self.writer.vector(weight, self.dtype), bias], transB=1)
+
+    def _int8(self, op: str, x: Value, linear: Linear, *more: Value) -> Value:
+        halves = 2 if "Gated" in op else 1
+        outputs, inputs = linear.weight.shape
+        given = [x, *self._int8_weight(linear.weight, halves), self._bias(linear), *more]
+        return self._node(op, given, (outputs // halves, inputs))
+
+    def _node(self, op: str, inputs: Sequence[Value], shape: tuple[int, ...]) -> Value:
+        return self._nodes(op, inputs, [self.writer.unique(op)], shape)[0]
+
+    def _nodes(
+        self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], shape: tuple[int, ...]
+    ) -> Sequence[Value]:
+        sizes = {"in_features": shape[1], "out_features": shape[0]}
+        name = self.writer.defined(op, operators.function)
+        return self.writer.nodes(name, inputs, outputs, operators.DOMAIN, **sizes)
+
+    def _int8_weight(self, weight: Parameter, halves: int = 1) -> tuple[Value, Value]:
+        """`weight` in panels, and the scale of each output."""
+        shapes = operators.packed_shape(weight, halves), weight.shape[:1]
+        return _quantized(
+            self.writer, weight.name + ".int8", np.int8, shapes, lambda: operators.packed(weight, self.levels, halves)
+        )
+
+    def _bias(self, linear: Linear) -> Value:
+        """The bias, or zeros."""
+        if linear.bias is not None:
+            return self.writer.vector(linear.bias, np.float32)
+        outputs = linear.weight.shape[0]
+        return self.writer.weight(f"zeros.{outputs}", np.float32, (outputs,), lambda: [np.zeros(outputs, np.float32)])
 
     def _int4(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
         (outputs, inputs), block = weight.shape, self.block
@@ -85,13 +149,6 @@ class LinearWriter:
         sizes = {"K": inputs, "N": outputs, "bits": 4, "block_size": block, "accuracy_level": INT8_ACTIVATIONS}
         operands = [x, self.writer.node("Reshape", [values, by_block]), scale, None, None, bias]
         return self.writer.node("MatMulNBits", operands, CONTRIB, **sizes)
-
-    def _int8_rows(self, ids: Value, table: Parameter) -> Value:
-        values, scale = self._int8_table(table)
-        rows = self.writer.cast(self.writer.node("Gather", [values, ids]), np.float32)
-        scales = self.writer.node("Gather", [scale, ids])
-        column = self.writer.node("Unsqueeze", [scales, self.writer.const([1], np.int64)])
-        return self.writer.node("Mul", [rows, column])
 
     def _int4_rows(self, ids: Value, table: Parameter) -> Value:
         values, scale = self._int4_table(table)
@@ -109,13 +166,6 @@ class LinearWriter:
         blocks = -(-inputs // block)
         name, shapes = f"{weight.name}.int4x{block}", ((outputs, blocks * block // 2), (outputs, blocks))
         return _quantized(self.writer, name, np.uint8, shapes, lambda: int4_blocks(weight, block))
-
-    def _int8_table(self, table: Parameter) -> tuple[Value, Value]:
-        """`table` in int8, row by row, and the scales [rows]: read as an embedding and, transposed, as a head."""
-        name, shapes = table.name + ".int8", (table.shape, table.shape[:1])
-        return _quantized(
-            self.writer, name, np.int8, shapes, lambda: (int8_rows(chunk, self.levels) for chunk in table.chunks())
-        )
 
 
 def _quantized(
@@ -135,24 +185,3 @@ def _quantized(
 
     weight = writer.weight(name, dtype, shapes[0], values)
     return weight, writer.weight(name + ".scale", np.float32, shapes[1], lambda: scales)
-
-
-def _row_wise_product(writer: GraphWriter, x: Value, weight: Value, scale: Value) -> Value:
-    """x [rows, inputs] times int8 `weight` [inputs, outputs] with a `scale` an output."""
-    rows, peak = _quantized_rows(writer, x)
-    step, zero = writer.const(1 / ACTIVATION_LEVELS, np.float32), writer.const(128, np.uint8)
-    product = writer.node("MatMulIntegerToFloat", [rows, weight, step, scale, zero], CONTRIB)
-    return writer.node("Mul", [product, peak])
-
-
-def _quantized_rows(writer: GraphWriter, x: Value) -> tuple[Value, Value]:
-    """Each row of x over its peak, as u8 around 128, and the peaks [rows, 1]; made once for all linears that read x."""
-    key = ("quantized rows", x)
-    if key not in writer.memo:
-        peak = writer.node("ReduceMax", [writer.node("Abs", [x]), writer.const([-1], np.int64)], keepdims=1)
-        # A row of zeros becomes 0/0, which is some u8 here; its product is multiplied by its peak, 0, again.
-        shares = writer.node("Div", [x, peak])
-        step, zero = writer.const(1 / ACTIVATION_LEVELS, np.float32), writer.const(128, np.uint8)
-        writer.memo[key] = writer.node("QuantizeLinear", [shares, step, zero]), peak
-    rows, peak = writer.memo[key]
-    return rows, peak

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hfx.exporter.graph.blocks import Activation, Attention, CrossAttention, FeedForward, Linear, Norm, Parameter, Stack
+from hfx.exporter.graph.blocks import Attention, CrossAttention, Linear, Norm, Stack
 from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
 
-QUICK_GELU_ALPHA = 1.702
 SelfAttend = Callable[[Value, int, Attention], Value]
 CrossAttend = Callable[[Value, int, CrossAttention], Value]
 
@@ -50,21 +49,6 @@ def _parameters(writer: GraphWriter, block: Norm, dtype: FloatType) -> list[Valu
     return [writer.vector(parameter, dtype) for parameter in (block.weight, block.bias) if parameter is not None]
 
 
-def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter | None = None) -> Value:
-    """`kind`(x + bias)."""
-    added = None if bias is None else writer.vector(bias)
-    if kind == "gelu_tanh":
-        return writer.node("FastGelu", [x, added], CONTRIB)
-    if kind == "gelu":
-        return writer.node("BiasGelu", [x, added], CONTRIB) if added else writer.node("Gelu", [x], CONTRIB)
-    if added:
-        x = writer.node("Add", [x, added])
-    if kind == "relu":
-        return writer.node("Relu", [x])
-    # x * sigmoid(alpha * x): silu is quick_gelu with alpha 1
-    return writer.node("QuickGelu", [x], CONTRIB, alpha=1.0 if kind == "silu" else QUICK_GELU_ALPHA)
-
-
 @dataclass(frozen=True)
 class StackWriter:
     """Writes a stack with the attention that its graph needs.
@@ -86,19 +70,20 @@ class StackWriter:
         norms = _closing_norms(stack)
         normed, residual = self._enter(stack, ids, positions)
 
-        def close(y: Value) -> tuple[Value, Value]:
-            out, total = skip_norm(self.writer, y, residual, next(norms), self.residual)
+        def close(x: Value, block: Linear, linear: LinearWriter) -> tuple[Value, Value]:
+            out, total = self._closed(x, block, linear, residual, next(norms))
             return self._narrow(out), total if stack.pre_norm else out
 
         for index, layer in enumerate(stack.layers):
             qkv = self.linear(normed, layer.attention.qkv)
             attended = self.attend(qkv, index, layer.attention)
-            normed, residual = close(self._projected(attended, layer.attention.out, self.linear))
+            normed, residual = close(attended, layer.attention.out, self.linear)
             if layer.cross is not None and self.cross is not None:
                 attended = self.cross(self.linear(normed, layer.cross.query), index, layer.cross)
-                normed, residual = close(self._projected(attended, layer.cross.out, self.linear))
-            activated = self._activated(normed, layer.feed_forward)
-            normed, residual = close(self._projected(activated, layer.feed_forward.down, self.down))
+                normed, residual = close(attended, layer.cross.out, self.linear)
+            block = layer.feed_forward
+            activated = self.linear.activated(normed, block.up, block.activation, block.gated)
+            normed, residual = close(activated, block.down, self.down)
         return normed
 
     def _enter(self, stack: Stack, ids: Value, positions: Value | None) -> tuple[Value, Value]:
@@ -114,18 +99,16 @@ class StackWriter:
             return self._narrow(x), x
         return self._narrow(norm(writer, x, stack.layers[0].norms[0], self.residual)), x
 
-    def _projected(self, x: Value, block: Linear, linear: LinearWriter) -> Value:
-        """What `block` adds to the residual."""
-        y = linear(self._cast(x, self.writer.compute, linear.dtype), block)
-        return self._cast(y, linear.dtype, self.residual)
-
-    def _activated(self, x: Value, block: FeedForward) -> Value:
-        writer = self.writer
-        if not block.gated:
-            return activation(writer, self.linear.product(x, block.up.weight), block.activation, block.up.bias)
-        gate, value = writer.unique("gate"), writer.unique("value")
-        writer.nodes("Split", [self.linear(x, block.up)], [gate, value], axis=-1, num_outputs=2)
-        return writer.node("Mul", [activation(writer, gate, block.activation), value])
+    def _closed(
+        self, x: Value, block: Linear, linear: LinearWriter, residual: Value, closing: Norm
+    ) -> tuple[Value, Value]:
+        """(`closing` of the sum, the sum) of `block` of x and the residual."""
+        x = self._cast(x, self.writer.compute, linear.dtype)
+        if linear.dtype is np.float32 and self.residual is np.float32:
+            total = linear.added(x, block, residual)
+            return norm(self.writer, total, closing, self.residual), total
+        y = self._cast(linear(x, block), linear.dtype, self.residual)
+        return skip_norm(self.writer, y, residual, closing, self.residual)
 
     def _narrow(self, x: Value) -> Value:
         return self._cast(x, self.residual, self.writer.compute)

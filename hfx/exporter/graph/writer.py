@@ -72,12 +72,12 @@ class GraphWriter:
 
     def __init__(self, name: str, weights: WeightFile | None, compute: FloatType = np.float32) -> None:
         self.name, self.compute = name, compute
-        self.memo: dict[tuple[str, ...], tuple[Value, ...]] = {}  # what the blocks of a graph share
         self._weights = weights
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._inputs: dict[str, onnx.ValueInfoProto] = {}
         self._outputs: list[onnx.ValueInfoProto] = []
+        self._functions: dict[str, onnx.FunctionProto] = {}
 
     def input(self, name: str, dtype: type[np.generic], shape: Shape) -> Value:
         """An input of the graph; an input that is there already is shared."""
@@ -110,6 +110,12 @@ class GraphWriter:
         self._nodes.append(node)
         return outputs
 
+    def defined(self, op: str, define: Callable[[str], onnx.FunctionProto]) -> str:
+        """`op`, whose definition stands in the file from now on; made by `define` the first time."""
+        if op not in self._functions:
+            self._functions[op] = define(op)
+        return op
+
     def const(self, value: float | Sequence[int] | NDArray[Any], dtype: type[np.generic]) -> Value:
         """A small constant inside the graph; equal ones are one."""
         array = np.asarray(value, dtype)  # np.ascontiguousarray would make a scalar 1-D
@@ -140,9 +146,9 @@ class GraphWriter:
         graph = helper.make_graph(
             self._nodes, self.name, list(self._inputs.values()), self._outputs, list(self._initializers.values())
         )
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        )
+        domains = [CONTRIB, *{function.domain for function in self._functions.values()}]
+        opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
+        model = helper.make_model(graph, opset_imports=opsets, functions=list(self._functions.values()))
         model.ir_version = IR_VERSION
         model.producer_name = "hfx"
         path.write_bytes(model.SerializeToString())

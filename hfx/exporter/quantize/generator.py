@@ -69,12 +69,6 @@ def int8_rows(rows: FloatArray, levels: int) -> tuple[NDArray[np.int8], FloatArr
     return np.clip(values, -levels, levels, out=values).astype(np.int8), scale
 
 
-def int8_columns(weight: Parameter, levels: int) -> tuple[NDArray[np.int8], FloatArray]:
-    """int8 of `weight` [outputs, inputs], transposed to [inputs, outputs], and the scale of each output."""
-    values = np.empty(weight.shape[::-1], np.int8)
-    return values, fill_int8(values.T, weight, levels)
-
-
 def fill_int8(values: NDArray[np.int8], weight: Parameter, levels: int) -> FloatArray:
     """Write int8 of `weight` into `values` of its shape, some rows at a time; the scale of each row."""
     scales, start = [], 0

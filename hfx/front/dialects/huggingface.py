@@ -40,15 +40,15 @@ from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import cosines, normalized, vector_json
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task
-from hfx.python_backends.engine.generation_settings import MOST_ALTERNATIVES
+from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES
 
 TOP = {"inputs", "parameters", "options", "stream"}
 # Parameters of generators that no model here has: the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **LACKING,
     "decoder_input_details": (False,),
     "watermark": (False,),
     "best_of": (1,),
-    "typical_p": (1,),
     "grammar": (),
     "adapter_id": (),
     "truncate": (),

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from hfx.client.settings import Long, Merge
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import DialectRequest
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Refusal, dumped
 from hfx.names import GENERATION_TASKS, LOGPROBS, LONG, RETURN_LOG_PROBS, SEED, Task
-from hfx.python_backends.engine.errors import InvalidRequest
-from hfx.python_backends.engine.generation_settings import SETTINGS, Setting
+from hfx.python_backends.engine.generation_settings import CHUNKS, SETTINGS, TRANSLATION, Setting, of_scope
 
 Kind = Literal["text", "line", "lines", "integer", "number", "choice"]
 KINDS: Mapping[str, Kind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "choice"}
-CHOICES = {LONG: get_args(Long), "merge": get_args(Merge), "early_stopping": (True, False, "never")}
-LANGUAGES = ("source_lang", "target_lang")
-CHUNKS = ("merge", "overlap")
+LANGUAGES = of_scope(TRANSLATION)
 COMMON = ("max_tokens", "temperature", "top_p", "num_beams", *LANGUAGES)  # the others are folded away
 UNSHOWN = (RETURN_LOG_PROBS, LOGPROBS)  # the page shows texts, not their tokens
 
@@ -148,7 +144,7 @@ def _settings(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
 def _is_honoured(name: str, configuration: Mapping[str, Any]) -> bool:
     if name in LANGUAGES:
         return bool(configuration.get("languages"))
-    return name not in CHUNKS or configuration.get("max_source") is not None
+    return name not in of_scope(CHUNKS) or configuration.get("max_source") is not None
 
 
 def _setting_field(setting: Setting, configuration: Mapping[str, Any]) -> FormField:
@@ -157,9 +153,9 @@ def _setting_field(setting: Setting, configuration: Mapping[str, Any]) -> FormFi
         f"parameters.{setting.name}",
         setting.name,
         "lines" if setting.is_list else "choice" if choices else KINDS.get(setting.dtype, "line"),
-        f"{setting.doc}; one in each line" if setting.is_list else setting.doc,
+        f"{setting.text}; one in each line" if setting.is_list else setting.text,
         default=_default(setting, configuration),
-        allowed=_allowed(setting),
+        allowed=setting.allowed,
         choices=choices,
         is_common=setting.name in COMMON,
     )
@@ -176,17 +172,5 @@ def _default(setting: Setting, configuration: Mapping[str, Any]) -> Any:
 def _choices(setting: Setting, configuration: Mapping[str, Any]) -> tuple[Any, ...]:
     if setting.name in LANGUAGES:
         return tuple(sorted(configuration["languages"]["ids"]))
-    if setting.dtype == "BOOL":
-        return (True, False)
-    choices = CHOICES.get(setting.name, ())
     has_chunks = configuration.get("max_source") is not None
-    return tuple(choice for choice in choices if choice != "chunk" or has_chunks)
-
-
-def _allowed(setting: Setting) -> str:
-    """What the check of a setting says that it takes."""
-    try:
-        setting.check(setting.name, object())
-    except InvalidRequest as refusal:
-        return refusal.allowed
-    return ""
+    return tuple(choice for choice in setting.choices if choice != "chunk" or has_chunks)

@@ -78,7 +78,7 @@ def _export(
         triton=manifest.triton.built_for,
         max_drop=spec.max_drop,
         command=f"{COMMAND} {precision}",
-        **_kept(spec, manifest),
+        **_kept(spec, manifest, precision),
     )
 
     def step(title: str) -> AbstractContextManager[object]:
@@ -88,13 +88,14 @@ def _export(
     export(make_plan(checkpoint, options), step)
 
 
-def _kept(spec: CompareSpec, manifest: Manifest) -> dict[str, Any]:
-    """The options of the published model that do not depend on the precision."""
+def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, Any]:
+    """The options of the published model that `precision` can take, too."""
     now = current(spec.repository, manifest, spec.device)
     kept: dict[str, Any] = {name: now[name] for name in ("slots", "max_batch_size") if name in now}
     runtime = manifest.choices.get("cpu_runtime")
-    if isinstance(runtime, dict):
-        kept["cpu_runtime"] = runtime.get("requested", "auto")
+    if isinstance(runtime, dict) and spec.device == "cpu":
+        requested = runtime.get("requested", "auto")
+        kept["cpu_runtime"] = "auto" if requested == "native" and precision != "int8" else requested
     settings = spec.repository / (spec.name + TOKENIZE_SUFFIX) / "1" / "settings.json"
     if settings.is_file():
         kept["max_length"] = json.loads(settings.read_text(encoding="utf-8"))["max_length"]

@@ -25,7 +25,7 @@ DTYPES: Mapping[str, Kind] = {"INT32": "integer", "UINT64": "integer", "FP32": "
 KINDS: Mapping[str, Kind] = {
     **{
         name: "list" if name in generation_settings.LISTS else DTYPES.get(setting.dtype, "text")
-        for name, setting in generation_settings.by_all_names().items()
+        for name, setting in generation_settings.BY_ALL_NAMES.items()
     },
     names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer",
     names.MULTI_LABEL: "flag", names.RAW_SCORES: "flag",
@@ -134,8 +134,7 @@ def values_of(tensor: str, value: Any, textual: bool) -> tuple[Scalar, ...]:
     """
     kind = KINDS.get(tensor, "text")
     read = _read(kind, value) if textual and isinstance(value, str) else value
-    if tensor == names.EARLY_STOPPING and isinstance(read, bool):
-        read = str(read).lower()  # a text, as it has a third value
+    read = generation_settings.to_text(tensor, read)
     listed: Sequence[Any] = read if isinstance(read, list | tuple) else (read,)
     if not listed or (kind != "list" and len(listed) != 1) or not all(_is(kind, each) for each in listed):
         text = repr(value)

@@ -14,6 +14,7 @@ from .runner import Outputs, Pairs
 from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
+WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits out
 
 
 class DecoderLane:
@@ -40,6 +41,7 @@ class DecoderLane:
         self._total = np.zeros((), np.int32)
         self._last = np.zeros((rows, 1), np.int64)
         self._session = session
+        self._inputs = {tensor.name for tensor in session.get_inputs()}
         self._steps: dict[tuple[int, bool], Binding] = {}
 
     def start(self, row: int, length: int) -> None:
@@ -101,6 +103,8 @@ class DecoderLane:
         past, present = bind_cache(self.cache, first, rows, PREFIXES)
         if logits:
             outputs["logits"] = self.logits[:rows]
+        if WANTS_LOGITS in self._inputs:
+            inputs = {**inputs, WANTS_LOGITS: np.array(logits)}
         return Binding(self._session, {**inputs, **past}, {"next_ids": next_ids, **present, **outputs})
 
     def release_memory(self, first: int) -> None:

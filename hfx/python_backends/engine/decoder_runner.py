@@ -16,7 +16,7 @@ from .kv_cache import CacheMaker, KvCache
 from .memory import Arrays, pad
 from .runner import Outputs
 from .sessions import SessionSettings, open_session
-from .spec import ONNXRUNTIME, EngineSpec
+from .spec import NATIVE, ONNXRUNTIME, EngineSpec
 
 WIDTH = 1
 
@@ -24,12 +24,12 @@ WIDTH = 1
 class DecoderRunner:
     """A `PromptRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks."""
 
-    runtime = ONNXRUNTIME
     mixes = False
 
     def __init__(
         self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
     ) -> None:
+        self.runtime = NATIVE if settings.operators else ONNXRUNTIME
         probed = settings.provider == "CPU"
         rows = slots + MOST_LEAST if probed else slots
         session = open_session(spec.files.decoder[WIDTH], settings)

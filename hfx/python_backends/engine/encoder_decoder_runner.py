@@ -17,13 +17,12 @@ from .kv_cache import CacheMaker, KvCache
 from .memory import Binding, Reserved, pad
 from .runner import Pairs
 from .sessions import SessionSettings, open_session
-from .spec import ONNXRUNTIME, EngineSpec
+from .spec import NATIVE, ONNXRUNTIME, EngineSpec
 
 
 class EncoderDecoderRunner:
     """A `SourceRunner` with `slots` rows in all lanes; a lane is opened with the first request of its width."""
 
-    runtime = ONNXRUNTIME
     mixes = False
 
     def __init__(
@@ -35,6 +34,7 @@ class EncoderDecoderRunner:
         make_cache: CacheMaker = KvCache,
     ) -> None:
         assert spec.files.encoder is not None
+        self.runtime = NATIVE if settings.operators else ONNXRUNTIME
         self._spec = spec
         self._slots = slots
         self._settings = settings

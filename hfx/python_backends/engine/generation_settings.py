@@ -1,15 +1,17 @@
-"""The settings of a generation request: one row each, which everything that takes settings reads.
+"""The table of generation settings, which everything that takes settings reads.
 
-A new setting of decoding is a row here, a field of request.Settings and the code that reads it; one of texts is a row
-here and a field of GenerationConfig (generation/settings.py). Imports nothing heavy, so that clients and exporters may
-read it.
+A row is a field of Decoding or of Texts: name, type and default are the field's, the rest is its Setting. Tensors,
+options of `hfx infer`, keywords of the client (`make docs` writes them), parameters of the HTTP APIs, the fields that
+are read from generation_config.json, forms and pages come from it. A new setting is a row here and the code that does
+what it says. Imports nothing heavy, so that clients and exporters may read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from types import UnionType
+from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..parameters import nearest
 from .checks import Check, boolean, integer, number, one_of, strings
@@ -17,22 +19,60 @@ from .errors import InvalidRequest
 
 LONGEST_LANGUAGE = 64  # characters of a code
 MOST_ALTERNATIVES = 20  # of a token, as in OpenAI's API
+# What reads a setting, where not every request does.
+SAMPLING, BEAMS, CHUNKS, TRANSLATION = "Sampling", "Beam search", "Chunks", "Translation"
+
+ROW = "row"  # of a field's metadata
+
+Value = TypeVar("Value")
+EarlyStopping = Union[bool, Literal["never"]]
+Long = Literal["error", "truncate", "chunk"]
+Merge = Literal["concat", "recursive"]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting.
+    """A row: a setting's tensor, its range, its meaning, and what reads it.
 
     `dtype` is that of its tensor in Triton, with one value or, where `is_list`, any number; empty for one that is not
-    served. `default` holds where neither the request nor the model sets it. `check` knows its range.
+    served. `check` knows its range. `scope` is what reads it, empty: every request. `aliases` are its names in other
+    servers. `off` is the value that does nothing (None: the default). `name`, `default` (without a request's and the
+    model's own value) and `type` (of a value, None aside) are those of the field that it describes.
     """
 
-    name: str
     dtype: str
-    default: Any
     check: Check
     doc: str
-    is_list: bool = False
+    scope: str = ""
+    aliases: tuple[str, ...] = ()
+    off: Any = None
+    name: str = ""
+    default: Any = None
+    type: Any = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it has any number of values."""
+        return get_origin(self.type) is tuple
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """All values that it can have, where they are few enough to list."""
+        return _choices(self.type)
+
+    @property
+    def text(self) -> str:
+        """Its meaning, with what reads it in front."""
+        return f"{self.scope}: {self.doc}" if self.scope else self.doc[0].upper() + self.doc[1:]
+
+    @property
+    def allowed(self) -> str:
+        """The values that it can have, in words."""
+        try:
+            self.check(self.name, object())
+        except InvalidRequest as refusal:
+            return refusal.allowed
+        return ""
 
 
 def _temperature(name: str, value: Any) -> float:
@@ -53,50 +93,168 @@ def _language(name: str, value: Any) -> str:
     return value
 
 
-# What the engine reads. Upper limits of counts keep a request from asking for more than any engine has; those of
-# floats keep float32 arithmetic finite.
-DECODING: tuple[Setting, ...] = (
-    Setting("max_tokens", "INT32", 256, integer(1), "new tokens at most"),
-    Setting("min_tokens", "INT32", 0, integer(0), "new tokens at least"),
-    Setting("num_beams", "INT32", 1, integer(1, 64), "beams to search with; 1: greedy, or sampling"),
-    Setting("num_return_sequences", "", 1, integer(1, 64), "texts of one prompt; Triton's responses have one"),
-    Setting("do_sample", "BOOL", False, boolean, "draw tokens, or take the likeliest"),
-    Setting("temperature", "FP32", 1.0, _temperature, "of sampling: below 1 is safer, above 1 wilder"),
-    Setting("top_k", "INT32", 50, integer(0), "sample from so many of the likeliest tokens; 0: from all"),
-    Setting("top_p", "FP32", 1.0, number(0, 1), "sample from the likeliest tokens with this share together"),
-    Setting("min_p", "FP32", 0.0, number(0, 1), "sample from tokens with at least this share of the likeliest's"),
-    Setting("seed", "UINT64", 0, integer(0, 2**64 - 1), "the same seed gives the same text; drawn if not set"),
-    Setting("repetition_penalty", "FP32", 1.0, number(0.01, 100), "above 1 is against tokens that were there before"),
-    Setting("no_repeat_ngram_size", "INT32", 0, integer(0), "no sequence of so many tokens twice; 0: no such rule"),
-    Setting("length_penalty", "FP32", 1.0, number(-10, 10), "of beams: the higher, the longer texts"),
-    Setting("early_stopping", "STRING", False, _early_stopping, "of beams: true, false or never end early"),
-)
-# What is done to texts around it.
-TEXTS: tuple[Setting, ...] = (
+def setting(default: Value, dtype: str, check: Check, doc: str, scope: str = "", **others: Any) -> Value:
+    """A field of the table: its default, and its Setting."""
+    return field(default=default, metadata={ROW: Setting(dtype, check, doc, scope, **others)})
+
+
+# Upper limits of counts keep a request from asking for more than any engine has; those of floats keep float32
+# arithmetic finite.
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The settings that the engine reads; each means what it means to transformers' `generate`."""
+
+    max_tokens: int = setting(256, "INT32", integer(1), "new tokens at most", aliases=("max_new_tokens",))
+    min_tokens: int = setting(0, "INT32", integer(0), "new tokens at least")
+    num_beams: int = setting(
+        1, "INT32", integer(1, 64), "beams to search with; 1 is no search", aliases=("beam_width",)
+    )
+    num_return_sequences: int = setting(1, "", integer(1, 64), "texts for each prompt; only without a server (--local)")
+    do_sample: bool = setting(
+        False, "BOOL", boolean, "draw tokens at random, or take the likeliest; drawn if a setting of sampling is set"
+    )
+    temperature: float = setting(
+        1.0, "FP32", _temperature, "below 1 favours likely tokens, above 1 unlikely ones; 0: no sampling", SAMPLING
+    )
+    top_k: int = setting(
+        50, "INT32", integer(0), "from this many of the likeliest tokens; 0: from all", SAMPLING, off=0
+    )
+    top_p: float = setting(
+        1.0, "FP32", number(0, 1), "from the likeliest tokens with this share of the probability", SAMPLING
+    )
+    min_p: float = setting(
+        0.0, "FP32", number(0, 1), "least probability, as a share of the likeliest token's", SAMPLING
+    )
+    typical_p: float = setting(
+        1.0,
+        "FP32",
+        number(0.001, 1),
+        "from the most typical tokens (locally typical sampling) with this share of the probability",
+        SAMPLING,
+    )
+    epsilon_cutoff: float = setting(
+        0.0, "FP32", number(0, 0.999), "from tokens with at least this probability, and the likeliest", SAMPLING
+    )
+    seed: int = setting(0, "UINT64", integer(0, 2**64 - 1), "the same seed gives the same text; drawn if not set")
+    repetition_penalty: float = setting(
+        1.0, "FP32", number(0.01, 100), "above 1: against tokens that were there before"
+    )
+    no_repeat_ngram_size: int = setting(
+        0, "INT32", integer(0), "no sequence of this many tokens twice; 0: no such rule"
+    )
+    length_penalty: float = setting(
+        1.0, "FP32", number(-10, 10), "above 0 favours longer texts, below 0 shorter ones", BEAMS
+    )
+    early_stopping: EarlyStopping = setting(  # noqa: RUF009
+        False,
+        "STRING",
+        _early_stopping,
+        "end with enough texts (true), when better ones are unlikely (false) or impossible (never)",
+        BEAMS,
+    )
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The settings of what is done to texts around decoding."""
+
     # The end of a stream may have to wait for as many characters as a stop string has.
-    Setting("stop_words", "STRING", (), strings(64, 512), "end before one of these texts", is_list=True),
+    stop_words: tuple[str, ...] = setting(
+        (), "STRING", strings(64, 512), "end before one of these texts of 1 to 512 characters", aliases=("stop",)
+    )
     # None: "truncate" with an encoder, "error" without.
-    Setting("long", "STRING", None, one_of("error", "truncate", "chunk"), "what becomes of a text that is too long"),
-    Setting("merge", "STRING", "concat", one_of("concat", "recursive"), "how the answers of chunks become one"),
-    Setting("overlap", "INT32", 1, integer(0, 16), "sentences that two chunks share"),
-    Setting("source_lang", "STRING", None, _language, "language of the text, by the model's own code: fra_Latn, fr"),
-    Setting("target_lang", "STRING", None, _language, "language of the answer"),
-    Setting("return_log_probs", "BOOL", False, boolean, "return the log-probability of each token"),
+    long: Optional[Long] = setting(  # noqa: RUF009
+        None,
+        "STRING",
+        one_of(*get_args(Long)),
+        "what to do with a text that is too long for the model; chunk (with an encoder) answers it part by part",
+    )
+    merge: Merge = setting(  # noqa: RUF009
+        "concat",
+        "STRING",
+        one_of(*get_args(Merge)),
+        "how their answers become one; recursive: by answering the answers again",
+        CHUNKS,
+    )
+    overlap: int = setting(1, "INT32", integer(0, 16), "sentences that two share", CHUNKS)
+    source_lang: Optional[str] = setting(
+        None, "STRING", _language, "the code of the text's language, the model's own: fra_Latn, fr_XX, fr", TRANSLATION
+    )
+    target_lang: Optional[str] = setting(None, "STRING", _language, "the code of the answer's language", TRANSLATION)
+    return_log_probs: bool = setting(False, "BOOL", boolean, "the tokens' log-probabilities")
     # None: no tokens.
-    Setting("logprobs", "INT32", None, integer(0, MOST_ALTERNATIVES), "return tokens, with so many of the likeliest"),
-)
-SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in (*DECODING, *TEXTS)}
+    logprobs: Optional[int] = setting(
+        None,
+        "INT32",
+        integer(0, MOST_ALTERNATIVES),
+        "the tokens, and this many of the likeliest in the place of each; not with beams",
+    )
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    if kind is bool:
+        return (True, False)
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(choice for part in _parts(kind) for choice in _choices(part))
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+
+
+def _rows(table: Any) -> tuple[Setting, ...]:
+    types = get_type_hints(table)
+    return tuple(_row(each.metadata[ROW], each.name, each.default, types[each.name]) for each in fields(table))
+
+
+def _row(row: Setting, name: str, default: Any, kind: Any) -> Setting:
+    parts = tuple(part for part in _parts(kind) if part is not type(None))
+    off = default if row.off is None else row.off
+    return replace(row, name=name, default=default, off=off, type=Union[parts] if parts else kind)
+
+
+DECODING = _rows(Decoding)
+TEXTS = _rows(Texts)
+SETTINGS: Mapping[str, Setting] = {row.name: row for row in (*DECODING, *TEXTS)}
 # Names of other servers: TensorRT-LLM's, transformers', OpenAI's.
-ALIASES = {"beam_width": "num_beams", "max_new_tokens": "max_tokens", "stop": "stop_words"}
+ALIASES: Mapping[str, str] = {alias: row.name for row in SETTINGS.values() for alias in row.aliases}
+BY_ALL_NAMES: Mapping[str, Setting] = {**SETTINGS, **{alias: SETTINGS[name] for alias, name in ALIASES.items()}}
 # Those with several values, by all their names.
-LISTS = frozenset(name for name in (*SETTINGS, *ALIASES) if SETTINGS[ALIASES.get(name, name)].is_list)
+LISTS = frozenset(name for name, row in BY_ALL_NAMES.items() if row.is_list)
+# Those whose true and false are texts in a tensor, beside another value.
+FLAGS = frozenset(row.name for row in SETTINGS.values() if row.dtype == "STRING" and True in row.choices)
 # Settings of other servers that this engine lacks, which their clients send always: the values that change nothing.
 NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0}
+# Settings of transformers that this engine lacks, with the values that change nothing.
+LACKING: Mapping[str, tuple[Any, ...]] = {
+    "diversity_penalty": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "eta_cutoff": (0,),
+    "exponential_decay_length_penalty": (),
+    "guidance_scale": (1,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "top_h": (),
+}
 
 
-def by_all_names() -> dict[str, Setting]:
-    """The settings by their names and aliases."""
-    return {**SETTINGS, **{alias: SETTINGS[name] for alias, name in ALIASES.items()}}
+def of_scope(scope: str) -> tuple[str, ...]:
+    """The names of the settings that `scope` reads."""
+    return tuple(row.name for row in SETTINGS.values() if row.scope == scope)
+
+
+def from_text(name: str, value: Any) -> Any:
+    """The value of a setting in a tensor or option as a value of the table: true and false as booleans."""
+    return value == "true" if name in FLAGS and value in ("true", "false") else value
+
+
+def to_text(name: str, value: Any) -> Any:
+    """The value of a setting as its tensor has it: true and false as texts, where there is another value."""
+    return str(value).lower() if name in FLAGS and isinstance(value, bool) else value
 
 
 def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,14 +269,14 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
         if name in NEUTRAL:
             _refuse_effect(name, value)
             continue
-        field = ALIASES.get(name, name)
-        if field not in SETTINGS:
+        own = ALIASES.get(name, name)
+        if own not in SETTINGS:
             raise _unknown(name, value)
-        if SETTINGS[field].is_list and isinstance(value, str):
+        if SETTINGS[own].is_list and isinstance(value, str):
             value = (value,)
-        if field in given and given[field] != value:
-            raise InvalidRequest(name, value, f"the value of {field}, as both are one field")
-        given[field] = value
+        if own in given and given[own] != value:
+            raise InvalidRequest(name, value, f"the value of {own}, as both are one field")
+        given[own] = value
     return {name: _check(name, value) for name, value in given.items()}
 
 

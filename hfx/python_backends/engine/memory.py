@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import sys
@@ -14,6 +15,13 @@ from numpy.typing import DTypeLike, NDArray
 
 # mmap has no name for it before Python 3.13. It keeps a large reservation from being refused.
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
+
+
+def trim_heap() -> None:
+    """Give freed memory back to the system: glibc's allocator would keep it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class Reserved:

@@ -1,27 +1,26 @@
 """What is asked of the engine and what it answers: frozen values of token ids, checked when they are made.
 
-The settings' ranges and defaults are in generation_settings.py; here are their contradictions.
+The settings with their ranges and defaults are in generation_settings.py; here are their contradictions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Literal, Union
+from typing import Literal
 
 from .checks import Check, Ids, boolean, integer, optional, token_id, token_ids, token_sequences
 from .errors import DoesNotFit, InvalidRequest
-from .generation_settings import DECODING, MOST_ALTERNATIVES, SETTINGS
+from .generation_settings import DECODING, MOST_ALTERNATIVES, Decoding
 from .spec import EngineSpec
 
 FinishReason = Literal["stop", "length", "cancelled"]
-EarlyStopping = Union[bool, Literal["never"]]
 Top = tuple[tuple[int, float], ...]  # ids of most probable tokens and their log-probabilities, best first
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a request is decoded; each field means what it means to transformers' `generate`.
+class Settings(Decoding):
+    """How a request is decoded: the table's settings, and token ids.
 
     `max_tokens` and `min_tokens` count new tokens (`max_new_tokens`, `min_new_tokens`). `decoder_prompt` is what an
     encoder-decoder's decoder starts with, and empty for a decoder-only model. `stop_sequences` end a sequence whose
@@ -32,20 +31,6 @@ class Settings:
     and are otherwise ignored: they may be a checkpoint's defaults. Lists are taken for tuples. Raises InvalidRequest.
     """
 
-    max_tokens: int = SETTINGS["max_tokens"].default
-    min_tokens: int = SETTINGS["min_tokens"].default
-    num_beams: int = SETTINGS["num_beams"].default
-    num_return_sequences: int = SETTINGS["num_return_sequences"].default
-    do_sample: bool = SETTINGS["do_sample"].default
-    temperature: float = SETTINGS["temperature"].default
-    top_k: int = SETTINGS["top_k"].default
-    top_p: float = SETTINGS["top_p"].default
-    min_p: float = SETTINGS["min_p"].default
-    repetition_penalty: float = SETTINGS["repetition_penalty"].default
-    no_repeat_ngram_size: int = SETTINGS["no_repeat_ngram_size"].default
-    length_penalty: float = SETTINGS["length_penalty"].default
-    early_stopping: EarlyStopping = SETTINGS["early_stopping"].default
-    seed: int = SETTINGS["seed"].default
     eos_ids: Ids = ()
     pad_id: int = 0
     decoder_prompt: Ids = ()

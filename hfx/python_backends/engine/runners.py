@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+from . import native_operators, openvino_model
 from .decoder_runner import DecoderRunner
 from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
 from .kv_cache import CacheMaker, DeviceCache, KvCache
-from .openvino_model import refusal
 from .paged_decoder_runner import PagedDecoderRunner
 from .paged_encoder_decoder_runner import PagedEncoderDecoderRunner
 from .runner import Runner
 from .scheduler import Limits
 from .sessions import SessionSettings, check_machine
-from .spec import ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
+from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
 
 LOG = logging.getLogger(__name__)
-RESERVE = "ONNX Runtime serves in the place of OpenVINO: %s. Fix: %s"
+TITLES = {OPENVINO: "OpenVINO", NATIVE: "native operators"}
+RESERVE = "ONNX Runtime serves in the place of %s: %s. Fix: %s"
 
 
 def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
     """The runner that `settings` ask for, else the model's own choice. Raises ModelRefused in its kinds."""
     check_machine(spec, settings)
-    if chosen_runtime(spec, settings) == OPENVINO:
+    runtime = chosen_runtime(spec, settings)
+    if runtime == OPENVINO:
         try:
             of_kind = PagedEncoderDecoderRunner if spec.has_encoder else PagedDecoderRunner
             return _first_run(spec, lambda: of_kind(spec, slots, settings))
         except ProcessorUnsuited as refused:
             if settings.runtime is not None:
                 raise
-            LOG.warning(RESERVE, refused.message, refused.fix)
+            LOG.warning(RESERVE, TITLES[OPENVINO], refused.message, refused.fix)
+    if runtime == NATIVE:
+        assert spec.operators is not None
+        settings = replace(settings, operators=spec.operators.path)
     return _first_run(spec, lambda: _onnxruntime_runner(spec, slots, settings, limits))
 
 
@@ -57,20 +63,20 @@ def _first_run(spec: EngineSpec, open_it: Callable[[], Runner]) -> Runner:
 
 
 def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
-    """One of RUNTIMES. A model that prefers OpenVINO where it is not there is served by ONNX Runtime, says a log line.
+    """One of RUNTIMES. Where the one that the model prefers can't be had, ONNX Runtime serves, says a log line.
 
-    Raises ProviderMissing where `settings` name OpenVINO and it can't be had, or name what is unknown.
+    Raises ProviderMissing where `settings` name one that can't be had, or that is unknown.
     """
     if settings.runtime not in (None, *RUNTIMES):
         raise ProviderMissing(f"runtime {settings.runtime!r} is unknown", f"Choose one of {', '.join(RUNTIMES)}")
     wanted = settings.runtime or spec.runtime
     if settings.provider != "CPU" or wanted == ONNXRUNTIME:
         return ONNXRUNTIME
-    refused = refusal(spec)
+    refused = openvino_model.refusal(spec) if wanted == OPENVINO else native_operators.refusal(spec.operators)
     if refused is None:
-        return OPENVINO
+        return wanted
     reason, fix = refused
     if settings.runtime is not None:
         raise ProviderMissing(reason, fix)
-    LOG.warning(RESERVE, reason, fix)
+    LOG.warning(RESERVE, TITLES[wanted], reason, fix)
     return ONNXRUNTIME

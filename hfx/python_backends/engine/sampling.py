@@ -1,9 +1,9 @@
 """Sampling: a token drawn from the processed distribution with randomness that belongs to the request alone.
 
-The distribution is transformers' (temperature, top_k, top_p, min_p, in this order). The draw is not torch's: it is the
-inverse of the cumulative distribution at a number from Philox with the key (seed, sequence) and the counter (position),
-so a request gets the same tokens whatever runs beside it. Where scores tie at the last of top_k candidates,
-transformers keeps all of them and this keeps top_k.
+The distribution is transformers' (temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, in this order). The draw
+is not torch's: it is the inverse of the cumulative distribution at a number from Philox with the key (seed, sequence)
+and the counter (position), so a request gets the same tokens whatever runs beside it. Where scores tie at the last of
+top_k candidates, transformers keeps all of them and this keeps top_k.
 """
 
 from __future__ import annotations
@@ -45,27 +45,28 @@ def uniform(key: NDArray[np.uint64], counter: int) -> float:
 
 
 def weights_of_best(values: Floats, settings: Settings) -> Floats:
-    """Weights of the candidates that are kept: a prefix of `values` [k], which are best first; the best weighs 1."""
+    """Weights of the candidates that may be kept: a prefix of `values` [k], best first; those of others are 0."""
     weights = _weights(values, values[0], settings.temperature)
     if settings.top_p < 1:
         weights = weights[: _kept(weights[::-1], 0.0, settings.top_p)]
     if settings.min_p > 0:
         weights = weights[: np.count_nonzero(weights >= settings.min_p)]
+    _cut(weights, settings)
     return weights
 
 
 def weights_of_row(values: Floats, settings: Settings) -> tuple[NDArray[np.int64] | None, Floats]:
-    """Ids (None: all, in order) and weights of what is kept of a whole row `values` [vocabulary]."""
+    """Ids (None: all, in order) and weights of what may be kept of a whole row `values` [vocabulary]; others' are 0."""
     weights = _weights(values, values.max(), settings.temperature)
     if 0 < settings.top_k < len(values):
         weights[values < np.partition(values, -settings.top_k)[-settings.top_k]] = 0
     lowest = np.float32(settings.min_p)
     if settings.top_p < 1:
         lowest = max(lowest, _lowest_of_nucleus(weights, settings.top_p))
-    if lowest <= 0:
-        return None, weights
-    columns = np.flatnonzero(weights >= lowest)
-    return columns, weights[columns]
+    columns = np.flatnonzero(weights >= lowest) if lowest > 0 else None
+    weights = weights if columns is None else weights[columns]
+    _cut(weights, settings)
+    return columns, weights
 
 
 def position(weights: Floats, number: float) -> int:
@@ -93,6 +94,30 @@ def _weights(values: Floats, best: np.float32, temperature: float) -> Floats:
     weights /= np.float32(temperature)
     np.exp(weights, out=weights)
     return weights
+
+
+def _cut(weights: Floats, settings: Settings) -> None:
+    """Make the weights of what is not kept 0, by the settings that look at all shares."""
+    if settings.typical_p < 1:
+        _cut_untypical(weights, settings.typical_p)
+    if settings.epsilon_cutoff > 0:
+        _cut_unlikely(weights, settings.epsilon_cutoff)
+
+
+def _cut_untypical(weights: Floats, typical_p: float) -> None:
+    """Keep the tokens whose information is nearest to the entropy, and which share at least `typical_p`."""
+    columns = np.flatnonzero(weights)
+    shares = weights[columns] / weights.sum()
+    information = -np.log(shares)
+    distance = np.abs(information - (shares * information).sum())
+    nearest = np.argsort(distance, kind="stable")
+    last = np.count_nonzero(shares[nearest].cumsum(dtype=np.float64) < typical_p)
+    weights[columns[distance > distance[nearest[min(last, len(nearest) - 1)]]]] = 0
+
+
+def _cut_unlikely(weights: Floats, epsilon: float) -> None:
+    """Keep the tokens whose share is at least `epsilon`, and the likeliest."""
+    weights[(weights / weights.sum() < np.float32(epsilon)) & (weights < weights.max())] = 0
 
 
 def _kept(ascending: Floats, below: float, top_p: float) -> int:

@@ -20,7 +20,8 @@ CROSS_TYPES = ("float32", "float16", "int8")
 
 ONNXRUNTIME = "onnxruntime"
 OPENVINO = "openvino"
-RUNTIMES = (ONNXRUNTIME, OPENVINO)
+NATIVE = "native"  # ONNX Runtime with the operators of hfx/native
+RUNTIMES = (ONNXRUNTIME, OPENVINO, NATIVE)
 PAGED_TYPES = ("u8", "f16", "f32")
 
 
@@ -49,6 +50,14 @@ class OpenVinoFacts:
 
 
 @dataclass(frozen=True)
+class OperatorLibrary:
+    """The library of native operators that lies beside a model, and its SHA-256."""
+
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True)
 class EngineSpec:
     """What engine.json says.
 
@@ -73,6 +82,7 @@ class EngineSpec:
     files: Files
     runtime: str
     openvino: OpenVinoFacts | None
+    operators: OperatorLibrary | None = None
 
     @property
     def has_encoder(self) -> bool:
@@ -90,6 +100,8 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
     crosses = kind == ENCODER_DECODER
     beams = fields.take("beams", _beams) if crosses else ()
     openvino = None if fields.values.get("openvino") is None else _openvino(folder, fields.inside("openvino"), crosses)
+    operators = None if fields.values.get("operators") is None else _operators(folder, fields.inside("operators"))
+    runtimes = (ONNXRUNTIME, *([OPENVINO] if openvino else []), *([NATIVE] if operators else []))
     return EngineSpec(
         kind=kind,
         vocab_size=fields.take("vocab_size", integer(1)),
@@ -104,8 +116,9 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
         minimum_onnxruntime=fields.take("minimum_onnxruntime", filled),
         needs_vnni=fields.take("needs_vnni", boolean),
         files=_files(folder, fields.inside("files"), crosses, beams or (1,)),
-        runtime=fields.take("runtime", one_of(*RUNTIMES) if openvino else one_of(ONNXRUNTIME)),
+        runtime=fields.take("runtime", one_of(*runtimes)),
         openvino=openvino,
+        operators=operators,
     )
 
 
@@ -129,6 +142,10 @@ def _openvino(folder: Path, fields: Fields, crosses: bool) -> OpenVinoFacts:
         kv_type=fields.take("kv_type", one_of(*kv_types)),
         group=fields.take("group", integer(0)),
     )
+
+
+def _operators(folder: Path, fields: Fields) -> OperatorLibrary:
+    return OperatorLibrary(fields.take("file", _file_in(folder)), fields.take("sha256", filled))
 
 
 def _file_in(folder: Path) -> Check:

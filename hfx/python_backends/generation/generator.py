@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from ..engine.engine import DEFAULT_SLOTS, Engine
 from ..engine.errors import DeadlineExceeded, InvalidRequest, ModelDamaged
 from ..engine.request import Request
+from ..engine.spec import NATIVE, OPENVINO
 from .configuration import Configuration
 from .detokenizer import Detokenizer
 from .documents import parts
@@ -32,8 +33,6 @@ PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
 DOCUMENT_SHARE = 2
 PARTS = 16  # that are made before other documents have their turn: of 1,000 tokens each, 100 ms
 _DOCUMENTS = count(1)
-
-OPENVINO = "openvino"
 
 WARM_UP_TEXT = "A text."
 WARM_UP_TOKENS = 8
@@ -75,7 +74,7 @@ class TextGenerator:
         """The model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
 
         `provider` runs the files of one device on another; without it they run on their own. `runtime` is the one that
-        computes on the CPU, as the configuration names it: openvino (onnxruntime where that is not installed) or
+        computes on the CPU, as the configuration names it: openvino or native (onnxruntime where that can't be had), or
         onnxruntime; None: what engine.json says. `slots`, `max_queue` and `threads` are those of Engine.open. The
         decoder for the default number of beams is open when this returns. Raises ModelRefused in its kinds.
         """
@@ -91,8 +90,8 @@ class TextGenerator:
             max_queue=max_queue,
             threads=threads,
             provider=provider or PROVIDERS[device],
-            # Its own name would be strict: engine.json's openvino is what gives way where the package is missing.
-            runtime=None if runtime == OPENVINO else runtime,
+            # A name would be strict: engine.json's own choice is what gives way where it can't be had.
+            runtime=None if runtime in (OPENVINO, NATIVE) else runtime,
             beams=(int(configuration.defaults.get("num_beams", 1)),),
         )
         try:
@@ -257,8 +256,9 @@ def _check_engine(configuration: Configuration, engine: Engine, folder: Path) ->
 
 def _check_runtime(runtime: str | None, engine: Engine, folder: Path) -> None:
     """Refuse a runtime that the folder has nothing for."""
-    if runtime == OPENVINO and engine.spec.openvino is None:
+    files = {OPENVINO: engine.spec.openvino, NATIVE: engine.spec.operators}
+    if runtime in files and files[runtime] is None:
         raise ModelDamaged(
             f"{folder} has nothing for the runtime {runtime}",
-            "Set cpu_runtime to onnxruntime, or export with --cpu-runtime openvino",
+            f"Set cpu_runtime to onnxruntime, or export with --cpu-runtime {runtime}",
         )

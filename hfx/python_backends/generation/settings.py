@@ -15,36 +15,31 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..engine.errors import InvalidRequest
-from ..engine.generation_settings import DECODING, SETTINGS, checked
+from ..engine.generation_settings import BEAMS, CHUNKS, DECODING, SAMPLING, SETTINGS, TEXTS, Texts, checked, of_scope
 from ..engine.request import Settings
 from .configuration import Configuration, Languages
 
 SHOWN_LANGUAGES = 10
-SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
-# What clients of other servers send always: values of sampling that search with beams needs not refuse.
-NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
-# Read by beam search only; these values are also what a search without beams does.
-BEAM_FIELDS = {"length_penalty": 1.0, "early_stopping": False}
+SAMPLING_FIELDS = of_scope(SAMPLING)
 
 
-@dataclass(frozen=True)
-class GenerationConfig:
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig(Texts):
     """How one text is generated from. `settings.max_tokens` is at most what any prompt leaves room for.
 
     `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit.
-    `returns_tokens`: pieces have their tokens. `source_id` is the token of the text's language, where one is chosen.
-    `deadline` is in seconds of `time.monotonic`.
+    `source_id` is the token of the text's language, where one is chosen. `deadline` is in seconds of `time.monotonic`.
     """
 
     settings: Settings
     asks_for_tokens: bool
-    stop_words: tuple[str, ...]
-    long: str
-    merge: str
-    overlap: int
-    returns_tokens: bool = False
     source_id: int | None = None
     deadline: float | None = None
+
+    @property
+    def returns_tokens(self) -> bool:
+        """Whether pieces have their tokens."""
+        return self.logprobs is not None
 
 
 def resolve_config(
@@ -65,16 +60,13 @@ def resolve_config(
     _refuse_tokens_of_beams(values)
     _fit_lengths(given, values, configuration)
     _refuse_chunks(given, values, configuration)
+    values.setdefault("long", "truncate" if configuration.has_encoder else "error")
     return GenerationConfig(
         settings=_engine_settings(values, _with_target(values, configuration)),
         source_id=_language("source_lang", values, configuration.languages),
         asks_for_tokens="max_tokens" in given,
-        stop_words=values.get("stop_words", SETTINGS["stop_words"].default),
-        long=values.get("long", "truncate" if configuration.has_encoder else "error"),
-        merge=values.get("merge", SETTINGS["merge"].default),
-        overlap=values.get("overlap", SETTINGS["overlap"].default),
-        returns_tokens="logprobs" in values,
         deadline=_deadline(timeout),
+        **{each.name: values[each.name] for each in TEXTS if each.name in values},
     )
 
 
@@ -89,7 +81,8 @@ def _deadline(timeout: float | None) -> float | None:
 def _samples(given: Mapping[str, Any], values: dict[str, Any]) -> bool:
     asked = [name for name in SAMPLING_FIELDS if name in given]
     if values.get("num_beams", 1) > 1 and "do_sample" not in given:
-        asked = [name for name in asked if given[name] != NEUTRAL_SAMPLING.get(name)]
+        # Clients of other servers send values that do nothing always.
+        asked = [name for name in asked if given[name] != SETTINGS[name].off]
     if values.get("temperature") == 0:
         del values["temperature"]
         if given.get("do_sample"):
@@ -112,9 +105,10 @@ def _refuse_beams_with_samples(given: Mapping[str, Any], values: Mapping[str, An
 
 
 def _refuse_unread(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    for name, neutral in BEAM_FIELDS.items():
-        if values.get("num_beams", 1) == 1 and given.get(name, neutral) != neutral:
-            raise InvalidRequest(name, given[name], f"{neutral} where num_beams is 1")
+    for name in of_scope(BEAMS):
+        off = SETTINGS[name].off
+        if values.get("num_beams", 1) == 1 and given.get(name, off) != off:
+            raise InvalidRequest(name, given[name], f"{off} where num_beams is 1")
 
 
 def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
@@ -135,7 +129,7 @@ def _fit_lengths(given: Mapping[str, Any], values: dict[str, Any], configuration
 
 def _refuse_chunks(given: Mapping[str, Any], values: Mapping[str, Any], configuration: Configuration) -> None:
     if values.get("long") != "chunk":
-        for name in ("merge", "overlap"):
+        for name in of_scope(CHUNKS):
             if name in given:
                 raise InvalidRequest(name, given[name], "nothing, unless long is chunk")
         return

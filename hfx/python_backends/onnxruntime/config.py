@@ -29,6 +29,8 @@ DTYPES: dict[str, Any] = {
     "TYPE_FP64": np.float64,
     "TYPE_STRING": np.object_,
 }
+# Parameters: a library of operators for ONNX Runtime beside the ONNX file, and its SHA-256.
+OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
 
 
 class ConfigError(ValueError):

@@ -5,6 +5,9 @@ Neither runtime may report to its maker: that is turned off before they are impo
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +19,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import DTYPES, Config, ConfigError, accelerators, integer, parameters, providers, session_options
+from .config import (
+    DTYPES,
+    OPERATORS,
+    OPERATORS_SHA256,
+    Config,
+    ConfigError,
+    accelerators,
+    integer,
+    parameters,
+    providers,
+    session_options,
+)
+
+LOG = logging.getLogger(__name__)
 
 Feed = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
@@ -120,12 +136,41 @@ def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: in
     import onnxruntime
 
     chosen = providers(config, kind, device_id, onnxruntime.get_available_providers())
-    session = onnxruntime.InferenceSession(str(path), session_options(config, onnxruntime), providers=chosen)
+    options = session_options(config, onnxruntime)
+    if library := operator_library(config, Path(path).parent):
+        try:
+            options.register_custom_ops_library(str(library))
+        except Exception as error:  # its exceptions have no common class below Exception
+            # Without VNNI the graph's own definitions would compute wrong sums of 8-bit weights.
+            raise ConfigError(f"{error}: export the model on this machine, or with --cpu-runtime openvino") from error
+    session = onnxruntime.InferenceSession(str(path), options, providers=chosen)
     # A provider whose libraries can't be loaded is dropped by ONNX Runtime with no more than a log line.
     lost = [name for name, _ in chosen if name not in session.get_providers()]
     if lost:
         raise ConfigError(f"onnxruntime {onnxruntime.__version__} could not start {', '.join(lost)}: see the log above")
     return OnnxRuntimeSession(session)
+
+
+def operator_library(config: Config, folder: Path) -> Path | None:
+    """The library of operators in `folder` that the configuration names; None where it can't be loaded here.
+
+    The graph's own definitions of its operators run then. Raises ConfigError where it is not the file that was
+    exported: one that is not whole could end the process.
+    """
+    name, digest = (parameters(config).get(key, "") for key in (OPERATORS, OPERATORS_SHA256))
+    if not name:
+        return None
+    path = folder / name
+    if Path(name).name != name or not path.is_file():
+        raise ConfigError(f"parameter {OPERATORS} is {name!r}, which is no file beside the ONNX file: export it again")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        raise ConfigError(f"{path} is not the file that was exported: copy or export the model again")
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:  # another operating system or architecture
+        LOG.warning("%s can't be loaded (%s): ONNX Runtime serves by the graph's own operators", name, error)
+        return None
+    return path
 
 
 def _open_openvino(config: Config, path: Path | str) -> Session:

@@ -16,7 +16,7 @@ import numpy as np
 import triton_python_backend_utils as pb
 
 from .inputs import InvalidInput
-from .tasks import open_postprocessor
+from .tasks import answer_each, open_postprocessor
 
 
 class TritonPythonModel:
@@ -28,14 +28,15 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response a request, in order."""
-        return [self._response(request) for request in requests]
+        read = [self._read(request) for request in requests]
+        answers = iter(answer_each(self.postprocessor, [each for each in read if not isinstance(each, InvalidInput)]))
+        return [_response(each if isinstance(each, InvalidInput) else next(answers)) for each in read]
 
-    def _response(self, request: Any) -> Any:
+    def _read(self, request: Any) -> dict[str, Any] | InvalidInput:
         try:
-            answers = self.postprocessor.answer(self._tensors(request))
+            return self._tensors(request)
         except InvalidInput as refusal:
-            return pb.InferenceResponse(error=pb.TritonError(str(refusal), pb.TritonError.INVALID_ARG))
-        return pb.InferenceResponse([pb.Tensor(name, array) for name, array in answers.items()])
+            return refusal
 
     def _tensors(self, request: Any) -> dict[str, Any]:
         arrays = {}
@@ -58,3 +59,9 @@ class TritonPythonModel:
             array = np.full((rows, 1), values[name])
             if not np.array_equal(arrays.setdefault(name, array), array):
                 raise InvalidInput(f"{name} is {values[name]}, but its tensor says otherwise: send one of them")
+
+
+def _response(answers: dict[str, Any] | InvalidInput) -> Any:
+    if isinstance(answers, InvalidInput):
+        return pb.InferenceResponse(error=pb.TritonError(str(answers), pb.TritonError.INVALID_ARG))
+    return pb.InferenceResponse([pb.Tensor(name, array) for name, array in answers.items()])

@@ -56,7 +56,7 @@ class Postprocessor:
         count = top_k(tensors, self._default_top_k, len(self._labels))
         scores = self._activation(tensors["logits"])
         best = _best(scores, count)
-        return {"label": self._labels[best], "score": np.take_along_axis(scores, best, axis=-1)}
+        return {"label": self._labels[best], "score": scores[np.arange(len(scores))[:, None], best]}
 
 
 def _best(scores: Scores, count: int) -> NDArray[np.intp]:

@@ -13,14 +13,13 @@ from typing import Any, Optional, Protocol
 
 from ..engine.checks import boolean, filled
 from ..engine.errors import DeadlineExceeded, EngineError, InvalidRequest
-from ..engine.generation_settings import LISTS
+from ..engine.generation_settings import LISTS, from_text
 from ..engine.handle import Listener
 from ..generation.pieces import Piece
 from ..generation.prompts import refuse_huge
 from ..generation.streams import Start, TextStream
 from ..parameters import parse_parameters
 
-EARLY_STOPPING = {"true": True, "false": False}  # the third value is "never"
 DECODED = 2**16  # bytes of a text up to which it is decoded here; of a longer one, only the part that is read
 # The engine ends what is late. A request that it does not have (a long text that is still divided) ends so much later.
 GRACE_SECONDS = 0.5
@@ -87,10 +86,7 @@ class GenerateRequest:
         self.streams = boolean("stream", fields.pop("stream", False))
         self.deadline = _deadline(fields.pop("timeout_ms", None))
         self._counts = tuple(output for output, name in COUNTS.items() if boolean(name, fields.pop(name, False)))
-        early = fields.get("early_stopping")
-        if early is not None:
-            fields["early_stopping"] = EARLY_STOPPING.get(early, early)
-        self.settings = fields
+        self.settings = {name: from_text(name, value) for name, value in fields.items()}
 
     @property
     def is_answered(self) -> bool:

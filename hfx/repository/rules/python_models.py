@@ -62,7 +62,7 @@ def missing_runtime(subject: Subject) -> Iterator[Problem]:
                 folder = f"{subject.relative(version)}/cpu"
                 message = f"{CPU_RUNTIME} is {runtime!r}, but {folder} is for {' or '.join(built)}."
                 line = config.line(CPU_RUNTIME, runtime) or config.line(CPU_RUNTIME)
-                fix = f"Set it to {built[-1]}, or export with --cpu-runtime openvino."
+                fix = f"Set it to {built[-1]}, or export with --cpu-runtime {runtime}."
                 yield Problem(config.path, message, line, fix)
 
 
@@ -72,8 +72,8 @@ def _runtimes(path: Path) -> tuple[str, ...]:
         facts = dict(read_json(path, ENGINE_BYTES).items())
     except RepositoryError:
         return ()
-    openvino = facts.get("openvino")
-    return ("openvino", "onnxruntime") if openvino and openvino.value else ("onnxruntime",)
+    files = {"openvino": facts.get("openvino"), "native": facts.get("operators")}
+    return (*(name for name, member in files.items() if member and member.value), "onnxruntime")
 
 
 def _syntax_problem(path: Path, python: str | None) -> tuple[str, int | None] | None:

@@ -1,0 +1,253 @@
+"""The linears of a traced graph: products with constant weights, each with the nodes behind it that belong to it.
+
+A tracer writes bias, activation and residual as nodes of their own, GELU as five or eight. What elementwise nodes
+compute is found by computing it, so that any way to write an activation is known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from scipy import special
+
+from hfx.exporter.graph.blocks import Activation
+from hfx.exporter.graph.reference import ACTIVATIONS
+
+# Below this, a weight is a head of a few labels: quantizing it would save nothing and cost the most precision.
+SMALLEST_QUANTIZED_WIDTH = 16
+LARGEST_CONSTANT = 1024  # bytes; larger ones need not be known to tell shapes
+ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Pow": np.power,
+    "Erf": special.erf,
+    "Tanh": np.tanh,
+    "Sigmoid": special.expit,
+    "Relu": ACTIVATIONS["relu"],
+}
+MOST_NODES = 12  # of an activation; GELU by tanh has eight
+POINTS = np.linspace(-6.0, 6.0, 49)
+TOLERANCE = 1e-5  # constants are float32; the two forms of GELU differ by 5e-4
+
+Shape = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class FoundLinear:
+    """activation(x @ weight + bias), or x @ weight + bias + residual.
+
+    `weight` names an initializer, [outputs, inputs] where it is `transposed`; `bias` is None where there is none.
+    `nodes` are positions in the graph, at the last of which `out` is made.
+    """
+
+    x: str
+    weight: str
+    transposed: bool
+    out: str
+    nodes: tuple[int, ...]
+    bias: NDArray[np.float32] | None = None
+    activation: Activation | None = None
+    residual: str = ""
+
+
+def float_weights(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """The initializers that may be weights of linears."""
+    return {i.name: i for i in graph.initializer if len(i.dims) == 2 and i.data_type == TensorProto.FLOAT}
+
+
+def is_transposed(node: onnx.NodeProto) -> bool:
+    """Whether a Gemm multiplies by the transposed weight."""
+    return any(a.name == "transB" and a.i for a in node.attribute)
+
+
+def quantizable(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> str:
+    """Name of the weight when `node` multiplies by one that is worth quantizing, else empty."""
+    if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
+        return ""
+    plain = {"transA": 0, "alpha": 1.0, "beta": 1.0}  # torch writes no other Gemm
+    if any(a.name in plain and helper.get_attribute_value(a) != plain[a.name] for a in node.attribute):
+        return ""
+    weight = weights[node.input[1]]
+    return node.input[1] if weight.dims[0 if is_transposed(node) else 1] >= SMALLEST_QUANTIZED_WIDTH else ""
+
+
+def read_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """Names that `nodes` read, those in their branches included."""
+    for node in nodes:
+        yield from node.input
+        yield from _branch_names(node)
+
+
+def _branch_names(node: onnx.NodeProto) -> Iterator[str]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield from read_names(attribute.g.node)
+
+
+def find_linears(graph: GraphView) -> list[FoundLinear]:
+    """The linears of the main graph that are worth quantizing; no node belongs to two of them."""
+    weights, taken = graph.weights, set[int]()
+    found = []
+    for position, node in enumerate(graph.nodes):
+        name = quantizable(node, weights)
+        if name and graph.has_constant_bias(node):
+            linear = graph.linear(position, node, weights[name])
+            if linear.residual and linear.nodes[-1] in taken:  # the sum of two linears
+                linear = replace(linear, residual="", nodes=linear.nodes[:-1], out=graph.addend(linear))
+            taken.update(linear.nodes)
+            found.append(linear)
+    return found
+
+
+class GraphView:
+    """Which nodes make and read a tensor of a graph, its constants, and what is known of shapes."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.nodes = model.graph.node
+        self.weights = float_weights(model.graph)
+        self._makers = {name: position for position, node in enumerate(self.nodes) for name in node.output}
+        self.readers: dict[str, list[int]] = defaultdict(list)
+        self.kept = {value.name for value in model.graph.output}
+        for position, node in enumerate(self.nodes):
+            self.kept.update(_branch_names(node))
+            for name in node.input:
+                self.readers[name].append(position)
+        self.floats = {i.name: i for i in model.graph.initializer if i.data_type == TensorProto.FLOAT}
+        self.constants = {i.name for i in model.graph.initializer}
+        self.shapes = _shapes(model)
+
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """The node that makes a tensor; None for inputs and constants."""
+        return self.nodes[self._makers[name]] if name in self._makers else None
+
+    def position(self, name: str) -> int:
+        """The position of the node that makes a tensor."""
+        return self._makers[name]
+
+    def reader(self, name: str, op: str) -> onnx.NodeProto | None:
+        """The only node that reads a tensor, where that is an `op`."""
+        position = self._only_reader(name)
+        return self.nodes[position] if position is not None and self.nodes[position].op_type == op else None
+
+    def scalar(self, name: str) -> float | None:
+        """The value of a constant of one element; None for any other tensor."""
+        one = name in self.floats and np.prod(self.floats[name].dims) == 1
+        return float(self._value(name).reshape(())) if one else None
+
+    def has_constant_bias(self, node: onnx.NodeProto) -> bool:
+        """Whether what a Gemm adds is a constant for each output, or nothing."""
+        name = node.input[2] if len(node.input) > 2 else ""
+        return not name or (name in self.floats and len(self.floats[name].dims) < 2)
+
+    def linear(self, position: int, node: onnx.NodeProto, weight: onnx.TensorProto) -> FoundLinear:
+        """The linear whose product is made at `position`."""
+        transposed = is_transposed(node)
+        linear = FoundLinear(node.input[0], node.input[1], transposed, node.output[0], (position,))
+        linear = self._with_bias(linear, weight.dims[0 if transposed else 1])
+        if activated := self._activated(linear):
+            return activated
+        return self._with_residual(linear)
+
+    def addend(self, linear: FoundLinear) -> str:
+        """The output of `linear` before its residual."""
+        return str(next(n for n in self.nodes[linear.nodes[-1]].input if n != linear.residual))
+
+    def _only_reader(self, name: str) -> int | None:
+        positions = self.readers[name]
+        return positions[0] if len(positions) == 1 and name not in self.kept else None
+
+    def _with_bias(self, linear: FoundLinear, outputs: int) -> FoundLinear:
+        node = self.nodes[linear.nodes[0]]
+        if node.op_type == "Gemm":
+            if len(node.input) < 3 or not node.input[2]:
+                return linear
+            return replace(linear, bias=np.broadcast_to(self._value(node.input[2]), outputs))
+        position, other = self._added(linear.out)
+        if position is None or other not in self.floats or [*self.floats[other].dims] != [outputs]:
+            return linear
+        out = self.nodes[position].output[0]
+        return replace(linear, out=out, nodes=(*linear.nodes, position), bias=self._value(other))
+
+    def _with_residual(self, linear: FoundLinear) -> FoundLinear:
+        position, other = self._added(linear.out)
+        shape = self.shapes.get(linear.out)
+        # Equal in every dimension: what would be broadcast is added by a node of its own.
+        if position is None or other in self.constants or not shape or self.shapes.get(other) != shape:
+            return linear
+        return replace(linear, out=self.nodes[position].output[0], nodes=(*linear.nodes, position), residual=other)
+
+    def _added(self, name: str) -> tuple[int | None, str]:
+        """The only reader of `name` where that adds something to it, and what."""
+        node = self.reader(name, "Add")
+        if node is None:
+            return None, ""
+        return self.position(node.output[0]), next(each for each in node.input if each != name)
+
+    def _activated(self, linear: FoundLinear) -> FoundLinear | None:
+        """`linear` with the activation that the nodes behind it compute, if they compute one."""
+        values: dict[str, NDArray[np.float64]] = {linear.out: POINTS}
+        inside: list[int] = []
+        while len(inside) < MOST_NODES and not self.kept & values.keys():
+            further = {reader for name in values for reader in self.readers[name]}.difference(inside)
+            if not further:
+                return None
+            position = min(further)
+            node = self.nodes[position]
+            value = self._computed(node, values)
+            if value is None:
+                return None
+            inside.append(position)
+            out = node.output[0]
+            closed = all(reader in inside for name in values for reader in self.readers[name])
+            kind = _activation(value) if closed else None
+            if kind:
+                return replace(linear, out=out, nodes=(*linear.nodes, *sorted(inside)), activation=kind)
+            values[out] = value
+        return None
+
+    def _computed(self, node: onnx.NodeProto, values: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64] | None:
+        """What an elementwise node makes of `values` and of constants; None for any other node."""
+        if node.op_type not in ELEMENTWISE:
+            return None
+        operands = [values.get(name, self.scalar(name)) for name in node.input]
+        if any(operand is None for operand in operands):
+            return None
+        with np.errstate(all="ignore"):
+            return np.asarray(ELEMENTWISE[node.op_type](*operands), np.float64)
+
+    def _value(self, name: str) -> NDArray[np.float32]:
+        return numpy_helper.to_array(self.floats[name])
+
+
+def _activation(value: NDArray[np.float64]) -> Activation | None:
+    return next((k for k, f in ACTIVATIONS.items() if np.allclose(value, f(POINTS), rtol=0, atol=TOLERANCE)), None)
+
+
+def _shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Tensor -> its shape, with a symbol for each size that is not known; equal symbols are equal sizes."""
+    skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    graph = skeleton.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    for each in model.graph.initializer:
+        if each.ByteSize() <= LARGEST_CONSTANT:
+            graph.initializer.append(each)
+        else:
+            graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, [*each.dims]))
+    inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
+    return {
+        value.name: tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)
+        for value in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
+        if all(d.dim_param or d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
+    }

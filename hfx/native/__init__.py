@@ -1,0 +1,41 @@
+"""ONNX Runtime operators of hfx's own, in C++: the products of int8 generators and encoders."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from hfx.errors import NativeMissing
+
+
+def library() -> Path:
+    """The shared library with the operators, for ONNX Runtime's `register_custom_ops_library`.
+
+    Raises NativeMissing where hfx was installed without it: on other systems, or where it could not be compiled.
+    """
+    from hfx.native.build import HERE, LIBRARY, ZIGLANG, unsupported
+
+    path = HERE / LIBRARY
+    if path.is_file():
+        return path
+    if reason := unsupported():
+        raise NativeMissing(reason, "Use another runtime: `--cpu-runtime auto` chooses one.")
+    raise NativeMissing(
+        f"hfx was installed without its native kernels: {path} was not built.",
+        f"Run `pip install {ZIGLANG}` and `python -m hfx.native.build`, which says what is missing.",
+    )
+
+
+def kernels() -> str:
+    """The kernels that the operators use on this processor: "avx512-vnni" or "avx-vnni"; "" if it has none.
+
+    The environment variable HFX_NATIVE_KERNELS names others that it can run, as amx-int8. Raises what `library` raises.
+    """
+    path = library()
+    try:
+        ask = ctypes.CDLL(str(path)).hfx_native_kernels
+    except OSError as error:
+        raise NativeMissing(f"{path} can't be loaded: {error}.", "Run `python -m hfx.native.build` again.") from error
+    ask.restype = ctypes.c_char_p
+    name: bytes = ask()
+    return name.decode()

@@ -1,0 +1,30 @@
+// Attention of a few queries to one head's keys and values.
+//
+// Keys and values are [positions][dim], in float32, or in int8 with a scale for each channel. Scores are never stored
+// but for CHUNK positions at a time, whose softmax is merged with that of the chunks before. What a query gets does not
+// depend on the queries beside it: chunks begin at fixed positions, and sums go in the order of positions.
+#pragma once
+#include "linear.h"
+
+namespace hfx {
+
+constexpr long LARGEST_HEAD = 256, CHUNK = 256;
+constexpr int MOST_QUERIES = 4;
+
+struct Attention {
+    const float *queries[MOST_QUERIES];  // [dim]
+    float *out[MOST_QUERIES];            // [dim]
+    long lengths[MOST_QUERIES];          // positions that each attends to, at least 1
+    const float *bias[MOST_QUERIES];     // [positions], or null
+    int count;
+    const void *keys, *values;
+    const void *next_keys, *next_values;  // of the attention that follows, which are fetched meanwhile; or null
+    const float *key_scale, *value_scale;  // [dim]; null for float32
+    long dim;
+    float scale;
+};
+
+void attend_avx512(const Attention &);
+void attend_avx(const Attention &);
+
+}  // namespace hfx

@@ -1,0 +1,90 @@
+"""Compiles the operators into libhfx_operators.so: `python -m hfx.native.build`, and setup.py when hfx is installed.
+
+The compiler is clang of the package ziglang, which pip installs. This file uses the standard library alone, as setup.py
+runs it where hfx isn't installed yet.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIBRARY = "libhfx_operators.so"
+ZIGLANG = "ziglang==0.17.1"  # as in pyproject.toml
+ZIG = (sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-linux-gnu.2.17")
+SYSTEM = "Linux x86_64 glibc"
+FLAGS = "-std=c++17 -O3 -ffp-contract=off -fno-exceptions -fno-rtti -fvisibility=hidden -fPIC -Wall -Wextra -Wno-psabi"
+# Files that run only where kernels() of cpu.cpp has found their processor. The others are for any x86-64.
+PROCESSORS = {
+    "attention_avx": "-march=x86_64_v3 -ffp-contract=fast",
+    "attention_avx512": "-march=x86_64_v4 -ffp-contract=fast",
+    "linear_avx": "-march=x86_64_v3 -mavxvnni",
+    "linear_avx512": "-march=x86_64_v4 -mavx512vnni",
+    "linear_amx": "-march=x86_64_v4 -mavx512vnni -mamx-tile -mamx-int8",
+}
+# libc alone: zig would first build the runtimes of the compiler and of UBSan, ten seconds for nothing that is used.
+LINK = "-shared -nostdlib"
+
+
+class BuildFailed(Exception):
+    """The library can't be built here: what is missing, or what the compiler said."""
+
+
+def build(output: Path = HERE / LIBRARY) -> bool:
+    """Compile the library into `output` unless it is newer than the sources; returns whether it was compiled.
+
+    Raises BuildFailed.
+    """
+    sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h"), Path(__file__)]
+    if output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in sources):
+        return False
+    if reason := unsupported():
+        raise BuildFailed(reason)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # Beside `output`, which is replaced at once: processes may have the old one mapped.
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:
+        made = Path(folder, output.name)
+        *compiles, link = commands(made)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda command: _run(command, folder), compiles))
+        _run([*link, "-s"], folder)
+        made.replace(output)
+    return True
+
+
+def commands(output: Path) -> list[list[str]]:
+    """The commands that compile each source into an object beside `output`, and last the one that links them."""
+    compiles, objects = [], []
+    for source in sorted(HERE.glob("*.cpp")):
+        processor = PROCESSORS.get(source.stem, "").split()
+        objects.append(str(output.with_name(f"{source.stem}.o")))
+        compiles.append([*ZIG, *FLAGS.split(), *processor, "-c", str(source), "-o", objects[-1]])
+    return [*compiles, [*ZIG, *LINK.split(), *objects, "-lc", "-o", str(output)]]
+
+
+def unsupported() -> str:
+    """Why this system can't use the library, as a sentence; empty where it can."""
+    system = f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]}".strip()
+    return "" if system == SYSTEM else f"The native kernels are for {SYSTEM}, and this is {system}."
+
+
+def _run(command: Sequence[str], cache: str) -> None:
+    # zig's own cache would be in the home folder, which may be read-only.
+    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise BuildFailed(f"{' '.join(command)}\n{done.stdout}{done.stderr}".rstrip())
+
+
+if __name__ == "__main__":
+    try:
+        print(HERE / LIBRARY, "is built." if build() else "is newer than its sources.")
+    except BuildFailed as error:
+        sys.exit(f"{error}")

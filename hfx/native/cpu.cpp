@@ -1,0 +1,65 @@
+// Which kernels this processor can run, asked of the processor and of the system.
+#include "linear.h"
+#include <cpuid.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace hfx {
+namespace {
+
+struct Leaf {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    Leaf(unsigned number, unsigned part) { __get_cpuid_count(number, part, &a, &b, &c, &d); }
+};
+bool has(unsigned word, int bit) { return word >> bit & 1; }
+
+// The registers that the system saves when it changes threads.
+unsigned saved_registers() {
+    if (!has(Leaf(1, 0).c, 27)) return 0;  // OSXSAVE
+    unsigned low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+constexpr unsigned AVX_STATE = 0x6, AVX512_STATE = 0xe6, TILE_STATE = 0x60000;
+bool saves(unsigned state) { return (saved_registers() & state) == state; }
+
+bool can_avx_vnni() { return saves(AVX_STATE) && has(Leaf(7, 0).b, 5) && has(Leaf(7, 1).a, 4); }
+
+bool can_avx512_vnni() {
+    Leaf leaf(7, 0);
+    bool foundation = has(leaf.b, 16) && has(leaf.b, 17) && has(leaf.b, 28) && has(leaf.b, 30) && has(leaf.b, 31);
+    return saves(AVX512_STATE) && foundation && has(leaf.b, 8) && has(leaf.c, 11);  // F, DQ, CD, BW, VL; BMI2; VNNI
+}
+
+// Linux gives a process tiles when it asks for them (arch_prctl).
+bool can_amx_int8() {
+    constexpr long REQUEST = 0x1023, TILE_DATA = 18;
+    Leaf leaf(7, 0);
+    return can_avx512_vnni() && has(leaf.d, 24) && has(leaf.d, 25) && saves(TILE_STATE) &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+}
+
+struct Choice {
+    const Kernels *kernels;
+    bool (*can_run)();
+};
+// The first that can run is used. AMX's, whose tiles were only emulated so far, are used where they are named.
+const Choice CHOICES[] = {{&AVX512_VNNI, can_avx512_vnni}, {&AVX_VNNI, can_avx_vnni}, {&AMX_INT8, can_amx_int8}};
+
+}  // namespace
+
+const Kernels *kernels() {
+    const char *wanted = getenv("HFX_NATIVE_KERNELS");
+    for (const Choice &choice : CHOICES)
+        if ((!wanted || !strcmp(wanted, choice.kernels->name)) && choice.can_run()) return choice.kernels;
+    return nullptr;
+}
+
+}  // namespace hfx
+
+extern "C" __attribute__((visibility("default"))) const char *hfx_native_kernels() {
+    const hfx::Kernels *found = hfx::kernels();
+    return found ? found->name : "";
+}

@@ -1,0 +1,70 @@
+// Products of float rows and int8 weights, as each processor's kernels compute them.
+//
+//     y = activation(quantized(x) @ w * column_scale * row_scale + bias) + residual
+//
+// A row of x is quantized by its own peak to u8 around 128, so that its result is the same in any batch. Integer sums
+// are exact; what 128 adds to them, 128 times a column's sum of weights, is taken off by starting there.
+//
+// Weights lie in panels of 64 columns, [panels][depth / 4][64][4]: four weights of a column, then the next column. One
+// thread reads a panel from front to end, vpdpbusd takes 16 columns of it at a time, and 16 lines of 256 bytes are an
+// AMX tile. `depth` is the number of inputs, rounded up to 64 with weights of 0.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+namespace hfx {
+
+enum class Activation { none, relu, gelu, gelu_tanh, quick_gelu, silu };
+
+constexpr int COLUMNS = 64, GROUP = 4, DEPTH_STEP = 64;
+constexpr long LONGEST = 65536;  // inputs; 65536 * 255 * 127 is just below 2^31
+constexpr float LEVELS = 127.0f;
+constexpr float LEAST_PEAK = 1e-35f;  // a row below it counts as 0, as 127 / peak would be infinite
+
+struct Weights {
+    long inputs, depth, panels;
+    const int8_t *values;
+    // [panels * 64], 0 behind the last column
+    const float *scale, *bias;
+    const int32_t *start;
+
+    const int8_t *panel(long index) const { return values + index * depth * COLUMNS; }
+};
+
+// One product. `gated`: the panels are two halves, and y is activation(first half) * second half.
+struct Product {
+    const Weights *weights;
+    const uint8_t *rows;     // [count][depth]
+    const float *row_scale;  // [count]
+    long count;
+    Activation activation;
+    bool gated;
+    const float *residual;  // [count][outputs], or null
+    float *y;               // [count][outputs], or null
+    long outputs;
+    // A head's few loud inputs, which are multiplied as floats: [count][outliers] and [outliers][panels * 64].
+    long outliers;
+    const float *outlier_inputs, *outlier_weights;
+};
+
+struct Attention;
+struct SelfAttention;
+
+struct Kernels {
+    const char *name;
+    // Writes `depth` bytes, and returns the row's scale; NaN for a row with a NaN or an infinity.
+    float (*quantize)(const float *x, long inputs, long depth, uint8_t *out);
+    // Columns 64 * panel ... of the product, written to y.
+    void (*panel)(const Product &, long panel);
+    // Panels from `first` to `last`: the best column of each row, the first among equals. y is written if it is there.
+    void (*best)(const Product &, long first, long last, float *values, int32_t *columns);
+    void (*attend)(const Attention &);
+    void (*self_attend)(const SelfAttention &);
+};
+
+// The kernels for this processor; null where none fits. HFX_NATIVE_KERNELS names others that it can run.
+const Kernels *kernels();
+extern const Kernels AVX512_VNNI, AVX_VNNI, AMX_INT8;
+
+}  // namespace hfx

@@ -1,0 +1,106 @@
+// AMX: a tile of 16 rows x 64 inputs times one of 64 inputs x 16 columns, 16,384 products an instruction.
+//
+// 32 rows x 32 columns of sums stand in four tiles, two hold rows and two weights; a panel is two halves of 32 columns.
+// Few rows fill tiles badly: up to FEW_ROWS, AVX512-VNNI computes.
+#include "attention.h"
+#include "product.h"
+#include "self_attention.h"
+#ifdef HFX_EMULATED_TILES  // tests on processors without AMX
+#include HFX_EMULATED_TILES
+#else
+#include <immintrin.h>
+#endif
+
+namespace hfx {
+namespace {
+
+constexpr int TILE = 16, LINE = 64;
+constexpr long FEW_ROWS = 7;
+constexpr int SUMS = 0, ROWS_AT = 4, WEIGHTS_AT = 6;  // numbers of the first tile of each kind
+
+struct alignas(64) Config {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
+struct Block {
+    static constexpr int ROWS = 2 * TILE;
+    long count, depth;
+    int configured = 0;
+
+    Block(long count, long depth) : count(count), depth(depth) {}
+    ~Block() { _tile_release(); }
+    Block(const Block &) = delete;
+    Block &operator=(const Block &) = delete;
+
+    int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
+
+    void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) {
+        if (rows != configured) configure(rows);
+        for (int half = 0; half < 2; half++) {
+            long column = half * COLUMNS / 2;
+            if (rows > TILE) sum<true>(q, w + column * GROUP, start + column, sums + column);
+            else sum<false>(q, w + column * GROUP, start + column, sums + column);
+        }
+    }
+
+    // Tiles of sums and of rows have as many lines as there are rows: nothing behind the last row is read or written.
+    void configure(int rows) {
+        Config config;
+        int first = rows < TILE ? rows : TILE, second = rows - first;
+        auto set = [&config](int tile, int lines) {
+            config.rows[tile] = uint8_t(lines);
+            config.bytes[tile] = lines ? LINE : 0;
+        };
+        set(SUMS, first), set(SUMS + 1, first), set(ROWS_AT, first);
+        set(SUMS + 2, second), set(SUMS + 3, second), set(ROWS_AT + 1, second);
+        set(WEIGHTS_AT, TILE), set(WEIGHTS_AT + 1, TILE);
+        _tile_loadconfig(&config);
+        configured = rows;
+    }
+
+    template <bool Both> void sum(const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) const {
+        constexpr long WEIGHT_STRIDE = COLUMNS * GROUP, SUM_STRIDE = COLUMNS * 4;
+        _tile_loadd(SUMS, start, 0);  // a stride of 0: the same line for each row
+        _tile_loadd(SUMS + 1, start + TILE, 0);
+        if constexpr (Both) {
+            _tile_loadd(SUMS + 2, start, 0);
+            _tile_loadd(SUMS + 3, start + TILE, 0);
+        }
+        for (long k = 0; k < depth; k += LINE, w += LINE / GROUP * WEIGHT_STRIDE) {
+            _tile_loadd(WEIGHTS_AT, w, WEIGHT_STRIDE);
+            _tile_loadd(WEIGHTS_AT + 1, w + TILE * GROUP, WEIGHT_STRIDE);
+            _tile_loadd(ROWS_AT, q + k, depth);
+            _tile_dpbusd(SUMS, ROWS_AT, WEIGHTS_AT);
+            _tile_dpbusd(SUMS + 1, ROWS_AT, WEIGHTS_AT + 1);
+            if constexpr (Both) {
+                _tile_loadd(ROWS_AT + 1, q + TILE * depth + k, depth);
+                _tile_dpbusd(SUMS + 2, ROWS_AT + 1, WEIGHTS_AT);
+                _tile_dpbusd(SUMS + 3, ROWS_AT + 1, WEIGHTS_AT + 1);
+            }
+        }
+        _tile_stored(SUMS, sums, SUM_STRIDE);
+        _tile_stored(SUMS + 1, sums + TILE, SUM_STRIDE);
+        if constexpr (Both) {
+            _tile_stored(SUMS + 2, sums + TILE * COLUMNS, SUM_STRIDE);
+            _tile_stored(SUMS + 3, sums + TILE * COLUMNS + TILE, SUM_STRIDE);
+        }
+    }
+};
+
+void panel(const Product &p, long index) {
+    if (p.count <= FEW_ROWS) AVX512_VNNI.panel(p, index);
+    else multiply_panel<Block>(p, index);
+}
+
+void best_panels(const Product &p, long first, long last, float *values, int32_t *columns) {
+    if (p.count <= FEW_ROWS) AVX512_VNNI.best(p, first, last, values, columns);
+    else best<Block>(p, first, last, values, columns);
+}
+
+}  // namespace
+
+const Kernels AMX_INT8 = {"amx-int8", quantize, panel, best_panels, attend_avx512, self_attend_avx512};
+
+}  // namespace hfx

@@ -1,0 +1,344 @@
+// The operators of the domain "hfx" for ONNX Runtime: Int8Linear with what may follow it, Int8Head, and Int8Rows.
+//
+// Weights, scales and biases are constants of the graph; weights stay where ONNX Runtime has mapped them.
+#include "context.h"
+#include <stdlib.h>
+
+namespace hfx {
+
+const Api *api;
+ort::MemoryInfo *cpu_memory;
+const Kernels *chosen;
+
+namespace {
+
+enum class Kind { linear, head, rows };
+
+struct Form : ort::Operator {
+    const char *title;
+    Kind kind;
+    Activation activation;
+    bool gated, residual, outliers;
+};
+
+// One node's constants. Scales and biases are copied, so that those behind the last column are 0.
+struct Node {
+    const Form *form;
+    Weights weights;
+    long outputs;  // columns of y
+    void *copies;
+    long outliers;
+    float *outlier_weights;  // [outliers][panels * 64]
+};
+
+constexpr long MOST_OUTLIERS = 256;
+
+// ---- making a node
+
+Status *check_weights(const Tensor &values, const Tensor &scale, bool gated, long inputs) {
+    const Shape &shape = values.shape;
+    if (shape.rank != 4 || shape.sizes[2] != COLUMNS || shape.sizes[3] != GROUP || shape.sizes[1] % (DEPTH_STEP / GROUP))
+        return invalid("hfx: weights must be [panels, depth / 4, 64, 4], depth a multiple of 64");
+    long depth = shape.sizes[1] * GROUP, halves = gated ? 2 : 1, columns = scale.shape.elements() / halves;
+    if (inputs < 1 || inputs > depth || inputs <= depth - DEPTH_STEP || inputs > LONGEST)
+        return invalid("hfx: the attribute in_features doesn't fit the weights");
+    if (columns < 1 || scale.shape.elements() % halves || shape.sizes[0] != (columns + COLUMNS - 1) / COLUMNS * halves)
+        return invalid("hfx: the scales don't fit the weights");
+    return nullptr;
+}
+
+// -128 times each column's sum of weights.
+void fill_start(const Weights &w, int32_t *start) {
+    for (long panel = 0; panel < w.panels; panel++) {
+        int32_t sums[COLUMNS] = {};
+        const int8_t *values = w.panel(panel);
+        for (long k = 0; k < w.depth; k += GROUP, values += COLUMNS * GROUP)
+            for (int c = 0; c < COLUMNS; c++)
+                for (int i = 0; i < GROUP; i++) sums[c] += values[c * GROUP + i];
+        for (int c = 0; c < COLUMNS; c++) start[panel * COLUMNS + c] = -128 * sums[c];
+    }
+}
+
+// One half of a gated product stands in panels of its own.
+void copy_columns(const float *from, float *to, long columns, long halves, long panels) {
+    for (long half = 0; half < halves; half++)
+        memcpy(to + half * panels / halves * COLUMNS, from + half * columns, size_t(columns) * sizeof(float));
+}
+
+Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info, void **out) {
+    const Form &form = *static_cast<const Form *>(op);
+    Tensor values, scale, bias = {}, columns_of_outliers = {};
+    int64_t inputs = 0;
+    HFX_TRY(api->attribute(info, "in_features", &inputs));
+    HFX_TRY(read_constant(info, 1, values));
+    HFX_TRY(read_constant(info, 2, scale));
+    if (form.kind != Kind::rows) HFX_TRY(read_constant(info, 3, bias));
+    HFX_TRY(check_weights(values, scale, form.gated, inputs));
+    if (form.kind != Kind::rows && bias.shape.elements() != scale.shape.elements())
+        return invalid("hfx: the biases don't fit the scales");
+    long panels = values.shape.sizes[0], halves = form.gated ? 2 : 1, columns = scale.shape.elements() / halves;
+    long outliers = 0;
+    if (form.outliers) {
+        HFX_TRY(read_constant(info, 6, columns_of_outliers));
+        outliers = columns_of_outliers.shape.last();
+        if (columns_of_outliers.shape.rank != 2 || columns_of_outliers.shape.sizes[0] != columns || outliers > MOST_OUTLIERS)
+            return invalid("hfx: the columns of outliers don't fit the scales");
+    }
+    size_t padded = size_t(panels) * COLUMNS;
+    Node *node = static_cast<Node *>(malloc(sizeof(Node)));
+    void *copies = calloc((3 + size_t(outliers)) * padded, sizeof(float));
+    if (!node || !copies) {
+        free(node), free(copies);
+        return api->fail(ort::FAIL, "hfx: out of memory");
+    }
+    float *scales = static_cast<float *>(copies), *biases = scales + padded;
+    int32_t *start = reinterpret_cast<int32_t *>(biases + padded);
+    float *outlier_weights = biases + 2 * padded;
+    for (long i = 0; i < outliers; i++)
+        for (long column = 0; column < columns; column++)
+            outlier_weights[size_t(i) * padded + size_t(column)] = columns_of_outliers.as<float>()[column * outliers + i];
+    Weights weights = {inputs, long(values.shape.sizes[1]) * GROUP, panels, values.as<int8_t>(), scales, biases, start};
+    copy_columns(scale.as<float>(), scales, columns, halves, panels);
+    if (form.kind != Kind::rows) copy_columns(bias.as<float>(), biases, columns, halves, panels);
+    if (form.kind != Kind::rows) fill_start(weights, start);
+    *node = {&form, weights, columns, copies, outliers, outlier_weights};
+    *out = node;
+    return nullptr;
+}
+
+void destroy(void *node) {
+    free(static_cast<Node *>(node)->copies);
+    free(node);
+}
+
+// ---- running one
+
+struct Quantizing {
+    const float *x;
+    const Weights *weights;
+    uint8_t *rows;
+    float *scale;
+};
+
+void quantize_row(void *data, size_t row) {
+    const Quantizing &q = *static_cast<Quantizing *>(data);
+    const Weights &w = *q.weights;
+    q.scale[row] = chosen->quantize(q.x + row * size_t(w.inputs), w.inputs, w.depth, q.rows + row * size_t(w.depth));
+}
+
+// Below this many values, threads cost more than they save: one of them quantizes 10 values in a nanosecond.
+constexpr size_t ALONE = 32768;
+
+Status *quantize_rows(ort::KernelContext *context, Quantizing &q, size_t count) {
+    if (count * size_t(q.weights->depth) > ALONE) return api->parallel(context, quantize_row, count, &q);
+    for (size_t row = 0; row < count; row++) quantize_row(&q, row);
+    return nullptr;
+}
+
+void run_panel(void *data, size_t panel) { chosen->panel(*static_cast<Product *>(data), long(panel)); }
+
+// The input x of a node as bytes, and the product that is to be computed but for its outputs.
+struct Prepared {
+    Tensor x;
+    Scratch scratch;
+    Product product;
+
+    // `more` bytes of memory are wanted at `extra`.
+    Status *prepare(ort::KernelContext *context, const Node &node, size_t more = 0) {
+        const Weights &w = node.weights;
+        HFX_TRY(read_input(context, 0, x));
+        if (!x.shape.rank || x.shape.last() != w.inputs) return invalid("hfx: the rows don't fit the weights");
+        size_t count = size_t(x.shape.rows()), bytes = count * size_t(w.depth), scales = count * sizeof(float);
+        HFX_TRY(scratch.take(context, bytes + scales + 64 + more));
+        uint8_t *rows = static_cast<uint8_t *>(scratch.memory);
+        float *row_scale = reinterpret_cast<float *>(rows + bytes);  // depth is a multiple of 64
+        extra = rows + bytes + (scales + 63) / 64 * 64;
+        Quantizing quantizing = {x.as<float>(), &w, rows, row_scale};
+        product = {&w, rows, row_scale, long(count), node.form->activation, node.form->gated, nullptr, nullptr, node.outputs, 0, nullptr, nullptr};
+        return quantize_rows(context, quantizing, count);
+    }
+    uint8_t *extra = nullptr;
+};
+
+Status *run_linear(const Node &node, ort::KernelContext *context) {
+    Prepared prepared;
+    HFX_TRY(prepared.prepare(context, node));
+    Product &product = prepared.product;
+    if (node.form->residual) {
+        Tensor residual;
+        HFX_TRY(read_input(context, 4, residual));
+        if (residual.shape.elements() != product.count * node.outputs) return invalid("hfx: the residual doesn't fit the product");
+        product.residual = residual.as<float>();
+    }
+    HFX_TRY(make_output(context, 0, prepared.x.shape, node.outputs, reinterpret_cast<void **>(&product.y)));
+    long tasks = node.weights.panels / (node.form->gated ? 2 : 1);
+    return product.count ? api->parallel(context, run_panel, size_t(tasks), &product) : nullptr;
+}
+
+constexpr long PANELS_A_TASK = 8;
+
+struct Heads {
+    Product product;
+    float *values;  // [tasks][rows]
+    int32_t *columns;
+};
+
+void run_best(void *data, size_t task) {
+    const Heads &heads = *static_cast<Heads *>(data);
+    const Product &p = heads.product;
+    long first = long(task) * PANELS_A_TASK, last = first + PANELS_A_TASK;
+    if (last > p.weights->panels) last = p.weights->panels;
+    chosen->best(p, first, last, heads.values + long(task) * p.count, heads.columns + long(task) * p.count);
+}
+
+// logits [.., outputs], unless input 4 says that none are wanted, and the best column of each row [.., 1].
+Status *run_head(const Node &node, ort::KernelContext *context) {
+    Tensor wanted, x;
+    HFX_TRY(read_input(context, 4, wanted));
+    HFX_TRY(read_input(context, 0, x));
+    if (wanted.shape.elements() != 1) return invalid("hfx: wants_logits must be one value");
+    if (x.shape.rank < 2) return invalid("hfx: the rows of a head must have 2 dimensions or more");
+    size_t tasks = size_t(node.weights.panels + PANELS_A_TASK - 1) / PANELS_A_TASK, each = tasks * size_t(x.shape.rows());
+    Prepared prepared;
+    HFX_TRY(prepared.prepare(context, node, each * (sizeof(float) + sizeof(int32_t))));
+    float *values = reinterpret_cast<float *>(prepared.extra);
+    Heads heads = {prepared.product, values, reinterpret_cast<int32_t *>(values + each)};
+    long count = heads.product.count;
+    if (node.form->outliers) {
+        Tensor outliers;
+        HFX_TRY(read_input(context, 5, outliers));
+        if (outliers.shape.elements() != count * node.outliers) return invalid("hfx: the outliers don't fit the rows");
+        heads.product.outliers = node.outliers;
+        heads.product.outlier_inputs = outliers.as<float>();
+        heads.product.outlier_weights = node.outlier_weights;
+    }
+    if (*wanted.as<bool>()) {
+        HFX_TRY(make_output(context, 0, x.shape, node.outputs, reinterpret_cast<void **>(&heads.product.y)));
+    } else {
+        Shape none = x.shape;
+        void *nothing;
+        none.sizes[0] = 0;
+        HFX_TRY(make_output(context, 0, none, node.outputs, &nothing));
+    }
+    int64_t *ids = nullptr;
+    HFX_TRY(make_output(context, 1, x.shape, 1, reinterpret_cast<void **>(&ids)));
+    if (!count) return nullptr;
+    HFX_TRY(api->parallel(context, run_best, tasks, &heads));
+    for (long row = 0; row < count; row++) {
+        ids[row] = 0;
+        float best = -__builtin_inff();
+        for (size_t task = 0; task < tasks; task++) {  // in the order of columns: the first of equals stays
+            long at = long(task) * count + row;
+            if (heads.values[at] > best) best = heads.values[at], ids[row] = heads.columns[at];
+        }
+    }
+    return nullptr;
+}
+
+// Rows of a table whose rows are the weights' columns, for ids of any shape: [.., inputs].
+Status *run_rows(const Node &node, ort::KernelContext *context) {
+    const Weights &w = node.weights;
+    Tensor ids;
+    HFX_TRY(read_input(context, 0, ids));
+    if (ids.shape.rank >= MOST_RANK) return invalid("hfx: ids have more than 7 dimensions");
+    Shape shape = ids.shape;
+    shape.rank++;
+    float *y = nullptr;
+    HFX_TRY(make_output(context, 0, shape, w.inputs, reinterpret_cast<void **>(&y)));
+    for (int64_t i = 0; i < ids.shape.elements(); i++, y += w.inputs) {
+        int64_t id = ids.as<int64_t>()[i];
+        if (id < 0) id += node.outputs;
+        if (id < 0 || id >= node.outputs) return invalid("hfx: an id is beyond the table");
+        const int8_t *values = w.panel(id / COLUMNS) + id % COLUMNS * GROUP;
+        for (long k = 0; k < w.inputs; k++) y[k] = float(values[k / GROUP * COLUMNS * GROUP + k % GROUP]) * w.scale[id];
+    }
+    return nullptr;
+}
+
+Status *compute(void *data, ort::KernelContext *context) {
+    const Node &node = *static_cast<Node *>(data);
+    switch (node.form->kind) {
+    case Kind::linear: return run_linear(node, context);
+    case Kind::head: return run_head(node, context);
+    case Kind::rows: return run_rows(node, context);
+    }
+    return nullptr;
+}
+
+// ---- what ONNX Runtime asks of an operator
+
+const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
+const char *name(const ort::Operator *op) { return form(op).title; }
+size_t input_count(const ort::Operator *op) {
+    if (form(op).kind == Kind::rows) return 3;
+    if (form(op).outliers) return 7;
+    return form(op).kind == Kind::head || form(op).residual ? 5 : 4;
+}
+int input_type(const ort::Operator *op, size_t index) {
+    if (index == 0 && form(op).kind == Kind::rows) return ort::INT64;
+    if (index == 4 && form(op).kind == Kind::head) return ort::BOOL;
+    return index == 1 ? ort::INT8 : ort::FLOAT;
+}
+size_t output_count(const ort::Operator *op) { return form(op).kind == Kind::head ? 2 : 1; }
+int output_type(const ort::Operator *, size_t index) { return index == 1 ? ort::INT64 : ort::FLOAT; }
+
+Form make_form(const char *title, Kind kind, Activation activation, bool gated, bool residual, bool outliers = false) {
+    Form made = {};
+    fill_common(made);
+    made.name = name;
+    made.input_type = input_type, made.input_count = input_count;
+    made.output_type = output_type, made.output_count = output_count;
+    made.create = create, made.compute = compute, made.destroy = destroy;
+    made.title = title, made.kind = kind, made.activation = activation, made.gated = gated, made.residual = residual, made.outliers = outliers;
+    return made;
+}
+
+struct Title {
+    const char *plain, *gated;
+    Activation activation;
+};
+const Title TITLES[] = {
+    {"Int8Linear", nullptr, Activation::none},
+    {"Int8LinearRelu", "Int8LinearGatedRelu", Activation::relu},
+    {"Int8LinearGelu", "Int8LinearGatedGelu", Activation::gelu},
+    {"Int8LinearGeluTanh", "Int8LinearGatedGeluTanh", Activation::gelu_tanh},
+    {"Int8LinearQuickGelu", "Int8LinearGatedQuickGelu", Activation::quick_gelu},
+    {"Int8LinearSilu", "Int8LinearGatedSilu", Activation::silu},
+};
+
+Form forms[16];
+size_t form_count = 0;
+
+void make_forms() {
+    if (form_count) return;
+    for (const Title &title : TITLES) {
+        forms[form_count++] = make_form(title.plain, Kind::linear, title.activation, false, false);
+        if (title.gated) forms[form_count++] = make_form(title.gated, Kind::linear, title.activation, true, false);
+    }
+    forms[form_count++] = make_form("Int8LinearAdd", Kind::linear, Activation::none, false, true);
+    forms[form_count++] = make_form("Int8Head", Kind::head, Activation::none, false, false);
+    forms[form_count++] = make_form("Int8HeadOutliers", Kind::head, Activation::none, false, false, true);
+    forms[form_count++] = make_form("Int8Rows", Kind::rows, Activation::none, false, false);
+}
+
+}  // namespace
+}  // namespace hfx
+
+// What onnxruntime calls when it registers the library. Domain and operators live as long as the process.
+extern "C" __attribute__((visibility("default"))) ort::Status *RegisterCustomOps(ort::SessionOptions *options, const ort::ApiBase *base) {
+    using namespace hfx;
+    static ort::Domain *domain;
+    if (!api) api = base->api(ort::VERSION);
+    if (!api) return base->api(1)->fail(ort::FAIL, "hfx: ONNX Runtime 1.17 or later is needed");
+    if (!chosen) chosen = kernels();
+    if (!chosen) return api->fail(ort::FAIL, "hfx: this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8");
+    if (!cpu_memory) HFX_TRY(api->cpu_memory(&cpu_memory));
+    if (!domain) {
+        make_forms();
+        HFX_TRY(api->new_domain("hfx", &domain));
+        for (size_t i = 0; i < form_count; i++) HFX_TRY(api->add_operator(domain, &forms[i]));
+        HFX_TRY(add_attention_operators(domain));
+        HFX_TRY(add_self_attention(domain));
+    }
+    return api->add_domain(options, domain);
+}

@@ -1,0 +1,134 @@
+// An encoder's attention in the vectors of one kind of processor; included by one file for each.
+#pragma once
+#include "self_attention.h"
+#include "simd.h"
+
+namespace hfx {
+namespace {
+
+// 6 rows x 64 columns of sums stand in 24 of AVX-512's 32 registers, 3 x 32 in 12 of AVX2's 16.
+#ifdef __AVX512F__
+constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
+#else
+constexpr int SUM_ROWS = 3, SUM_VECTORS = 2;
+#endif
+
+// A product of matrices: out [rows][columns] = left [rows][depth] @ right [depth][columns].
+struct FloatProduct {
+    const float *left, *right;
+    float *out;
+    long left_stride, right_stride, out_stride, depth;
+};
+
+template <int Rows, int Vectors> __attribute__((noinline)) void multiply(const FloatProduct &p) {
+    Floats sums[Rows][Vectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; i++)
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; v++) sums[i][v] = Floats{};
+    const float *right = p.right, *left = p.left;
+    for (long k = 0; k < p.depth; k++, right += p.right_stride, left++) {
+        Floats columns[Vectors];
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; v++) columns[v] = load<Floats>(right + v * WIDTH);
+#pragma GCC unroll 8
+        for (int i = 0; i < Rows; i++) {
+            Floats number = all(left[i * p.left_stride]);
+#pragma GCC unroll 8
+            for (int v = 0; v < Vectors; v++) sums[i][v] = fused(number, columns[v], sums[i][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; i++)
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; v++) store(p.out + i * p.out_stride + v * WIDTH, sums[i][v]);
+}
+
+template <int Rows> void multiply_rows(const FloatProduct &p, long vectors) {
+    switch (vectors) {
+    case 1: return multiply<Rows, 1>(p);
+    case 2: return multiply<Rows, 2>(p);
+#ifdef __AVX512F__
+    case 3: return multiply<Rows, 3>(p);
+    case 4: return multiply<Rows, 4>(p);
+#endif
+    }
+}
+
+// `rows` <= 6 rows, `columns` a multiple of 16.
+void multiply_all(const FloatProduct &whole, long rows, long columns) {
+    for (long row = 0; row < rows; row += SUM_ROWS)
+        for (long column = 0; column < columns; column += SUM_VECTORS * WIDTH) {
+            FloatProduct p = whole;
+            p.left += row * p.left_stride, p.right += column, p.out += row * p.out_stride + column;
+            long left = (columns - column) / WIDTH, vectors = left < SUM_VECTORS ? left : SUM_VECTORS;
+            switch (rows - row < SUM_ROWS ? rows - row : SUM_ROWS) {
+            case 1: multiply_rows<1>(p, vectors); break;
+            case 2: multiply_rows<2>(p, vectors); break;
+            case 3: multiply_rows<3>(p, vectors); break;
+#ifdef __AVX512F__
+            case 4: multiply_rows<4>(p, vectors); break;
+            case 5: multiply_rows<5>(p, vectors); break;
+            case 6: multiply_rows<6>(p, vectors); break;
+#endif
+            }
+        }
+}
+
+// Scores of a query to weights, that beyond `width` are 0; returns their sum.
+float weigh(float *scores, const float *mask, long width, float scale) {
+    const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const long whole = width / WIDTH * WIDTH, left = width - whole;
+    const Ints inside = lanes < int(left);
+    Floats peaks = all(-__builtin_inff());
+    for (long at = 0; at < whole; at += WIDTH) {
+        Floats v = fused(load<Floats>(scores + at), all(scale), load<Floats>(mask + at));
+        store(scores + at, v);
+        peaks = larger(v, peaks);
+    }
+    if (left) {
+        Floats v = fused(load<Floats>(scores + whole), all(scale), load_some(mask + whole, int(left)));
+        v = inside ? v : all(-__builtin_inff());
+        store(scores + whole, v);
+        peaks = larger(v, peaks);
+    }
+    const float peak = largest(peaks);
+    Floats total = {};
+    for (long at = 0; at < whole; at += WIDTH) {
+        Floats weights = exponential(load<Floats>(scores + at) - peak);
+        store(scores + at, weights);
+        total += weights;
+    }
+    if (left) {
+        Floats weights = exponential(load<Floats>(scores + whole) - peak);
+        weights = inside ? weights : Floats{};
+        store(scores + whole, weights);
+        total += weights;
+    }
+    float sum = 0;
+    for (int i = 0; i < WIDTH; i++) sum += total[i];
+    return sum;
+}
+
+void self_attend(const SelfAttention &a) {
+    const long columns = self_attention_columns(a.width);
+    float *keys = a.buffer, *scores = keys + a.dim * columns;  // keys: [dim][columns]
+    for (long first = 0; first < columns; first += WIDTH)
+        for (long d = 0; d < a.dim; d++)
+            for (long token = first; token < first + WIDTH; token++)
+                keys[d * columns + token] = token < a.width ? a.key[token * a.stride + d] : 0.0f;
+    for (long token = 0; token < a.width; token += SELF_ATTENTION_QUERIES) {
+        const long rows = a.width - token < SELF_ATTENTION_QUERIES ? a.width - token : SELF_ATTENTION_QUERIES;
+        float sums[SELF_ATTENTION_QUERIES], *out = a.out + token * a.out_stride;
+        multiply_all({a.query + token * a.stride, keys, scores, a.stride, columns, columns, a.dim}, rows, columns);
+        for (long i = 0; i < rows; i++)
+            sums[i] = weigh(scores + i * columns, a.mask + (token + i) * a.mask_stride, a.width, a.scale);
+        multiply_all({scores, a.value, out, columns, a.stride, a.out_stride, a.width}, rows, a.dim);
+        for (long i = 0; i < rows; i++)
+            for (long d = 0; d < a.dim; d += WIDTH)
+                store(out + i * a.out_stride + d, load<Floats>(out + i * a.out_stride + d) / sums[i]);
+    }
+}
+
+}  // namespace
+}  // namespace hfx

@@ -1,0 +1,55 @@
+"""The native library as a step of the build; everything else is in pyproject.toml.
+
+One wheel for all Pythons where it could be compiled, a pure one without it elsewhere: hfx works without, and says so.
+"""
+
+import runpy
+from pathlib import Path
+from typing import ClassVar
+
+from setuptools import Command, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+
+NATIVE = Path("hfx", "native")
+COMPILER = runpy.run_path(str(Path(__file__).parent / NATIVE / "build.py"))
+
+
+class BuildNative(Command):
+    """Compile hfx/native into the wheel, or in place for an editable installation."""
+
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
+    editable_mode = False
+
+    def initialize_options(self) -> None:
+        """Without values yet, as setuptools wants it."""
+        self.build_lib = None
+
+    def finalize_options(self) -> None:
+        """Where the wheel is collected: as the Python files."""
+        self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+
+    def library(self) -> Path:
+        """Where the library is or will be."""
+        return Path("." if self.editable_mode else self.build_lib, NATIVE, COMPILER["LIBRARY"]).absolute()
+
+    def run(self) -> None:
+        """A failure leaves no library, not even an older one."""
+        try:
+            COMPILER["build"](self.library())
+        except COMPILER["BuildFailed"] as error:
+            self.library().unlink(missing_ok=True)
+            self.warn(f"hfx is installed without its native kernels.\n{error}")
+
+
+class Wheel(bdist_wheel):
+    """The tag says what the library needs: no Python, the glibc that it was linked for."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """As wheel files are named: Python, ABI, platform."""
+        native = self.get_finalized_command("build_native").library().exists()
+        return ("py3", "none", "manylinux_2_17_x86_64") if native else super().get_tag()
+
+
+build.sub_commands.append(("build_native", None))
+setup(cmdclass={"build_native": BuildNative, "bdist_wheel": Wheel})

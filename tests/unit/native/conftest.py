@@ -1,0 +1,21 @@
+"""The native operators with each processor's kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.native.libraries import CASES, open_case
+
+
+@pytest.fixture(scope="session", params=CASES)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library whose kernels are chosen."""
+    return open_case(request.param, tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="session")
+def any_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For what is the same with all kernels."""
+    return open_case("compiled avx512-vnni", tmp_path_factory.mktemp("native"))

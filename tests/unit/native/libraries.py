@@ -1,0 +1,87 @@
+"""The libraries of native operators under test: what hfx ships, and a build of all kernels for AVX512-VNNI.
+
+The second lets one processor check what it lacks: AVX-VNNI's kernels in AVX-512's form of the instruction, and AMX's
+with emulated tiles. HFX_NATIVE_TEST_FLAGS adds to its flags; with them, it alone is under test (test_sanitizers.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+
+from hfx.errors import HfxError
+from hfx.native import build
+from hfx.native import library as shipped_library
+from tests.zoo.cache import built
+
+HERE = Path(__file__).parent
+NATIVE = HERE.parents[2] / "hfx" / "native"
+SOURCES = (*sorted(set(NATIVE.glob("*.cpp")) - {NATIVE / "cpu.cpp"}), HERE / "every_kernel.cpp")
+FLAGS = (
+    *build.FLAGS.split(),
+    *("-Wconversion", "-march=x86-64-v4", "-mavx512vnni", "-shared"),
+    *(f"-I{NATIVE}", f"-I{HERE}", '-DHFX_EMULATED_TILES="emulated_tiles.h"'),
+    *os.environ.get("HFX_NATIVE_TEST_FLAGS", "").split(),
+)
+SANITIZED = "HFX_NATIVE_TEST_FLAGS" in os.environ
+PROCESSOR = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\nflags")[2].partition("\n")[0].split())
+KERNELS = {"avx512-vnni": "avx512_vnni", "avx-vnni": "avx_vnni", "amx-int8": "amx_int8"}  # with Linux's name
+SHIPPED = [] if SANITIZED else [f"shipped {name}" for name, flag in KERNELS.items() if flag in PROCESSOR]
+CASES = [*SHIPPED, *(f"compiled {name}" for name in KERNELS)]
+
+
+def open_case(case: str, folder: Path) -> Path:
+    """The library of one of CASES. Skips the test where it is missing or can't be compiled."""
+    origin, name = case.split()
+    path = folder / f"{origin}-{name}.so"
+    # It chooses its kernels once, and a file is loaded once: each case has a copy.
+    shutil.copy(compiled() if origin == "compiled" else shipped(), path)
+    os.environ["HFX_NATIVE_KERNELS"] = name
+    try:
+        ctypes.CDLL(str(path))  # it stays, and so does its choice, when the last session has gone
+        onnxruntime.SessionOptions().register_custom_ops_library(str(path))
+    finally:
+        del os.environ["HFX_NATIVE_KERNELS"]
+    return path
+
+
+def shipped() -> Path:
+    """The library that hfx has built."""
+    try:
+        return shipped_library()
+    except HfxError as error:
+        pytest.skip(str(error))
+
+
+def compiled() -> Path:
+    """All kernels for AVX512-VNNI, compiled once for each state of the sources."""
+    if "avx512_vnni" not in PROCESSOR:
+        pytest.skip("this processor has no AVX512-VNNI")
+    command = [*_compiler(), *FLAGS, *map(str, SOURCES), "-o"]
+    digest = hashlib.sha256(repr(command).encode())
+    for source in sorted([*SOURCES, *NATIVE.glob("*.h"), *HERE.glob("*.h")]):
+        digest.update(source.read_bytes())
+
+    def compile_all(folder: Path) -> dict[str, Any]:
+        subprocess.run([*command, str(folder / "kernels.so")], check=True)
+        return {"command": command}
+
+    return built("native-kernels", digest.hexdigest()[:16], compile_all) / "kernels.so"
+
+
+def _compiler() -> list[str]:
+    if shutil.which("g++"):
+        return ["g++"]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++", "-nostdlib++"]
+    pytest.skip("there is no compiler: g++, or ziglang of PyPI")

@@ -1,0 +1,77 @@
+"""ONNX Runtime sessions of one native operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.unit.native.libraries import SANITIZED
+from tests.unit.native.reference import Linear
+
+# What is fed behind the bias.
+INPUTS = {
+    "Int8Head": {"wants_logits": TensorProto.BOOL},
+    "Int8HeadOutliers": {"wants_logits": TensorProto.BOOL, "outliers": TensorProto.FLOAT},
+    "Int8LinearAdd": {"residual": TensorProto.FLOAT},
+}
+
+
+def one_node(
+    operator: str,
+    constants: Mapping[str, np.ndarray],
+    attributes: Mapping[str, int],
+    fed: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    """A graph of `operator` alone: of its `constants`, those that `fed` names with their types are inputs."""
+    more = INPUTS.get(operator, {})
+    types = {"x": TensorProto.INT64 if operator == "Int8Rows" else TensorProto.FLOAT, **more, **(fed or {})}
+    names = ["x", *(name for name in constants if name != "columns"), *more, *(["columns"] * ("columns" in constants))]
+    outputs = {"y": TensorProto.FLOAT, **({"ids": TensorProto.INT64} if "Head" in operator else {})}
+    node = helper.make_node(operator, names, list(outputs), domain="hfx", **attributes)
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items() if name not in types]
+    ends = [[helper.make_tensor_value_info(name, kind, None) for name, kind in end.items()] for end in (types, outputs)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("hfx", 1)]
+    return helper.make_model(
+        helper.make_graph([node], "one", ends[0], ends[1], weights), opset_imports=opsets, ir_version=10
+    )
+
+
+def model_of(operator: str, linear: Linear, **more: np.ndarray) -> onnx.ModelProto:
+    """`operator` with the weights of `linear`, and `more` constants."""
+    halves = 2 if "Gated" in operator else 1
+    constants = {"weights": linear.packed(halves), "scale": linear.scale, "bias": linear.bias, **more}
+    if operator == "Int8Rows":
+        del constants["bias"]
+    return one_node(operator, constants, {"in_features": linear.inputs, "out_features": linear.outputs // halves})
+
+
+def options(library: Path, threads: int = 1) -> onnxruntime.SessionOptions:
+    """With `library` registered. Sanitizers see each tensor's end only without an arena."""
+    made = onnxruntime.SessionOptions()
+    made.intra_op_num_threads = threads
+    made.enable_cpu_mem_arena = not SANITIZED
+    made.log_severity_level = 4  # refusals are logged as errors
+    made.register_custom_ops_library(str(library))
+    return made
+
+
+def open_model(model: onnx.ModelProto, settings: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    """A session on the CPU."""
+    return onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+
+
+class Operator:
+    """`operator` of `library` with the weights of `linear`: calls return the output, of a head (logits, ids)."""
+
+    def __init__(self, library: Path, operator: str, linear: Linear, threads: int = 1, **more: np.ndarray) -> None:
+        self.session = open_model(model_of(operator, linear, **more), options(library, threads))
+
+    def __call__(self, x: np.ndarray, **more: np.ndarray) -> Any:
+        found = self.session.run(None, {"x": x, **more})
+        return found[0] if len(found) == 1 else found

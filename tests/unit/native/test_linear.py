@@ -1,0 +1,130 @@
+"""Int8Linear and its forms equal numpy's integers and float32 epilogue to the bit, in any batch, with any kernels."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.native.reference import (
+    ACTIVATIONS,
+    Linear,
+    assert_same_bits,
+    random_linear,
+    random_rows,
+)
+from tests.unit.native.sessions import Operator
+
+INPUTS = (1, 3, 16, 64, 65, 100, 127, 768)
+OUTPUTS = (1, 15, 16, 17, 63, 64, 65, 130)
+TINY = np.float32(1e-45)
+
+
+def test_every_count_of_rows(library: Path) -> None:
+    linear, x = random_linear(100, 130), random_rows(130, 100)
+    operator, expected = Operator(library, "Int8Linear", linear), linear(x)
+    for count in range(1, 131):
+        assert_same_bits(operator(x[:count]), expected[:count])
+
+
+def test_odd_widths(library: Path) -> None:
+    for inputs, outputs in product(INPUTS, OUTPUTS):
+        linear, x = random_linear(inputs, outputs), random_rows(19, inputs)
+        operator, expected = Operator(library, "Int8Linear", linear), linear(x)
+        for count in (1, 8, 19):
+            assert_same_bits(operator(x[:count]), expected[:count])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_row_alone_is_a_row_in_any_batch_with_any_threads(library: Path, threads: int) -> None:
+    linear, x = random_linear(768, 700), random_rows(130, 768)
+    operator, expected = Operator(library, "Int8Linear", linear, threads), linear(x)
+    for start, count in [(0, 1), (3, 5), (7, 6), (9, 7), (2, 12), (4, 13), (5, 17), (1, 33), (0, 129), (0, 130)]:
+        assert_same_bits(operator(x[start : start + count]), expected[start : start + count])
+
+
+def test_rows_of_unusual_values(library: Path) -> None:
+    usual, x = random_linear(200, 70), random_rows(40, 200)
+    linear = Linear(usual.values, usual.scale, np.zeros(70, np.float32))  # a bias would hide what is tiny
+    x[1] = 0
+    x[3, 7] = 300  # an outlier
+    x[5] = TINY * np.arange(200, dtype=np.float32)  # denormals
+    x[7], x[9], x[10] = (np.clip(x[7], -1, 1) * np.float32(size) for size in (1e-30, 1e-36, 1e-38))
+    x[11] = np.clip(x[11], -1, 1) * np.float32(1e38)
+    x[13] = np.where(x[13] > 0, 1, -1) * np.finfo(np.float32).max
+    x[15] = -0.0
+    assert_same_bits(Operator(library, "Int8Linear", linear)(x), linear(x))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, value: float) -> None:
+    linear, clean = random_linear(200, 70), random_rows(40, 200)
+    operator, expected = Operator(library, "Int8Linear", linear), linear(clean)
+    for place in (0, 17, 191, 192, 199):
+        x = clean.copy()
+        x[[2, 30], place] = value
+        found = operator(x)
+        assert np.isnan(found[[2, 30]]).all()
+        others = np.delete(np.arange(40), [2, 30])
+        assert_same_bits(found[others], expected[others])
+
+
+def test_extreme_weights_of_the_most_inputs_do_not_overflow(library: Path) -> None:
+    values = np.repeat(np.array([[127], [-127], [-128]], np.int8), 65536, axis=1)
+    linear = Linear(values, np.ones(3, np.float32), np.zeros(3, np.float32))
+    x = np.repeat(np.array([[1], [-1]], np.float32), 65536, axis=1).repeat(5, axis=0)
+    assert_same_bits(Operator(library, "Int8Linear", linear)(x), linear(x))
+
+
+def test_leading_dimensions_are_kept(library: Path) -> None:
+    linear, x = random_linear(65, 130), random_rows(3, 5, 65)
+    operator = Operator(library, "Int8Linear", linear)
+    assert_same_bits(operator(x), linear(x.reshape(15, 65)).reshape(3, 5, 130))
+    assert_same_bits(operator(x[0, 0]), linear(x[0, :1])[0])
+    assert operator(x[:, :0]).shape == (3, 0, 130)
+    assert operator(x[0, :0]).shape == (0, 130)
+
+
+@pytest.mark.parametrize("outputs", [16, 63, 130])
+def test_a_residual_is_added_last(library: Path, outputs: int) -> None:
+    linear, x, residual = random_linear(100, outputs), random_rows(33, 100), random_rows(33, outputs)
+    operator = Operator(library, "Int8LinearAdd", linear)
+    assert_same_bits(operator(x, residual=residual), linear(x) + residual)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_within_a_millionth_of_float64(library: Path, name: str) -> None:
+    linear, x = random_linear(100, 130), random_rows(33, 100)
+    x[1] *= np.float32(1e10)
+    x[2] = 0
+    products = linear(x).astype(np.float64)
+    expected = ACTIVATIONS[name](products)
+    found = Operator(library, f"Int8Linear{name}", linear)(x)
+    assert (np.abs(found - expected) <= 1e-6 * np.maximum(1, np.abs(expected))).all()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("outputs", [2, 34, 130, 256])
+def test_a_gated_form_is_the_product_of_its_halves(library: Path, name: str, outputs: int) -> None:
+    linear, x = random_linear(100, outputs), random_rows(33, 100)
+    gated = Operator(library, f"Int8LinearGated{name}", linear)(x)
+    first = Operator(library, f"Int8Linear{name}", linear.half(0))(x)
+    assert_same_bits(gated, first * linear.half(1)(x))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_have_the_same_bits_with_all_kernels(library: Path, any_library: Path, name: str) -> None:
+    linear, x = random_linear(100, 130), random_rows(33, 100)
+    found, expected = (Operator(each, f"Int8Linear{name}", linear)(x) for each in (library, any_library))
+    assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_keep_nan(library: Path, name: str) -> None:
+    linear, x = random_linear(64, 64), random_rows(9, 64)
+    x[4, 4] = np.nan
+    found = Operator(library, f"Int8Linear{name}", linear)(x)
+    np.testing.assert_array_equal(np.isnan(found).all(1), np.arange(9) == 4)
+    np.testing.assert_array_equal(np.isnan(found).any(1), np.arange(9) == 4)

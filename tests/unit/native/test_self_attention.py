@@ -1,0 +1,137 @@
+"""An encoder's attention: near float64, and for a text the same bits in any batch and with any number of threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from hfx.exporter.graph import operators
+from tests.unit.native.sessions import open_model, options
+
+MASKED = np.float32(-3.4e38)
+SHAPES = [  # heads, dim, rows, width
+    (1, 16, 1, 1),
+    (2, 16, 3, 5),
+    (3, 32, 2, 15),
+    (2, 48, 2, 16),
+    (12, 64, 3, 17),
+    (1, 80, 2, 33),
+    (2, 128, 2, 70),
+    (2, 64, 2, 130),
+]
+
+
+def model(heads: int, dim: int, portable: bool = False, **changes: Any) -> onnx.ModelProto:
+    """The operator alone; `portable`: with its definition."""
+    attributes = {"heads": heads, "scale": dim**-0.5, **changes}
+    node = helper.make_node("SelfAttention", ["qkv", "mask"], ["y"], domain="hfx", **attributes)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("qkv", "mask", "y")]
+    domains = {"": 21, "hfx": 1, "com.microsoft": 1}
+    return helper.make_model(
+        helper.make_graph([node], "one", ends[:2], ends[2:]),
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in domains.items()],
+        functions=[operators.function("SelfAttention")] if portable else [],
+        ir_version=10,
+    )
+
+
+def texts(heads: int, dim: int, rows: int, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Random queries, keys and values, and masks of the tokens behind each text's end."""
+    random = np.random.default_rng(rows * width + dim)
+    qkv = random.normal(size=(rows, width, 3 * heads * dim)).astype(np.float32) * 2
+    lengths = random.integers(1, width + 1, (rows, 1, 1, 1))
+    return qkv, np.where(np.arange(width) < lengths, np.float32(0), MASKED).astype(np.float32)
+
+
+def exact(qkv: NDArray[Any], mask: NDArray[Any], heads: int) -> NDArray[Any]:
+    """In float64."""
+    rows, width, _ = qkv.shape
+    q, k, v = (each.reshape(rows, width, heads, -1).swapaxes(1, 2) for each in np.split(qkv.astype(np.float64), 3, -1))
+    scores = q @ k.swapaxes(2, 3) * q.shape[-1] ** -0.5 + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    mixed: NDArray[Any] = weights / weights.sum(-1, keepdims=True) @ v
+    return mixed.swapaxes(1, 2).reshape(rows, width, -1)
+
+
+@pytest.mark.parametrize(("heads", "dim", "rows", "width"), SHAPES)
+def test_it_is_near_float64_and_a_text_has_the_same_bits_alone(
+    library: Path, heads: int, dim: int, rows: int, width: int
+) -> None:
+    qkv, mask = texts(heads, dim, rows, width)
+    sessions = [open_model(model(heads, dim), options(library, threads)) for threads in (1, 2, 3)]
+    together = sessions[0].run(None, {"qkv": qkv, "mask": mask})[0]
+    np.testing.assert_allclose(together, exact(qkv, mask, heads), atol=3e-5)
+    for session in sessions:
+        np.testing.assert_array_equal(session.run(None, {"qkv": qkv, "mask": mask})[0], together)
+        for row in range(rows):
+            alone = session.run(None, {"qkv": qkv[row : row + 1], "mask": mask[row : row + 1]})[0]
+            np.testing.assert_array_equal(alone[0], together[row])
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 1, 1), (1, 2, 1), (1, 1, 17), (3, 2, 17)])
+def test_a_mask_is_broadcast_in_every_dimension(library: Path, sizes: tuple[int, ...]) -> None:
+    qkv, _ = texts(2, 16, 3, 17)
+    mask = np.random.default_rng(0).normal(size=(*sizes, 17)).astype(np.float32)
+    session = open_model(model(2, 16), options(library))
+    whole = np.broadcast_to(mask, (3, 2, 17, 17)).copy()
+    got, want = (session.run(None, {"qkv": qkv, "mask": each})[0] for each in (mask, whole))
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(got, exact(qkv, mask, 2), atol=3e-5)
+
+
+def test_the_definition_computes_the_same() -> None:
+    qkv, mask = texts(2, 16, 3, 17)
+    session = onnxruntime.InferenceSession(model(2, 16, portable=True).SerializeToString())
+    np.testing.assert_allclose(session.run(None, {"qkv": qkv, "mask": mask})[0], exact(qkv, mask, 2), atol=3e-5)
+
+
+def test_a_nan_stays_in_its_text(any_library: Path) -> None:
+    qkv, mask = texts(2, 16, 3, 17)
+    session = open_model(model(2, 16), options(any_library))
+    clean = session.run(None, {"qkv": qkv, "mask": mask})[0]
+    qkv[1, 4] = np.nan
+    got = session.run(None, {"qkv": qkv, "mask": mask})[0]
+    assert np.isnan(got[1]).all()
+    np.testing.assert_array_equal(got[[0, 2]], clean[[0, 2]])
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0)])
+def test_no_text_and_no_token_are_answered(any_library: Path, shape: tuple[int, int]) -> None:
+    rows, width = shape
+    feed = {"qkv": np.zeros((rows, width, 96), np.float32), "mask": np.zeros((rows, 1, 1, width), np.float32)}
+    assert open_model(model(2, 16), options(any_library)).run(None, feed)[0].shape == (rows, width, 32)
+
+
+@pytest.mark.parametrize(
+    ("qkv", "mask"),
+    [
+        ((3, 5, 95), (3, 1, 1, 5)),
+        ((3, 5, 2), (3, 1, 1, 5)),
+        ((3, 5, 3 * 2 * 24), (3, 1, 1, 5)),
+        ((15, 96), (3, 1, 1, 5)),
+        ((3, 5, 96), (3, 1, 5)),
+        ((3, 5, 96), (2, 1, 1, 5)),
+        ((3, 5, 96), (3, 3, 1, 5)),
+        ((3, 5, 96), (3, 1, 4, 5)),
+        ((3, 5, 96), (3, 1, 1, 6)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(any_library: Path, qkv: tuple[int, ...], mask: tuple[int, ...]) -> None:
+    feed = {"qkv": np.zeros(qkv, np.float32), "mask": np.zeros(mask, np.float32)}
+    session = open_model(model(2, 16), options(any_library))
+    with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: "):
+        session.run(None, feed)
+
+
+@pytest.mark.parametrize("heads", [0, -1, 4097])
+def test_a_number_of_heads_out_of_range_is_refused(any_library: Path, heads: int) -> None:
+    with pytest.raises((errors.InvalidArgument, errors.RuntimeException, errors.Fail), match="hfx: heads"):
+        open_model(model(heads, 16), options(any_library))

@@ -1,0 +1,226 @@
+"""Which nodes of a traced graph become one operator, and that it computes the same natively and without the library."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+from torch import nn
+from transformers.activations import ACT2FN
+
+from hfx import names
+from hfx.exporter.encoder.build import build_graph, clean
+from hfx.exporter.encoder.pooling import Pooling
+from hfx.exporter.quantize.encoder import row_wise
+from hfx.exporter.tasks import find_task
+from hfx.native import library
+from tests import tiny_checkpoints
+from tests.unit import onnx_toys, tiny_encoders
+from tests.unit.processors import HAS_NATIVE, LEVELS
+
+ROWS, WIDTH, HIDDEN, OUTER = 3, 5, 64, 48
+LIBRARIES = [None, *([library()] if HAS_NATIVE else [])]
+OWN = "hfx"
+
+
+def traced(module: nn.Module, *inputs: torch.Tensor) -> onnx.ModelProto:
+    """The graph of `module`, as an encoder's is traced and cleaned; its inputs are x0, x1, ..., rows first."""
+    given = [f"x{place}" for place in range(len(inputs))]
+    written = io.BytesIO()
+    torch.onnx.export(
+        module.eval(),
+        inputs,
+        written,
+        input_names=given,
+        output_names=["y"],
+        dynamic_axes={name: {0: "rows"} for name in given},
+        opset_version=onnx_toys.OPSET,
+        dynamo=False,
+    )
+    return clean(onnx.load_from_string(written.getvalue()))
+
+
+def kinds(model: onnx.ModelProto) -> Counter[str]:
+    """The number of hfx's own operators by type."""
+    return Counter(node.op_type for node in model.graph.node if node.domain == OWN)
+
+
+def near(model: onnx.ModelProto, quantized: onnx.ModelProto, *inputs: torch.Tensor) -> None:
+    """The quantized graph answers like the float one, with the library and without."""
+    feed = {f"x{place}": value.numpy() for place, value in enumerate(inputs)}
+    (want,) = onnx_toys.run(model, **feed)
+    for path in LIBRARIES:
+        (got,) = onnx_toys.session(quantized, operators=path)(**feed)
+        np.testing.assert_allclose(got, want, atol=0.03 * np.abs(want).max())
+
+
+def activations(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+class Activated(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.linear, self.activation = nn.Linear(HIDDEN, OUTER), ACT2FN[kind]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.activation(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "operator"),
+    [
+        ("gelu", "Int8LinearGelu"),
+        ("gelu_python", "Int8LinearGelu"),
+        ("gelu_new", "Int8LinearGeluTanh"),
+        ("gelu_fast", "Int8LinearGeluTanh"),
+        ("gelu_pytorch_tanh", "Int8LinearGeluTanh"),
+        ("gelu_accurate", "Int8LinearGeluTanh"),
+        ("quick_gelu", "Int8LinearQuickGelu"),
+        ("silu", "Int8LinearSilu"),
+        ("relu", "Int8LinearRelu"),
+        ("tanh", "Int8Linear"),
+        ("mish", "Int8Linear"),
+        ("leaky_relu", "Int8Linear"),
+    ],
+)
+def test_every_way_to_write_an_activation_is_known(kind: str, operator: str) -> None:
+    torch.manual_seed(0)
+    x = activations(ROWS, WIDTH, HIDDEN)
+    model = traced(Activated(kind), x)
+    quantized = row_wise(model, LEVELS).model
+    assert kinds(quantized) == {operator: 1}
+    if operator != "Int8Linear":
+        assert len(quantized.graph.node) == 1
+    near(model, quantized, x)
+
+
+class AlsoRead(nn.Module):
+    """What goes into the activation is an output, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(HIDDEN, OUTER)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return torch.cat([torch.nn.functional.gelu(y), y], -1)
+
+
+def test_an_activation_whose_input_is_read_elsewhere_stays() -> None:
+    torch.manual_seed(0)
+    x = activations(ROWS, WIDTH, HIDDEN)
+    model = traced(AlsoRead(), x)
+    quantized = row_wise(model, LEVELS).model
+    assert kinds(quantized) == {"Int8Linear": 1}
+    near(model, quantized, x)
+
+
+class Added(nn.Module):
+    def __init__(self, biased: bool = True) -> None:
+        super().__init__()
+        self.linear = nn.Linear(HIDDEN, HIDDEN, bias=biased)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return residual + self.linear(x)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_residual_of_the_same_shape_is_added_by_the_operator(biased: bool) -> None:
+    x, residual = activations(ROWS, WIDTH, HIDDEN), activations(ROWS, WIDTH, HIDDEN)
+    model = traced(Added(biased), x, residual)
+    quantized = row_wise(model, LEVELS).model
+    assert kinds(quantized) == {"Int8LinearAdd": 1} and len(quantized.graph.node) == 1
+    near(model, quantized, x, residual)
+
+
+@pytest.mark.parametrize("shape", [(1, WIDTH, HIDDEN), (WIDTH, HIDDEN), (ROWS, 1, HIDDEN)])
+def test_what_is_broadcast_is_added_by_a_node_of_its_own(shape: tuple[int, ...]) -> None:
+    x, other = activations(ROWS, WIDTH, HIDDEN), activations(*shape)
+    inputs = [onnx_toys.floats("x0", "rows", WIDTH, HIDDEN), onnx_toys.floats("x1", *shape)]
+    nodes = [helper.make_node("MatMul", ["x0", "w"], ["p"]), helper.make_node("Add", ["p", "x1"], ["y"])]
+    weight = np.random.default_rng(0).normal(size=(HIDDEN, HIDDEN)).astype(np.float32)
+    model = onnx_toys.graph(nodes, inputs, [onnx_toys.floats("y", "rows", WIDTH, HIDDEN)], {"w": weight})
+    quantized = row_wise(model, LEVELS).model
+    assert kinds(quantized) == {"Int8Linear": 1}
+    near(model, quantized, x, other)
+
+
+class Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(HIDDEN, OUTER), nn.Linear(HIDDEN, OUTER)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.other(x)
+
+
+def test_of_the_sum_of_two_linears_one_adds_the_other() -> None:
+    torch.manual_seed(0)
+    x = activations(ROWS, WIDTH, HIDDEN)
+    model = traced(Sum(), x)
+    quantized = row_wise(model, LEVELS).model
+    assert kinds(quantized) == {"Int8Linear": 1, "Int8LinearAdd": 1}
+    near(model, quantized, x)
+
+
+@pytest.mark.parametrize("width", [1, 16, 41])
+def test_attention_is_one_linear_and_one_operator(width: int) -> None:
+    """With the library and without, in a batch with padding, near the float graph."""
+    bert = tiny_checkpoints.bert("ForSequenceClassification")
+    bert.set_attn_implementation("eager")  # as exports load it
+    graph = build_graph(bert, find_task("text-classification"), 0, None)
+    quantized = row_wise(graph, LEVELS).model
+    layers = bert.config.num_hidden_layers
+    assert kinds(quantized)["SelfAttention"] == layers
+    assert "Softmax" not in {node.op_type for node in quantized.graph.node}
+    random = np.random.default_rng(0)
+    ids = random.integers(5, bert.config.vocab_size, (ROWS, width)).astype(np.int32)
+    mask = (np.arange(width) < random.integers(1, width + 1, (ROWS, 1))).astype(np.int32)
+    want = answer(onnx_toys.session(graph), ids, mask)
+    for path in LIBRARIES:
+        got = answer(onnx_toys.session(quantized, operators=path), ids, mask)
+        np.testing.assert_allclose(got, want, atol=0.05 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "electra"])
+def test_residuals_and_activations_of_a_layer_are_the_operators_own(model_type: str) -> None:
+    task = find_task("feature-extraction")
+    model = tiny_encoders.build(model_type, task.auto_class)
+    graph = build_graph(model, task, 0, Pooling("mean", normalize=False))
+    layers = getattr(model.config, "num_hidden_layers", 0)
+    found = kinds(row_wise(graph, LEVELS).model)
+    assert found["Int8LinearAdd"] == 2 * layers
+    assert found["Int8LinearGelu"] == layers
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(threads: int) -> None:
+    """12 widths, 64 row counts: 768 batches."""
+    bert = tiny_checkpoints.bert("ForSequenceClassification", max_position_embeddings=128)
+    bert.set_attn_implementation("eager")  # as exports load it
+    graph = row_wise(build_graph(bert, find_task("text-classification"), 0, None), LEVELS).model
+    session = onnx_toys.session(graph, operators=library(), threads=threads)
+    random = np.random.default_rng(0)
+    for width in range(8, 104, 8):
+        ids = random.integers(5, bert.config.vocab_size, (64, width)).astype(np.int32)
+        mask = (np.arange(width) < random.integers(1, width + 1, (64, 1))).astype(np.int32)
+        alone = np.concatenate([answer(session, ids[row : row + 1], mask[row : row + 1]) for row in range(64)])
+        for rows in range(1, 65):
+            np.testing.assert_array_equal(answer(session, ids[-rows:], mask[-rows:]), alone[-rows:])
+
+
+def answer(session: Callable[..., list[np.ndarray]], ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Logits of padded rows."""
+    rows, width = ids.shape
+    flat = {names.INPUT_IDS: ids.reshape(-1), names.ATTENTION_MASK: mask.reshape(-1)}
+    types, shape = np.zeros(ids.size, np.int32), np.full((rows, 1), width, np.int32)
+    return session(**flat, **{names.TOKEN_TYPE_IDS: types, names.ITEM_SHAPE: shape})[0]
