@@ -6,9 +6,10 @@ import itertools
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from bench.cases import Served
 from bench.child import Child, Run
 from bench.command import Settings
 from bench.exports import NAME
-from bench.figures import Figures, noted
+from bench.figures import Figures, add_measured, noted
 from hfx.answering import Answer
 from hfx.batch.columns import labels_of
 from hfx.batch.folder import Folder, new_file
@@ -126,7 +127,13 @@ def resume(settings: Settings, figures: Figures) -> None:
         repository = Served(shape).repository("int8", settings.quick)
         with noted(figures, shape), Child(open_resumed, repository=str(repository)) as child:
             for turn in range(settings.turns(3)):
-                figures.add(JOB, f"{shape}, {size} rows a part", turn, **child.run((rows, size), warm=turn == 0).value)
+                resumed = partial(_resumed, child, (rows, size), turn == 0)
+                add_measured(figures, JOB, f"{shape}, {size} rows a part", turn, resumed)
+
+
+def _resumed(child: Child, case: tuple[Rows, int], warm: bool) -> Mapping[str, float]:
+    found: Mapping[str, float] = child.run(case, warm=warm).value
+    return found
 
 
 def open_resumed(repository: str) -> Callable[[tuple[Rows, int]], Run]:

@@ -17,8 +17,9 @@ from hfx.perf.cache import made
 LIBRARIES = ("torch", "transformers", "tokenizers")
 # The tokenizer that a model class would otherwise be given is that of BERT or RoBERTa.
 WRAPPERS = {
-    "DistilBertForSequenceClassification": "DistilBertTokenizerFast",
-    "BartForConditionalGeneration": "BartTokenizerFast",
+    "DistilBertForSequenceClassification": "DistilBertTokenizer",
+    "BartForConditionalGeneration": "BartTokenizer",
+    "T5ForConditionalGeneration": "PreTrainedTokenizerFast",  # which transformers 4 has, too
 }
 
 
@@ -111,7 +112,7 @@ def write(shape: Shape, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
     if wrapper := WRAPPERS.get(shape.model_class):
         path = folder / "tokenizer_config.json"
-        settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": wrapper.removesuffix("Fast")}
+        settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": wrapper}
         path.write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 

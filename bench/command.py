@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.child import Child
 from bench.figures import Figures, Goal, goals_table, load, machine_line, noted, save, say, stamped, ways_table
 from bench.peers import Model, Way
 from hfx.errors import HfxError, UsageError
+
+KEPT = "build/bench/{}.jsonl"  # where a command's figures are without --output
 
 
 @dataclass(frozen=True)
@@ -52,24 +55,33 @@ def run(prog: str, works: Mapping[str, Work], arguments: Sequence[str] | None = 
     parser.add_argument("--rounds", type=int, metavar="N", help="turns of each way")
     parser.add_argument("--ways", default="", metavar="A,B", help="only ways with one of these words, such as hfx,int4")
     parser.add_argument("--quick", action="store_true", help="a smoke run on tiny models; its figures mean nothing")
-    parser.add_argument("--output", type=Path, metavar="F.jsonl", help="put the figures to those in this file")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="F.jsonl",
+        help=f"put the figures, as they come, to those in this file ({KEPT.format(prog)}; none with --quick)",
+    )
     parser.add_argument("--docs", type=Path, metavar="PAGE.md", help="measure nothing: --output's figures to this page")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.works if name not in works]:
         parser.error(f"no work {', '.join(unknown)}: choose of {', '.join(works)}")
     words = tuple(word.strip() for word in options.ways.split(",") if word.strip())
     settings = Settings(options.quick, options.rounds, words)
+    output = options.output or (None if options.quick else Path(KEPT.format(prog)))
     try:
-        results = load(options.output) if options.output else {}
+        results = load(output) if output else {}
         if options.docs:
             write_page(options.docs, report(works, results))
             return 0
+        keep = partial(save, output, results) if output else lambda: None
         for name in options.works or works:
-            results[name] = stamped(Figures(), f"python -m bench.{prog} {name}" + " --quick" * settings.quick)
-            works[name].measure(settings, results[name])
-            if options.output:
-                save(options.output, results)
-            print(report(works, {name: results[name]}), flush=True)
+            command = f"python -m bench.{prog} {name}" + " --quick" * settings.quick
+            results[name] = stamped(Figures(keep=keep), command)
+            try:
+                works[name].measure(settings, results[name])
+            finally:  # what failed or was interrupted has figures too
+                keep()
+                print(report(works, {name: results[name]}), flush=True)
     except HfxError as error:
         print(error, file=sys.stderr)
         return error.exit_code

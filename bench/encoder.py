@@ -11,15 +11,16 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
-from bench import command, h2load
+from bench import command, h2load, operators, roofline
 from bench.cases import Case, Served, Texts, token_counter
 from bench.child import Child
 from bench.client import run_figures
 from bench.command import Settings, Work, open_ways
 from bench.exports import NAME
 from bench.figures import Figures, Goal, take_turns
-from bench.peers import Batch, Way
+from bench.peers import Batch, Model, Way
 from bench.scenarios import CaseLoad, Turn
 from hfx.errors import ServerBusy
 from hfx.perf.load import Closed, Limits, Open
@@ -37,7 +38,7 @@ WAYS = (
 SECONDS, SERVED_SECONDS = 0.4, 2.0
 OVERLOAD, OVERLOAD_SECONDS, DEADLINE, PEAK_CALLERS = 4.0, 60.0, 10.0, 64
 PEAK, EXCESS = "64 callers", "4 times as much"
-COLUMNS = ("requests/s", "ms", "p99 ms", "text to label ms", "processor ms a text", "rows a step")
+COLUMNS = ("requests/s", "of the limit", "ms", "p99 ms", "text to label ms", "processor ms a text", "rows a step")
 
 
 def encoders(settings: Settings, figures: Figures) -> None:
@@ -49,14 +50,26 @@ def encoders(settings: Settings, figures: Figures) -> None:
     with ExitStack() as stack:
         children = open_ways(settings.chosen(WAYS), checkpoint, figures, stack)
         ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
-        for precision in PRECISIONS:
-            server = EmbeddedServer(SHAPE.repository(precision, settings.quick), models=[NAME])
-            target = server_target(stack.enter_context(server), NAME)
+        repositories = {precision: SHAPE.repository(precision, settings.quick) for precision in PRECISIONS}
+        for precision, folder in repositories.items():
+            target = server_target(stack.enter_context(EmbeddedServer(folder, models=[NAME])), NAME)
             ways[f"hfx {precision} served"] = partial(_served, target, figures, f"hfx {precision}")
-        cases = [Case(case_name(width, size), Closed(size), Texts(lengths=f"fixed:{width}"), size)
-                 for width in widths for size in sizes]  # fmt: skip
+        rates = roofline.rates()
+        ways = {label: partial(_limited, repositories[label.split()[1]], rates, way) for label, way in ways.items()}
+        cases = [_case(width, size) for width in widths for size in sizes]
         loads = {case.name: (case, case.request_set(count)) for case in cases}
         take_turns(figures, "encoder", loads, ways, settings.turns(5))
+
+
+def by_operators(settings: Settings, figures: Figures) -> None:
+    """The net by group of operators, in both runtimes."""
+    checkpoint = SHAPE.checkpoint(settings.quick)
+    count, model = token_counter(checkpoint), Model.of(checkpoint)
+    both = [Way("hfx", precision, runtime) for precision in PRECISIONS for runtime in ("openvino", "onnxruntime")]
+    ways = {way.label: partial(operators.profile, way, model) for way in settings.chosen(both)}
+    cases = [_case(width, size) for width in WIDTHS[: 1 if settings.quick else None] for size in SIZES[:2]]
+    batches = {case.name: replace(case.batch(case.request_set(count)), net_only=True) for case in cases}
+    take_turns(figures, "operators", batches, ways, settings.turns(1))
 
 
 def overload(settings: Settings, figures: Figures) -> None:
@@ -95,6 +108,14 @@ def _answered(run: Run) -> dict[str, float | None]:
     }
 
 
+def _limited(repository: Path, rates: roofline.Rates, turn: Turn, load: CaseLoad) -> dict[str, float | None]:
+    """What `turn` gives, and its rate over the most that this machine's memory and products allow the net."""
+    found, case = turn(load), load[0]
+    width = int(case.texts.lengths.removeprefix("fixed:"))
+    work = (found.get("rows a step") or case.rows, found["requests/s"] or 0.0, float(width), 0.0)
+    return {**found, "of the limit": roofline.share_of_limit(repository, NAME, rates, *work)}
+
+
 def _session(child: Child, load: CaseLoad) -> dict[str, float | None]:
     case, requests = load
     batch = case.batch(requests)
@@ -115,6 +136,10 @@ def _served(target: Target, figures: Figures, session: str, load: CaseLoad) -> d
     limits = replace(case.limits, requests=max(5 * case.rows, round(known * SERVED_SECONDS)))
     found = run_figures(measure(target, case.plan, MeasureSpec(requests, limits, tool="perf_analyzer", stream=False)))
     return {**found, "ms": found["p50 ms"]}
+
+
+def _case(width: int, size: int) -> Case:
+    return Case(case_name(width, size), Closed(size), Texts(lengths=f"fixed:{width}"), size)
 
 
 def case_name(width: int, size: int) -> str:
@@ -141,6 +166,10 @@ WORKS = {
     "encoder": Work(
         "A classifier of distilbert-base's size: bare sessions, through Triton, and peers",
         encoders, COLUMNS, ("hfx int8",), "text to label ms", tuple(goal for width in WIDTHS for goal in _goals(width)),
+    ),
+    "ops": Work(
+        "The net of a classifier of distilbert-base's size by group of operators, ms",
+        by_operators, operators.COLUMNS, ("hfx int8 openvino", "hfx int8 onnxruntime"), "ms",
     ),
     "overload": Work(
         "A classifier of distilbert-base's size at four times its peak, deadlines of 10 s",

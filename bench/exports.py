@@ -24,7 +24,8 @@ def sources() -> list[Path]:
 
     root = Path(hfx.__file__).parent
     folders = (root / name for name in ("exporter", "python_backends", "repository"))
-    return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    native = (path for path in sorted((root / "native").iterdir()) if path.suffix in (".cpp", ".h", ".py"))
+    return [*(path for folder in folders for path in sorted(folder.rglob("*.py"))), *native]
 
 
 def export(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from operator import sub, truediv
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -23,6 +24,7 @@ from hfx.perf.machine import machine as this_machine
 Key = tuple[str, str, str]  # (way, case, figure)
 PACKAGES = ("hfx", "torch", "transformers", "onnxruntime", "openvino", "tritonclient", "nvidia-pytriton")
 BUSY = 1.0  # load average at the start, from which on other work was going on
+FAILURES = (HfxError, OSError, ValueError)
 T = TypeVar("T")
 
 
@@ -30,18 +32,20 @@ T = TypeVar("T")
 class Figures:
     """All figures of one benchmark: {(way, case, figure): {round: value}}.
 
-    `notes` say what did not run and why; `stamp` has machine, versions and date.
+    `notes` say what did not run and why; `stamp` has machine, versions and date. `keep` is called when figures came.
     """
 
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     stamp: dict[str, Any] = field(default_factory=dict)
+    keep: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def add(self, way: str, case: str, turn: int, **figures: float | None) -> None:
         """Figures of round `turn`, by name (`_` stands for a blank); None is left out."""
         for name, value in figures.items():
             if value is not None:
                 self.values.setdefault((way, case, name.replace("_", " ")), {})[turn] = value
+        self.keep()
 
     def rounds(self, *key: str) -> dict[int, float]:
         """The value of each round of (way, case, figure); empty where nothing was measured."""
@@ -204,7 +208,10 @@ def save(path: Path, works: dict[str, Figures]) -> None:
         lines.append({"name": name, "stamp": figures.stamp, "notes": figures.notes})
         for key, found in figures.values.items():
             lines.append([*key, {str(turn): float(f"{value:.6g}") for turn, value in found.items()}])
-    path.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_name(f"{path.name}.new")  # a benchmark that is killed leaves the file as it was
+    whole.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), encoding="utf-8")
+    whole.replace(path)
 
 
 def take_turns(
@@ -218,8 +225,8 @@ def take_turns(
 ) -> None:
     """Every way measures every case in each of `count` rounds; each way begins as often as the others.
 
-    A way that fails is noted, and not tried again in that case. `skipped(way, case, turn)` leaves turns out. After two
-    rounds no other begins once `patience` seconds have passed.
+    A way that fails twice has no more turns in that case. `skipped(way, case, turn)` leaves turns out. After two rounds
+    no other begins once `patience` seconds have passed.
     """
     begin = time.perf_counter()
     for turn in range(count):
@@ -229,8 +236,23 @@ def take_turns(
         for name, case in cases.items():
             for way in rotated(list(ways), turn):
                 if f"{way}, {name}" not in figures.notes and not skipped(way, name, turn):
-                    with noted(figures, f"{way}, {name}"):
-                        figures.add(way, name, turn, **ways[way](case))
+                    add_measured(figures, way, name, turn, partial(ways[way], case))
+
+
+def add_measured(
+    figures: Figures, way: str, case: str, turn: int, measure: Callable[[], Mapping[str, float | None]]
+) -> None:
+    """Add what `measure` gives. It is repeated once where it fails; that, and a second failure, are notes."""
+    title = f"{way}, {case}"
+    try:
+        found = measure()
+    except FAILURES as error:
+        figures.notes[f"{title}, round {turn + 1}"] = f"repeated after: {_reason(error)}"
+        say(f"{title}: {_reason(error)}; once more")
+        with noted(figures, title):
+            figures.add(way, case, turn, **measure())
+    else:
+        figures.add(way, case, turn, **found)
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
@@ -243,14 +265,18 @@ def noted(figures: Figures, title: str) -> Iterator[None]:
     """A failure inside becomes a note on `title`."""
     try:
         yield
-    except (HfxError, OSError, ValueError) as error:
-        figures.notes[title] = f"not run: {' '.join(str(getattr(error, 'message', error)).split())}"
+    except FAILURES as error:
+        figures.notes[title] = f"not run: {_reason(error)}"
         say(f"{title}: {figures.notes[title]}")
 
 
 def say(text: str) -> None:
     """Print progress."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(getattr(error, "message", error)).split())
 
 
 def _median(values: Iterable[float]) -> float | None:

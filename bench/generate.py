@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench import command
+from bench import command, operators
 from bench.cases import Served, prompts
 from bench.child import Child, PeerFailed, apart
 from bench.command import Settings, Work, open_ways
@@ -24,8 +24,8 @@ from bench.packages import conversion, timed
 from bench.peers import Batch, Model, Way
 
 # hfx is the faster of its runtimes, which `hfx export --cpu-runtime auto` publishes; peers have their best settings.
-OURS = {precision: tuple(Way("hfx", precision, runtime) for runtime in ("openvino", "onnxruntime"))
-        for precision in ("int8", "int4")}  # fmt: skip
+RUNTIMES = {"int8": ("native", "openvino", "onnxruntime"), "int4": ("openvino", "onnxruntime")}
+OURS = {precision: tuple(Way("hfx", precision, runtime) for runtime in names) for precision, names in RUNTIMES.items()}
 CT2, ORT = Way("ctranslate2", "int8"), Way("optimum", "int8")
 GENAI = {precision: (Way("genai", precision, "f32"), Way("genai", precision)) for precision in ("int8", "int4")}
 INTEL = {precision: (Way("openvino", precision, "f32"), Way("openvino", precision)) for precision in ("int8", "int4")}
@@ -88,6 +88,18 @@ def exporting(settings: Settings, figures: Figures) -> None:
         figures.add(ORT.label, "export", 0, **conversion(ORT.folder(model) or Path()))
 
 
+def by_operators(settings: Settings, figures: Figures) -> None:
+    """A step of each model by group of operators, in both runtimes."""
+    for shape, sizes, beams, ngram in PROFILED:
+        model = Model.of(Served(shape).checkpoint(settings.quick))
+        ways = {way.label: partial(operators.profile, way, model) for way in settings.chosen(OURS["int8"])}
+        batches = {
+            f"{shape}, {name(*size)}": Batch(ids=prompts(*size[:2]), new=size[2], beams=beams, ngram=ngram)
+            for size in (sizes[:1] if settings.quick else sizes)
+        }
+        take_turns(figures, shape, batches, ways, settings.turns(1))
+
+
 def labels(*groups: Sequence[Way]) -> tuple[str, ...]:
     """The names of ways."""
     return tuple(way.label for group in groups for way in group)
@@ -110,6 +122,7 @@ def _speed(title: str, cases: Cases, *goals: Goal) -> Work:
 GPT2 = tuple((rows, 8, 50) for rows in (1, 8, 32, 128))
 T5, BART = ((1, 64, 64), (16, 64, 64)), ((1, 768, 64), (4, 768, 64))
 GROWTH = (*((2**power, 8, 50) for power in range(8)), *((8, length - 33, 33) for length in (128, 256, 512, 1024)))
+PROFILED = (("distilgpt2", GPT2, 1, 0), ("flan-t5-base", T5, 1, 0), ("bart-large-cnn", BART, 4, 3))
 ALL = (*OURS["int8"], *OURS["int4"], CT2, ORT, *TORCH)
 HEAD = Way("genai", "int4", "head")
 WORKS = {
@@ -134,6 +147,7 @@ WORKS = {
     "growth": _speed(
         "distilgpt2 by rows and by length", Cases("distilgpt2", GROWTH, (*OURS["int8"], CT2), rounds=2)
     ),
+    "ops": Work("A step by group of operators, ms", by_operators, operators.COLUMNS, labels(OURS["int8"]), "ms"),
     "export": Work("Export of bart-large-cnn", exporting, ("seconds", "gigabytes", "disk"), goals=(
         Goal("export", "seconds", ("hfx int8",), most=60.0), Goal("export", "gigabytes", ("hfx int8",), most=4.0),
     )),

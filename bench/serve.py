@@ -21,7 +21,7 @@ from bench.child import Child, Run
 from bench.client import Record, drive, posts, run_figures, summary
 from bench.command import Settings, Work
 from bench.exports import NAME
-from bench.figures import Figures, Goal, noted, take_turns
+from bench.figures import Figures, Goal, add_measured, noted, take_turns
 from bench.peers import mlserver
 from bench.scenarios import mlserver_client
 from hfx.names import MAX_TOKENS, MIN_TOKENS, TEXT_INPUT
@@ -172,7 +172,11 @@ def seed(settings: Settings, figures: Figures) -> None:
     checkpoint = GPT2.checkpoint(settings.quick)
     with noted(figures, mlserver.LABEL), mlserver_client(checkpoint, [SENTENCE], SEED_TOKENS) as peer:
         for case in cases:
-            figures.add(mlserver.LABEL, case.name, 0, **summary(peer.run((case.plan, case.requests), warm=False).value))
+            add_measured(figures, mlserver.LABEL, case.name, 0, partial(_posted, peer, case))
+
+
+def _posted(client: Child, case: LoadCase) -> dict[str, float | None]:
+    return summary(client.run((case.plan, case.requests), warm=False).value)
 
 
 RATE_CASE, BURST_CASE = "50 requests/s for 3 s", f"{SEED_BURST} at once"

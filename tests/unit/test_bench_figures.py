@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench import guard
-from bench.command import write_page
+from bench.command import Settings, Work, run, write_page
 from bench.docs import summary
-from bench.figures import Figures, Goal, load, save, ways_table
+from bench.figures import Figures, Goal, load, save, take_turns, ways_table
 from bench.scenarios import SCENARIOS
 from hfx.errors import LoadFailed, UsageError
 
@@ -74,6 +74,40 @@ def test_figures_of_a_file_are_those_that_were_saved(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_text("[1]\n")
     with pytest.raises(UsageError):
         load(tmp_path / "f.jsonl")
+
+
+def test_a_load_that_fails_is_repeated_once_and_a_way_that_fails_twice_has_no_more_turns() -> None:
+    calls: list[int] = []
+
+    def unlucky(case: str) -> dict[str, float]:
+        calls.append(len(calls))
+        if len(calls) in (2, 4, 5):
+            raise LoadFailed("Bad file descriptor.", "Again.")
+        return {"ms": float(len(calls))}
+
+    found = Figures()
+    take_turns(found, "title", {"one": "a case"}, {"way": unlucky}, 5)
+    assert found.rounds("way", "one", "ms") == {0: 1.0, 1: 3.0} and len(calls) == 5
+    assert found.notes == {
+        "way, one, round 2": "repeated after: Bad file descriptor.",
+        "way, one, round 3": "repeated after: Bad file descriptor.",
+        "way, one": "not run: Bad file descriptor.",
+    }
+
+
+def test_a_benchmark_that_ends_early_keeps_and_prints_the_figures_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "kept" / "f.jsonl"
+
+    def measure(settings: Settings, figures: Figures) -> None:
+        figures.add("way", "one", 0, ms=10.0)
+        assert load(output)["work"].median("way", "one", "ms") == 10.0
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("any", {"work": Work("Title", measure, ("ms",))}, ["--output", str(output)])
+    assert "| way | 10.0 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

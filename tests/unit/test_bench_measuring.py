@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper, save
 
-from bench import generate
-from bench.cases import Case, Texts
+from bench import generate, operators
+from bench.cases import Case, Served, Texts
 from bench.child import Child, PeerFailed
 from bench.client import Record, drive, summary
 from bench.figures import load
+from bench.peers import Batch, Model, Way
 from bench.roofline import Rates, Weights, share_of_limit, weights_of
 from hfx.errors import UsageError
 from hfx.perf.load import Closed, Open
@@ -30,13 +31,15 @@ def test_weights_are_those_that_products_use(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Gather", ["rows", "ids"], ["x1"]),
         helper.make_node("Cast", ["w8"], ["w"], to=TensorProto.FLOAT),
-        helper.make_node("MatMul", ["x1", "w"], ["y"]),
+        helper.make_node("MatMul", ["x1", "w"], ["x2"]),
+        helper.make_node("Int8LinearGelu", ["x2", "packed"], ["y"], domain="hfx"),
     ]
-    weights = [tensor("rows", TensorProto.FLOAT, [50, 4]), tensor("w8", TensorProto.INT8, [4, 6])]
+    weights = [tensor("rows", TensorProto.FLOAT, [50, 4]), tensor("w8", TensorProto.INT8, [4, 6]),
+               tensor("packed", TensorProto.INT8, [1, 2, 6, 4])]  # fmt: skip
     graph = helper.make_graph(nodes, "g", [*ends[:1], helper.make_tensor_value_info("ids", TensorProto.INT64, None)],
                               ends[1:], weights)  # fmt: skip
     save(helper.make_model(graph), tmp_path / "g.onnx")
-    assert weights_of(tmp_path / "g.onnx") == Weights(24.0, 24.0, integers=True)
+    assert weights_of(tmp_path / "g.onnx") == Weights(72.0, 72.0, integers=True)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,14 @@ def test_texts_have_exactly_so_many_tokens() -> None:
     assert {tokens(str(each.inputs["text_input"][0])) for each in requests.items} == {64}
     with pytest.raises(UsageError, match="exactly 1 tokens"):
         Case("c", Closed(1), Texts(lengths="fixed:1"), requests=1).request_set(tokens)
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
+def test_a_profile_has_the_time_of_every_group(runtime: str) -> None:
+    model = Model.of(Served("distilgpt2").checkpoint(tiny=True))
+    found = operators.profile(Way("hfx", "int8", runtime), model, Batch(ids=((100, 101, 102),), new=400))
+    assert all((found[group] or 0.0) > 0.0 for group in ("ms", "products", "attention", operators.HEAD))
+    assert sum(found[group] or 0.0 for group in operators.COLUMNS[1:]) == pytest.approx(found["ms"])
 
 
 def test_a_command_measures_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
