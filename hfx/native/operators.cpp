@@ -2,6 +2,7 @@
 //
 // Weights, scales and biases are constants of the graph; weights stay where ONNX Runtime has mapped them.
 #include "context.h"
+#include <sched.h>
 #include <stdlib.h>
 
 namespace hfx {
@@ -321,12 +322,8 @@ void make_forms() {
     forms[form_count++] = make_form("Int8Rows", Kind::rows, Activation::none, false, false);
 }
 
-}  // namespace
-}  // namespace hfx
-
-// What onnxruntime calls when it registers the library. Domain and operators live as long as the process.
-extern "C" __attribute__((visibility("default"))) ort::Status *RegisterCustomOps(ort::SessionOptions *options, const ort::ApiBase *base) {
-    using namespace hfx;
+// Domain and operators live as long as the process.
+Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
     static ort::Domain *domain;
     if (!api) api = base->api(ort::VERSION);
     if (!api) return base->api(1)->fail(ort::FAIL, "hfx: ONNX Runtime 1.17 or later is needed");
@@ -341,4 +338,16 @@ extern "C" __attribute__((visibility("default"))) ort::Status *RegisterCustomOps
         HFX_TRY(add_self_attention(domain));
     }
     return api->add_domain(options, domain);
+}
+
+}  // namespace
+}  // namespace hfx
+
+// What onnxruntime calls when it registers the library; a server may open sessions in several threads.
+extern "C" __attribute__((visibility("default"))) ort::Status *RegisterCustomOps(ort::SessionOptions *options, const ort::ApiBase *base) {
+    static bool busy;
+    while (__atomic_test_and_set(&busy, __ATOMIC_ACQUIRE)) sched_yield();
+    ort::Status *status = hfx::add_to(options, base);
+    __atomic_clear(&busy, __ATOMIC_RELEASE);
+    return status;
 }
