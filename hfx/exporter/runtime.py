@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hfx import names, native
 from hfx.errors import CheckpointUnsupported, NativeMissing, UsageError
 from hfx.exporter.options import CpuRuntime, Precision
-from hfx.python_backends.engine.sessions import CPUINFO, multiplies_bytes_exactly
+from hfx.python_backends.engine.ort.sessions import CPUINFO, multiplies_bytes_exactly
 
 Name = TypeVar("Name", bound=str)
 # native: ONNX Runtime with the operators of hfx/native.

@@ -13,22 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.python_backends.engine.core import Core
-from hfx.python_backends.engine.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.fair_scheduler import LIGHT, FairScheduler
 from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.jobs import new_job
-from hfx.python_backends.engine.kv_cache import KvCache
-from hfx.python_backends.engine.paged_decoder_runner import PagedDecoderRunner
-from hfx.python_backends.engine.paged_encoder_decoder_runner import PagedEncoderDecoderRunner
+from hfx.python_backends.engine.openvino.decoder_runner import PagedDecoderRunner
+from hfx.python_backends.engine.openvino.encoder_decoder_runner import PagedEncoderDecoderRunner
+from hfx.python_backends.engine.ort.decoder_runner import DecoderRunner
+from hfx.python_backends.engine.ort.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.ort.kv_cache import KvCache
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Plan
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.runner import Runner
+from hfx.python_backends.engine.runner import Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits
-from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 
 from . import engine_invariants as invariants

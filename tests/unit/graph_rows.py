@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.python_backends.engine.runner import Outputs
+from hfx.python_backends.engine.runner import Outputs, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits
-from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import ONNXRUNTIME, read_spec
 
 from .engine_rig import watch_of

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hfx.exporter.openvino.linear import Activations
 from hfx.exporter.quantize.generator import WeightFormat
-from hfx.python_backends.engine.openvino_model import Port, _port, core
-from hfx.python_backends.engine.paged_attention import use_pages
+from hfx.python_backends.engine.openvino.model import Port, _port, core
+from hfx.python_backends.engine.openvino.paged_attention import use_pages
 
 Array = NDArray[Any]
 BLOCK = 32

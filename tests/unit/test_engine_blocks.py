@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.kv_cache_paged import BLOCK, BlockPool, BlockTables, blocks_for
+from hfx.python_backends.engine.openvino.paged_cache import BLOCK, BlockPool, BlockTables, blocks_for
 
 ROWS, LENGTH = 4, 5 * BLOCK
 

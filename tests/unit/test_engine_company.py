@@ -18,11 +18,11 @@ from hfx.exporter.runtime import weight_levels
 from hfx.native import library
 from hfx.python_backends.engine.batch_probe import StepSize, probed_size, rows_for
 from hfx.python_backends.engine.core import Core
-from hfx.python_backends.engine.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import ProcessorUnsuited
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
+from hfx.python_backends.engine.ort.decoder_runner import DecoderRunner
+from hfx.python_backends.engine.ort.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits

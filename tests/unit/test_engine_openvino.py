@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hfx.python_backends.engine.paged_encoder_decoder_runner import batches, padded_length
+from hfx.python_backends.engine.openvino.encoder_decoder_runner import batches, padded_length
+from hfx.python_backends.engine.runner import SessionSettings
 from hfx.python_backends.engine.runners import chosen_runtime, open_runner
 from hfx.python_backends.engine.scheduler import Limits
-from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 
 from .engine_rig import ONE_THREAD
@@ -22,8 +22,8 @@ PROMPT = (3,) * 67  # in three blocks of 32
 SIGNALLED = """
 import signal, sys, threading
 from pathlib import Path
-from hfx.python_backends.engine.openvino_model import OpenVinoModel
-from hfx.python_backends.engine.sessions import SessionSettings
+from hfx.python_backends.engine.openvino.model import OpenVinoModel
+from hfx.python_backends.engine.runner import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 
 spec = read_spec(Path(sys.argv[1]))

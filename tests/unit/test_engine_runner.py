@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.ort.decoder_runner import DecoderRunner
+from hfx.python_backends.engine.ort.encoder_decoder_runner import EncoderDecoderRunner
 from hfx.python_backends.engine.runner import Runner
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits

@@ -21,7 +21,7 @@ from hfx.exporter.plan import make_plan
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.request import Settings
-from hfx.python_backends.engine.sessions import SessionSettings
+from hfx.python_backends.engine.runner import SessionSettings
 from tests.unit import writing_checkpoints
 
 FORCED = Forced("bundled", 1000, 1.0, 0.0, None, 1e-5, 1e-6, 1000)

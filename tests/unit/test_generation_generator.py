@@ -11,13 +11,7 @@ from typing import Any
 
 import pytest
 
-from hfx.python_backends.engine.errors import (
-    DeadlineExceeded,
-    DoesNotFit,
-    InvalidRequest,
-    ModelDamaged,
-    StepFailed,
-)
+from hfx.python_backends.engine.errors import DeadlineExceeded, DoesNotFit, InvalidRequest, ModelDamaged, StepFailed
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.pieces import Piece, join_texts
 from hfx.python_backends.generation.streams import TextStream

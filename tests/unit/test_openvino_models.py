@@ -20,7 +20,7 @@ from hfx.exporter.openvino import generator
 from hfx.exporter.openvino.graph import OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations
 from hfx.exporter.quantize.generator import FORMATS, Formats
-from hfx.python_backends.engine.openvino_model import import_openvino
+from hfx.python_backends.engine.openvino.model import import_openvino
 from tests.unit import graph_rows, tiny_generators
 from tests.unit.graph_rows import random_rows
 from tests.unit.processors import LEVELS, int8_error
@@ -113,8 +113,8 @@ def test_files_hold_only_what_any_reader_knows(written: Written, name: str) -> N
     ],
 )
 def test_keys_and_values_are_kept_as_engine_json_says(written: Written, name: str, formats: Formats, kept: str) -> None:
-    from hfx.python_backends.engine.openvino_model import OpenVinoModel
-    from hfx.python_backends.engine.sessions import SessionSettings
+    from hfx.python_backends.engine.openvino.model import OpenVinoModel
+    from hfx.python_backends.engine.runner import SessionSettings
     from hfx.python_backends.engine.spec import read_spec
 
     spec = read_spec(written(name, formats, "row"))

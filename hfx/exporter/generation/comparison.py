@@ -18,7 +18,7 @@ from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
 from hfx.python_backends.engine.errors import ModelRefused, ProviderMissing, StepFailed
-from hfx.python_backends.engine.sessions import SessionSettings
+from hfx.python_backends.engine.runner import SessionSettings
 
 # What a device's files run on here, the best first: those for GPUs on the CPU where there is no GPU.
 PROVIDERS: Mapping[Device, tuple[str, ...]] = {"cpu": ("CPU",), "gpu": ("CUDA", "CPU")}

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.limits import Forced
 from hfx.exporter.generation.prompts import Ids
 from hfx.exporter.generation.reference import Positions, Reference
-from hfx.python_backends.engine.runner import Outputs, PromptRunner, Runner, SourceRunner
+from hfx.python_backends.engine.runner import Outputs, PromptRunner, Runner, SessionSettings, SourceRunner
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits
-from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 
 ROWS = 16

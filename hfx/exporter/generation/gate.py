@@ -19,7 +19,7 @@ from hfx.exporter.generation.reference import Reference
 from hfx.exporter.verify import Recorded
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.sessions import SessionSettings
+from hfx.python_backends.engine.runner import SessionSettings
 from hfx.python_backends.generation.configuration import Configuration
 from hfx.python_backends.generation.settings import resolve_config
 

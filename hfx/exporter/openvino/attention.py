@@ -1,8 +1,8 @@
 """Attention of each graph: to a row's own tokens over pages, with a bias by distance, to a source, and within one.
 
 OpenVINO reads no PagedAttention from a file: standard attention stands there, named by kind and layer, and the runner
-replaces it when it opens a model (python_backends/engine/paged_attention.py). PagedAttention knows no bias by distance
-(T5), so that the K/V of such a decoder stand in rows of one capacity.
+replaces it when it opens a model (python_backends/engine/openvino/paged_attention.py). PagedAttention knows no bias by
+distance (T5), so that the K/V of such a decoder stand in rows of one capacity.
 """
 
 from __future__ import annotations

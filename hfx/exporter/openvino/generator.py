@@ -28,7 +28,7 @@ from hfx.exporter.openvino.head import HeadWriter
 from hfx.exporter.openvino.linear import Activations, LinearWriter
 from hfx.exporter.openvino.stack import CrossAttend, SelfAttend, StackWriter
 from hfx.exporter.quantize.generator import Formats, WeightFormat
-from hfx.python_backends.engine.sessions import CPUINFO
+from hfx.python_backends.engine.ort.sessions import CPUINFO
 
 PagedType = Literal["u8", "f16", "f32"]
 GROUP = 128  # channels of a row that share a scale: 32, OpenVINO's default, takes 1.1 to 1.2 times as long in batches

@@ -18,9 +18,9 @@ from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
 from .request import Request, check
+from .runner import SPIN_MICROSECONDS, SessionSettings
 from .runners import open_runner
 from .scheduler import MIXING_LIMITS, Limits
-from .sessions import SPIN_MICROSECONDS, SessionSettings
 from .spec import EngineSpec, read_spec
 from .stats import Stats
 

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import EngineError, StepFailed
-from .memory import Arrays, Binding, Reserved
+from .memory import Reserved
+from .ort.binding import Arrays, Binding
+from .ort.sessions import open_session
 from .plan import Outcome, Pick
 from .request import Top
-from .runner import Outputs
+from .runner import Outputs, SessionSettings
 from .search import WHOLE_ROW, Floats, log_probs_at
-from .sessions import SessionSettings, open_session
 from .spec import EngineSpec
 
 Ids = NDArray[np.int64]

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from . import native_operators, openvino_model
-from .decoder_runner import DecoderRunner
-from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
-from .kv_cache import CacheMaker, DeviceCache, KvCache
-from .paged_decoder_runner import PagedDecoderRunner
-from .paged_encoder_decoder_runner import PagedEncoderDecoderRunner
-from .runner import Runner
+from .openvino import model as openvino_model
+from .openvino.decoder_runner import PagedDecoderRunner
+from .openvino.encoder_decoder_runner import PagedEncoderDecoderRunner
+from .ort import native_operators
+from .ort.decoder_runner import DecoderRunner
+from .ort.encoder_decoder_runner import EncoderDecoderRunner
+from .ort.kv_cache import CacheMaker, DeviceCache, KvCache
+from .ort.sessions import check_machine
+from .runner import Runner, SessionSettings
 from .scheduler import Limits
-from .sessions import SessionSettings, check_machine
 from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
 
 LOG = logging.getLogger(__name__)

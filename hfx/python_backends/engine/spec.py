@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,11 @@ class EngineSpec:
     def has_encoder(self) -> bool:
         """Whether prompts go to an encoder; else they are the beginning of the decoder's own sequence."""
         return self.kind == ENCODER_DECODER
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The first three numbers of a version, for comparing."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def read_spec(folder: Path) -> EngineSpec:

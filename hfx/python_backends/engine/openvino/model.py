@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ModelDamaged
-from .memory import Reserved
+from ..errors import ModelDamaged
+from ..memory import Reserved
+from ..runner import SessionSettings
+from ..spec import EngineSpec, version_numbers
 from .paged_attention import CROSS, LONGEST, PREFIXES, SELF, VECTORS, use_pages
-from .sessions import SessionSettings, version_numbers
-from .spec import EngineSpec
 
 
 def import_openvino() -> Any:

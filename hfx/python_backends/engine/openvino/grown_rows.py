@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .memory import Reserved
-from .openvino_model import InferRequest
+from ..memory import Reserved
+from .model import InferRequest
 
 # Positions; a capacity is a multiple of it. Each run reads all of the capacity, each growth moves all that is filled.
 STEP = 32

@@ -1,6 +1,6 @@
 """Where keys and values lie in ONNX Runtime: on the host or on a device, of rows and of encoded sources.
 
-OpenVINO's are in kv_cache_paged.py (in blocks) and kv_cache_grown.py. None knows which rows are in use.
+OpenVINO's are in openvino/paged_cache.py (in blocks) and openvino/grown_rows.py. None knows which rows are in use.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .memory import Bindables, Binding, DeviceArray, Reserved
-from .sessions import SessionSettings, open_session
-from .spec import EngineSpec
+from ..memory import Reserved
+from ..runner import SessionSettings
+from ..spec import EngineSpec
+from .binding import Bindables, Binding, DeviceArray
+from .sessions import open_session
 
 SOURCE, TARGET = "source", "target"
 # What onnx.helper (which is not there where models are served) writes for one Identity from SOURCE to TARGET, both

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .memory import Reserved
-from .openvino_model import Port
+from ..memory import Reserved
+from .model import Port
 
 BLOCK = 32  # positions; OpenVINO's on CPU
 

@@ -8,15 +8,14 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import CONTEXT, LONG, SHORT, StepSize, row_bytes, rows_for, step_size, tokens
-from .checks import Ids
-from .kv_cache_paged import PagedCache, blocks_for
-from .openvino_model import LogitsReader, OpenVinoModel
-from .paged_lane import PagedLane
+from ..batch_probe import CONTEXT, LONG, SHORT, StepSize, row_bytes, rows_for, step_size, tokens
+from ..checks import Ids
+from ..runner import Outputs, SessionSettings
+from ..spec import OPENVINO, EngineSpec
+from .lane import PagedLane
+from .model import LogitsReader, OpenVinoModel
+from .paged_cache import PagedCache, blocks_for
 from .paged_rows import PagedRows
-from .runner import Outputs
-from .sessions import SessionSettings
-from .spec import OPENVINO, EngineSpec
 
 # Tokens of a run with prompts are a multiple of this: OpenVINO keeps a MB or more for every shape that it has run.
 WHOLE = 16

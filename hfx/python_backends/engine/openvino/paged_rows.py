@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .kv_cache_paged import BLOCK, KEY_AND_VALUE, BlockTables, PagedCache
-from .memory import Reserved
-from .openvino_model import InferRequest
+from ..memory import Reserved
+from .model import InferRequest
+from .paged_cache import BLOCK, KEY_AND_VALUE, BlockTables, PagedCache
 
 
 class PagedRows:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import StepSize
+from ..batch_probe import StepSize
+from ..memory import Reserved
+from ..runner import Outputs, Pairs
+from ..spec import EngineSpec
+from .binding import Bindables, Binding
 from .kv_cache import CacheMaker, CrossCache, bind_cache
-from .memory import Bindables, Binding, Reserved
-from .runner import Outputs, Pairs
-from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
 WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits out

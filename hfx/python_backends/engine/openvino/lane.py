@@ -8,11 +8,11 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import StepSize
-from .kv_cache_grown import GrownRows
-from .openvino_model import InferRequest, LogitsReader
+from ..batch_probe import StepSize
+from ..runner import Outputs, Pairs
+from .grown_rows import GrownRows
+from .model import InferRequest, LogitsReader
 from .paged_rows import PagedRows, PagedSources
-from .runner import Outputs, Pairs
 
 OwnRows = Union[PagedRows, GrownRows]  # K/V of the rows' own tokens
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import SOURCE, StepSize, rows_for, step_size
-from .checks import Ids
-from .decoder_lane import DecoderLane
+from ..batch_probe import SOURCE, StepSize, rows_for, step_size
+from ..checks import Ids
+from ..memory import Reserved
+from ..runner import Pairs, SessionSettings
+from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
+from .binding import Binding, pad
 from .kv_cache import CacheMaker, KvCache
-from .memory import Binding, Reserved, pad
-from .runner import Pairs
-from .sessions import SessionSettings, open_session
-from .spec import NATIVE, ONNXRUNTIME, EngineSpec
+from .lane import DecoderLane
+from .sessions import open_session
 
 
 class EncoderDecoderRunner:

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import CONTEXT, SOURCE, SOURCES, StepSize, rows_for, step_size, tokens
-from .checks import Ids
-from .kv_cache_grown import NEW, GrownRows
-from .kv_cache_paged import PagedCache, blocks_for
-from .openvino_model import InferRequest, LogitsReader, OpenVinoModel
-from .paged_lane import OwnRows, PagedLane
+from ..batch_probe import CONTEXT, SOURCE, SOURCES, StepSize, rows_for, step_size, tokens
+from ..checks import Ids
+from ..runner import Pairs, SessionSettings
+from ..spec import OPENVINO, EngineSpec
+from .grown_rows import NEW, GrownRows
+from .lane import OwnRows, PagedLane
+from .model import InferRequest, LogitsReader, OpenVinoModel
+from .paged_cache import PagedCache, blocks_for
 from .paged_rows import PREFIX, PagedRows, PagedSources
-from .runner import Pairs
-from .sessions import SessionSettings
-from .spec import OPENVINO, EngineSpec
 
 # Sources whose lengths are rounded up to the same number are encoded in one run: OpenVINO keeps some MB for every shape
 # that it has run. Lengths up to the first number become multiples of the second: a source's padding follows from its

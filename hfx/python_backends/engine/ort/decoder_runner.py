@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch_probe import MOST_LEAST, step_size
-from .checks import Ids
-from .decoder_lane import DecoderLane
+from ..batch_probe import MOST_LEAST, step_size
+from ..checks import Ids
+from ..runner import Outputs, SessionSettings
+from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
+from .binding import Arrays, pad
 from .kv_cache import CacheMaker, KvCache
-from .memory import Arrays, pad
-from .runner import Outputs
-from .sessions import SessionSettings, open_session
-from .spec import NATIVE, ONNXRUNTIME, EngineSpec
+from .lane import DecoderLane
+from .sessions import open_session
 
 WIDTH = 1
 

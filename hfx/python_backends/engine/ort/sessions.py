@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
-from .memory import trim_heap
-from .spec import EngineSpec
+from ..errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
+from ..memory import trim_heap
+from ..runner import SessionSettings
+from ..spec import EngineSpec, version_numbers
 
 # The name a caller uses -> ONNX Runtime's execution provider.
 PROVIDERS = {"CPU": "CPUExecutionProvider", "CUDA": "CUDAExecutionProvider"}
 
 CPUINFO = Path("/proc/cpuinfo")
-SPIN_MICROSECONDS = 20
-
-
-@dataclass(frozen=True)
-class SessionSettings:
-    """How a model's sessions run: `threads` of each operator, 0 for one a core.
-
-    Threads that wait for the next operator spin for `spin_microseconds` before they sleep: 20 gain 10 to 30 % on cores
-    of their own and cost nothing on shared ones; 100 gain some more, and lose as much where another program runs.
-    `runtime` serves on CPU; None: the one that engine.json names, if it is there. `operators`: a library of operators
-    for ONNX Runtime, without which the graphs' own definitions of them run.
-    """
-
-    threads: int = 0
-    provider: str = "CPU"
-    spin_microseconds: int = SPIN_MICROSECONDS
-    runtime: str | None = None
-    operators: Path | None = None
 
 
 def check_machine(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = CPUINFO) -> None:
@@ -111,8 +92,3 @@ def _onnxruntime() -> Any:
     import onnxruntime
 
     return onnxruntime
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    """The first three numbers of a version, for comparing."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 
-from .spec import OperatorLibrary
+from ..spec import OperatorLibrary
 
 ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
 

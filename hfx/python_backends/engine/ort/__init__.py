@@ -1,0 +1,1 @@
+"""What runs a model in ONNX Runtime."""
