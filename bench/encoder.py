@@ -62,11 +62,12 @@ def encoders(settings: Settings, figures: Figures) -> None:
 
 
 def by_operators(settings: Settings, figures: Figures) -> None:
-    """The net by group of operators, in both runtimes."""
+    """The net by group of operators, in each runtime."""
     checkpoint = SHAPE.checkpoint(settings.quick)
     count, model = token_counter(checkpoint), Model.of(checkpoint)
-    both = [Way("hfx", precision, runtime) for precision in PRECISIONS for runtime in ("openvino", "onnxruntime")]
-    ways = {way.label: partial(operators.profile, way, model) for way in settings.chosen(both)}
+    runtimes = {"fp32": ("openvino", "onnxruntime"), "int8": ("native", "openvino", "onnxruntime")}
+    each = [Way("hfx", precision, runtime) for precision, names in runtimes.items() for runtime in names]
+    ways = {way.label: partial(operators.profile, way, model) for way in settings.chosen(each)}
     cases = [_case(width, size) for width in WIDTHS[: 1 if settings.quick else None] for size in SIZES[:2]]
     batches = {case.name: replace(case.batch(case.request_set(count)), net_only=True) for case in cases}
     take_turns(figures, "operators", batches, ways, settings.turns(1))
