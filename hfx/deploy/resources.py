@@ -106,7 +106,7 @@ def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots
     is_openvino = device == "cpu" and spec.openvino and stream.parameters["cpu_runtime"].string_value == OPENVINO
     own = spec.openvino.kv_type if is_openvino and spec.openvino else spec.kv_type
     cross = own if is_openvino else spec.cross_type
-    position = 2 * slots * spec.layers * spec.heads * spec.head_dim
+    position = 2 * slots * spec.layers * spec.kv_heads * spec.head_dim
     return position * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * ELEMENT_BYTES.get(cross, 0))
 
 

@@ -28,6 +28,7 @@ from hfx.exporter.source import Checkpoint
 
 Version = tuple[int, int]
 OLD: Version = (4, 0)
+UNTIED = ("llama", "qwen2")  # where config.json doesn't say
 SCALED_BEFORE_THE_HEAD = ("t5", "mt5")
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 WRITTEN_BY_5 = "backend"  # a field of tokenizer_config.json
@@ -62,10 +63,10 @@ def tied_and_scaled(config: Mapping[str, Any]) -> tuple[bool, bool]:
     model_type, stated = config.get("model_type"), config.get("tie_word_embeddings")
     scales = model_type in SCALED_BEFORE_THE_HEAD
     if written_by_4(config):
-        tied = stated if isinstance(stated, bool) else model_type != "mt5"
+        tied = stated if isinstance(stated, bool) else model_type not in ("mt5", *UNTIED)
         return tied, tied and scales
     scaled = model_type == "t5" and bool(config.get("scale_decoder_outputs", stated is not False))
-    return scales or stated is not False, scaled
+    return scales or stated is True or (stated is not False and model_type not in UNTIED), scaled
 
 
 def as_written(model: Any, checkpoint: Checkpoint, missing: set[str]) -> None:

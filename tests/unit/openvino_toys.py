@@ -76,7 +76,7 @@ def _save_steps(path: Path, fails: bool, rows: bool) -> None:
     for layer in range(LAYERS):
         qkv = _qkv(g, features, layer)
         if rows:
-            attended = own(ops.concat(qkv, 1), layer, Attention(UNUSED, UNUSED, HEADS, HEAD_DIM, 1.0))
+            attended = own(ops.concat(qkv, 1), layer, Attention(UNUSED, UNUSED, HEADS, HEADS, HEAD_DIM, 1.0))
         else:
             attended = attend_pages(g, "self", layer, qkv, 1.0)
         terms += _terms(g, attended, lengths)

@@ -24,8 +24,8 @@ STEPS = 12
 # Of the largest logit: both sides add up a few dozen float32 products in other orders.
 TOLERANCE = 5e-6
 
-DECODERS = [name for name in tiny_generators.GENERATORS if name.startswith("gpt2")]
-ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if not name.startswith("gpt2")]
+DECODERS = [name for name in tiny_generators.GENERATORS if name.startswith(("gpt2", "llama", "qwen2"))]
+ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if name not in DECODERS]
 
 
 @pytest.fixture(params=(ONNXRUNTIME, OPENVINO, NATIVE))
@@ -105,8 +105,9 @@ def test_beams_share_a_source_and_nothing_else(tmp_path: Path, runtime: str, nam
         assert_close(logits[index], in_torch(model, input_ids=sources[index // beams], decoder_input_ids=answer))
 
 
-def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, runtime: str) -> None:
-    model, folder = exported(tmp_path, "gpt2", runtime)
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, runtime: str, name: str) -> None:
+    model, folder = exported(tmp_path, name, runtime)
     (prompt,) = tokens([40])
     row = graph_rows.Rows(folder, 1, runtime=runtime)
     row.chunk(prompt[:16])

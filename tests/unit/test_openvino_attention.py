@@ -47,7 +47,7 @@ class SelfPages:
     def __init__(self, folder: Path, kind: str = "f32", rows: int = 8, threads: int = 1) -> None:
         graph = OpenVinoGraph("self")
         qkv = graph.input("qkv", np.float32, [ANY, 3 * WIDTH])
-        graph.output("y", attend_own_pages(graph, qkv, 0, Attention(UNUSED, UNUSED, HEADS, DIM, SCALE)))
+        graph.output("y", attend_own_pages(graph, qkv, 0, Attention(UNUSED, UNUSED, HEADS, HEADS, DIM, SCALE)))
         graph.save(folder / "self.xml")
         self.model = Compiled(folder / "self.xml", (HEADS, DIM), threads, KV_CACHE_PRECISION=kind)
         self.pages = Pages(self.model.inputs, "", 1, rows, CAPACITY)

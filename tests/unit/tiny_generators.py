@@ -40,8 +40,21 @@ T5 = {
     "relative_attention_max_distance": 20,  # sources and answers are longer
     "decoder_start_token_id": 0,
 }
+# 6 x 16 is not the hidden size; two heads of Q share one of K and V.
+LLAMA = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": POSITIONS,
+    "hidden_size": 48,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 16,
+}
 SCALED = BART | {"scale_embedding": True}
 CLASSES = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig"),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config"),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config"),
     "bart": ("BartForConditionalGeneration", "BartConfig"),
     "mbart": ("MBartForConditionalGeneration", "MBartConfig"),
@@ -59,6 +72,13 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "gpt2-unscaled": GPT2 | {"scale_attn_weights": False},
     "gpt2-by-layer": GPT2 | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
     "gpt2-quick-gelu": GPT2 | {"activation_function": "quick_gelu"},
+    "llama": LLAMA,
+    "llama-tied": LLAMA | {"tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+    "llama-biased": LLAMA | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"},
+    "llama-own-kv": LLAMA | {"num_attention_heads": 3, "num_key_value_heads": None, "head_dim": None},
+    "llama-theta": LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}, "head_dim": 32},
+    "qwen2": LLAMA | {"num_key_value_heads": 2},
+    "qwen2-tied": LLAMA | {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1},
     "bart": BART,
     "bart-scaled": SCALED,
     "bart-untied": BART | {"tie_word_embeddings": False},

@@ -181,6 +181,7 @@ class _Reader:
             self.projections(name + "self_attn.", "qkv"),
             self.linear(name + "self_attn.out_proj", self.hidden, self.hidden),
             heads,
+            heads,
             head_dim,
             scale,
         )

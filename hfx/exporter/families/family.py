@@ -95,17 +95,22 @@ class Config:
 
     def head_dim(self, width_field: str, heads_field: str) -> int:
         """width / heads, which must be a multiple of 8."""
-        width, heads = self.size(width_field), self.size(heads_field)
-        if width % heads:
-            raise self._corrupt(heads_field, f"a divisor of {width_field} ({width})")
+        width, heads = self.size(width_field), self.divisor(heads_field, width_field)
         return self.checked_head_dim(width // heads, f"{width_field} / {heads_field}")
 
-    def checked_head_dim(self, head_dim: int, source: str) -> int:
+    def divisor(self, field: str, whole_field: str) -> int:
+        """A number by which the one in `whole_field` can be divided."""
+        whole, number = self.size(whole_field), self.size(field)
+        if whole % number:
+            raise self._corrupt(field, f"a divisor of {whole_field} ({whole})")
+        return number
+
+    def checked_head_dim(self, head_dim: int, source: str, step: int = HEAD_DIM_STEP) -> int:
         """`head_dim`, computed from the fields `source`, where attention can be run with it."""
-        if head_dim % HEAD_DIM_STEP:
+        if head_dim % step:
             raise CheckpointUnsupported(
                 f"{self.file}: heads of {head_dim} values ({source}) can't be exported.",
-                f"hfx exports models whose head size is a multiple of {HEAD_DIM_STEP}.",
+                f"hfx exports such models whose head size is a multiple of {step}.",
             )
         return head_dim
 

@@ -59,6 +59,7 @@ class _Reader:
             qkv=self.conv1d(name + "attn.c_attn", self.hidden, 3 * self.hidden),
             out=self.conv1d(name + "attn.c_proj", self.hidden, self.hidden),
             heads=self.heads,
+            kv_heads=self.heads,
             head_dim=head_dim,
             scale=self.scale(index, head_dim),
         )

@@ -96,6 +96,7 @@ class _Reader:
             qkv=self.projections(name + "0.SelfAttention.", "qkv"),
             out=self.linear(name + "0.SelfAttention.o", self.width, self.hidden),
             heads=self.heads,
+            kv_heads=self.heads,
             head_dim=self.head_dim,
             scale=1.0,
         )

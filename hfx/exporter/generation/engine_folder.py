@@ -19,7 +19,7 @@ from hfx.errors import StorageFull
 from hfx.exporter.families import find_family
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.graph.blocks import Net
+from hfx.exporter.graph.blocks import Net, Rotary
 from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import WeightFile
 from hfx.exporter.quantize.balance import balanced
@@ -81,13 +81,12 @@ def write_engine_folder(
     `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
     With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves. With `library`, that of
     the native operators, it is copied there, and they serve unless OpenVINO does. `max_length` takes the place of the
-    lengths that an unbounded family was trained with.
+    lengths that a net was trained with whose positions are computed.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
-    family = find_family(checkpoint)
-    net = family.read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
-    if family.unbounded and max_length is not None:
-        net = replace(net, max_length=max_length, max_source=max_length)
+    net = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
+    if max_length is not None:
+        net = _of_length(net, max_length)
     net = balanced(net, formats, levels)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,6 +107,16 @@ def write_engine_folder(
             f"{folder} can't be written: {error.strerror}.", "Free space, or choose another disk."
         ) from error
     return read_spec(folder)
+
+
+def _of_length(net: Net, length: int) -> Net:
+    """`net` for `length` tokens, where it has no table of learned positions."""
+    decoder, rotary = net.decoder, net.decoder.rotary
+    if decoder.positions is not None:
+        return net
+    if rotary is not None:
+        decoder = replace(decoder, rotary=Rotary(rotary.cos.rows(0, length), rotary.sin.rows(0, length)))
+    return replace(net, decoder=decoder, max_length=length, max_source=net.max_source and length)
 
 
 def keep_runtime(folder: Path, runtime: Runtime) -> None:
@@ -173,6 +182,7 @@ def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, st
         "vocab_size": net.vocab_size,
         "layers": len(net.decoder.layers),
         "heads": attention.heads,
+        "kv_heads": attention.kv_heads,
         "head_dim": attention.head_dim,
         "max_length": net.max_length,
         "max_source": net.max_source,

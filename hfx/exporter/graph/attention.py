@@ -8,12 +8,13 @@ by those of V: nothing else changes, and a step reads a quarter of the memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hfx.exporter.graph import operators
-from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias
+from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias, Rotary
 from hfx.exporter.graph.writer import CONTRIB, GraphWriter, Shape, Value
 from hfx.exporter.quantize.generator import CrossType
 
@@ -36,6 +37,7 @@ class SelfAttentionWriter:
     writer: GraphWriter
     lead: Value
     bias: Value | None
+    rotary: Rotary | None = None
 
     def cached(self, qkv: Value, layer: int, block: Attention) -> Value:
         """Causal attention that reads past_* and writes present_*, which the caller binds to the same memory.
@@ -44,16 +46,44 @@ class SelfAttentionWriter:
         tokens on a past is taken for one row at a time.
         """
         writer, dtype = self.writer, self.writer.compute
-        shape: Shape = ["rows", block.heads, "capacity", block.head_dim]
+        shape: Shape = ["rows", block.kv_heads, "capacity", block.head_dim]
         past = [writer.input(f"past_{part}_{layer}", dtype, shape) for part in "kv"]
         present = [f"present_{part}_{layer}" for part in "kv"]
+        if self.rotary is not None or block.kv_heads != block.heads:
+            out = self._grouped(qkv, past, present, block)
+        else:
+            out = self._native(qkv, past, present, block)
+        for name in present:
+            writer.output(name, dtype, shape, name)
+        return out
+
+    def _native(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
+        """By an operator of hfx/native, which has a head of K and V for each of Q, and no positions."""
+        writer = self.writer
         inputs = [qkv, *past, SEQLENS_K, TOTAL_LENGTH, self.lead, *([self.bias] if self.bias else [])]
         op = writer.defined("CachedAttentionBias" if self.bias else "CachedAttention", operators.function)
         out = writer.unique("attended")
         writer.nodes(op, inputs, [out, *present], operators.DOMAIN, heads=block.heads, scale=block.scale)
-        for name in present:
-            writer.output(name, dtype, shape, name)
         return out
+
+    def _grouped(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
+        """By ONNX Runtime's operator on every runtime. It knows each token's position from the lengths."""
+        writer, rotary = self.writer, self.rotary
+        tables = [None, None] if rotary is None else [writer.vector(table) for table in (rotary.cos, rotary.sin)]
+        split = writer.node("Reshape", [qkv, self.lead])
+        out = writer.unique("attended")
+        writer.nodes(
+            "GroupQueryAttention",
+            [split, None, None, *past, SEQLENS_K, TOTAL_LENGTH, *tables, None, self.bias],
+            [out, *present],
+            CONTRIB,
+            num_heads=block.heads,
+            kv_num_heads=block.kv_heads,
+            do_rotary=0 if rotary is None else 1,
+            causal=1,
+            scale=block.scale,
+        )
+        return writer.node("Reshape", [out, writer.const([-1, block.widths[0]], np.int64)])
 
     def bidirectional(self, qkv: Value, block: Attention) -> Value:
         """Attention of each token to all tokens of its row, padding on the right left out."""
@@ -64,12 +94,12 @@ class SelfAttentionWriter:
             [split, None, None, None, None, SEQLENS_K, TOTAL_LENGTH, None, None, None, self.bias],
             CONTRIB,
             num_heads=block.heads,
-            kv_num_heads=block.heads,
+            kv_num_heads=block.kv_heads,
             do_rotary=0,
             causal=0,
             scale=block.scale,
         )
-        return writer.node("Reshape", [out, writer.const([-1, block.heads * block.head_dim], np.int64)])
+        return writer.node("Reshape", [out, writer.const([-1, block.widths[0]], np.int64)])
 
 
 @dataclass(frozen=True)

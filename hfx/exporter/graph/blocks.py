@@ -124,14 +124,35 @@ class DistanceBias:
 
 
 @dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: channels i and i + head_dim / 2 of each head of Q and K are turned by an angle.
+
+    `cos` and `sin` [positions, head_dim / 2] are those of the angles.
+    """
+
+    cos: Parameter
+    sin: Parameter
+
+
+@dataclass(frozen=True)
 class Attention:
-    """Self attention; `qkv` puts all heads of Q before those of K and V. Scores are multiplied by `scale`."""
+    """Self attention; `qkv` puts all heads of Q before those of K and V. Scores are multiplied by `scale`.
+
+    As many neighbouring heads of Q share a head of K and V as `kv_heads` divide `heads` into.
+    """
 
     qkv: Linear
     out: Linear
     heads: int
+    kv_heads: int
     head_dim: int
     scale: float
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Of Q, K and V in the output of `qkv`."""
+        kv = self.kv_heads * self.head_dim
+        return self.heads * self.head_dim, kv, kv
 
 
 @dataclass(frozen=True)
@@ -170,8 +191,9 @@ class Layer:
 class Stack:
     """An encoder or a decoder.
 
-    `positions` [positions, hidden] are added to the embedding. With `pre_norm` a layer's norms stand before its parts
-    and `final_norm` behind the last layer; otherwise each norm stands behind its part and the residual.
+    `positions` [positions, hidden] are added to the embedding; `rotary` is for every self attention. With `pre_norm` a
+    layer's norms stand before its parts and `final_norm` behind the last layer; otherwise each norm stands behind its
+    part and the residual.
     """
 
     embedding: Embedding
@@ -181,6 +203,7 @@ class Stack:
     layers: tuple[Layer, ...]
     pre_norm: bool
     final_norm: Norm | None
+    rotary: Rotary | None = None
 
 
 @dataclass(frozen=True)

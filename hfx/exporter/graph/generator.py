@@ -48,7 +48,7 @@ class GeneratorWriter:
         lengths(writer, "rows")
         last = writer.input("last_index", np.int64, ["rows", 1])
         lead = _lead(writer, ids)
-        attention = SelfAttentionWriter(writer, lead, None)
+        attention = SelfAttentionWriter(writer, lead, None, stack.rotary)
         layers = self._stack(writer, self.formats.linear, attention.cached)
         hidden = layers(stack, _flat(writer, ids), _flat(writer, positions))
         by_row = writer.node("Reshape", [hidden, lead])

@@ -24,6 +24,7 @@ from hfx.exporter.graph.blocks import (
     Linear,
     Net,
     Norm,
+    Rotary,
     Stack,
 )
 
@@ -66,7 +67,9 @@ class _Run:
             x = self.norm(x, stack.embedding_norm)
         bias = _distance_bias(stack.bias, ids.shape[1]) + self.mask
         for layer in stack.layers:
-            parts: list[Callable[[FloatArray], FloatArray]] = [partial(_self_attention, layer.attention, bias)]
+            parts: list[Callable[[FloatArray], FloatArray]] = [
+                partial(_self_attention, layer.attention, stack.rotary, bias)
+            ]
             if layer.cross is not None and self.memory is not None:
                 parts.append(partial(_cross_attention, layer.cross, self.memory))
             parts.append(partial(_feed_forward, layer.feed_forward))
@@ -82,9 +85,26 @@ class _Run:
         return out
 
 
-def _self_attention(block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:
-    query, key, value = np.split(linear(x, block.qkv), 3, axis=-1)
+def _self_attention(block: Attention, rotary: Rotary | None, bias: FloatArray, x: FloatArray) -> FloatArray:
+    query, key, value = np.split(linear(x, block.qkv), np.cumsum(block.widths[:2]), axis=-1)
+    if rotary is not None:
+        query, key = (_turned(each, rotary, block.head_dim) for each in (query, key))
+    if block.kv_heads != block.heads:
+        key, value = (_repeated(each, block) for each in (key, value))
     return linear(_attended(query, key, value, block, bias), block.out)
+
+
+def _turned(x: FloatArray, rotary: Rotary, head_dim: int) -> FloatArray:
+    """x [rows, tokens, heads * dim], turned by its positions."""
+    cos, sin = (table.take(0, x.shape[1])[:, None] for table in (rotary.cos, rotary.sin))
+    first, second = np.split(x.reshape(*x.shape[:2], -1, head_dim), 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(x.shape)
+
+
+def _repeated(x: FloatArray, block: Attention) -> FloatArray:
+    """x [rows, tokens, kv_heads * dim], each head as often as heads of Q share it."""
+    by_head = x.reshape(*x.shape[:2], block.kv_heads, block.head_dim)
+    return np.repeat(by_head, block.heads // block.kv_heads, axis=2).reshape(*x.shape[:2], -1)
 
 
 def _cross_attention(block: CrossAttention, memory: FloatArray, x: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from openvino import opset16 as ops
 
-from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias
+from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias, Rotary
 from hfx.exporter.openvino.graph import ANY, OpenVinoGraph, Value
 
 MASKED = -1e30  # a score that has no share beside any other
@@ -31,13 +31,44 @@ def attend_pages(
     return ops.squeeze(node, first).output(0)
 
 
-def attend_own_pages(graph: OpenVinoGraph, qkv: Value, layer: int, block: Attention) -> Value:
+def attend_own_pages(
+    graph: OpenVinoGraph, qkv: Value, layer: int, block: Attention, angles: tuple[Value, Value] | None = None
+) -> Value:
     """Causal attention of a flat row of tokens, of as many sequences as the paging inputs say.
 
-    `qkv` [tokens, 3 * width] to [tokens, width].
+    `qkv` [tokens, heads of Q, K and V] to [tokens, width]. `angles` turn Q and K (see angles_at).
     """
-    query, key, value = _thirds(graph, qkv, block)
-    return attend_pages(graph, "self", layer, (query, key, value), block.scale)
+    query, key, value = _parts(graph, qkv, block)
+    if angles is not None:
+        query, key = (_turned(graph, part, block.head_dim, angles) for part in (query, key))
+    if block.kv_heads == block.heads:
+        return attend_pages(graph, "self", layer, (query, key, value), block.scale)
+    # The standard operator takes queries of no other width than the keys', and gives the values'.
+    tokens = ops.gather(ops.shape_of(query), graph.const([0], np.int64), graph.const(0, np.int64))
+    query = ops.reshape(query, ops.concat([tokens, graph.const([-1], np.int64)], 0), False)
+    attended = attend_pages(graph, "self", layer, (query, key, value), block.scale)
+    return ops.reshape(attended, graph.const([-1, block.widths[0]], np.int64), False)
+
+
+def angles_at(graph: OpenVinoGraph, rotary: Rotary, positions: Value) -> tuple[Value, Value]:
+    """Cosines and sines [tokens, 1, 1, head_dim / 2] of `positions` [tokens]."""
+    tables = (graph.weight(table.read(), table.name) for table in (rotary.cos, rotary.sin))
+    middle = graph.const([1, 2], np.int64)
+    rows = (ops.gather(table, positions, graph.const(0, np.int64)) for table in tables)
+    cos, sin = (ops.unsqueeze(each, middle).output(0) for each in rows)
+    return cos, sin
+
+
+def _turned(graph: OpenVinoGraph, x: Value, head_dim: int, angles: tuple[Value, Value]) -> Value:
+    """x [tokens, heads * dim]: the first half of each head's channels and the second are turned in pairs."""
+    cos, sin = angles
+    halves, axis = graph.const([0, -1, 2, head_dim // 2], np.int64), graph.const(2, np.int64)
+    first, second = ops.split(ops.reshape(x, halves, True), axis, 2).outputs()
+    turned = [
+        ops.subtract(ops.multiply(first, cos), ops.multiply(second, sin)),
+        ops.add(ops.multiply(second, cos), ops.multiply(first, sin)),
+    ]
+    return ops.reshape(ops.concat(turned, 2), graph.const([0, -1], np.int64), True)
 
 
 @dataclass
@@ -59,7 +90,7 @@ class RowSelfAttention:
         shape: list[int] = [ANY, block.heads, ANY, block.head_dim]
         past_key, past_value = (graph.input(f"past_{part}_{layer}", np.float32, shape) for part in "kv")
         one_token = graph.const([-1, block.heads, 1, block.head_dim], np.int64)
-        query, key, value = (ops.reshape(part, one_token, False) for part in _thirds(graph, qkv, block))
+        query, key, value = (ops.reshape(part, one_token, False) for part in _parts(graph, qkv, block))
         self.new += [key, value]
         query = ops.multiply(query, graph.const(block.scale, np.float32)) if block.scale != 1.0 else query
         far = ops.add(ops.matmul(query, past_key, False, True), self._past_bias(past_key))
@@ -130,7 +161,7 @@ class EncoderAttention:
         split = ops.concat([self.lead, graph.const([block.heads, block.head_dim], np.int64)], 0)
         swapped = graph.const([0, 2, 1, 3], np.int64)
         query, key, value = (
-            ops.transpose(ops.reshape(part, split, False), swapped) for part in _thirds(graph, qkv, block)
+            ops.transpose(ops.reshape(part, split, False), swapped) for part in _parts(graph, qkv, block)
         )
         mask = graph.const(0.0, np.float32) if self.bias is None else self.bias
         scale = graph.const(block.scale, np.float32)
@@ -163,7 +194,7 @@ def _count(graph: OpenVinoGraph, stop: Value) -> Value:
     return ops.range(graph.const(0, np.int64), stop, graph.const(1, np.int64), "i64")
 
 
-def _thirds(graph: OpenVinoGraph, qkv: Value, block: Attention) -> list[Value]:
-    width = block.heads * block.head_dim
-    split = ops.variadic_split(qkv, graph.const(1, np.int64), graph.const([width] * 3, np.int64))
+def _parts(graph: OpenVinoGraph, qkv: Value, block: Attention) -> list[Value]:
+    """Q, K and V."""
+    split = ops.variadic_split(qkv, graph.const(1, np.int64), graph.const(block.widths, np.int64))
     return [split.output(part) for part in range(3)]

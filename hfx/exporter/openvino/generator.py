@@ -18,6 +18,7 @@ from hfx.exporter.graph.blocks import Kind, Net, Stack
 from hfx.exporter.openvino.attention import (
     EncoderAttention,
     RowSelfAttention,
+    angles_at,
     attend_own_pages,
     attend_source,
     pad_bias,
@@ -75,8 +76,10 @@ class GeneratorWriter:
         """
         graph = OpenVinoGraph(DECODER)
         ids, positions = (graph.input(name, np.int64, [ANY]) for name in ("input_ids", "position_ids"))
-        layers = self._stack(graph, self.formats.linear, partial(attend_own_pages, graph))
-        hidden = layers(self.net.decoder, ids, positions)
+        stack = self.net.decoder
+        angles = None if stack.rotary is None else angles_at(graph, stack.rotary, positions)
+        layers = self._stack(graph, self.formats.linear, partial(attend_own_pages, graph, angles=angles))
+        hidden = layers(stack, ids, positions)
         last = graph.input("last", np.int64, [ANY])
         self._head(graph, ops.gather(hidden, last, graph.const(0, np.int64)))
         graph.save(path)

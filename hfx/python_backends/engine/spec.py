@@ -65,6 +65,7 @@ class EngineSpec:
     `max_length` and `max_source` are positions: of the decoder's self attention (prompt and output together), and of
     the encoder (0 without one). `beams` are the widths that have a decoder graph; empty: any width. `cross_type` is how
     K and V of sources are kept (empty without an encoder); in int8 they come with a scale for each channel of a source.
+    Each of `kv_heads` heads of K and V serves as many of the `heads` of Q; engine.json may lack them: then as many.
     All this, and `files`, is ONNX Runtime's; `runtime` is the one that serves on CPU, if it is there.
     """
 
@@ -72,6 +73,7 @@ class EngineSpec:
     vocab_size: int
     layers: int
     heads: int
+    kv_heads: int
     head_dim: int
     max_length: int
     max_source: int
@@ -104,6 +106,7 @@ def read_spec(folder: Path) -> EngineSpec:
 def _spec(folder: Path, fields: Fields) -> EngineSpec:
     kind = fields.take("kind", one_of(DECODER, ENCODER_DECODER))
     crosses = kind == ENCODER_DECODER
+    heads = fields.take("heads", integer(1))
     beams = fields.take("beams", _beams) if crosses else ()
     openvino = None if fields.values.get("openvino") is None else _openvino(folder, fields.inside("openvino"), crosses)
     operators = None if fields.values.get("operators") is None else _operators(folder, fields.inside("operators"))
@@ -112,7 +115,8 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
         kind=kind,
         vocab_size=fields.take("vocab_size", integer(1)),
         layers=fields.take("layers", integer(1)),
-        heads=fields.take("heads", integer(1)),
+        heads=heads,
+        kv_heads=heads if "kv_heads" not in fields.values else fields.take("kv_heads", _kv_heads(heads, crosses)),
         head_dim=fields.take("head_dim", integer(1)),
         max_length=fields.take("max_length", integer(1)),
         max_source=fields.take("max_source", integer(1)) if crosses else 0,
@@ -162,6 +166,18 @@ def _file_in(folder: Path) -> Check:
         if not (folder / value).is_file():
             raise ModelDamaged(f"{folder / value} is missing ({name} of {FILE_NAME})")
         return folder / value
+
+    return check
+
+
+def _kv_heads(heads: int, crosses: bool) -> Check:
+    """Heads of K and V that `heads` of Q share; with an encoder, each has its own."""
+
+    def check(name: str, value: Any) -> int:
+        integer(1)(name, value)
+        if heads % value or (crosses and value != heads):
+            raise InvalidRequest(name, value, str(heads) if crosses else f"a divisor of heads ({heads})")
+        return int(value)
 
     return check
 

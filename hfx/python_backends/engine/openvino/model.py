@@ -121,7 +121,7 @@ class OpenVinoModel:
         try:
             core().get_versions(DEVICE)  # loads the plugin, with which the core knows its operators when it reads
             model = core().read_model(str(path))
-            use_pages(model, spec.heads, spec.head_dim)
+            use_pages(model, spec.kv_heads, spec.head_dim)
             self._compiled = core().compile_model(model, DEVICE, properties(spec, settings))
         except (RuntimeError, ValueError) as error:
             raise ModelDamaged(f"openvino can't load {path}: {error}") from error

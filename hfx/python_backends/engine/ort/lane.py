@@ -30,7 +30,7 @@ class DecoderLane:
     ) -> None:
         rows = units * width
         self.width = width
-        shape = (2 * spec.layers, rows + more_rows, spec.heads, spec.max_length, spec.head_dim)
+        shape = (2 * spec.layers, rows + more_rows, spec.kv_heads, spec.max_length, spec.head_dim)
         self.cache = make_cache(shape, spec.kv_type)
         self.cross = CrossCache(spec, units, make_cache) if spec.has_encoder else None
         self.ids = np.zeros((rows, 1), np.int64)
