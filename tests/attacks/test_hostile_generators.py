@@ -17,13 +17,18 @@ from tests.attacks.damage import DROPPED, edit_json, edit_tensors, pickle_weight
 from tests.attacks.test_hostile_weights import Malice
 from tests.unit import tiny_generators
 
-FAMILIES = ("gpt2", "bart", "t5")
+FAMILIES = ("gpt2", "llama", "bart", "t5")
 Tensors = dict[str, Any]
 Copy = Callable[[str], Path]
 
 # A tensor of each family that is read by slices, as it is, joined with others, or both.
 READ = {
     "gpt2": ("transformer.wte.weight", "transformer.h.1.attn.c_attn.weight", "transformer.ln_f.bias"),
+    "llama": (
+        "model.embed_tokens.weight",
+        "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.0.mlp.up_proj.weight",
+    ),
     "bart": ("model.shared.weight", "model.decoder.layers.1.encoder_attn.k_proj.bias", "final_logits_bias"),
     "t5": (
         "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
@@ -38,7 +43,7 @@ EACH_TENSOR = [(family, name) for family, names in READ.items() for name in name
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A good checkpoint of each family."""
     folder = tmp_path_factory.mktemp("generators")
-    for family in FAMILIES:
+    for family in (*FAMILIES, "qwen2"):
         tiny_generators.save(folder / family, tiny_generators.build(family))
     return folder
 
@@ -158,6 +163,14 @@ CORRUPT: dict[str, dict[str, tuple[Any, ...]]] = {
         "scale_attn_weights": ("yes", 1),
         "tie_word_embeddings": ("no",),
     },
+    "llama": {
+        "num_key_value_heads": (0, -1, 4, 12, "3"),
+        "head_dim": (0, -16, 1.5),
+        "rms_norm_eps": (0, "small"),
+        "attention_bias": ("yes",),
+        "mlp_bias": (2,),
+        "max_position_embeddings": (0, 10**8),
+    },
     "bart": {
         "encoder_attention_heads": (0, 5, "6"),
         "decoder_ffn_dim": (0, -1),
@@ -185,11 +198,25 @@ def test_a_field_that_cannot_be_meant_is_named(copy: Copy, family: str, field: s
     refused(CheckpointCorrupt, field, lambda: build(folder))
 
 
+SCALED: tuple[dict[str, Any], ...] = (
+    {"rope_type": "linear", "factor": 2.0},
+    {"rope_type": "dynamic", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40},
+    {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0},
+    {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 40},
+)  # fmt: skip
 # Fields that mean another net: sizes that the attention doesn't take, functions and switches without a block.
 UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"n_head": 4, "n_embd": 48}, "n_embd / n_head"),
     ("gpt2", {"activation_function": "mish"}, "activation_function"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
+    ("llama", {"hidden_act": "tanh"}, "hidden_act"),
+    ("llama", {"head_dim": 24}, "head_dim"),
+    ("llama", {"sliding_window": 32}, "sliding_window"),
+    *(("llama", {"rope_parameters": DROPPED, "rope_scaling": scaling}, scaling["rope_type"]) for scaling in SCALED),
+    ("llama", {"rope_parameters": DROPPED, "partial_rotary_factor": 0.5}, "0.5 of each head"),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1}, "layer_types"),
     ("bart", {"activation_function": "tanh"}, "activation_function"),
     ("bart", {"decoder_attention_heads": 4}, "d_model / decoder_attention_heads"),
     ("t5", {"d_kv": 12}, "d_kv"),
@@ -204,11 +231,20 @@ def test_a_net_without_blocks_is_unsupported(copy: Copy, family: str, fields: di
     refused(CheckpointUnsupported, named, lambda: build(folder))
 
 
-@pytest.mark.parametrize(("family", "field"), [("gpt2", "n_embd"), ("bart", "d_model"), ("t5", "d_model")])
+@pytest.mark.parametrize(
+    ("family", "field"), [("gpt2", "n_embd"), ("llama", "intermediate_size"), ("bart", "d_model"), ("t5", "d_model")]
+)
 def test_a_config_of_another_size_is_refused_before_memory_is_taken(copy: Copy, family: str, field: str) -> None:
     folder = copy(family)
     edit_json(folder / "config.json", **{field: 480_000})
     refused(CheckpointCorrupt, "config.json says", lambda: build(folder))
+
+
+@pytest.mark.parametrize("theta", [0, -1, "far", None, float("nan")])
+def test_a_base_of_angles_that_cannot_be_meant_is_named(copy: Copy, theta: Any) -> None:
+    folder = copy("llama")
+    edit_json(folder / "config.json", rope_parameters={"rope_type": "default", "rope_theta": theta})
+    refused(CheckpointCorrupt, "rope_theta", lambda: build(folder))
 
 
 @pytest.mark.parametrize("name", ["pegasus", "marian", "m2m"])

@@ -26,6 +26,7 @@ VOCABULARY = 160
 LIMITS = Limits(chunk=40, prefill=96, encode=128)
 FAMILIES = {
     "gpt2": {"n_positions": 256, "bos_token_id": 0, "eos_token_id": 1},
+    "qwen2": {"max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 1},
     "bart": {"max_position_embeddings": 256},
     "t5-gated": {"num_layers": 2, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
 }
@@ -100,7 +101,7 @@ def test_log_probs_are_those_of_the_unprocessed_logits_and_forced_tokens_have_th
 ) -> None:
     import torch
 
-    prompt, start = ((5,), ()) if family == "gpt2" else ((5, 9, 30), (2,))
+    prompt, start = ((5,), ()) if family in tiny_generators.DECODERS else ((5, 9, 30), (2,))
     options = {"max_tokens": 7, "decoder_prompt": start, "forced_bos_id": 13, "forced_eos_id": 1}
     options |= {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, **WAYS[way]}
     with open_engine(folder(family), slots=8, limits=LIMITS, runtime=runtime) as engine:

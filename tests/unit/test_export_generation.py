@@ -20,11 +20,12 @@ from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, verify_files
 from hfx.repository import lint, models
 from tests.published import export_checkpoint
-from tests.unit import writing_checkpoints
+from tests.unit import tiny_generators, writing_checkpoints
 
 pytestmark = pytest.mark.slow
 GENERATION = {
     "gpt2": {"max_new_tokens": 12},
+    "llama": {"max_new_tokens": 12},
     "bart": {"max_length": 18, "num_beams": 3, "length_penalty": 2.0, "no_repeat_ngram_size": 3, "min_length": 5},
     "t5": {"max_new_tokens": 10},
 }
@@ -105,14 +106,15 @@ def test_texts_equal_those_of_transformers(
     import transformers
 
     folder = checkpoints(family)
-    auto: Any = transformers.AutoModelForCausalLM if family == "gpt2" else transformers.AutoModelForSeq2SeqLM
+    decodes = family in tiny_generators.DECODERS
+    auto: Any = transformers.AutoModelForCausalLM if decodes else transformers.AutoModelForSeq2SeqLM
     model, tokenizer = auto.from_pretrained(folder).eval(), writing_checkpoints.tokenizer()
     for text in (TEXT, "a", "the end of the story", "zz top. and so on and on."):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.no_grad():
             # Transformers sizes the cache by a T5's encoder, which has fewer layers here.
             found = model.generate(ids, attention_mask=torch.ones_like(ids), use_cache=family != "t5")[0]
-        new = found[ids.shape[1] :] if family == "gpt2" else found[1:]
+        new = found[ids.shape[1] :] if decodes else found[1:]
         expected = tokenizer.decode(new, skip_special_tokens=True)
         assert generator.infer({"text_input": text})["text_output"] == expected
 
@@ -249,7 +251,7 @@ def test_verify_and_list_know_generators(repository: Path, capsys: pytest.Captur
     assert run(capsys, *words, "--metric", "accuracy")[0] == 2
     code, out, _ = run(capsys, "list", str(repository))
     assert code == 0
-    assert {line.split()[0] for line in out.splitlines()[1:]} == {"gpt2", "bart", "t5"}
+    assert {line.split()[0] for line in out.splitlines()[1:]} == set(writing_checkpoints.FAMILIES)
 
 
 def test_a_damaged_recording_is_a_damaged_model(

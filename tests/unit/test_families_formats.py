@@ -49,12 +49,12 @@ def error(export: Export, name: str, formats: Formats) -> float:
 
 
 @pytest.mark.parametrize("precision", ERRORS)
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-untied", "bart", "pegasus", "t5", "t5-gated"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-untied", "llama", "bart", "pegasus", "t5", "t5-gated"])
 def test_a_format_is_as_near_to_float32_as_it_should_be(export: Export, name: str, precision: str) -> None:
     assert error(export, name, FORMATS[precision]) <= ERRORS[precision]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bart", "t5"])
+@pytest.mark.parametrize("name", ["gpt2", "llama-tied", "bart", "t5"])
 @pytest.mark.parametrize("precision", FORMATS)
 def test_a_tied_table_is_stored_once(export: Export, name: str, precision: str) -> None:
     folder = export(name, FORMATS[precision])
@@ -63,7 +63,8 @@ def test_a_tied_table_is_stored_once(export: Export, name: str, precision: str) 
         tensor.external_data[1].value
         for graph in graphs
         for tensor in graph.graph.initializer
-        if len(tensor.dims) in (2, 4) and any(part in tensor.name for part in ("wte", "shared", "lm_head"))
+        if len(tensor.dims) in (2, 4)
+        and any(part in tensor.name for part in ("wte", "shared", "embed_tokens", "lm_head"))
         if "[" not in tensor.name  # a few loud channels of it stand apart
     }
     assert len(tables) == 1
@@ -87,7 +88,7 @@ def test_only_full_int8_weights_need_vnni(tmp_path: Path, levels: int) -> None:
     assert json.loads((tmp_path / "engine" / "engine.json").read_text())["needs_vnni"] is (levels == 127)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bart", "t5-gated"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart", "t5-gated"])
 @pytest.mark.parametrize("precision", FORMATS)
 def test_graphs_use_standard_operators_and_contrib_ones_only(export: Export, name: str, precision: str) -> None:
     for path in export(name, FORMATS[precision]).glob("*.onnx"):

@@ -24,7 +24,7 @@ STEPS = 12
 # Of the largest logit: both sides add up a few dozen float32 products in other orders.
 TOLERANCE = 5e-6
 
-DECODERS = [name for name in tiny_generators.GENERATORS if name.startswith(("gpt2", "llama", "qwen2"))]
+DECODERS = tiny_generators.DECODERS
 ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if name not in DECODERS]
 
 

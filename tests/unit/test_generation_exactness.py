@@ -52,6 +52,11 @@ FAMILIES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, Any]]] = 
         {"n_positions": POSITIONS, "initializer_range": 0.6, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0},
         {},
     ),
+    "llama": (
+        byte_level,
+        {"max_position_embeddings": POSITIONS, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0},
+        {},
+    ),
     "bart": (
         partial(byte_level, "bart"),
         {"max_position_embeddings": POSITIONS, "init_std": 0.6, "bos_token_id": 0, "forced_eos_token_id": 2},

@@ -27,11 +27,13 @@ SOURCE = GENERATOR.integers(3, tiny_generators.VOCABULARY, (4, 14))
 # Ends of the names of what writes into the residual stream and of what reads it, with the axis of the hidden channels.
 WRITERS = {
     "gpt2": ((".c_proj.weight", 1),),
+    "llama": (("o_proj.weight", 0), ("down_proj.weight", 0)),
     "mbart": (("out_proj.weight", 0), ("fc2.weight", 0)),
     "t5": (("Attention.o.weight", 0), ("wo.weight", 0)),
 }
 READERS = {
     "gpt2": (("c_attn.weight", 0), ("c_fc.weight", 0)),
+    "llama": (("q_proj.weight", 1), ("gate_proj.weight", 1)),
     "mbart": (("q_proj.weight", 1), ("fc1.weight", 1)),
     "t5": (("Attention.q.weight", 1), ("wi.weight", 1)),
 }

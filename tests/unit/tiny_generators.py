@@ -94,6 +94,7 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "t5-silu": T5 | {"feed_forward_proj": "gated-silu"},
     "mt5": T5,
 }
+DECODERS = tuple(name for name in GENERATORS if CLASSES[name.split("-")[0]][0].endswith(("LMHeadModel", "CausalLM")))
 
 
 def build(name: str, **config: Any) -> Any:

@@ -17,7 +17,7 @@ from hfx.exporter.tokenizer import load_tokenizer
 from tests.unit import tiny_generators
 from tests.unit.generation_models import END, letters
 
-FAMILIES = ("gpt2", "bart", "t5")
+FAMILIES = ("gpt2", "llama", "bart", "t5")
 LONGEST = 60
 
 
