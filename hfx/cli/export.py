@@ -83,7 +83,7 @@ def command(
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of a text (GPT-2: and its output) at most; without it, the checkpoint's. T5 has no limit.",
+            help="Tokens of a text (a decoder: and its output) at most; without it, the checkpoint's. T5 has no limit.",
             rich_help_panel=MODEL,
         ),
     ] = None,

@@ -86,6 +86,25 @@ def test_a_t5_by_its_old_name_reads_more_than_it_was_trained_with(runtime: str, 
     assert (logits.max(-1).values - chosen).max() < 1e-3  # a tie may go either way
 
 
+@pytest.mark.parametrize("runtime", [ONNXRUNTIME, OPENVINO])
+def test_a_llama_may_be_given_fewer_positions_and_uses_the_last(runtime: str, tmp_path: Path) -> None:
+    import torch
+
+    asked, longest = tiny_generators.build("llama"), 40
+    checkpoint = tiny_generators.save(tmp_path / "checkpoint", asked)
+    facts = write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["fp32"], 63, True, longest)
+    assert (facts.max_length, facts.max_source, facts.heads, facts.kv_heads) == (longest, 0, 6, 3)
+    prompt = tuple(range(3, 13))
+    request = Request(prompt, Settings(max_tokens=30, min_tokens=30, eos_ids=(1,)))
+    with open_engine(tmp_path / "engine", slots=2, limits=LIMITS, runtime=runtime) as engine:
+        (answer,) = engine.submit(request).result(120)
+    expected = asked.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, 10), do_sample=False, max_new_tokens=30, min_new_tokens=30,
+        eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    assert list(answer.ids) == expected[0, 10:].tolist()
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampling": {"do_sample": True, "seed": 5, "num_return_sequences": 2},

@@ -42,6 +42,8 @@ def changed(folder: Path, target: Path, **facts: Any) -> Path:
         ({"kind": "diffusion"}, "kind is 'diffusion'"),
         ({"layers": 0}, "layers is 0"),
         ({"heads": "2"}, "heads is '2'"),
+        ({"kv_heads": None}, "kv_heads is None"),
+        ({"kv_heads": 1}, "kv_heads is 1; allowed: 2"),
         ({"max_source": None}, "max_source is None"),
         ({"beams": []}, r"beams is \[\]"),
         ({"kv_type": "float64"}, "kv_type is 'float64'"),
@@ -57,6 +59,19 @@ def test_a_damaged_description_is_refused_naming_the_field(
 ) -> None:
     with pytest.raises(ModelDamaged, match=message):
         Engine.open(changed(folder, tmp_path, **facts))
+
+
+@pytest.mark.parametrize("heads", [0, -1, 3, 4, True, "1"])
+def test_heads_of_keys_that_queries_cannot_share_are_refused(tmp_path: Path, heads: Any) -> None:
+    folder = toys.write_decoder(tmp_path / "decoder")
+    (tmp_path / "changed").mkdir()
+    with pytest.raises(ModelDamaged, match=f"kv_heads is {heads!r}"):
+        read_spec(changed(folder, tmp_path / "changed", kv_heads=heads))
+
+
+def test_a_description_from_before_heads_were_shared_is_still_read(folder: Path) -> None:
+    assert "kv_heads" not in json.loads((folder / "engine.json").read_text())
+    assert read_spec(folder).kv_heads == read_spec(folder).heads == toys.HEADS
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe"])

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from hfx.cli import main
+from hfx.deploy.resources import needs
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation.steps import STEPS
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, verify_files
+from hfx.python_backends.engine.spec import read_spec
 from hfx.repository import lint, models
 from tests.published import export_checkpoint
 from tests.unit import tiny_generators, writing_checkpoints
@@ -130,6 +132,15 @@ def test_an_answer_has_the_tensors_of_the_contract(generator: LocalGenerator) ->
     }
     assert answer["finish_reason"] in ("stop", "length")
     assert 1 <= answer["output_tokens"] <= 3
+
+
+def test_the_memory_for_keys_and_values_counts_heads_that_share_them_once(repository: Path) -> None:
+    spec = read_spec(repository / "llama_stream" / "1" / "cpu")
+    assert (spec.heads, spec.kv_heads) == (6, 3)
+    manifest = manifest_of(repository, "llama")
+    slots: Any = manifest.choices["slots"]
+    found = needs(repository, manifest, "cpu")
+    assert found.cache == 2 * 4 * slots * spec.layers * spec.kv_heads * spec.head_dim * spec.max_length
 
 
 # What the gate keeps out

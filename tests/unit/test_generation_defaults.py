@@ -33,7 +33,18 @@ from tests.unit.torch_decoding import TorchModel, drive
 POSITIONS, TOKENS = 40, 12
 PROMPT = (5, 9, 17, 4)
 # Marian's and GPT-2's classes have ids near the ends of vocabularies of 58101 and 50257 tokens.
-FAMILIES = {"gpt2": 50257, "bart": 60, "mbart": 60, "m2m": 60, "pegasus": 60, "marian": 58101, "t5": 60, "mt5": 60}
+FAMILIES = {
+    "gpt2": 50257,
+    "llama": 60,
+    "qwen2": 60,
+    "bart": 60,
+    "mbart": 60,
+    "m2m": 60,
+    "pegasus": 60,
+    "marian": 58101,
+    "t5": 60,
+    "mt5": 60,
+}
 IDS: dict[str, dict[str, Any]] = {
     "left out": {},
     "stated": {"eos_token_id": 7, "pad_token_id": 3, "decoder_start_token_id": 5, "bos_token_id": 6},
@@ -55,9 +66,12 @@ CASES = [*((ids, "absent") for ids in IDS), *(("stated", file) for file in FILES
 @cache
 def model(family: str) -> Any:
     """A model of one layer whose class-default ids are in its vocabulary."""
-    sizes = {"vocab_size": FAMILIES[family], "decoder_vocab_size": FAMILIES[family]}
+    sizes = {"vocab_size": FAMILIES[family]}
     if family == "gpt2":
         return tiny_generators.build(family, **sizes, n_embd=8, n_head=1, n_layer=1)
+    if family in tiny_generators.DECODERS:
+        return tiny_generators.build(family, **sizes)
+    sizes |= {"decoder_vocab_size": FAMILIES[family]}
     sizes |= {"d_model": 8, "d_kv": 8, "num_heads": 1, "encoder_attention_heads": 1, "decoder_attention_heads": 1}
     return tiny_generators.build(family, **sizes)
 
@@ -98,7 +112,7 @@ def generated(family: str, settings: Any) -> tuple[int, ...]:
 
 def ours(checkpoint: Checkpoint, family: str, found: GenerationSettings) -> tuple[int, ...]:
     """The new tokens of the search that the published settings make."""
-    encoder = POSITIONS if family != "gpt2" else None
+    encoder = None if family in tiny_generators.DECODERS else POSITIONS
     configuration = Configuration.of(facts(max_length=POSITIONS, max_source=encoder) | found.as_json())
     settings = resolve_config({"max_tokens": TOKENS}, configuration).settings
     search = new_searches(Request(PROMPT, settings))[0]
@@ -110,7 +124,7 @@ def ours(checkpoint: Checkpoint, family: str, found: GenerationSettings) -> tupl
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_and_answers_are_those_of_transformers(tmp_path: Path, family: str, ids: str, file: str) -> None:
     checkpoint = written(tmp_path, family, IDS[ids], FILES[file])
-    task = choose_task(checkpoint, "decoder" if family == "gpt2" else "encoder-decoder", None)
+    task = choose_task(checkpoint, "decoder" if family in tiny_generators.DECODERS else "encoder-decoder", None)
     try:
         expected = resolved(tmp_path)
         tokens = generated(family, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,14 @@ def test_blocks_read_by_numpy_are_the_model_in_torch(tmp_path: Path, name: str) 
         else:
             want = model(input_ids=torch.from_numpy(SOURCE), decoder_input_ids=ids).logits.numpy()
     assert np.abs(logits(net) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_what_no_writer_has_for_encoder_decoders_is_no_net(tmp_path: Path) -> None:
+    net, llama = read(tmp_path / "t5", tiny_generators.build("t5")), read(tmp_path, tiny_generators.build("llama"))
+    with pytest.raises(ValueError, match="rotary"):
+        replace(net, decoder=replace(net.decoder, rotary=llama.decoder.rotary))
+    with pytest.raises(ValueError, match="shared heads"):
+        replace(net, decoder=replace(net.decoder, layers=llama.decoder.layers))
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])

@@ -13,18 +13,24 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter.config_file import read_config
+from hfx.exporter.families import find_family
+from hfx.exporter.families.family import Config, resolve_config
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.generation.settings import read_settings
 from hfx.exporter.generation.tasks import choose_task
+from hfx.exporter.graph.blocks import Rotary
 from hfx.exporter.load import load_model
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tensors import CheckpointTensors
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.exporter.transformers_versions import OLD, bad_words_at_start, cleans_up, tied_and_scaled, writer
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.generation.detokenizer import clean_up
+from tests.attacks.damage import DROPPED, edit_json
 from tests.transformers4.writing import (
     ANSWER,
     CHECKPOINTS,
@@ -110,6 +116,29 @@ def test_a_head_of_its_own_beside_a_tied_table_is_used_where_version_5_wrote_it(
 )
 def test_tied_tables_and_scales_mean_what_the_writer_means(config: dict[str, Any], expected: tuple[bool, bool]) -> None:
     assert tied_and_scaled(config) == expected
+
+
+@pytest.mark.parametrize("resolved", [True, False], ids=["by version 5", "by version 4"])
+def test_rotary_positions_are_read_from_the_fields_of_version_4_too(tmp_path: Path, resolved: bool) -> None:
+    checkpoint = tiny_generators.save(tmp_path, tiny_generators.build("llama-theta"))
+    expected = rotary_of(checkpoint, resolve_config(checkpoint))
+    edit_json(tmp_path / "config.json", rope_parameters=DROPPED, rope_theta=300.0, rope_scaling=None)
+    config = resolve_config(checkpoint)
+    if not resolved:
+        values = {name: value for name, value in config.values.items() if name != "rope_parameters"}
+        config = replace(config, values={**values, "rope_theta": 300.0, "rope_scaling": None})
+    found = rotary_of(checkpoint, config)
+    assert expected is not None and found is not None
+    assert np.array_equal(found.cos.read(), expected.cos.read())
+    if not resolved:
+        scaled = replace(config, values=config.values | {"rope_scaling": {"type": "linear", "factor": 2.0}})
+        with pytest.raises(CheckpointUnsupported, match="'linear'"):
+            rotary_of(checkpoint, scaled)
+
+
+def rotary_of(checkpoint: Checkpoint, config: Config) -> Rotary | None:
+    """The rotary positions of a checkpoint with this config."""
+    return find_family(checkpoint).read(config, CheckpointTensors(checkpoint)).decoder.rotary
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Net:
-    """A generator: the stacks, the head, and the limits of its positions (in tokens)."""
+    """A generator: the stacks, the head, and the limits of its positions (in tokens).
+
+    Rotary positions and shared heads of K and V are for nets without an encoder: ValueError in others.
+    """
 
     family: str
     kind: Kind
@@ -231,3 +234,10 @@ class Net:
     max_length: int
     max_source: int | None
     wide_residual: bool = False  # in half precision the residual stream stays float32: its values outgrow float16
+
+    def __post_init__(self) -> None:
+        if self.encoder is None:
+            return
+        attentions = [layer.attention for stack in (self.encoder, self.decoder) for layer in stack.layers]
+        if self.encoder.rotary or self.decoder.rotary or any(each.kv_heads != each.heads for each in attentions):
+            raise ValueError("rotary positions and shared heads of K and V are written for decoders alone")

@@ -1,4 +1,4 @@
-"""Weights of a generator (GPT-2, BART, T5) in int8 and int4: which part is stored how, and the numbers.
+"""Weights of a generator (GPT-2, Llama, BART, T5) in int8 and int4: which part is stored how, and the numbers.
 
 The products of these weights are written by graph/linear.py for ONNX Runtime, and by openvino/linear.py for OpenVINO.
 """
