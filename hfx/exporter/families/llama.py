@@ -31,7 +31,7 @@ from hfx.exporter.graph.blocks import (
 from hfx.exporter.tensors import CheckpointTensors
 
 MOST_POSITIONS = 1 << 20  # rows of the tables of angles
-ROTARY_STEP = 16  # GroupQueryAttention turns as many channels of a head as are a multiple of it
+ROTARY_STEP = 16  # GroupQueryAttention rotates heads of no other sizes
 IGNORED = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")  # the tied head, and what is computed
 
 

@@ -98,7 +98,8 @@ def _turned(x: FloatArray, rotary: Rotary, head_dim: int) -> FloatArray:
     """x [rows, tokens, heads * dim], turned by its positions."""
     cos, sin = (table.take(0, x.shape[1])[:, None] for table in (rotary.cos, rotary.sin))
     first, second = np.split(x.reshape(*x.shape[:2], -1, head_dim), 2, axis=-1)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(x.shape)
+    turned: FloatArray = np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.reshape(x.shape)
 
 
 def _repeated(x: FloatArray, block: Attention) -> FloatArray:
