@@ -30,6 +30,7 @@ INT8_OPERATORS = {
     "QLinearMatMul",
     "QuantizeLinear",
 }
+OPENVINO = "openvino"  # the accelerator; its parameters are "openvino.KEY"
 CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 
 
@@ -216,3 +217,18 @@ def external_data(subject: Subject) -> Iterator[Problem]:
         for name in sorted(facts.external):
             if Path(name).is_absolute() or ".." in Path(name).parts or not (path.parent / name).is_file():
                 yield Problem(subject.relative(path), f"keeps weights in {name!r}, which is not beside it.")
+
+
+@rule(
+    "HFX614",
+    "warning",
+    'Add cpu_execution_accelerator [ { name: "openvino" } ] to a configuration for CPUs, or remove the parameter.',
+)
+def unread_property(subject: Subject) -> Iterator[Problem]:
+    """A property of OpenVINO for a model that it does not run."""
+    for _, _, config in subject.parsed():
+        accelerators = config.message.optimization.execution_accelerators.cpu_execution_accelerator
+        runs = any(each.name == OPENVINO for each in accelerators) and not has_gpu(config)
+        if backend_of(config) == "onnxruntime" and not runs:
+            for name in sorted(each for each in config.message.parameters if each.startswith(f"{OPENVINO}.")):
+                yield config.problem(f"parameter {name} has no effect: ONNX Runtime runs the model.", name)
