@@ -14,7 +14,7 @@ import typer
 from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
-from hfx.exporter.options import CpuRuntime, Device, Exporter, ExportOptions, Precision
+from hfx.exporter.options import CpuMath, CpuRuntime, Device, Exporter, ExportOptions, Precision
 
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
@@ -61,6 +61,13 @@ def command(
         CpuRuntime,
         typer.Option(help="Runtime on the CPU; auto times all and takes the fastest.", rich_help_panel=MODEL),
     ] = "auto",
+    cpu_math: Annotated[
+        CpuMath,
+        typer.Option(
+            help="Encoders: the fp32 file's arithmetic on CPU; bf16 (OpenVINO, AVX512-BF16) is faster, less exact.",
+            rich_help_panel=MODEL,
+        ),
+    ] = "fp32",
     exporter: Annotated[
         Exporter,
         typer.Option(
@@ -135,6 +142,7 @@ def command(
         precision="int8" if quantize else precision,
         device=device,
         cpu_runtime=cpu_runtime,
+        cpu_math=cpu_math,
         exporter=exporter,
         repository=repository,
         triton=triton,

@@ -25,8 +25,8 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
     lines = [f"Published {manifest.name} ({manifest.task}) to {repository}: {megabytes:.1f} MB."]
     for device in ("cpu", "gpu"):
         if figures := parity.get(device):
-            runtime = _runtime(manifest.choices.get("cpu_runtime")) if device == "cpu" else ""
-            lines.append(f"  {device.upper():9} {figures['precision']}{runtime}")
+            how = _math(manifest) + _runtime(manifest.choices.get("cpu_runtime")) if device == "cpu" else ""
+            lines.append(f"  {device.upper():9} {figures['precision']}{how}")
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
     for file, figures in (parity.get("data") or {}).items():
         measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
@@ -54,6 +54,11 @@ def details(manifest: Manifest) -> list[str]:
 def next_command(repository: Path) -> str:
     """What serves the published model."""
     return f"Next: hfx serve{'' if repository == DEFAULT_REPOSITORY else f' {shlex.quote(str(repository))}'}"
+
+
+def _math(manifest: Manifest) -> str:
+    """What an fp32 file is computed in, where that is not float32."""
+    return ", computed in bfloat16" if manifest.choices.get("cpu_math") == "bf16" else ""
 
 
 def _runtime(choice: Any) -> str:

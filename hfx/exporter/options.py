@@ -11,6 +11,7 @@ from hfx.releases import DEFAULT_TAG
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 Device = Literal["cpu", "gpu", "both"]
 CpuRuntime = Literal["auto", "openvino", "onnxruntime", "native"]
+CpuMath = Literal["fp32", "bf16"]
 Exporter = Literal["own", "optimum"]
 # The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
 DEFAULT_MAX_DROP = 0.01
@@ -25,6 +26,7 @@ class ExportOptions:
     precision: str | None = None
     device: Device = "both"
     cpu_runtime: CpuRuntime = "auto"
+    cpu_math: CpuMath = "fp32"
     exporter: Exporter = "own"
     repository: Path = Path("model_repository")
     triton: str = DEFAULT_TAG

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from hfx import names, native
 from hfx.errors import CheckpointUnsupported, NativeMissing, UsageError
-from hfx.exporter.options import CpuRuntime, Precision
+from hfx.exporter.options import CpuMath, CpuRuntime, Precision
 from hfx.python_backends.engine.ort.sessions import CPUINFO, multiplies_bytes_exactly
+from hfx.python_backends.onnxruntime.sessions import PRECISION
 
 Name = TypeVar("Name", bound=str)
 # native: ONNX Runtime with the operators of hfx/native.
@@ -45,11 +46,12 @@ class CpuChoice:
     """The chosen runtime, and what each candidate took: runtime -> {"ROWSxWIDTH": median milliseconds}.
 
     `refused` holds the reasons of runtimes that can't run the model. `operators` are parameters of NAME_net: the
-    library of native operators beside the ONNX file.
+    library of native operators beside the ONNX file. `math` is what OpenVINO computes an fp32 file in.
     """
 
     runtime: Runtime
     quantization_group: int | None = None
+    math: CpuMath = "fp32"
     operators: Mapping[str, str] = field(default_factory=dict)
     milliseconds: Mapping[Runtime, Mapping[str, float]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +75,8 @@ class CpuChoice:
         common = {"intra_op_thread_count": str(threads), "inter_op_thread_count": "1"}
         if self.runtime != "openvino":
             return {**common, "session.intra_op.allow_spinning": "0", **self.operators}
+        if self.math == "bf16":
+            return {**common, f"openvino.{PRECISION}": "bf16"}
         if self.quantization_group is None:
             return common
         # One activation scale for each group of a row; the default of 32 is no faster than ONNX Runtime.
@@ -102,7 +106,7 @@ def possible_runtimes(
 
     Raises UsageError where `--cpu-runtime` names one that can't be had.
     """
-    no_openvino, no_native = _why_no_openvino(least_openvino), _why_no_native(precision)
+    no_openvino, no_native = why_no_openvino(least_openvino), _why_no_native(precision)
     if requested == "auto":
         possible: dict[Runtime, str] = {"openvino": no_openvino, "onnxruntime": "", "native": no_native}
         return tuple(runtime for runtime, missing in possible.items() if not missing)
@@ -124,7 +128,7 @@ def _why_no_native(precision: Precision | None) -> str:
         return missing.message.rstrip(".")
 
 
-def _why_no_openvino(least: str) -> str:
+def why_no_openvino(least: str = "") -> str:
     """Why OpenVINO can't be had here; empty if it can."""
     if importlib.util.find_spec("openvino") is None:
         return "the package openvino is not installed"

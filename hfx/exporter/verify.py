@@ -100,14 +100,15 @@ def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: fl
     if precision is None:
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
     if isinstance(published.task, EncoderTask):
-        figures = _compare_answers(published, published.task, ask, precision, max_drop)
+        math = published.manifest.choices.get("cpu_math", "fp32") if device == "cpu" else "fp32"
+        figures = _compare_answers(published, published.task, ask, precision, math, max_drop)
     else:
         figures = _compare_texts(published, ask, published.manifest.parity[device], max_drop)
     return {**figures, "precision": precision}
 
 
 def _compare_answers(
-    published: Published, task: EncoderTask, ask: Ask, precision: Any, max_drop: float | None
+    published: Published, task: EncoderTask, ask: Ask, precision: Any, math: Any, max_drop: float | None
 ) -> dict[str, Any]:
     """Agreement with the recorded answers; VerificationFailed beyond the limits of the precision."""
     answers = ask(published.recorded.requests)
@@ -116,7 +117,7 @@ def _compare_answers(
     agreement = sum(comparison.same for comparison in compared) / len(compared)
     ties = sum(comparison.tie for comparison in compared) / len(compared)
     drift = float(np.mean([comparison.drift for comparison in compared]))
-    limit = limits(precision, max_drop)
+    limit = limits(precision, max_drop, math)
     if not (agreement + ties >= limit.agreement and drift <= limit.drift):
         if not any(far):
             far = [not comparison.drift <= limit.drift for comparison in compared]

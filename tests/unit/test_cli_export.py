@@ -52,6 +52,13 @@ def test_the_figures_of_a_generator_are_told_in_words() -> None:
     assert "  OpenVINO: 1 text of 16 tokens and 16 new ones 1.50 ms" in details(published)
 
 
+def test_the_summary_says_that_an_encoder_is_computed_in_bfloat16() -> None:
+    parity = {"cpu": {"precision": "fp32", "requests": 9, "agreement": 1.0, "ties": 0.0}}
+    choices = {"cpu_math": "bf16", "cpu_runtime": {"runtime": "openvino", "requested": "auto", "milliseconds": {}}}
+    _, line, _ = summary(manifest(parity=parity, choices=choices), Path("r"))
+    assert line.split(maxsplit=1) == ["CPU", "fp32, computed in bfloat16 on OpenVINO"]
+
+
 def test_what_was_not_compared_and_what_was_refused_is_told() -> None:
     choice = {"runtime": "onnxruntime", "requested": "auto", "milliseconds": {}, "refused": {"openvino": "No such op."}}
     unverified = {"precision": "fp16", "unverified": "There is no GPU."}

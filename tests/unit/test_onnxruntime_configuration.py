@@ -14,6 +14,7 @@ import pytest
 
 from hfx.exporter.encoder.folders import copy_operators
 from hfx.native.build import LIBRARY
+from hfx.python_backends.onnxruntime import sessions
 from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, session_options
 from hfx.python_backends.onnxruntime.ragged import Layout, check
 from hfx.python_backends.onnxruntime.sessions import open_session, openvino_properties, operator_library
@@ -77,6 +78,21 @@ def test_openvino_gets_threads_and_properties_from_the_parameters() -> None:
     }
     other = openvino_properties({"parameters": string_parameters(openvino__PERFORMANCE_HINT="THROUGHPUT")})
     assert other["PERFORMANCE_HINT"] == "THROUGHPUT"
+
+
+@pytest.mark.parametrize(
+    ("line", "computed"),
+    [("flags\t\t: fpu avx512_bf16", "bf16"), ("flags\t\t: avx512_vnni", "f32"), ("Features\t: asimd bf16", "f32")],
+    ids=["with the instructions", "AVX512 without them", "Arm"],
+)
+def test_bfloat16_is_float32_where_it_would_be_emulated(
+    line: str, computed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "CPUINFO", tmp_path / "cpuinfo")
+    sessions.CPUINFO.write_text(f"processor\t: 0\n{line}\nbugs\t: avx512_bf16\n")
+    given = string_parameters(openvino__INFERENCE_PRECISION_HINT="bf16")
+    assert openvino_properties({"parameters": given})["INFERENCE_PRECISION_HINT"] == computed
+    assert ("computed in float32" in caplog.text) == (computed == "f32")
 
 
 def test_session_options_come_from_the_configuration() -> None:

@@ -9,13 +9,15 @@ from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import POSITIONS_AFTER_PADDING, check_encoder
 from hfx.exporter.encoder.sentence_transformers import read_activation, read_max_length, read_pooling
-from hfx.exporter.options import Exporter, ExportOptions
+from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
+from hfx.exporter.runtime import why_no_openvino
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
 from hfx.exporter.tasks.task import labels_of
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
 from hfx.names import Task
+from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 
 GENERATOR_OPTIONS = {"slots": "--slots"}
 # LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
@@ -39,10 +41,11 @@ FALLBACK_MAX_LENGTH = 512
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderPlan(Plan):
-    """What will be built of an encoder."""
+    """What will be built of an encoder; `cpu_math` is what its fp32 file is computed in on the CPU."""
 
     task: EncoderTask
     exporter: Exporter
+    cpu_math: CpuMath
     max_batch_size: int
     widths: tuple[int, ...]
     aggregation: str | None
@@ -51,6 +54,7 @@ class EncoderPlan(Plan):
     def details(self) -> dict[str, object]:
         """What `describe` says of an encoder."""
         return {
+            "cpu_math": self.cpu_math if self.cpu_precision == "fp32" else None,
             "onnxruntime": self.release.ort,
             "opset": OPSET,
             "max_batch_size": self.max_batch_size,
@@ -72,11 +76,13 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     if task.headless:
         read_pooling(checkpoint.folder)
     common = common_fields(checkpoint, options, int4=False)
+    _check_cpu_math(options, common["cpu_precision"])
     max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
     return EncoderPlan(
         **common,
         task=task,
         exporter=options.exporter,
+        cpu_math=options.cpu_math,
         graph="optimum" if options.exporter == "optimum" else "traced",
         max_batch_size=_max_batch_size(options.max_batch_size),
         max_length=max_length,
@@ -92,6 +98,30 @@ def _check_exporter(exporter: Exporter) -> None:
         raise UsageError(
             "--exporter optimum needs optimum, which is not installed.",
             "Leave it out, or install hfx[optimum] in an environment of its own: optimum wants transformers 4.57.",
+        )
+
+
+def _check_cpu_math(options: ExportOptions, precision: Precision | None) -> None:
+    """Raise UsageError for bfloat16 where nothing of that kind is built, or where the gate can't compute in it."""
+    if options.cpu_math == "fp32":
+        return
+    asked = f"--cpu-math {options.cpu_math}"
+    if precision is None:
+        raise UsageError(f"{asked} is for CPUs, and nothing is built for one.", "Leave it out, or use --device both.")
+    if precision != "fp32":
+        raise UsageError(f"{asked} is for fp32, not {precision}.", "Leave one of them out.")
+    if options.cpu_runtime not in ("auto", "openvino"):
+        raise UsageError(
+            f"{asked} is OpenVINO's: --cpu-runtime {options.cpu_runtime} computes in float32.",
+            "Leave one of them out.",
+        )
+    if missing := why_no_openvino():
+        raise UsageError(f"{asked} needs OpenVINO, and {missing}.", "pip install openvino")
+    if not multiplies_bfloat16():
+        raise UsageError(
+            f"{asked}: this processor has no bfloat16 instructions (avx512_bf16), so answers in it can't be compared "
+            "with the checkpoint's.",
+            "Export on a processor that has them, or leave it out.",
         )
 
 

@@ -79,7 +79,8 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
     candidates, counts = Candidates(), dict[str, Any]()
     if plan.cpu_precision:
         files["cpu"] = FILE_NAMES[plan.cpu_precision]
-        runtimes = runtime.possible_runtimes(plan.cpu_runtime, precision=plan.cpu_precision)
+        requested = "openvino" if plan.cpu_math == "bf16" else plan.cpu_runtime
+        runtimes = runtime.possible_runtimes(requested, precision=plan.cpu_precision)
         if plan.cpu_precision == "int8":
             group = int(artefacts.model.config.hidden_size)
             candidates, counts["int8_weights"] = _write_int8(graph, folder, runtimes, group)
@@ -87,7 +88,8 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
             path = folder / files["cpu"]
             if not path.exists():
                 save(graph, path)
-            candidates = {name: (runtime.CpuChoice(name), path) for name in runtimes}
+            candidates = {name: (runtime.CpuChoice(name, math=plan.cpu_math), path) for name in runtimes}
+            counts["cpu_math"] = plan.cpu_math
     return replace(artefacts, files=files, candidates=candidates, choices={**artefacts.choices, **counts}, graph=None)
 
 
@@ -163,7 +165,9 @@ def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
         model = LocalModel.open(artefacts.staging.root, plan.name, device, "CPU")
         figures = gate.measure(model, plan.task, artefacts.reference)
         parity[device] = {"precision": precision, **figures.as_json()}
-        gate.judge(f"The {precision} file for {device.upper()}", figures, gate.limits(precision, plan.max_drop))
+        math = plan.cpu_math if device == "cpu" else "fp32"
+        what = f"The {precision} file for {device.upper()}{' in bfloat16' if math == 'bf16' else ''}"
+        gate.judge(what, figures, gate.limits(precision, plan.max_drop, math))
     return replace(artefacts, parity=parity)
 
 

@@ -22,6 +22,7 @@ ENCODER_OPTIONS = {
     "max_batch_size": "--max-batch-size",
     "aggregation": "--aggregation",
     "exporter": "--exporter optimum",
+    "cpu_math": "--cpu-math",
 }
 LARGEST_SLOTS = 1024
 QUEUED_A_SLOT = 16  # requests that may wait for each slot before the next is refused

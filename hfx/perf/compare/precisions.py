@@ -105,4 +105,5 @@ def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, An
 def _runtime(manifest: Manifest) -> str:
     """What computes on the CPU."""
     choice = manifest.choices.get("cpu_runtime")
-    return str(choice["runtime"]) if isinstance(choice, dict) else ""
+    math = " in bfloat16" if manifest.choices.get("cpu_math") == "bf16" else ""
+    return f"{choice['runtime']}{math}" if isinstance(choice, dict) else ""
