@@ -31,7 +31,10 @@ def sources() -> list[Path]:
 def export(
     folder: str, checkpoint: str, precision: str, slots: int | None = None, runtime: Any = "auto", gate: bool = False
 ) -> None:
-    """`hfx export` for CPU, by default without the gate: random weights answer with near ties."""
+    """`hfx export` for CPU, by default without the gate: random weights answer with near ties.
+
+    The precision bf16 is an encoder's fp32 file that is computed in bfloat16.
+    """
     from hfx.exporter import pipeline
     from hfx.exporter.options import ExportOptions
     from hfx.exporter.plan import make_plan
@@ -39,7 +42,8 @@ def export(
 
     options = ExportOptions(
         name=NAME,
-        precision=precision,
+        precision="fp32" if precision == "bf16" else precision,
+        cpu_math="bf16" if precision == "bf16" else "fp32",
         device="cpu",
         cpu_runtime=runtime,
         slots=slots,
