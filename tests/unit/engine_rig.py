@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.jobs import new_job
 from hfx.python_backends.engine.openvino.decoder_runner import PagedDecoderRunner
 from hfx.python_backends.engine.openvino.encoder_decoder_runner import PagedEncoderDecoderRunner
-from hfx.python_backends.engine.ort.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.ort.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.ort.decoder_runner import OrtDecoderRunner
+from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from hfx.python_backends.engine.ort.kv_cache import KvCache
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Plan
@@ -55,7 +56,7 @@ def watch_of(runner: Runner) -> Watch | PagedWatch:
     """The observer of a runner."""
     if isinstance(runner, (PagedDecoderRunner, PagedEncoderDecoderRunner)):
         return PagedWatch(runner)
-    assert isinstance(runner, (DecoderRunner, EncoderDecoderRunner))
+    assert isinstance(runner, (OrtDecoderRunner, OrtEncoderDecoderRunner))
     return Watch(runner)
 
 
@@ -93,17 +94,17 @@ def plans_of(core: Core) -> list[Plan]:
 
 
 class Gate:
-    """An observer at which the scheduler's thread stops after a plan of a `kind` until the gate is opened for good.
+    """An observer at which the scheduler's thread stops after a plan of the `kind` until the gate is opened for good.
 
     A broken one raises ZeroDivisionError then.
     """
 
-    def __init__(self, broken: bool = False, kind: type[object] = object) -> None:
+    def __init__(self, broken: bool = False, kind: Callable[[Plan], bool] = lambda plan: True) -> None:
         self._reached, self._opened = threading.Event(), threading.Event()
         self._broken, self._kind = broken, kind
 
     def __call__(self, plan: Plan, state: FairScheduler) -> None:
-        if not isinstance(plan, self._kind):
+        if not self._kind(plan):
             return
         self._reached.set()
         assert self._opened.wait(60)
@@ -132,7 +133,7 @@ def poison(array: NDArray[Any]) -> float:
 class Watch:
     """The observer; `plans` are those that were carried out."""
 
-    def __init__(self, runner: DecoderRunner | EncoderDecoderRunner) -> None:
+    def __init__(self, runner: OrtDecoderRunner | OrtEncoderDecoderRunner) -> None:
         self.runner = runner
         self.plans: list[Plan] = []
 
@@ -151,7 +152,7 @@ class Watch:
 
     def poison(self, lengths: dict[int, dict[int, int]]) -> None:
         """NaN wherever no row of `lengths` (width -> row -> length) has a token."""
-        if isinstance(self.runner, EncoderDecoderRunner):
+        if isinstance(self.runner, OrtEncoderDecoderRunner):
             self.runner._encoded.array[:] = poison(self.runner._encoded.array)
         for width, lane in self.runner.lanes.items():
             of_rows = lengths.get(width, {})

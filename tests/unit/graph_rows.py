@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.runner import Outputs, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits
@@ -34,12 +35,14 @@ class Rows:
 
     def prefill(self, prompts: Sequence[Tokens]) -> Array:
         """Logits behind each prompt of a ragged batch."""
-        return _checked(self._runner.prefill(0, prompts, logits=True))
+        return _checked(
+            self._runner.run([Span(tuple(prompt), rows=(row,)) for row, prompt in enumerate(prompts)], logits=True)
+        )
 
     def chunk(self, tokens: Tokens) -> Array:
         """Logits behind the next part of one long prompt."""
         start, self._length = self._length, self._length + len(tokens)
-        return _checked(self._runner.chunk(tokens, start, logits=True))
+        return _checked(self._runner.run([Span(tuple(tokens), start)], logits=True))
 
     def encode(self, sources: Sequence[Tokens]) -> None:
         """Encode a ragged batch of sources, one a unit."""

@@ -14,8 +14,8 @@ from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.memory import Reserved
 from hfx.python_backends.engine.ort.binding import Binding
-from hfx.python_backends.engine.ort.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.ort.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.ort.decoder_runner import OrtDecoderRunner
+from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from hfx.python_backends.engine.ort.kv_cache import SOURCE, TARGET, DeviceCache, KvCache, copy_graph
 from hfx.python_backends.engine.ort.sessions import open_session
 from hfx.python_backends.engine.picker import Picker
@@ -34,10 +34,10 @@ LIMITS = Limits(chunk=8, prefill=32, encode=32)
 def core_of(folder: Path, slots: int) -> Core:
     """A core whose caches are on the device, and poisoned."""
     spec = read_spec(folder)
-    runner: DecoderRunner | EncoderDecoderRunner = (
-        EncoderDecoderRunner(spec, slots, ONE_THREAD, LIMITS.encode, CACHES)
+    runner: OrtDecoderRunner | OrtEncoderDecoderRunner = (
+        OrtEncoderDecoderRunner(spec, slots, ONE_THREAD, LIMITS.encode, CACHES)
         if spec.has_encoder
-        else DecoderRunner(spec, slots, ONE_THREAD, CACHES)
+        else OrtDecoderRunner(spec, slots, ONE_THREAD, CACHES)
     )
     for width in spec.beams:
         runner.open_lane(width)

@@ -21,8 +21,8 @@ from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import ProcessorUnsuited
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
-from hfx.python_backends.engine.ort.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.ort.encoder_decoder_runner import EncoderDecoderRunner
+from hfx.python_backends.engine.ort.decoder_runner import OrtDecoderRunner
+from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
@@ -141,10 +141,10 @@ def test_a_processor_on_which_large_batches_answer_otherwise_is_refused() -> Non
 def test_padded_steps_and_prompts_answer_alike(tmp_path: Path, has_encoder: bool, multiple: int) -> None:
     folder = toys.write_encoder_decoder(tmp_path) if has_encoder else toys.write_decoder(tmp_path)
     spec, limits, rng = read_spec(folder), Limits(chunk=8, prefill=400, encode=32), random.Random(multiple)
-    runner: DecoderRunner | EncoderDecoderRunner = (
-        EncoderDecoderRunner(spec, SLOTS, ONE_THREAD, limits.encode)
+    runner: OrtDecoderRunner | OrtEncoderDecoderRunner = (
+        OrtEncoderDecoderRunner(spec, SLOTS, ONE_THREAD, limits.encode)
         if has_encoder
-        else DecoderRunner(spec, SLOTS, ONE_THREAD)
+        else OrtDecoderRunner(spec, SLOTS, ONE_THREAD)
     )
     for width in spec.beams:
         runner.open_lane(width)

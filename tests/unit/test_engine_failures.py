@@ -50,7 +50,7 @@ def test_a_failing_step_ends_the_requests_in_it_and_later_ones_go_on(decoder: Pa
     while not doomed.done:
         core.step()
     for handle in (doomed, beside):
-        with pytest.raises(StepFailed, match=r"(?s)decode of 2 request\(s\) failed.*(data bounds|incompatible)"):
+        with pytest.raises(StepFailed, match=r"(?s)run of 2 request\(s\) failed.*(data bounds|incompatible)"):
             handle.result(0)
     assert core.scheduler.rows_in_use == 0
     prompt = prompt_of(6, fails=False)
@@ -75,7 +75,7 @@ def test_a_failing_chunk_ends_its_request_and_frees_the_staging_row(decoder: Pat
     core = make_core(decoder, 4, Limits(chunk=4))
     doomed = accept(core, ask((1,) * 9 + (BAD,), 5))
     finish(core)
-    with pytest.raises(StepFailed, match=r"the chunk of 1 request\(s\) failed"):
+    with pytest.raises(StepFailed, match=r"the run of 1 request\(s\) failed"):
         doomed.result(0)
     prompt = prompt_of(10, fails=False)
     after = accept(core, ask(prompt, 12))

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from hfx.python_backends.engine.jobs import new_job
-from hfx.python_backends.engine.plan import Chunk, Compact, Decode, Mixed, Prefill
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits, together
 
-from .test_engine_scheduler import Play, kinds
+from .test_engine_scheduler import Play, kind, kinds
 
 
 def test_who_sits_decodes_in_the_plan_in_which_others_join() -> None:
     play = Play(mixes=True)
     play.submit()
-    assert kinds(play.steps(2)) == ["Prefill", "Decode"]
+    assert kinds(play.steps(2)) == ["prompts", "step"]
     play.submit(5)
-    mixed = play.step()
-    assert isinstance(mixed, Mixed) and isinstance(mixed.join, Prefill)
-    assert (mixed.decode.units, mixed.join.first, mixed.join.prompts) == (1, 1, ((2,) * 5,))
-    after = play.step()
-    assert isinstance(after, Decode) and after.units == 2
+    mixed, after = play.steps(2)
+    assert (kind(mixed), mixed.units) == ("step and prompts", 1)
+    assert [(span.rows, span.tokens) for span in mixed.spans] == [((1,), (2,) * 5)]
+    assert (kind(after), after.units) == ("step", 2)
 
 
 def test_a_long_prompts_chunks_go_beside_steps() -> None:
@@ -28,15 +26,10 @@ def test_a_long_prompts_chunks_go_beside_steps() -> None:
     play.steps(2)
     long = play.submit(15)
     plans = play.steps(5)
-    assert kinds(plans) == ["Mixed"] * 4 + ["Decode"]
-    chunks = [plan.join for plan in plans if isinstance(plan, Mixed)]
-    assert [(type(chunk), chunk.start, len(chunk.tokens)) for chunk in chunks if isinstance(chunk, Chunk)] == [
-        (Chunk, 0, 4),
-        (Chunk, 4, 4),
-        (Chunk, 8, 4),
-        (Chunk, 12, 3),
-    ]
-    assert [plan.decode.units for plan in plans if isinstance(plan, Mixed)] == [1] * 4
+    assert kinds(plans) == ["step and part"] * 4 + ["step"]
+    spans = [(span.start, len(span.tokens), span.rows) for plan in plans for span in plan.spans]
+    assert spans == [(0, 4, ()), (4, 4, ()), (8, 4, ()), (12, 3, (1,))]
+    assert [plan.units for plan in plans] == [1] * 4 + [2]
     assert long.sequences[0].length == 16
 
 
@@ -47,9 +40,9 @@ def test_holes_are_closed_before_others_join() -> None:
     play.scheduler.remove(jobs[0])
     play.submit(5)
     compact, mixed = play.steps(2)
-    assert isinstance(compact, Compact) and compact.moves == ((2, 0),)
-    assert isinstance(mixed, Mixed) and isinstance(mixed.join, Prefill)
-    assert (mixed.decode.units, mixed.join.first) == (2, 2)
+    assert (kind(compact), compact.moves) == ("Compact", ((2, 0),))
+    assert (kind(mixed), mixed.units) == ("step and prompts", 2)
+    assert [span.rows for span in mixed.spans] == [(2,)]
 
 
 def test_prompts_that_are_not_padded_join_in_their_order_up_to_the_limit() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.python_backends.engine.openvino.encoder_decoder_runner import batches, padded_length
+from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.runner import SessionSettings
 from hfx.python_backends.engine.runners import chosen_runtime, open_runner
 from hfx.python_backends.engine.scheduler import Limits
@@ -63,9 +64,7 @@ def test_a_source_of_several_units_is_kept_once(tmp_path: Path) -> None:
 def test_rows_that_share_a_prompt_share_its_blocks(tmp_path: Path) -> None:
     runner = opened(tmp_path, "decoder")
     free = len(runner.cache.pool.free)
-    runner.prefill(0, [PROMPT], logits=False)
-    for row in (1, 2, 3):
-        runner.copy_row(0, row)
+    runner.run([Span(PROMPT, rows=(0, 1, 2, 3))], logits=False)
     # Three for all, a last one more for each copy, and one of pads.
     assert free - len(runner.cache.pool.free) == 3 + 3 + 1
     runner.lane.set_next_tokens([(0, 5)])

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.ort.decoder_runner import DecoderRunner
-from hfx.python_backends.engine.ort.encoder_decoder_runner import EncoderDecoderRunner
-from hfx.python_backends.engine.runner import Runner
+from hfx.python_backends.engine.ort.decoder_runner import OrtDecoderRunner
+from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDecoderRunner
+from hfx.python_backends.engine.plan import Span
+from hfx.python_backends.engine.runner import DecoderRunner, EncoderDecoderRunner
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import read_spec
@@ -43,20 +44,20 @@ def opened(folder: Path, slots: int) -> Any:
 
 
 @pytest.fixture(params=DECODER_WAYS)
-def decoder(request: pytest.FixtureRequest, toy: Toy) -> Runner:
-    runner: Runner = opened(toy("decoder", request.param), 6)
+def decoder(request: pytest.FixtureRequest, toy: Toy) -> DecoderRunner:
+    runner: DecoderRunner = opened(toy("decoder", request.param), 6)
     return runner
 
 
 @pytest.fixture
-def onnx_encoder_decoder(toy: Toy) -> EncoderDecoderRunner:
-    runner: EncoderDecoderRunner = opened(toy("encoder_decoder", "onnxruntime"), 8)
+def onnx_encoder_decoder(toy: Toy) -> OrtEncoderDecoderRunner:
+    runner: OrtEncoderDecoderRunner = opened(toy("encoder_decoder", "onnxruntime"), 8)
     return runner
 
 
 @pytest.fixture(params=ENCODER_DECODER_WAYS)
-def encoder_decoder(request: pytest.FixtureRequest, toy: Toy) -> Runner:
-    runner: Runner = opened(toy("encoder_decoder", request.param), 8)
+def encoder_decoder(request: pytest.FixtureRequest, toy: Toy) -> EncoderDecoderRunner:
+    runner: EncoderDecoderRunner = opened(toy("encoder_decoder", request.param), 8)
     return runner
 
 
@@ -64,36 +65,33 @@ def targets(histories: list[list[int]]) -> list[int]:
     return [toys.target(history) for history in histories]
 
 
-def test_a_ragged_prefill_gives_each_row_its_own_next_token_and_logits(decoder: Runner) -> None:
-    outputs = decoder.prefill(1, PROMPTS, logits=True)
+def test_a_ragged_prefill_gives_each_row_its_own_next_token_and_logits(decoder: DecoderRunner) -> None:
+    outputs = decoder.run([Span(prompt, rows=(row,)) for row, prompt in enumerate(PROMPTS, 1)], logits=True)
     assert outputs.next_ids[:, 0].tolist() == [toys.target(prompt) for prompt in PROMPTS]
     assert outputs.logits is not None
     assert (outputs.logits == np.stack([toys.logits(prompt) for prompt in PROMPTS])).all()
-    lengths = decoder.lane.lengths if isinstance(decoder, DecoderRunner) else decoder.rows.past  # type: ignore[attr-defined]
+    lengths = decoder.lane.lengths if isinstance(decoder, OrtDecoderRunner) else decoder.rows.past  # type: ignore[attr-defined]
     assert lengths[1:5].tolist() == [5, 2, 1, 3]
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 3), (1, 1, 1), (7, 1), (11,)])
-def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: Runner, sizes: tuple[int, ...]) -> None:
+def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: DecoderRunner, sizes: tuple[int, ...]) -> None:
     prompt = tuple((7 * at + 3) % toys.VOCABULARY for at in range(sum(sizes)))
     start = 0
     for size in sizes:
-        outputs = decoder.chunk(prompt[start : start + size], start, logits=True)
+        rows = (0, 1) if start + size == len(prompt) else ()
+        outputs = decoder.run([Span(prompt[start : start + size], start, rows)], logits=True)
         start += size
     assert outputs.next_ids[0, 0] == toys.target(prompt)
-    for row in (0, 1):
-        decoder.commit_chunks(row)
     decoder.lanes[1].set_next_tokens([(0, 5), (1, 6)])
     assert decoder.lanes[1].step(2, logits=False).next_ids[:, 0].tolist() == targets([[*prompt, 5], [*prompt, 6]])
 
 
 @pytest.mark.parametrize("length", [31, 32, 33, 60])
-def test_rows_that_share_a_history_write_on_in_their_own(decoder: Runner, length: int) -> None:
+def test_rows_that_share_a_history_write_on_in_their_own(decoder: DecoderRunner, length: int) -> None:
     """Across the ends of OpenVINO's blocks of 32."""
     prompt = tuple((7 * at + 3) % toys.VOCABULARY for at in range(length))
-    decoder.prefill(0, [prompt], logits=False)
-    for row in (1, 2):
-        decoder.copy_row(0, row)
+    decoder.run([Span(prompt, rows=(0, 1, 2))], logits=False)
     histories = [[*prompt] for _ in range(3)]
     for step in range(3):
         fed = [(row, (5 * row + step) % toys.VOCABULARY) for row in range(3)]
@@ -108,7 +106,7 @@ def test_rows_that_share_a_history_write_on_in_their_own(decoder: Runner, length
     assert decoder.lanes[1].step(3, logits=False).next_ids[:, 0].tolist() == wanted
 
 
-def test_one_source_can_go_to_several_units_and_units_move_with_it(encoder_decoder: Runner) -> None:
+def test_one_source_can_go_to_several_units_and_units_move_with_it(encoder_decoder: EncoderDecoderRunner) -> None:
     source = PROMPTS[0]
     encoder_decoder.encode([PROMPTS[1], source], [[(2, 0)], [(2, 1), (2, 3)]])
     encoder_decoder.lanes[2].set_next_tokens([(row, row + 1) for row in range(8)])
@@ -126,7 +124,7 @@ def test_a_lane_is_opened_once_and_the_others_not_at_all(toy: Toy, way: str) -> 
     assert runner.lanes == {2: lane}
 
 
-def test_lanes_together_keep_no_more_memory_than_the_slots(onnx_encoder_decoder: EncoderDecoderRunner) -> None:
+def test_lanes_together_keep_no_more_memory_than_the_slots(onnx_encoder_decoder: OrtEncoderDecoderRunner) -> None:
     lanes = onnx_encoder_decoder.lanes
     onnx_encoder_decoder.trim([(1, 8)])
     onnx_encoder_decoder.trim([(1, 2)])

@@ -10,7 +10,7 @@ import pytest
 
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.plan import Chunk, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
+from hfx.python_backends.engine.plan import Outcome, Pick, Plan, Run
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.scheduler import Limits, similar
 
@@ -75,8 +75,16 @@ def outcome(pick: Pick) -> Outcome:
     return Outcome(pick.sequence, one_step(search, scores), argmax)
 
 
-def kinds(plans: list[Any]) -> list[str]:
-    return [type(plan).__name__ for plan in plans]
+def kind(plan: Plan) -> str:
+    """The plan's type, of a run what it has of a step, whole prompts and part of a prompt."""
+    if not isinstance(plan, Run):
+        return type(plan).__name__
+    prompts = "prompts" if all(span.is_whole for span in plan.spans) else "part"
+    return " and ".join(["step"] * bool(plan.units) + [prompts] * bool(plan.spans))
+
+
+def kinds(plans: list[Plan]) -> list[str]:
+    return [kind(plan) for plan in plans]
 
 
 def test_waiting_requests_are_prefilled_together_and_decode_together() -> None:
@@ -84,7 +92,8 @@ def test_waiting_requests_are_prefilled_together_and_decode_together() -> None:
     for length in (3, 5, 2):
         play.submit(length)
     prefill, decode = play.steps(2)
-    assert (prefill.first, prefill.prompts, prefill.copies) == (0, ((2,) * 3, (2,) * 5, (2,) * 2), ())
+    prompts = [(span.rows, span.tokens) for span in prefill.spans]
+    assert prompts == [((0,), (2,) * 3), ((1,), (2,) * 5), ((2,), (2,) * 2)]
     assert (decode.width, decode.units, decode.logits) == (1, 3, False)
 
 
@@ -101,8 +110,8 @@ def test_a_batch_of_prompts_or_sources_is_bounded_in_padded_tokens(has_encoder: 
     play = Play(8, has_encoder, Limits(prefill=12, encode=12))
     for length in (3, 3, 3, 3, 3, 12, 11):
         play.submit(length)
-    plans = [plan for plan in play.steps(20) if isinstance(plan, (Prefill, Encode))]
-    batches = [plan.sources if isinstance(plan, Encode) else plan.prompts for plan in plans]
+    plans = [plan for plan in play.steps(20) if kind(plan) in ("prompts", "Encode")]
+    batches = [plan.sources if has_encoder else [span.tokens for span in plan.spans] for plan in plans]
     assert [len(batch) * max(map(len, batch)) for batch in batches] == [12, 3, 12, 11]
 
 
@@ -119,7 +128,7 @@ def test_the_head_of_the_queue_is_never_passed_by_a_smaller_request() -> None:
     large = play.submit(num_beams=4, max_tokens=3)
     small = play.submit(max_tokens=2)
     plans = play.until_idle()
-    order = [job for plan in plans if isinstance(plan, Prefill) for job in plan.jobs]
+    order = [job for plan in plans if kind(plan) == "prompts" for job in plan.jobs]
     assert order == [large, small]
 
 
@@ -129,15 +138,15 @@ def test_a_long_prompt_comes_in_chunks_with_a_decode_step_between_any_two() -> N
     play.steps(3)
     play.submit(length=35)
     plans = play.steps(8)
-    assert kinds(plans) == ["Chunk", "Decode"] * 4
-    chunks = [plan for plan in plans if isinstance(plan, Chunk)]
+    assert kinds(plans) == ["part", "step"] * 4
+    chunks = [span for plan in plans for span in plan.spans]
     assert [(chunk.start, len(chunk.tokens), chunk.rows) for chunk in chunks] == [
         (0, 10, ()),
         (10, 10, ()),
         (20, 10, ()),
         (30, 5, (1,)),
     ]
-    assert [plan.units for plan in plans if isinstance(plan, Decode)] == [1, 1, 1, 2]
+    assert [plan.units for plan in plans if plan.units] == [1, 1, 1, 2]
 
 
 def test_long_and_short_prompts_take_turns() -> None:
@@ -145,8 +154,8 @@ def test_long_and_short_prompts_take_turns() -> None:
     play.submit(length=40)
     for _ in range(3):
         play.submit(length=4)
-    joins = [kind for kind in kinds(play.steps(14)) if kind != "Decode"]
-    assert joins == ["Chunk", "Prefill", "Chunk", "Prefill", "Chunk", "Prefill", "Chunk"]
+    joins = [each for each in kinds(play.steps(14)) if each != "step"]
+    assert joins == ["part", "prompts", "part", "prompts", "part", "prompts", "part"]
 
 
 def test_whether_a_prompt_is_chunked_depends_on_its_length_alone() -> None:
@@ -155,7 +164,7 @@ def test_whether_a_prompt_is_chunked_depends_on_its_length_alone() -> None:
         for _ in range(neighbours):
             play.submit(length=10)
         job = play.submit(length=11, max_tokens=2)
-        sizes = [len(plan.tokens) for plan in play.steps(40) if isinstance(plan, Chunk) and plan.jobs == (job,)]
+        sizes = [len(plan.spans[0].tokens) for plan in play.steps(40) if plan and plan.spans and plan.jobs == (job,)]
         assert sizes == [10, 1]
 
 
@@ -168,7 +177,7 @@ def test_one_joiner_takes_the_hole_of_who_left() -> None:
     play.submit()
     assert leaver.over
     prefill, decode = play.steps(2)
-    assert prefill.first == 1
+    assert [span.rows for span in prefill.spans] == [(1,)]
     assert decode.units == 3
 
 
@@ -193,14 +202,14 @@ def test_several_joiners_get_rows_beside_each_other() -> None:
         play.submit()
     compact, prefill = play.steps(2)
     assert compact.moves == ((2, 1),)
-    assert prefill.first == 2
+    assert [span.rows for span in prefill.spans] == [(2,), (3,)]
 
 
 def test_beams_of_a_decoder_get_rows_that_copy_the_prompt_and_follow_their_parents() -> None:
     play = Play(slots=4)
     job = play.submit(num_beams=3)
     prefill, decode = play.steps(2)
-    assert (prefill.copies, prefill.logits) == (((0, 1), (0, 2)), True)
+    assert ([span.rows for span in prefill.spans], prefill.logits) == ([(0, 1, 2)], True)
     # All rows hold the same prompt, so that the first choice moves nothing.
     assert decode.follows == ()
     assert [row for row, _ in decode.feeds] == [0, 1, 2]
@@ -237,7 +246,7 @@ def test_samples_of_one_prompt_share_its_prefill() -> None:
     play = Play(slots=4)
     job = play.submit(num_return_sequences=3, do_sample=True)
     (prefill,) = play.steps(1)
-    assert (len(prefill.prompts), prefill.copies) == (1, ((0, 1), (0, 2)))
+    assert [span.rows for span in prefill.spans] == [(0, 1, 2)]
     assert [pick.rows for pick in prefill.picks] == [(0,), (0,), (0,)]
     assert [sequence.rows for sequence in job.sequences] == [[0], [1], [2]]
 
@@ -247,7 +256,7 @@ def test_a_decoder_prompt_is_fed_token_by_token_before_anything_is_chosen() -> N
     play.submit(decoder_prompt=(4, 5, 6))
     encode, first, second, third, fourth = play.steps(5)
     assert (encode.places, encode.in_use) == ((((1, 0),),), ((1, 1),))
-    decodes = [plan for plan in (first, second, third, fourth) if isinstance(plan, Decode)]
+    decodes = (first, second, third, fourth)
     assert [plan.feeds for plan in decodes] == [((0, 4),), ((0, 5),), ((0, 6),), ()]
     assert [len(plan.picks) for plan in decodes] == [0, 0, 1, 1]
 
@@ -260,7 +269,7 @@ def test_each_number_of_beams_has_a_lane_and_lanes_take_turns() -> None:
     play.submit()
     encode, *decodes = play.steps(7)
     assert encode.places == (((3, 0),), ((2, 0),), ((2, 1),), ((1, 0),))
-    assert [(plan.width, plan.units) for plan in decodes if isinstance(plan, Decode)] == [(3, 1), (2, 2), (1, 1)] * 2
+    assert [(plan.width, plan.units) for plan in decodes] == [(3, 1), (2, 2), (1, 1)] * 2
 
 
 @pytest.mark.parametrize(("has_encoder", "mixes"), [(False, False), (True, False), (False, True)])
@@ -276,13 +285,13 @@ def test_random_requests_cancellations_and_failures_keep_the_invariants(
         if rng.random() < 0.4:
             jobs.append(play.enqueue(random_request(rng, has_encoder)))
         plan = play.scheduler.schedule()
-        apart = isinstance(plan, Mixed) and rng.random() < 0.2  # as where their run together has failed
-        for part in [plan.decode, plan.join] if apart else [plan] if plan else []:
+        apart = plan.apart if isinstance(plan, Run) and rng.random() < 0.2 else ()  # as where their one run has failed
+        for each in apart or ([plan] if plan else []):
             if rng.random() < 0.05:
-                for job in part.jobs:
+                for job in each.jobs:
                     play.scheduler.remove(job)
             else:
-                play.scheduler.finish(part, [outcome(pick) for pick in part.picks])
+                play.scheduler.finish(each, [outcome(pick) for pick in each.picks])
             invariants.check(play.scheduler)
         alive = [job for job in jobs if not job.over]
         if alive and rng.random() < 0.1:

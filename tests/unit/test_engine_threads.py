@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import Draining, EngineClosed, QueueFull
-from hfx.python_backends.engine.plan import Chunk, Decode, Encode
+from hfx.python_backends.engine.plan import Encode, Plan, Run
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 
@@ -77,20 +77,32 @@ SAMPLES = ask((3, 5), 10, do_sample=True, top_k=1, num_return_sequences=2)
 NOTHING = (Event(0, (), "cancelled"),)
 
 
+def is_part(plan: Plan) -> bool:
+    return isinstance(plan, Run) and any(not span.is_whole for span in plan.spans)
+
+
+def is_encode(plan: Plan) -> bool:
+    return isinstance(plan, Encode)
+
+
+def is_step(plan: Plan) -> bool:
+    return isinstance(plan, Run) and plan.units > 0
+
+
 @pytest.mark.parametrize(
     ("kind", "request_", "answer"),
     [
-        (Chunk, ask((1,) * 50, 10), NOTHING),
-        (Encode, ask((1,) * 9, 10, decoder_prompt=(1, 2, 3)), NOTHING),
-        (Decode, SAMPLES, tuple(Event(at, toys.greedy((3, 5), 2), "cancelled") for at in (0, 1))),
+        (is_part, ask((1,) * 50, 10), NOTHING),
+        (is_encode, ask((1,) * 9, 10, decoder_prompt=(1, 2, 3)), NOTHING),
+        (is_step, SAMPLES, tuple(Event(at, toys.greedy((3, 5), 2), "cancelled") for at in (0, 1))),
     ],
     ids=["chunked", "encoded", "decoding"],
 )
 def test_a_request_is_cancelled_after_any_plan(
-    decoder: Path, encoder_decoder: Path, kind: type[object], request_: Request, answer: tuple[Event, ...]
+    decoder: Path, encoder_decoder: Path, kind: Callable[[Plan], bool], request_: Request, answer: tuple[Event, ...]
 ) -> None:
     gate = Gate(kind=kind)
-    folder = encoder_decoder if kind is Encode else decoder
+    folder = encoder_decoder if kind is is_encode else decoder
     with gated_engine(folder, gate, 4, limits=Limits(chunk=8)) as engine:
         handle = engine.submit(request_)
         gate.wait_until_reached()

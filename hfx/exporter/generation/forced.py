@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,11 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.limits import Forced
 from hfx.exporter.generation.prompts import Ids
 from hfx.exporter.generation.reference import Positions, Reference
-from hfx.python_backends.engine.runner import Outputs, PromptRunner, Runner, SessionSettings, SourceRunner
+from hfx.python_backends.engine.plan import Span
+from hfx.python_backends.engine.runner import DecoderRunner, Outputs, Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.scheduler import Limits
-from hfx.python_backends.engine.spec import EngineSpec, read_spec
+from hfx.python_backends.engine.spec import read_spec
 
 ROWS = 16
 WIDTH = 1  # one row a request
@@ -99,7 +99,7 @@ def forced_logits(
         order = sorted(range(len(prompts)), key=lambda i: (-len(continuations[i]), len(prompts[i])))
         for first in range(0, len(order), ROWS):
             batch = order[first : first + ROWS]
-            yield from _batch(runner, spec, batch, prompts, continuations, start)
+            yield from _batch(runner, batch, prompts, continuations, start)
             runner.release_memory()
     finally:
         runner.close()
@@ -107,13 +107,12 @@ def forced_logits(
 
 def _batch(
     runner: Runner,
-    spec: EngineSpec,
     batch: Sequence[int],
     prompts: Sequence[Ids],
     continuations: Sequence[Ids],
     start: Ids,
 ) -> Iterator[tuple[int, int, Logits]]:
-    outputs = _begin(runner, spec, [prompts[i] for i in batch], start)
+    outputs = _begin(runner, [prompts[i] for i in batch], start)
     position, rows = 0, len(batch)
     while rows:
         assert outputs.logits is not None
@@ -126,12 +125,12 @@ def _batch(
         position += 1
 
 
-def _begin(runner: Runner, spec: EngineSpec, prompts: Sequence[Ids], start: Ids) -> Outputs:
+def _begin(runner: Runner, prompts: Sequence[Ids], start: Ids) -> Outputs:
     """Run the prompts in the first rows; the outputs are those of position 0."""
-    if not spec.has_encoder:
-        return cast(PromptRunner, runner).prefill(0, prompts, logits=True)
+    if isinstance(runner, DecoderRunner):
+        return runner.run([Span(prompt, rows=(row,)) for row, prompt in enumerate(prompts)], logits=True)
     for row, source in enumerate(prompts):  # one by one: a batch would need memory for its longest source
-        cast(SourceRunner, runner).encode([source], [((WIDTH, row),)])
+        runner.encode([source], [((WIDTH, row),)])
     for token in start:
         runner.lanes[WIDTH].set_next_tokens([(row, token) for row in range(len(prompts))])
         outputs = runner.lanes[WIDTH].step(len(prompts), logits=True)

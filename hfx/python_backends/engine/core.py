@@ -14,9 +14,9 @@ from .fair_scheduler import FairScheduler
 from .handle import notify_all
 from .jobs import Job, Sequence
 from .picker import Picker
-from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Plan, Prefill
+from .plan import Compact, Encode, Outcome, Plan, Run
 from .request import Event
-from .runner import MixFailed, Runner, carry_out
+from .runner import Outputs, Runner, carry_out
 from .search import Step
 from .stats import Stats
 
@@ -79,14 +79,15 @@ class Core:
 
     def _carry_out(self, plan: Plan) -> None:
         started = time.perf_counter()
+        outputs: Outputs | None = None
         try:
-            outcomes = self._picker.pick(carry_out(self.runner_of(plan.jobs[0]), plan), plan.picks)
-        except MixFailed:  # so that a prompt that can't be run ends no other request
-            assert isinstance(plan, Mixed)
-            self._carry_out(plan.decode)
-            self._carry_out(plan.join)
-            return
+            outputs = carry_out(self.runner_of(plan.jobs[0]), plan)
+            outcomes = self._picker.pick(outputs, plan.picks)
         except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
+            if outputs is None and isinstance(plan, Run) and plan.apart:
+                for run in plan.apart:  # so that a prompt that can't be run ends no other request
+                    self._carry_out(run)
+                return
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
             self.scheduler.finish(plan, outcomes)
@@ -149,16 +150,14 @@ class Core:
 
     def _count(self, plan: Plan, seconds: float) -> None:
         counters = self.counters
-        if isinstance(plan, (Decode, Compact, Mixed)):
-            counters.steps += not isinstance(plan, Compact)
+        if isinstance(plan, Encode):
+            counters.prompt_tokens += sum(map(len, plan.sources))
+            return
+        if isinstance(plan, Run):
+            counters.steps += plan.units > 0
+            counters.prompt_tokens += sum(len(span.tokens) for span in plan.spans)
+        if isinstance(plan, Compact) or plan.units:
             counters.step_seconds += seconds
-        join = plan.join if isinstance(plan, Mixed) else plan
-        if isinstance(join, Prefill):
-            counters.prompt_tokens += sum(map(len, join.prompts))
-        elif isinstance(join, Encode):
-            counters.prompt_tokens += sum(map(len, join.sources))
-        elif isinstance(join, Chunk):
-            counters.prompt_tokens += len(join.tokens)
 
 
 def _new_tokens(sequence: Sequence, step: Step) -> int:

@@ -13,8 +13,7 @@ from .single import SingleSearch
 
 if TYPE_CHECKING:
     from .handle import Handle
-
-Pairs = tuple[tuple[int, int], ...]
+    from .plan import Pairs
 
 
 @dataclass(eq=False)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from .jobs import Sequence
-from .plan import Decode, Pick
-
-Moves = tuple[tuple[int, int], ...]
+from .plan import Pairs, Run
 
 
 class Lane:
@@ -38,7 +36,7 @@ class Lane:
         sequence.rows = []
         self._trim()
 
-    def compact(self) -> tuple[Moves, tuple[Sequence, ...]]:
+    def compact(self) -> tuple[Pairs, tuple[Sequence, ...]]:
         """Fill every hole with the last unit; the moves, as (source, target), and who was moved."""
         moves = []
         moved: dict[Sequence, None] = {}
@@ -55,24 +53,17 @@ class Lane:
             self._trim()
         return tuple(moves), tuple(moved)
 
-    def decode(self) -> Decode:
-        """The next step of all rows, where there are no holes."""
-        follows: list[tuple[tuple[int, int], ...]] = []
+    def step(self) -> Run:
+        """The next token of all rows, where there are no holes."""
+        follows: list[Pairs] = []
         feeds: list[tuple[int, int]] = []
-        picks: list[Pick] = []
-        logits = False
         for sequence in self.sequences:
             rows = sequence.rows
             if sequence.copies:
                 follows.append(tuple((rows[source], rows[target]) for source, target in sequence.copies))
             if sequence.feed:
                 feeds += zip(rows, sequence.feed, strict=True)
-            if not sequence.prompt_left:
-                picks.append(Pick(sequence, tuple(rows)))
-                logits = logits or sequence.wants_logits
-        sequences = tuple(self.sequences)
-        jobs = tuple(dict.fromkeys(sequence.job for sequence in sequences))
-        return Decode(self.width, len(self.seats), tuple(follows), tuple(feeds), logits, jobs, tuple(picks), sequences)
+        return Run(self.width, len(self.seats), tuple(follows), tuple(feeds), tuple(self.sequences))
 
     def _free_unit(self) -> int:
         if self.holes:

@@ -6,7 +6,7 @@ within the lane of `width`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Union
 
 from .checks import Ids
@@ -15,6 +15,8 @@ from .search import Step
 
 if TYPE_CHECKING:
     from .jobs import Job, Sequence
+
+Pairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a Pick. `argmax` is the id that the run left in place as the next input, where there is one row."""
+    """What came of a Pick. `argmax` is the best id of its row, where it has one row and needs no scores."""
 
     sequence: Sequence
     result: Step | EngineError
@@ -35,30 +37,65 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Prefill:
-    """Whole prompts into new rows of the lane of width 1.
+class Span:
+    """Tokens of a prompt, from position `start` on. `rows` get the prompt when these are the last of it.
 
-    Prompt i is run in row `first + i`; `copies` are (source, target) rows that get the same prompt.
+    A whole prompt is run in the first of its rows, a part of a longer one in a row beside those of the lane.
     """
 
-    first: int
-    prompts: tuple[Ids, ...]
-    copies: tuple[tuple[int, int], ...]
-    logits: bool
-    jobs: tuple[Job, ...]
-    picks: tuple[Pick, ...]
+    tokens: Ids
+    start: int = 0
+    rows: Ids = ()
+
+    @property
+    def end(self) -> int:
+        """The position after the last."""
+        return self.start + len(self.tokens)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its prompt."""
+        return not self.start and bool(self.rows)
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Part of one long prompt, from position `start`, into the staging row; the last part lands in `rows`."""
+class Run:
+    """One run of the decoder: a token for each row of units 0 to `units` of a lane, and parts of prompts.
 
-    tokens: Ids
-    start: int
-    rows: Ids
-    logits: bool
-    jobs: tuple[Job, ...]
-    picks: tuple[Pick, ...]
+    First each (source, target) of `follows` is copied, a group for each sequence; then `feeds` are written, as (row,
+    token). Other rows are fed with the argmax of their last run. `sequences` have these rows. `spans` are a part of a
+    long prompt or whole ones, whose first rows lie beside each other; `joining[i]` is the job of `spans[i]`. Rows of
+    the outputs are those of the units, then one for each span. `logits`: whether a pick needs more than the argmax.
+    """
+
+    width: int = 1
+    units: int = 0
+    follows: tuple[Pairs, ...] = ()
+    feeds: Pairs = ()
+    sequences: tuple[Sequence, ...] = ()
+    spans: tuple[Span, ...] = ()
+    joining: tuple[Job, ...] = ()
+    jobs: tuple[Job, ...] = field(init=False)
+    picks: tuple[Pick, ...] = field(init=False)
+    logits: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        picks = [Pick(sequence, tuple(sequence.rows)) for sequence in self.sequences if not sequence.prompt_left]
+        for row, (span, job) in enumerate(zip(self.spans, self.joining, strict=True), self.units * self.width):
+            # All rows of all searches choose from the one row that their prompt was run in.
+            if span.rows:
+                picks += (Pick(sequence, (row,) * sequence.search.rows) for sequence in job.sequences)
+        jobs = dict.fromkeys((*(sequence.job for sequence in self.sequences), *self.joining))
+        object.__setattr__(self, "picks", tuple(picks))
+        object.__setattr__(self, "jobs", tuple(jobs))
+        object.__setattr__(self, "logits", any(pick.sequence.wants_logits for pick in picks))
+
+    @property
+    def apart(self) -> tuple[Run, ...]:
+        """The step and the spans as runs of their own, where it has both."""
+        if not (self.units and self.spans):
+            return ()
+        return replace(self, spans=(), joining=()), Run(self.width, spans=self.spans, joining=self.joining)
 
 
 @dataclass(frozen=True)
@@ -69,57 +106,10 @@ class Encode:
     """
 
     sources: tuple[Ids, ...]
-    places: tuple[tuple[tuple[int, int], ...], ...]
-    in_use: tuple[tuple[int, int], ...]
+    places: tuple[Pairs, ...]
+    in_use: Pairs
     jobs: tuple[Job, ...]
     picks: tuple[Pick, ...] = ()
-
-
-@dataclass(frozen=True)
-class Decode:
-    """One token for each row of units 0 to `units` of a lane.
-
-    First each (source, target) of `follows` is copied, a group for each sequence; then `feeds` are written, as (row,
-    token). Other rows are fed with the argmax of their last run. `logits`: whether a pick needs more than the argmax.
-    `sequences` are those that have the rows.
-    """
-
-    width: int
-    units: int
-    follows: tuple[tuple[tuple[int, int], ...], ...]
-    feeds: tuple[tuple[int, int], ...]
-    logits: bool
-    jobs: tuple[Job, ...]
-    picks: tuple[Pick, ...]
-    sequences: tuple[Sequence, ...]
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """A step of the rows of lane 1, and prompts or a part of one beside them, in one run.
-
-    Rows of the outputs are those of the step, then those of the prompts.
-    """
-
-    decode: Decode
-    join: Prefill | Chunk
-
-    @property
-    def logits(self) -> bool:
-        """Whether a pick needs more than the argmax."""
-        return self.decode.logits or self.join.logits
-
-    @property
-    def jobs(self) -> tuple[Job, ...]:
-        """All that a failure concerns."""
-        return *self.decode.jobs, *self.join.jobs
-
-    @property
-    def picks(self) -> tuple[Pick, ...]:
-        """The step's, then the prompts'."""
-        begin = self.decode.units
-        moved = (Pick(pick.sequence, tuple(begin + row for row in pick.rows)) for pick in self.join.picks)
-        return *self.decode.picks, *moved
 
 
 @dataclass(frozen=True)
@@ -127,9 +117,9 @@ class Compact:
     """Units that move, as (source, target), so that those in use are the first ones of the lane again."""
 
     width: int
-    moves: tuple[tuple[int, int], ...]
+    moves: Pairs
     jobs: tuple[Job, ...]
     picks: tuple[Pick, ...] = ()
 
 
-Plan = Union[Prefill, Chunk, Encode, Decode, Mixed, Compact]
+Plan = Union[Run, Encode, Compact]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, Union, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .checks import Ids
-from .plan import Chunk, Compact, Decode, Encode, Mixed, Plan, Prefill
+from .plan import Compact, Plan, Run, Span
 
 Pairs = Sequence[tuple[int, int]]
 SPIN_MICROSECONDS = 20
@@ -59,10 +59,6 @@ class Outputs:
 NOTHING = Outputs(np.empty((0, 1), np.int64))
 
 
-class MixFailed(Exception):
-    """The one run of a mixed plan failed before it changed anything: its step and its prompts can be run apart."""
-
-
 class RunnerLane(Protocol):
     """The rows of a model for `width` beams, row = unit * width + beam, with their keys and values.
 
@@ -84,10 +80,10 @@ class RunnerLane(Protocol):
         """Run one token in all rows of the first `units` units. The argmax of each row becomes its next input."""
 
 
-class Runner(Protocol):
+class _Runner(Protocol):
     """A model and its caches. All calls but `open_lane` come from one thread, and only in the order of plans.
 
-    `runtime` is its name in engine.json. `mixes`: it is a MixingRunner.
+    `runtime` is its name in engine.json. `mixes`: a step and prompts go into one run of the graph.
     """
 
     runtime: str
@@ -110,33 +106,19 @@ class Runner(Protocol):
         """Release the model."""
 
 
-class PromptRunner(Runner, Protocol):
-    """Of a model without an encoder: its decoder runs prompts in rows of the lane of width 1."""
+@runtime_checkable
+class DecoderRunner(_Runner, Protocol):
+    """Of a model without an encoder, whose decoder runs prompts too; its rows are in the lane of width 1."""
 
-    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """Run prompt i in row `first + i`; row i of the outputs is that of its last token."""
+    def run(self, spans: Sequence[Span], logits: bool, units: int = 0) -> Outputs:
+        """As in a `Run`, behind a step of `units` units where the runner mixes. A span's rows hold its prompt then.
 
-    def copy_row(self, source: int, target: int) -> None:
-        """Make row `target` hold what row `source` does."""
-
-    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """Run part of a prompt, from position `start`, in the staging row; one row of outputs, of the last token."""
-
-    def commit_chunks(self, row: int) -> None:
-        """Copy the staging row to `row`."""
+        If it fails, the step and the spans can be run again.
+        """
 
 
-class MixingRunner(PromptRunner, Protocol):
-    """Prompts of any length and a step of the first `units` rows go into one run; its rows of outputs come first."""
-
-    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool, units: int = 0) -> Outputs:
-        """As a PromptRunner, beside a step."""
-
-    def chunk(self, tokens: Ids, start: int, logits: bool, units: int = 0) -> Outputs:
-        """As a PromptRunner, beside a step."""
-
-
-class SourceRunner(Runner, Protocol):
+@runtime_checkable
+class EncoderDecoderRunner(_Runner, Protocol):
     """Of a model with an encoder, which prompts go to."""
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
@@ -146,65 +128,26 @@ class SourceRunner(Runner, Protocol):
         """The first units of lanes, as (width, number), are all that is in use; memory of others may be freed."""
 
 
-def carry_out(runner: Runner, plan: Plan) -> Outputs:
-    """Do what `plan` says. Raises whatever the runtime raises, and MixFailed.
+Runner = Union[DecoderRunner, EncoderDecoderRunner]
 
-    The scheduler makes plans of the kinds that the runner has methods for.
-    """
-    if isinstance(plan, Decode):
-        return _prepared(runner, plan).step(plan.units, plan.logits)
-    if isinstance(plan, (Prefill, Chunk)):
-        return _prompts(cast(PromptRunner, runner), plan)
-    if isinstance(plan, Mixed):
-        return _mixed(cast(MixingRunner, runner), plan)
-    if isinstance(plan, Encode):
-        encoder = cast(SourceRunner, runner)
-        encoder.trim(plan.in_use)
-        encoder.encode(plan.sources, plan.places)
+
+def carry_out(runner: Runner, plan: Plan) -> Outputs:
+    """Do what `plan` says. Raises whatever the runtime raises; a `Run` can be carried out again then."""
+    if isinstance(plan, Run):
+        lane = runner.lanes[plan.width]
+        for pairs in plan.follows:
+            lane.reorder_cache(pairs)
+        if plan.feeds:
+            lane.set_next_tokens(plan.feeds)
+        if not plan.spans:
+            return lane.step(plan.units, plan.logits)
+        assert isinstance(runner, DecoderRunner), "only a decoder is given prompts"
+        return runner.run(plan.spans, plan.logits, plan.units)
     if isinstance(plan, Compact):
         for source, target in plan.moves:
             runner.lanes[plan.width].move(source, target)
-    return NOTHING
-
-
-def _prepared(runner: Runner, plan: Decode) -> RunnerLane:
-    """The lane, ready for the step."""
-    lane = runner.lanes[plan.width]
-    for pairs in plan.follows:
-        lane.reorder_cache(pairs)
-    if plan.feeds:
-        lane.set_next_tokens(plan.feeds)
-    return lane
-
-
-def _prompts(runner: PromptRunner, plan: Prefill | Chunk) -> Outputs:
-    if isinstance(plan, Prefill):
-        outputs = runner.prefill(plan.first, plan.prompts, plan.logits)
     else:
-        outputs = runner.chunk(plan.tokens, plan.start, plan.logits)
-    _share(runner, plan)
-    return outputs
-
-
-def _mixed(runner: MixingRunner, plan: Mixed) -> Outputs:
-    join, units = plan.join, plan.decode.units
-    _prepared(runner, plan.decode)
-    try:
-        if isinstance(join, Prefill):
-            outputs = runner.prefill(join.first, join.prompts, plan.logits, units)
-        else:
-            outputs = runner.chunk(join.tokens, join.start, plan.logits, units)
-    except Exception as error:  # whatever the runtime raises
-        raise MixFailed from error
-    _share(runner, join)
-    return outputs
-
-
-def _share(runner: PromptRunner, plan: Prefill | Chunk) -> None:
-    """Give what was run to all rows that it is for."""
-    if isinstance(plan, Prefill):
-        for source, target in plan.copies:
-            runner.copy_row(source, target)
-        return
-    for row in plan.rows:
-        runner.commit_chunks(row)
+        assert isinstance(runner, EncoderDecoderRunner), "only an encoder is given sources"
+        runner.trim(plan.in_use)
+        runner.encode(plan.sources, plan.places)
+    return NOTHING

@@ -11,11 +11,10 @@ from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissin
 from .openvino import model as openvino_model
 from .openvino.decoder_runner import PagedDecoderRunner
 from .openvino.encoder_decoder_runner import PagedEncoderDecoderRunner
-from .ort import native_operators
-from .ort.decoder_runner import DecoderRunner
-from .ort.encoder_decoder_runner import EncoderDecoderRunner
+from .ort.decoder_runner import OrtDecoderRunner
+from .ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from .ort.kv_cache import CacheMaker, DeviceCache, KvCache
-from .ort.sessions import check_machine
+from .ort.sessions import check_machine, operators_refusal
 from .runner import Runner, SessionSettings
 from .scheduler import Limits
 from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
@@ -47,8 +46,8 @@ def _onnxruntime_runner(spec: EngineSpec, slots: int, settings: SessionSettings,
     device = settings.provider.lower()
     make_cache: CacheMaker = KvCache if device == "cpu" else partial(DeviceCache, settings, device)
     if spec.has_encoder:
-        return EncoderDecoderRunner(spec, slots, settings, limits.encode, make_cache)
-    return DecoderRunner(spec, slots, settings, make_cache)
+        return OrtEncoderDecoderRunner(spec, slots, settings, limits.encode, make_cache)
+    return OrtDecoderRunner(spec, slots, settings, make_cache)
 
 
 def _first_run(spec: EngineSpec, open_it: Callable[[], Runner]) -> Runner:
@@ -73,7 +72,7 @@ def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
     wanted = settings.runtime or spec.runtime
     if settings.provider != "CPU" or wanted == ONNXRUNTIME:
         return ONNXRUNTIME
-    refused = openvino_model.refusal(spec) if wanted == OPENVINO else native_operators.refusal(spec.operators)
+    refused = openvino_model.refusal(spec) if wanted == OPENVINO else operators_refusal(spec.operators)
     if refused is None:
         return wanted
     reason, fix = refused

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .jobs import Job, Sequence
 from .lanes import Lane
-from .plan import Chunk, Compact, Decode, Encode, Mixed, Outcome, Pick, Plan, Prefill
+from .plan import Compact, Encode, Outcome, Plan, Run, Span
 from .search import Step
 
 
@@ -40,8 +40,8 @@ FEW_TOKENS = 128
 class Scheduler:
     """The requests of a batch with `slots` rows.
 
-    It goes in rounds: at most one plan that lets somebody join, then a decode step for every lane in use. With `mixes`
-    both are one plan: its runner takes prompts of any length, parts of them and single tokens in one run.
+    It goes in rounds: at most one plan that lets requests join, then a step for every lane in use. With `mixes` the two
+    are one plan: its runner takes prompts of any length, parts of them and single tokens in one run.
     """
 
     def __init__(self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False) -> None:
@@ -84,8 +84,8 @@ class Scheduler:
         """The next plan, None where there is nothing to do. Finish it, or remove its jobs, before the next."""
         while True:
             if not self._round:
-                plan = self._join_beside_step() if self.mixes else self._join()
-                if isinstance(plan, (Compact, Mixed)):
+                plan = self._join() if self.joining or self.chunking else None
+                if isinstance(plan, Compact) or (isinstance(plan, Run) and plan.units):
                     return plan
                 self._round.extend(lane for lane in self.lanes.values() if lane.seats)
                 if plan is not None or not self._round:
@@ -95,28 +95,23 @@ class Scheduler:
                 return self._compact(lane)
             self._round.popleft()
             if lane.seats:
-                return lane.decode()
+                return lane.step()
 
     def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
         """Take what a plan gave, with an outcome for each of its picks."""
-        if isinstance(plan, Mixed):
-            each = list(outcomes)
-            decided = len(plan.decode.picks)
-            self.finish(plan.decode, each[:decided])
-            self.finish(plan.join, each[decided:])
+        if not isinstance(plan, Run):
             return
-        if isinstance(plan, Decode):
-            for sequence in plan.sequences:
-                if not sequence.over:
-                    _advance(sequence)
-        elif isinstance(plan, (Prefill, Chunk)):
-            for job in plan.jobs:
-                job.prefilled += len(plan.tokens) if isinstance(plan, Chunk) else len(job.prompt)
-                for sequence in job.sequences:
-                    sequence.length = job.prefilled
-        for outcome in outcomes:
+        for sequence in plan.sequences:
+            if not sequence.over:
+                _advance(sequence)
+        for span, job in zip(plan.spans, plan.joining, strict=True):
+            job.prefilled += len(span.tokens)
+            for sequence in job.sequences:
+                sequence.length = job.prefilled
+        for pick, outcome in zip(plan.picks, outcomes, strict=True):
             if not outcome.sequence.over:
-                self._take(outcome, isinstance(plan, Decode))
+                # Only a step leaves its argmax in place as the rows' next input.
+                self._take(outcome, pick.rows[0] < plan.units * plan.width)
 
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""
@@ -132,7 +127,7 @@ class Scheduler:
             if not sequence.over:
                 self._end(sequence)
 
-    def _take(self, outcome: Outcome, decoded: bool) -> None:
+    def _take(self, outcome: Outcome, in_place: bool) -> None:
         sequence, step = outcome.sequence, outcome.result
         if not isinstance(step, Step):
             self.remove(sequence.job)
@@ -146,39 +141,44 @@ class Scheduler:
             sequence.follow(step.parents)
         sequence.chosen = True
         fed = tuple(sequence.search.feed())
-        sequence.feed = () if decoded and outcome.argmax == fed[0] else fed
+        sequence.feed = () if in_place and outcome.argmax == fed[0] else fed
 
-    def _join(self) -> Prefill | Chunk | Encode | Compact | None:
-        if not self.joining and self.chunking is None:
-            return None
+    def _join(self) -> Plan:
+        """The next prompts or sources: beside a step where the runner mixes, or a compaction that must come first."""
         if self.has_encoder:
             return self._encode(similar(self.joining, self.limits.encode))
+        lane = self._lane(1)
+        if self.mixes and lane.holes:
+            return self._compact(lane)
+        jobs = self._next_prompts()
+        if len(jobs) > 1 and lane.holes:
+            return self._compact(lane)
+        step = lane.step() if self.mixes else Run()
+        return replace(step, spans=self._spans(jobs, lane), joining=tuple(jobs))
+
+    def _next_prompts(self) -> list[Job]:
+        """One whose prompt comes in parts, or several with short ones; where both wait, they take turns."""
         long = [job for job in self.joining if len(job.prompt) > self.limits.chunk]
         if self.chunking is None and long:
             self.chunking = long[0]
             self.joining.remove(long[0])
         short = [job for job in self.joining if job not in long]
-        # Where both wait, long and short prompts take turns.
         if self.chunking is not None and not (short and self._chunk_was_last):
             self._chunk_was_last = True
-            return self._chunk(self.chunking)
+            return [self.chunking]
         self._chunk_was_last = False
-        return self._prefill(self._batch(short)) if short else None
+        return together(short, self.limits.prefill) if self.mixes else similar(short, self.limits.prefill)
 
-    def _join_beside_step(self) -> Prefill | Chunk | Mixed | Compact | None:
-        """Who joins, and the step of those who sit already."""
-        lane = self._lane(1)
-        if not self.joining and self.chunking is None:
-            return None
-        if lane.holes:
-            return self._compact(lane)
-        step = lane.decode() if lane.seats else None
-        join = self._join()
-        assert not isinstance(join, (Encode, Compact))  # there is no encoder, and there are no holes
-        return join if step is None or join is None else Mixed(step, join)
-
-    def _batch(self, jobs: list[Job]) -> list[Job]:
-        return together(jobs, self.limits.prefill) if self.mixes else similar(jobs, self.limits.prefill)
+    def _spans(self, jobs: list[Job], lane: Lane) -> tuple[Span, ...]:
+        """The next tokens of each job, which gets its rows with the last of them."""
+        ends = {job: min(job.prefilled + self.limits.chunk, len(job.prompt)) for job in jobs}
+        complete = [job for job, end in ends.items() if end == len(job.prompt)]
+        # The row that is run of each job, one beside the other; a single one may take a hole. Then the copies of it.
+        for job in complete:
+            lane.take(job.sequences[0], 1)
+        for job in complete:
+            self._seat(job)
+        return tuple(Span(job.prompt[job.prefilled : end], job.prefilled, job.all_rows) for job, end in ends.items())
 
     def _encode(self, jobs: list[Job]) -> Encode:
         for job in jobs:
@@ -189,32 +189,6 @@ class Scheduler:
         places = tuple(tuple((each.width, each.rows[0] // each.width) for each in job.sequences) for job in jobs)
         in_use = tuple((lane.width, len(lane.seats)) for lane in self.lanes.values())
         return Encode(tuple(job.prompt for job in jobs), places, in_use, tuple(jobs))
-
-    def _prefill(self, jobs: list[Job]) -> Prefill | Compact:
-        lane = self._lane(1)
-        if len(jobs) > 1 and lane.holes:
-            return self._compact(lane)
-        # The row that is run of each job, one beside the other; a single one may take a hole. Then the copies of it.
-        for job in jobs:
-            lane.take(job.sequences[0], 1)
-        for job in jobs:
-            self._seat(job)
-        return Prefill(
-            first=jobs[0].sequences[0].rows[0],
-            prompts=tuple(job.prompt for job in jobs),
-            copies=tuple((job.all_rows[0], row) for job in jobs for row in job.all_rows[1:]),
-            logits=any(job.wants_logits for job in jobs),
-            jobs=tuple(jobs),
-            picks=tuple(pick for at, job in enumerate(jobs) for pick in _first_picks(job, at)),
-        )
-
-    def _chunk(self, job: Job) -> Chunk:
-        tokens = job.prompt[job.prefilled : job.prefilled + self.limits.chunk]
-        if job.prefilled + len(tokens) < len(job.prompt):
-            return Chunk(tokens, job.prefilled, (), False, (job,), ())
-        self.chunking = None
-        self._seat(job)
-        return Chunk(tokens, job.prefilled, job.all_rows, job.wants_logits, (job,), _first_picks(job, 0))
 
     def _compact(self, lane: Lane) -> Compact:
         moves, moved = lane.compact()
@@ -227,7 +201,9 @@ class Scheduler:
 
     def _seat(self, job: Job) -> None:
         """Give every sequence of `job` the rows that it has not yet."""
-        if job in self.joining:
+        if job is self.chunking:
+            self.chunking = None
+        else:
             self.joining.remove(job)
         for sequence in job.sequences:
             self._lane(sequence.width).take(sequence, (sequence.search.rows - len(sequence.rows)) // sequence.width)
@@ -245,11 +221,6 @@ def _advance(sequence: Sequence) -> None:
     sequence.copies = ()
     sequence.feed = sequence.prompt_left[:1] * sequence.search.rows
     sequence.prompt_left = sequence.prompt_left[1:]
-
-
-def _first_picks(job: Job, at: int) -> tuple[Pick, ...]:
-    """All rows of all searches choose from the one row `at` that their prompt was run in."""
-    return tuple(Pick(sequence, (at,) * sequence.search.rows) for sequence in job.sequences)
 
 
 def similar(jobs: list[Job], limit: int) -> list[Job]:

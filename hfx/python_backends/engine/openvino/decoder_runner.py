@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..batch_probe import CONTEXT, LONG, SHORT, StepSize, row_bytes, rows_for, step_size, tokens
 from ..checks import Ids
+from ..plan import Span
 from ..runner import Outputs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
 from .lane import PagedLane
@@ -23,7 +24,7 @@ WIDTH = 1
 
 
 class PagedDecoderRunner:
-    """A `MixingRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks.
+    """A `DecoderRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks.
 
     It mixes steps and prompts in one run, unless answers depend on that: then each prompt has a run of its own.
     """
@@ -56,31 +57,11 @@ class PagedDecoderRunner:
     def open_lane(self, width: int) -> None:
         """Nothing: the one lane is open."""
 
-    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool, units: int = 0) -> Outputs:
+    def run(self, spans: Sequence[Span], logits: bool, units: int = 0) -> Outputs:
         """One run of all tokens, one prompt behind the other and all behind the step's, where the runner mixes."""
-        if self.mixes or len(prompts) == 1:
-            return self._prefill(first, prompts, logits, units)
-        return Outputs.joined(self._prefill(row, [prompt], logits, 0) for row, prompt in enumerate(prompts, first))
-
-    def copy_row(self, source: int, target: int) -> None:
-        """Shared blocks, but for the last."""
-        self.rows.fork(source, target, int(self.rows.past[source]))
-        self.lane.positions[target] = self.lane.positions[source]
-
-    def chunk(self, tokens: Ids, start: int, logits: bool, units: int = 0) -> Outputs:
-        """A row of its own, so that the lane's rows stay beside each other."""
-        if not start:
-            self.rows.tables.shrink(self._staging, 0)
-        self.rows.tables.grow(self._staging, start + len(tokens))
-        outputs = self._run(units, self._staging, [tokens], start, logits)
-        self.rows.past[self._staging] = start + len(tokens)
-        return outputs
-
-    def commit_chunks(self, row: int) -> None:
-        """Shared blocks, but for the last."""
-        length = int(self.rows.past[self._staging])
-        self.rows.fork(self._staging, row, length)
-        self._start(row, length)
+        if self.mixes or len(spans) == 1:
+            return self._run(spans, logits, units)
+        return Outputs.joined(self._run([span], logits, 0) for span in spans)
 
     def release_memory(self) -> None:
         """The blocks of all rows, and their pages."""
@@ -108,31 +89,38 @@ class PagedDecoderRunner:
         self.lane = PagedLane(WIDTH, rows, steps, self.rows, None, self._logits, StepSize())
         self.lanes = {WIDTH: self.lane}
 
-    def _prefill(self, first: int, prompts: Sequence[Ids], logits: bool, units: int) -> Outputs:
-        for row, prompt in enumerate(prompts, first):
+    def _row(self, span: Span) -> int:
+        """The row that a span is run in, with room for it."""
+        row = span.rows[0] if span.is_whole else self._staging
+        if span.is_whole:
             self.rows.clear(row)
-            self.rows.tables.grow(row, len(prompt))
-        outputs = self._run(units, first, prompts, 0, logits)
-        for row, prompt in enumerate(prompts, first):
-            self._start(row, len(prompt))
-        return outputs
+        elif not span.start:
+            self.rows.tables.shrink(row, 0)
+        self.rows.tables.grow(row, span.end)
+        return row
+
+    def _fill(self, source: int, rows: Iterable[int], length: int) -> None:
+        """Give `rows` what row `source` holds: shared blocks, but for the last."""
+        for row in rows:
+            if row != source:
+                self.rows.fork(source, row, length)
+            self._start(row, length)
 
     def _step_size(self, slots: int, required: bool) -> StepSize:
         """See batch_probe: rows of the same tokens, which all take the same step."""
         length = min(CONTEXT, self._spec.max_length // 2)
-        self.chunk(self._tokens(length), 0, logits=False)
+        self.run([Span(self._tokens(length))], logits=False)
 
         def reset(count: int) -> None:
-            for row in range(count):
-                self.commit_chunks(row)
+            self._fill(self._staging, range(count), length)
 
         return step_size(self._spec, self.lane, reset, slots, required, length)
 
     def _is_same_beside(self) -> bool:
         """Whether a prompt has the same answer alone and beside a longer one."""
-        short, long = self._tokens(SHORT), self._tokens(LONG)
-        alone = row_bytes(self.prefill(0, [short], logits=True), 0)
-        return alone == row_bytes(self.prefill(0, [short, long], logits=True), 0)
+        short, long = (Span(self._tokens(length), rows=(row,)) for row, length in enumerate((SHORT, LONG)))
+        alone = row_bytes(self.run([short], logits=True), 0)
+        return alone == row_bytes(self.run([short, long], logits=True), 0)
 
     def _tokens(self, length: int) -> Ids:
         return tokens(min(length, self._spec.max_length), self._spec.vocab_size)
@@ -141,27 +129,22 @@ class PagedDecoderRunner:
         self.rows.set_past(row, length)
         self.lane.positions[row] = length
 
-    def _run(self, units: int, first: int, prompts: Sequence[Ids], start: int, logits: bool) -> Outputs:
-        """A token for each of the first `units` rows, and `prompts`, from position `start` on, in rows from `first`.
-
-        The rows of prompts have room for them. What pads the run to a whole number of tokens is a sequence of its own.
-        """
+    def _run(self, spans: Sequence[Span], logits: bool, units: int) -> Outputs:
+        """As `run`. What pads the run to a whole number of tokens is a sequence of its own."""
+        rows = [self._row(span) for span in spans]
         self.rows.make_room(units)
-        pads = -(units + sum(map(len, prompts))) % WHOLE
+        pads = -(units + sum(len(span.tokens) for span in spans)) % WHOLE
         self.rows.tables.grow(self._pads, pads)
-        joined = [*prompts, (0,) * pads] if pads else prompts
-        lengths = np.array([1] * units + [len(prompt) for prompt in joined], np.int32)
-        starts = np.array([start] * len(prompts) + [0] * (len(joined) - len(prompts)), np.int32)
-        past = np.concatenate([self.rows.past[:units], starts])
+        joined = [*spans, Span((0,) * pads)] if pads else spans
+        lengths = np.array([1] * units + [len(span.tokens) for span in joined], np.int32)
+        past = np.concatenate([self.rows.past[:units], np.array([span.start for span in joined], np.int32)])
         ends = np.cumsum([0, *lengths], dtype=np.int32)
-        indices, begins = self._tables((0, units), (first, len(prompts)), (self._pads, 1 if pads else 0))
-        last = ends[1 : units + len(prompts) + 1].astype(np.int64) - 1
-        places = [np.arange(begin, begin + len(prompt)) for begin, prompt in zip(starts, joined, strict=True)]
+        indices, begins = self._tables((0, units), (rows[0], len(rows)), (self._pads, 1 if pads else 0))
+        last = ends[1 : units + len(spans) + 1].astype(np.int64) - 1
+        places = [np.arange(span.start, span.end) for span in joined]
         self._prompts.bind(
             {
-                "input_ids": np.concatenate(
-                    [self.lane.ids[:units], *(np.array(prompt, np.int64) for prompt in joined)]
-                ),
+                "input_ids": np.concatenate([self.lane.ids[:units], *(np.array(span.tokens) for span in joined)]),
                 "position_ids": np.concatenate([self.lane.positions[:units], *places]),
                 "last": np.resize(last, self.lane.size.of(len(last))),
                 "past_lens": past,
@@ -174,7 +157,10 @@ class PagedDecoderRunner:
         self._prompts.run()
         next_ids: NDArray[np.int64] = self._prompts.output("next_ids")
         outputs = Outputs(next_ids, self._logits.read(self._prompts) if logits else None).first(len(last))
-        self.lane.advance(units, next_ids)  # last: until here a failure has changed nothing
+        for row, span in zip(rows, spans, strict=True):
+            self.rows.past[row] = span.end
+            self._fill(row, span.rows, span.end)
+        self.lane.advance(units, next_ids)  # last: until here a failure has changed nothing of the step's
         return outputs
 
     def _tables(self, *spans: tuple[int, int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -49,7 +49,7 @@ def batches(lengths: Sequence[int], most: int, together: int) -> Iterator[tuple[
 
 
 class PagedEncoderDecoderRunner:
-    """A `SourceRunner` with `slots` rows in all lanes; a lane is opened with the first request of its width."""
+    """An `EncoderDecoderRunner` of `slots` rows in all lanes; a lane is opened with the first request of its width."""
 
     runtime = OPENVINO
     mixes = False

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch_probe import MOST_LEAST, step_size
-from ..checks import Ids
+from ..plan import Span
 from ..runner import Outputs, SessionSettings
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
 from .binding import Arrays, pad
@@ -21,8 +21,8 @@ from .sessions import open_session
 WIDTH = 1
 
 
-class DecoderRunner:
-    """A `PromptRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks."""
+class OrtDecoderRunner:
+    """A `DecoderRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks."""
 
     mixes = False
 
@@ -41,7 +41,7 @@ class DecoderRunner:
             self.lane.size = step_size(spec, self.lane, lambda count: self.lane.empty(0, count), slots)
             self.release_memory()
 
-    def second(self) -> DecoderRunner:
+    def second(self) -> OrtDecoderRunner:
         """Of the same session."""
         other = copy(self)
         other._reserve(self._staging)
@@ -51,36 +51,28 @@ class DecoderRunner:
     def open_lane(self, width: int) -> None:
         """Nothing: the one lane is open."""
 
-    def prefill(self, first: int, prompts: Sequence[Ids], logits: bool) -> Outputs:
-        """One ragged batch, padded at the right. Pads fill the cache beyond a row's length, where nothing reads."""
-        size = self.lane.size
-        rest, beside = len(prompts) % size.multiple, size.of(len(prompts)) - len(prompts)
-        if rest and len(prompts) + beside > MOST_LEAST:
-            parts = ((first, prompts[:-rest]), (first + len(prompts) - rest, prompts[-rest:]))
-            return Outputs.joined(self.prefill(row, part, logits) for row, part in parts)
-        begin = self._spare if beside else first  # the rows beside the prompts' may be in use
-        ids, lengths = pad([*prompts, *[prompts[0]] * beside], self._max_length)
-        outputs = self._prompt(begin, ids, 0, lengths, logits)
-        for row, prompt in enumerate(prompts):
-            if beside:
-                self.lane.cache.copy(begin + row, first + row, len(prompt))
-            self.lane.start(first + row, len(prompt))
-        return outputs.first(len(prompts))
-
-    def copy_row(self, source: int, target: int) -> None:
-        """Cache and length."""
-        self.lane.move(source, target)
-
-    def chunk(self, tokens: Ids, start: int, logits: bool) -> Outputs:
-        """The operator takes several tokens on a filled cache for a batch of one only: hence a row of its own."""
-        ids = np.array([tokens], np.int64)
-        self._staged = start + len(tokens)
-        return self._prompt(self._staging, ids, start, np.array([len(tokens)], np.int32), logits)
-
-    def commit_chunks(self, row: int) -> None:
-        """Copy what is filled."""
-        self.lane.cache.copy(self._staging, row, self._staged)
-        self.lane.start(row, self._staged)
+    def run(self, spans: Sequence[Span], logits: bool, units: int = 0) -> Outputs:
+        """Whole prompts in a ragged batch, padded at the right: pads lie beyond a row's length, where nothing reads."""
+        assert not units, "this runner does not mix"
+        first, rows = spans[0], len(spans)
+        if first.is_whole:
+            size = self.lane.size
+            rest, beside = rows % size.multiple, size.of(rows) - rows
+            if rest and rows + beside > MOST_LEAST:
+                return Outputs.joined(self.run(some, logits) for some in (spans[:-rest], spans[-rest:]))
+            begin = self._spare if beside else first.rows[0]  # the rows beside the prompts' may be in use
+            ids, lengths = pad([span.tokens for span in (*spans, *[first] * beside)], self._max_length)
+        else:
+            # The operator takes several tokens on a filled cache for a batch of one only: hence a row of its own.
+            begin = self._staging
+            ids, lengths = np.array([first.tokens], np.int64), np.array([len(first.tokens)], np.int32)
+        outputs = self._prompt(begin, ids, first.start, lengths, logits).first(rows)
+        for source, span in enumerate(spans, begin):
+            for row in span.rows:
+                if row != source:
+                    self.lane.cache.copy(source, row, span.end)
+                self.lane.start(row, span.end)
+        return outputs
 
     def release_memory(self) -> None:
         """The cache's pages."""
@@ -94,7 +86,6 @@ class DecoderRunner:
     def _reserve(self, rows: int) -> None:
         self.lane = self._make_lane()
         self.lanes = {WIDTH: self.lane}
-        self._staged = 0
         self._first_ids = np.zeros((rows, 1), np.int64)
 
     def _prompt(

@@ -21,8 +21,8 @@ from .lane import DecoderLane
 from .sessions import open_session
 
 
-class EncoderDecoderRunner:
-    """A `SourceRunner` with `slots` rows in all lanes; a lane is opened with the first request of its width."""
+class OrtEncoderDecoderRunner:
+    """An `EncoderDecoderRunner` of `slots` rows in all lanes; a lane is opened with the first request of its width."""
 
     mixes = False
 
@@ -50,7 +50,7 @@ class EncoderDecoderRunner:
         self._sizes: dict[int, StepSize] = {}
         self.lanes: dict[int, DecoderLane] = {}
 
-    def second(self) -> EncoderDecoderRunner:
+    def second(self) -> OrtEncoderDecoderRunner:
         """Of the same sessions; its lanes are opened with its own first requests."""
         other = copy(self)
         other.lanes = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,13 @@ from typing import Any
 from ..errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
 from ..memory import trim_heap
 from ..runner import SessionSettings
-from ..spec import EngineSpec, version_numbers
+from ..spec import EngineSpec, OperatorLibrary, version_numbers
 
 # The name a caller uses -> ONNX Runtime's execution provider.
 PROVIDERS = {"CPU": "CPUExecutionProvider", "CUDA": "CUDAExecutionProvider"}
 
 CPUINFO = Path("/proc/cpuinfo")
+ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
 
 
 def check_machine(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = CPUINFO) -> None:
@@ -45,6 +48,23 @@ def multiplies_bytes_exactly(cpuinfo: Path = CPUINFO) -> bool:
     text = cpuinfo.read_text() if cpuinfo.is_file() else ""
     flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), None)
     return flags is None or bool({"avx512_vnni", "avx_vnni"} & set(flags))
+
+
+def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None:
+    """Why the native operators beside a model can't serve it here, and what to do; None where they can."""
+    if library is None:
+        return "the model has no native operators", "Export it again with --cpu-runtime native"
+    # A library that is not whole could end the process: its hash is compared before it is loaded.
+    if hashlib.sha256(library.path.read_bytes()).hexdigest() != library.sha256:
+        return f"{library.path.name} is not the file that was exported", "Copy or export the model again"
+    try:
+        kernels = ctypes.CDLL(str(library.path)).hfx_native_kernels
+    except (OSError, AttributeError) as error:  # for another system or architecture, or another library
+        return f"{library.path.name} can't be loaded ({error})", ELSEWHERE
+    kernels.restype = ctypes.c_char_p
+    if not kernels():
+        return "this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8", ELSEWHERE
+    return None
 
 
 def open_session(model: Path | bytes, settings: SessionSettings) -> Any:
