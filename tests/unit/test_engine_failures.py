@@ -83,6 +83,19 @@ def test_a_failing_chunk_ends_its_request_and_frees_the_staging_row(decoder: Pat
     assert after.result(0)[0].ids == toys.greedy(prompt, 12)
 
 
+def test_a_failing_prompt_ends_its_request_and_not_who_decodes(decoder: Path) -> None:
+    core = make_core(decoder, 4)
+    prompt = prompt_of(4, fails=False)
+    running = accept(core, ask(prompt, 12))
+    for _ in range(4):
+        core.step()
+    doomed = accept(core, ask((1, BAD), 5))
+    finish(core)
+    with pytest.raises(StepFailed, match=r"the run of 1 request\(s\) failed"):
+        doomed.result(0)
+    assert running.result(0)[0].ids == toys.greedy(prompt, 12)
+
+
 def test_a_failing_encode_ends_its_sources_and_not_who_decodes(encoder_decoder: Path) -> None:
     core = make_core(encoder_decoder, 4)
     source = next((at, at + 1) for at in range(BAD - 1) if BAD not in toys.greedy((1,), 12, (at, at + 1)))
