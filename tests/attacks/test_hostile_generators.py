@@ -198,6 +198,7 @@ def test_a_field_that_cannot_be_meant_is_named(copy: Copy, family: str, field: s
     refused(CheckpointCorrupt, field, lambda: build(folder))
 
 
+WINDOW = {"use_sliding_window": True, "sliding_window": 32}
 SCALED: tuple[dict[str, Any], ...] = (
     {"rope_type": "linear", "factor": 2.0},
     {"rope_type": "dynamic", "factor": 2.0},
@@ -216,7 +217,8 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"sliding_window": 32}, "sliding_window"),
     *(("llama", {"rope_parameters": DROPPED, "rope_scaling": scaling}, scaling["rope_type"]) for scaling in SCALED),
     ("llama", {"rope_parameters": DROPPED, "partial_rotary_factor": 0.5}, "0.5 of each head"),
-    ("qwen2", {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1}, "layer_types"),
+    ("qwen2", {"layer_types": ["full_attention", "sliding_attention"], **WINDOW}, "layer_types"),
+    ("qwen2", {"layer_types": DROPPED, "max_window_layers": 1, **WINDOW}, "layer_types"),
     ("bart", {"activation_function": "tanh"}, "activation_function"),
     ("bart", {"decoder_attention_heads": 4}, "d_model / decoder_attention_heads"),
     ("t5", {"d_kv": 12}, "d_kv"),
