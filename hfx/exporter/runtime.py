@@ -159,7 +159,9 @@ def choose(
             refused[runtime] = last_line(error)
     if not sessions:
         reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
-        raise CheckpointUnsupported(f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime.")
+        raise CheckpointUnsupported(
+            f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime, or leave --cpu-math out."
+        )
     if len(sessions) > 1:
         for runtime, session in sessions.items():
             if _depends_on_batch(session, inputs, item_rank, max_length):
