@@ -75,19 +75,19 @@ void multiply_all(const FloatProduct &whole, long rows, long columns) {
         }
 }
 
-// Scores of a query to weights, that beyond `width` are 0; returns their sum.
+// Scores of a query to weights, that beyond `width` are 0; returns their sum. The mask may be null.
 float weigh(float *scores, const float *mask, long width, float scale) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const long whole = width / WIDTH * WIDTH, left = width - whole;
     const Ints inside = lanes < int(left);
     Floats peaks = all(-__builtin_inff());
     for (long at = 0; at < whole; at += WIDTH) {
-        Floats v = fused(load<Floats>(scores + at), all(scale), load<Floats>(mask + at));
+        Floats v = fused(load<Floats>(scores + at), all(scale), mask ? load<Floats>(mask + at) : Floats{});
         store(scores + at, v);
         peaks = larger(v, peaks);
     }
     if (left) {
-        Floats v = fused(load<Floats>(scores + whole), all(scale), load_some(mask + whole, int(left)));
+        Floats v = fused(load<Floats>(scores + whole), all(scale), mask ? load_some(mask + whole, int(left)) : Floats{});
         v = inside ? v : all(-__builtin_inff());
         store(scores + whole, v);
         peaks = larger(v, peaks);
@@ -122,7 +122,7 @@ void self_attend(const SelfAttention &a) {
         float sums[SELF_ATTENTION_QUERIES], *out = a.out + token * a.out_stride;
         multiply_all({a.query + token * a.stride, keys, scores, a.stride, columns, columns, a.dim}, rows, columns);
         for (long i = 0; i < rows; i++)
-            sums[i] = weigh(scores + i * columns, a.mask + (token + i) * a.mask_stride, a.width, a.scale);
+            sums[i] = weigh(scores + i * columns, a.mask ? a.mask + (token + i) * a.mask_stride : nullptr, a.width, a.scale);
         multiply_all({scores, a.value, out, columns, a.stride, a.out_stride, a.width}, rows, a.dim);
         for (long i = 0; i < rows; i++)
             for (long d = 0; d < a.dim; d += WIDTH)

@@ -9,7 +9,7 @@ namespace hfx {
 
 struct SelfAttention {
     const float *query, *key, *value;  // [width][dim], `stride` floats from one token to the next
-    const float *mask;                 // added to the scaled scores; [width], that of the next query `mask_stride` on
+    const float *mask;                 // added to the scaled scores; [width], that of the next query `mask_stride` on; or null
     float *out;                        // [width][dim], `out_stride` floats from one token to the next
     float *buffer;                     // self_attention_buffer(width, dim) floats
     long width, dim, stride, out_stride, mask_stride;

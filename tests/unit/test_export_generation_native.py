@@ -143,7 +143,7 @@ def test_a_library_that_was_changed_is_found_and_not_loaded(repository: Path, ca
     library.write_bytes(library.read_bytes()[:-1] + b"\1")
     assert any(LIBRARY in f"{finding.path} {finding.message}" for finding in lint(repository))
     assert answers(repository)[0] == "onnxruntime"
-    assert [record for record in caplog.records if "is not the one of this hfx" in record.getMessage()]
+    assert [record for record in caplog.records if "is not the file that was exported" in record.getMessage()]
 
 
 @pytest.mark.parametrize("with_openvino", [True, False])

@@ -22,6 +22,7 @@ SEQLENS_K, TOTAL_LENGTH = "seqlens_k", "total_length"
 SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH = "source_seqlens_k", "source_total_length"
 LEVELS = 127
 TINY = 1e-12  # a channel of zeros has no scale
+NATIVE_STEP = 16  # what hfx/native wants the size of a head to be a multiple of in an encoder
 
 
 def lengths(writer: GraphWriter, rows: str, seqlens: Value = SEQLENS_K, total: Value = TOTAL_LENGTH) -> None:
@@ -88,6 +89,11 @@ class SelfAttentionWriter:
     def bidirectional(self, qkv: Value, block: Attention) -> Value:
         """Attention of each token to all tokens of its row, padding on the right left out."""
         writer = self.writer
+        inputs = [qkv, SEQLENS_K, TOTAL_LENGTH, self.lead, *([self.bias] if self.bias else [])]
+        op = "SourceAttentionBias" if self.bias else "SourceAttention"
+        if block.head_dim % NATIVE_STEP == 0:
+            writer.defined(op, operators.function)
+            return writer.node(op, inputs, operators.DOMAIN, heads=block.heads, scale=block.scale)
         split = writer.node("Reshape", [qkv, self.lead])
         out = writer.node(
             "GroupQueryAttention",

@@ -11,6 +11,7 @@ batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import onnx
@@ -94,14 +95,16 @@ ROWS = """
     y = Mul (floats, column)"""
 
 
-CACHED = """
+OF_TOKENS = """
     split = Reshape (qkv, lead)
-    attended, present_k, present_v = com.microsoft.GroupQueryAttention <num_heads: int = @heads,
-        kv_num_heads: int = @heads, do_rotary = 0, causal = 1, scale: float = @scale> ({inputs})
+    {outputs} = com.microsoft.GroupQueryAttention <num_heads: int = @heads,
+        kv_num_heads: int = @heads, do_rotary = 0, causal = {causal}, scale: float = @scale> ({inputs})
     width = Shape <start = 2, end = 3> (attended)
     rest = Constant <value = int64[1] {{-1}}> ()
     flat = Concat <axis = 0> (rest, width)
     y = Reshape (attended, flat)"""
+CACHED = partial(OF_TOKENS.format, outputs="attended, present_k, present_v", causal=1)
+SOURCE = partial(OF_TOKENS.format, outputs="attended", causal=0)
 # The operator always appends a key and a value. It is given those of the last source position, which stand in the cache
 # at that place already, so that the write changes nothing. The beams of a head are the group of query heads that share
 # the head's K and V. K and V in int8 are in steps of their request's scales (SourceMemoryWriter), by which queries and
@@ -173,10 +176,16 @@ OF_CACHES = "(y, present_k, present_v)"
 ATTENTION = {
     "SelfAttention": f"<heads, scale> (qkv, mask) => (y) {{{SELF}\n}}",
     "CachedAttention": f"""<heads, scale> (qkv, past_k, past_v, last, total, lead) => {OF_CACHES} {{
-    {CACHED.format(inputs="split, , , past_k, past_v, last, total")}
+    {CACHED(inputs="split, , , past_k, past_v, last, total")}
 }}""",
     "CachedAttentionBias": f"""<heads, scale> (qkv, past_k, past_v, last, total, lead, bias) => {OF_CACHES} {{
-    {CACHED.format(inputs="split, , , past_k, past_v, last, total, , , , bias")}
+    {CACHED(inputs="split, , , past_k, past_v, last, total, , , , bias")}
+}}""",
+    "SourceAttention": f"""<heads, scale> (qkv, last, total, lead) => (y) {{
+    {SOURCE(inputs="split, , , , , last, total")}
+}}""",
+    "SourceAttentionBias": f"""<heads, scale> (qkv, last, total, lead, bias) => (y) {{
+    {SOURCE(inputs="split, , , , , last, total, , , , bias")}
 }}""",
     "CrossAttention": f"""<heads, query_heads, head_dim, beams, scale>
     (query, past_k, past_v, last, k_last, v_last, total) => {OF_CACHES} {{
