@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hfx.client.errors import REASONS
@@ -20,6 +21,7 @@ from hfx.python_backends.engine.errors import (
     QueueFull,
     StepFailed,
 )
+from hfx.python_backends.engine.generation_settings import checked
 from hfx.python_backends.engine.stats import Stats
 from hfx.python_backends.generation.pieces import Piece
 from hfx.python_backends.serving.ipc import ENGINE_UNREACHABLE
@@ -64,6 +66,13 @@ def test_a_parameter_may_say_what_its_tensor_says() -> None:
     assert parsed({"max_tokens": 5}, text_input=b"a", max_tokens=5).settings == {"max_tokens": 5}
     with pytest.raises(InvalidRequest, match="max_tokens is 6; allowed: 5, as its tensor has"):
         parsed({"max_tokens": 6}, text_input=b"a", max_tokens=5)
+
+
+def test_a_number_in_float32_is_the_decimal_that_was_written() -> None:
+    written = {"epsilon_cutoff": 0.999, "repetition_penalty": 0.01, "top_p": 0.9}
+    tensors: dict[str, Any] = {name: np.float32(value).item() for name, value in written.items()}
+    request = parsed({"top_p": 0.9}, text_input=b"a", **tensors)
+    assert request.settings == checked(request.settings) == written
 
 
 @pytest.mark.parametrize(("name", "value"), [("stream", "yes"), ("timeout_ms", 1.5), ("cancel_request", 3)])

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional, Protocol
 
+import numpy as np
+
 from ..engine.checks import boolean, filled
 from ..engine.errors import DeadlineExceeded, EngineError, InvalidRequest
 from ..engine.generation_settings import LISTS, from_text
@@ -227,6 +229,8 @@ def _value(name: str, values: list[Any]) -> Any:
 
 
 def _decoded(name: str, value: Any) -> Any:
+    if isinstance(value, float):
+        return float(str(np.float32(value)))  # the number that the caller wrote: 0.9, not 0.8999999761581421
     if not isinstance(value, bytes) or (name == "text_input" and len(value) > DECODED):
         return value
     try:
