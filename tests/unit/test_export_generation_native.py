@@ -17,7 +17,7 @@ import pytest
 from hfx.cli import main
 from hfx.deploy import bundle, wheels
 from hfx.deploy.deployment import open_deployment
-from hfx.errors import ModelCorrupt, UsageError
+from hfx.errors import CheckpointUnsupported, ModelCorrupt, UsageError
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data
 from hfx.exporter.runtime import possible_runtimes
 from hfx.local.generator import LocalGenerator
@@ -181,6 +181,14 @@ def test_a_library_that_can_not_be_loaded_is_refused_with_its_reason(checkpoint:
     assert not (tmp_path / ENGINE / LIBRARY).exists()
     assert json.loads((tmp_path / ENGINE / "engine.json").read_text())["operators"] is None
     assert lint(tmp_path) == []
+
+
+def test_heads_that_the_kernels_are_not_made_for_are_refused_before_the_checkpoint_answers(tmp_path: Path) -> None:
+    checkpoint = writing_checkpoints.save(tmp_path / "checkpoint", "gpt2", n_embd=264, n_head=1)
+    repository = tmp_path / "r"
+    with pytest.raises(CheckpointUnsupported, match="a head must have 1 to 256 values"):
+        export_checkpoint(checkpoint, repository, UNGATED, name="m", precision="int8", cpu_runtime="native")
+    assert contents(repository) == {}
 
 
 def test_one_that_auto_does_not_choose_leaves_no_library(checkpoint: Path, tmp_path: Path) -> None:

@@ -49,11 +49,13 @@ def choose(plan: GeneratorPlan, folder: Path, refused: Mapping[str, str]) -> Cpu
     """The fastest runtime of the CPU's engine folder, by the geometric mean over cases, with all figures.
 
     One that can't run the model is `refused` with its reason, too; CheckpointUnsupported where none can. A single one
-    has no rival, and is not run.
+    has no rival: it answers one request, and is not timed.
     """
     spec = read_spec(folder)
-    if plan.cpu_runtime != "auto" or spec.runtime == "onnxruntime":
-        return CpuChoice(cast(Runtime, spec.runtime), refused=refused)
+    if spec.runtime == "onnxruntime":
+        return CpuChoice("onnxruntime", refused=refused)
+    if plan.cpu_runtime != "auto":
+        return _fastest(plan, folder, (cast(Runtime, spec.runtime),), refused)
     written = {"openvino": spec.openvino, "onnxruntime": spec.files, "native": spec.operators}
     return _fastest(plan, folder, tuple(cast(Runtime, name) for name, files in written.items() if files), refused)
 
