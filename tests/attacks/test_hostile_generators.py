@@ -169,7 +169,7 @@ CORRUPT: dict[str, dict[str, tuple[Any, ...]]] = {
         "rms_norm_eps": (0, "small"),
         "attention_bias": ("yes",),
         "mlp_bias": (2,),
-        "max_position_embeddings": (0, 10**8),
+        "max_position_embeddings": (0, 10**9),
     },
     "bart": {
         "encoder_attention_heads": (0, 5, "6"),
@@ -218,6 +218,7 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     *(("llama", {"rope_parameters": DROPPED, "rope_scaling": scaling}, scaling["rope_type"]) for scaling in SCALED),
     ("llama", {"rope_parameters": DROPPED, "partial_rotary_factor": 0.5}, "0.5 of each head"),
     ("qwen2", {"layer_types": ["full_attention", "sliding_attention"], **WINDOW}, "layer_types"),
+    ("llama", {"max_position_embeddings": 4_194_304}, "is 4194304, which can't be exported"),
     ("qwen2", {"layer_types": DROPPED, "max_window_layers": 1, **WINDOW}, "layer_types"),
     ("bart", {"activation_function": "tanh"}, "activation_function"),
     ("bart", {"decoder_attention_heads": 4}, "d_model / decoder_attention_heads"),

@@ -41,7 +41,9 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     root = tensors.prefix("model.")
     reader = _Reader(config, tensors, root)
     vocabulary = config.size("vocab_size")
-    positions = config.size("max_position_embeddings", MOST_POSITIONS)
+    positions = config.size("max_position_embeddings")
+    if positions > MOST_POSITIONS:
+        raise config.unsupported("max_position_embeddings", f"at most {MOST_POSITIONS}")
     tied = config.tied_head(tensors, "lm_head.weight", root + "embed_tokens.weight")
     table = tensors.first(root + "embed_tokens.weight", *(["lm_head.weight"] if tied else []))
     embedding = Embedding(root + "embed_tokens", tensors.parameter(table, vocabulary, reader.hidden))
