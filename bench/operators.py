@@ -31,7 +31,7 @@ GROUPS = {
     "copies": r"Transpose|Reshape|Concat|Split|Gather|Reorder|Convert|Cast|Slice|Expand|Broadcast|squeeze|Flatten",
 }
 # What the engine does outside its runs, by the file of the code that is executed.
-MODULES = {"beams": r"beam", SAMPLING: r"pick|sampl|processors|search", "copies": r"cache|memory|lane|rows"}
+MODULES = {"beams": r"beam", SAMPLING: r"pick|sampl|processors|search", "copies": r"cache|memory|partition|rows"}
 ENGINE, ENGINE_THREAD = "/python_backends/engine/", "generation-engine"
 PICKING = ("log_softmax", "top_k")  # files of graphs
 COLUMNS = ("ms", *GROUPS, OTHER, SAMPLING, "beams", BETWEEN, OUTSIDE)

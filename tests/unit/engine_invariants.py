@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, Sequence
-from hfx.python_backends.engine.lanes import Lane
+from hfx.python_backends.engine.partition import Partition
 from hfx.python_backends.engine.scheduler import Scheduler
 
 
@@ -20,53 +20,55 @@ def check(state: FairScheduler) -> None:
 
 def check_batch(state: Scheduler) -> None:
     """As `check`, of one batch."""
-    seated = {sequence: lane for lane in state.lanes.values() for sequence in lane.sequences}
-    for lane in state.lanes.values():
-        _check_lane(lane)
-    _check_places(state, seated)
-    _check_rows(state, seated)
-    for sequence, lane in seated.items():
-        _check_sequence(sequence, lane)
+    assigned = {sequence: partition for partition in state.partitions.values() for sequence in partition.sequences}
+    for partition in state.partitions.values():
+        _check_partition(partition)
+    _check_places(state, assigned)
+    _check_rows(state, assigned)
+    for sequence, partition in assigned.items():
+        _check_sequence(sequence, partition)
 
 
-def _check_lane(lane: Lane) -> None:
-    """Units are compact but for the known holes, and each belongs to the sequence that thinks so."""
-    assert len(lane.seats) <= lane.capacity, f"lane {lane.width} has more units than it may"
-    assert {unit for unit, taker in enumerate(lane.seats) if taker is None} == lane.holes, "holes are not as known"
-    assert not lane.seats or lane.seats[-1] is not None, "the last unit is a hole"
-    claimed = {row: sequence for sequence in lane.sequences for row in sequence.rows}
-    assert len(claimed) == sum(len(sequence.rows) for sequence in lane.sequences), "two sequences share a row"
-    for unit, taker in enumerate(lane.seats):
-        for row in range(unit * lane.width, (unit + 1) * lane.width):
-            assert claimed.get(row) is taker, f"row {row} of lane {lane.width} is not its taker's"
+def _check_partition(partition: Partition) -> None:
+    """Groups are compact but for the known holes, and each belongs to the sequence that thinks so."""
+    assert len(partition.groups) <= partition.capacity, f"partition {partition.width} has more groups than it may"
+    assert {group for group, owner in enumerate(partition.groups) if owner is None} == partition.holes, (
+        "holes are not as known"
+    )
+    assert not partition.groups or partition.groups[-1] is not None, "the last group is a hole"
+    claimed = {row: sequence for sequence in partition.sequences for row in sequence.rows}
+    assert len(claimed) == sum(len(sequence.rows) for sequence in partition.sequences), "two sequences share a row"
+    for group, owner in enumerate(partition.groups):
+        for row in range(group * partition.width, (group + 1) * partition.width):
+            assert claimed.get(row) is owner, f"row {row} of partition {partition.width} is not its owner's"
 
 
-def _check_places(state: Scheduler, seated: dict[Sequence, Lane]) -> None:
+def _check_places(state: Scheduler, assigned: dict[Sequence, Partition]) -> None:
     """A job waits, joins, is being chunked or sits; never two of these, and nobody sits who is over."""
     waiting, joining = list(state.waiting), list(state.joining)
-    sitting = list(dict.fromkeys(sequence.job for sequence in seated))
+    admitted = list(dict.fromkeys(sequence.job for sequence in assigned))
     chunking = [] if state.chunking is None else [state.chunking]
-    everywhere: list[Job] = [*waiting, *joining, *chunking, *sitting]
+    everywhere: list[Job] = [*waiting, *joining, *chunking, *admitted]
     assert len(set(everywhere)) == len(everywhere), "a job is at two places"
     assert not any(job.over for job in everywhere), "a job is over and still there"
-    assert not any(sequence.over for sequence in seated), "a sequence is over and still sits"
+    assert not any(sequence.over for sequence in assigned), "a sequence is over and still sits"
     assert not any(job.admitted for job in waiting), "a job waits that has rows reserved"
-    assert all(job.admitted for job in (*joining, *chunking, *sitting)), "a job goes on without rows"
-    assert all(each in seated for job in sitting for each in job.unfinished), "a sequence has lost its seat"
+    assert all(job.admitted for job in (*joining, *chunking, *admitted)), "a job goes on without rows"
+    assert all(each in assigned for job in admitted for each in job.unfinished), "a sequence has lost its group"
 
 
-def _check_rows(state: Scheduler, seated: dict[Sequence, Lane]) -> None:
+def _check_rows(state: Scheduler, assigned: dict[Sequence, Partition]) -> None:
     """Reserved rows are those of unfinished sequences of admitted jobs."""
     pending = [*state.joining, *([] if state.chunking is None else [state.chunking])]
     reserved = sum(sequence.search.rows for job in pending for sequence in job.unfinished)
-    reserved += sum(sequence.search.rows for sequence in seated)
+    reserved += sum(sequence.search.rows for sequence in assigned)
     assert state.free_rows == state.slots - reserved, f"{state.free_rows} rows are free, {reserved} are reserved"
     assert 0 <= state.free_rows <= state.slots, f"{state.free_rows} rows are free"
 
 
-def _check_sequence(sequence: Sequence, lane: Lane) -> None:
+def _check_sequence(sequence: Sequence, partition: Partition) -> None:
     rows = sequence.search.rows
-    assert sequence.width == lane.width, "a sequence sits in the wrong lane"
+    assert sequence.width == partition.width, "a sequence is in the wrong partition"
     assert len(sequence.rows) == rows, "a sequence has too few or too many rows"
     assert len(sequence.feed) in (0, rows), "a sequence feeds some of its rows only"
     sources, targets = ({pair[at] for pair in sequence.copies} for at in (0, 1))

@@ -45,7 +45,7 @@ def make_core(folder: Path, slots: int, limits: Limits | None = None, runtime: s
     runner = open_runner(spec, slots, replace(ONE_THREAD, runtime=runtime), limits)
     for width in spec.beams:
         if width <= slots:
-            runner.open_lane(width)
+            runner.open_partition(width)
     watch = watch_of(runner)
     watch.poison({})
     scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes)
@@ -141,27 +141,29 @@ class Watch:
         self.plans.append(plan)
         invariants.check(state)
         lengths: dict[int, dict[int, int]] = {}
-        for lane in state.batches[LIGHT].lanes.values():
-            for sequence in lane.sequences:
+        for partition in state.batches[LIGHT].partitions.values():
+            for sequence in partition.sequences:
                 for row in sequence.rows:
-                    lengths.setdefault(lane.width, {})[row] = sequence.length
+                    lengths.setdefault(partition.width, {})[row] = sequence.length
         for width, of_rows in lengths.items():
-            lane = self.runner.lanes[width]
-            assert all(lane.lengths[row] == length == lane.positions[row, 0] for row, length in of_rows.items())
+            partition = self.runner.partitions[width]
+            assert all(
+                partition.lengths[row] == length == partition.positions[row, 0] for row, length in of_rows.items()
+            )
         self.poison(lengths)
 
     def poison(self, lengths: dict[int, dict[int, int]]) -> None:
         """NaN wherever no row of `lengths` (width -> row -> length) has a token."""
         if isinstance(self.runner, OrtEncoderDecoderRunner):
             self.runner._encoded.array[:] = poison(self.runner._encoded.array)
-        for width, lane in self.runner.lanes.items():
+        for width, partition in self.runner.partitions.items():
             of_rows = lengths.get(width, {})
-            rows = len(lane.lengths)  # not the row for chunks, which has none
-            _poison_beyond(lane.cache, [of_rows.get(row, 0) for row in range(rows)])
-            if lane.cross is not None:
+            rows = len(partition.lengths)  # not the row for chunks, which has none
+            _poison_beyond(partition.cache, [of_rows.get(row, 0) for row in range(rows)])
+            if partition.cross is not None:
                 used = {row // width for row in of_rows}
-                filled = enumerate(lane.cross.last_positions + 1)
-                _poison_beyond(lane.cross._cache, [length if unit in used else 0 for unit, length in filled])
+                filled = enumerate(partition.cross.last_positions + 1)
+                _poison_beyond(partition.cross._cache, [length if group in used else 0 for group, length in filled])
 
 
 def _poison_beyond(cache: Any, lengths: list[int]) -> None:

@@ -23,15 +23,15 @@ Array = NDArray[Any]
 
 
 class Rows:
-    """`units` requests of `beams` rows each; every call gives logits [rows, vocabulary]."""
+    """`groups` requests of `beams` rows each; every call gives logits [rows, vocabulary]."""
 
-    def __init__(self, folder: Path, units: int, beams: int = 1, runtime: str = ONNXRUNTIME) -> None:
+    def __init__(self, folder: Path, groups: int, beams: int = 1, runtime: str = ONNXRUNTIME) -> None:
         settings = SessionSettings(threads=1, runtime=runtime)
-        self._runner: Any = open_runner(read_spec(folder), units * beams, settings, Limits(encode=1 << 13))
+        self._runner: Any = open_runner(read_spec(folder), groups * beams, settings, Limits(encode=1 << 13))
         assert self._runner.runtime == runtime
-        self._runner.open_lane(beams)
+        self._runner.open_partition(beams)
         watch_of(self._runner).poison({})
-        self._units, self._beams, self._length = units, beams, 0
+        self._groups, self._beams, self._length = groups, beams, 0
 
     def prefill(self, prompts: Sequence[Tokens]) -> Array:
         """Logits behind each prompt of a ragged batch."""
@@ -45,14 +45,14 @@ class Rows:
         return _checked(self._runner.run([Span(tuple(tokens), start)], logits=True))
 
     def encode(self, sources: Sequence[Tokens]) -> None:
-        """Encode a ragged batch of sources, one a unit."""
-        self._runner.encode(sources, [[(self._beams, unit)] for unit in range(len(sources))])
+        """Encode a ragged batch of sources, one a group."""
+        self._runner.encode(sources, [[(self._beams, group)] for group in range(len(sources))])
 
     def step(self, tokens: Tokens) -> Array:
         """Logits behind one more token a row."""
-        lane = self._runner.lanes[self._beams]
-        lane.set_next_tokens(list(enumerate(tokens)))
-        return _checked(lane.step(self._units, logits=True))
+        partition = self._runner.partitions[self._beams]
+        partition.set_next_tokens(list(enumerate(tokens)))
+        return _checked(partition.step(self._groups, logits=True))
 
 
 def _checked(outputs: Outputs) -> Array:

@@ -56,47 +56,49 @@ class PagedWatch:
         self.plans.append(plan)
         invariants.check(state)
         lengths: dict[int, dict[int, int]] = {}
-        for lane in state.batches[LIGHT].lanes.values():
-            for sequence in lane.sequences:
-                lengths.setdefault(lane.width, {}).update(dict.fromkeys(sequence.rows, sequence.length))
+        for partition in state.batches[LIGHT].partitions.values():
+            for sequence in partition.sequences:
+                lengths.setdefault(partition.width, {}).update(dict.fromkeys(sequence.rows, sequence.length))
         self._check(lengths)
         self.poison(lengths, state.batches[LIGHT].chunking is not None)
 
     def poison(self, lengths: Mapping[int, Lengths], chunking: bool = False) -> None:
         """Everything but the tokens of the rows of `lengths` (width -> row -> length), and the row for chunks."""
-        in_use = {width: dict(lengths.get(width, {})) for width in self.runner.lanes}
+        in_use = {width: dict(lengths.get(width, {})) for width in self.runner.partitions}
         own, sources = [], []
-        for width, lane in self.runner.lanes.items():
-            if lane.sources is not None:
-                rows = lane.sources._rows
-                units = {row // width for row in in_use[width]}
-                sources.append((rows, {unit: int(rows.past[unit]) + 1 for unit in units}))
-                lane.sources._last[:, rows.tables.counts == 0] = np.nan
+        for width, partition in self.runner.partitions.items():
+            if partition.sources is not None:
+                rows = partition.sources._rows
+                groups = {row // width for row in in_use[width]}
+                sources.append((rows, {group: int(rows.past[group]) + 1 for group in groups}))
+                partition.sources._last[:, rows.tables.counts == 0] = np.nan
             if chunking:
                 assert isinstance(self.runner, PagedDecoderRunner)
-                in_use[width][self.runner._staging] = int(lane.own.past[self.runner._staging])
-            if isinstance(lane.own, GrownRows):
-                self._poison_rows(lane.own, in_use[width])
+                in_use[width][self.runner._staging] = int(partition.own.past[self.runner._staging])
+            if isinstance(partition.own, GrownRows):
+                self._poison_rows(partition.own, in_use[width])
             else:
-                own.append((lane.own, in_use[width]))
+                own.append((partition.own, in_use[width]))
         if self._own_cache is not None:
             self._poison_blocks(self._own_cache, own)
         if isinstance(self.runner, PagedEncoderDecoderRunner):
             self._poison_blocks(self.runner.sources, sources)
 
     def _check(self, lengths: Mapping[int, Lengths]) -> None:
-        lanes = self.runner.lanes
+        partitions = self.runner.partitions
         if self._own_cache is not None:
-            own = [lane.own for lane in lanes.values() if isinstance(lane.own, PagedRows)]
+            own = [partition.own for partition in partitions.values() if isinstance(partition.own, PagedRows)]
             check_blocks(self._own_cache.pool, [rows.tables for rows in own])
             for rows in own:
                 check_written(rows, self._own_cache.pool)
         if isinstance(self.runner, PagedEncoderDecoderRunner):
-            sources = [lane.sources._rows.tables for lane in lanes.values() if lane.sources is not None]
+            sources = [
+                partition.sources._rows.tables for partition in partitions.values() if partition.sources is not None
+            ]
             check_blocks(self.runner.sources.pool, sources)
-        for width, lane in lanes.items():
+        for width, partition in partitions.items():
             for row, length in lengths.get(width, {}).items():
-                assert lane.own.past[row] == lane.positions[row] == length
+                assert partition.own.past[row] == partition.positions[row] == length
 
     @property
     def _own_cache(self) -> PagedCache | None:

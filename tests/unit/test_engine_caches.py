@@ -40,9 +40,9 @@ def core_of(folder: Path, slots: int) -> Core:
         else OrtDecoderRunner(spec, slots, ONE_THREAD, CACHES)
     )
     for width in spec.beams:
-        runner.open_lane(width)
-    for lane in runner.lanes.values():
-        for cache in (lane.cache, *([lane.cross._cache] if lane.cross else [])):
+        runner.open_partition(width)
+    for partition in runner.partitions.values():
+        for cache in (partition.cache, *([partition.cross._cache] if partition.cross else [])):
             assert isinstance(cache, DeviceCache)
             cache._memory.update_inplace(np.full(cache._memory.shape(), np.nan, np.float32))
     scheduler = FairScheduler(slots, spec.has_encoder, LIMITS)

@@ -147,9 +147,9 @@ def test_padded_steps_and_prompts_answer_alike(tmp_path: Path, has_encoder: bool
         else OrtDecoderRunner(spec, SLOTS, ONE_THREAD)
     )
     for width in spec.beams:
-        runner.open_lane(width)
-    for lane in runner.lanes.values():
-        lane.size = StepSize(multiple, multiple)
+        runner.open_partition(width)
+    for partition in runner.partitions.values():
+        partition.size = StepSize(multiple, multiple)
     requests = [random_request(rng, has_encoder) for _ in range(60)]
     scheduler = FairScheduler(SLOTS, has_encoder, limits)
     with serve(folder, Core(scheduler, (runner,), Picker(spec, SLOTS, ONE_THREAD))) as engine:

@@ -109,7 +109,7 @@ def test_a_failing_encode_ends_its_sources_and_not_who_decodes(encoder_decoder: 
     assert running.result(0)[0].ids == toys.greedy((1,), 12, source)
 
 
-def test_a_failing_lane_does_not_concern_the_other_lanes(encoder_decoder: Path) -> None:
+def test_a_failing_partition_does_not_concern_the_others(encoder_decoder: Path) -> None:
     core = make_core(encoder_decoder, 8)
     source = next((at, at + 1) for at in range(BAD - 1) if BAD not in toys.greedy((1,), 12, (at, at + 1)))
     running = accept(core, ask(source, 12, decoder_prompt=(1,)))
@@ -135,15 +135,15 @@ def test_a_search_without_a_token_left_fails_alone(decoder: Path) -> None:
 
 def test_a_failing_move_ends_the_moved_request_alone(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     core = make_core(decoder, 4)
-    lane = core.runners[0].lanes[1]
-    move, failures = lane.move, [MemoryError("no memory for a move")]
+    partition = core.runners[0].partitions[1]
+    move, failures = partition.move, [MemoryError("no memory for a move")]
 
     def fail_once(source: int, target: int) -> None:
         if failures:
             raise failures.pop()
         move(source, target)
 
-    monkeypatch.setattr(lane, "move", fail_once)
+    monkeypatch.setattr(partition, "move", fail_once)
     prompts = [prompt_of(length, fails=False) for length in (3, 4, 5)]
     first, second, moved = (
         accept(core, ask(prompt, count)) for prompt, count in zip(prompts, (3, 12, 12), strict=True)

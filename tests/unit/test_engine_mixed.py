@@ -15,9 +15,9 @@ def test_who_sits_decodes_in_the_plan_in_which_others_join() -> None:
     assert kinds(play.steps(2)) == ["prompts", "step"]
     play.submit(5)
     mixed, after = play.steps(2)
-    assert (kind(mixed), mixed.units) == ("step and prompts", 1)
+    assert (kind(mixed), mixed.groups) == ("step and prompts", 1)
     assert [(span.rows, span.tokens) for span in mixed.spans] == [((1,), (2,) * 5)]
-    assert (kind(after), after.units) == ("step", 2)
+    assert (kind(after), after.groups) == ("step", 2)
 
 
 def test_a_long_prompts_chunks_go_beside_steps() -> None:
@@ -29,7 +29,7 @@ def test_a_long_prompts_chunks_go_beside_steps() -> None:
     assert kinds(plans) == ["step and part"] * 4 + ["step"]
     spans = [(span.start, len(span.tokens), span.rows) for plan in plans for span in plan.spans]
     assert spans == [(0, 4, ()), (4, 4, ()), (8, 4, ()), (12, 3, (1,))]
-    assert [plan.units for plan in plans] == [1] * 4 + [2]
+    assert [plan.groups for plan in plans] == [1] * 4 + [2]
     assert long.sequences[0].length == 16
 
 
@@ -41,7 +41,7 @@ def test_holes_are_closed_before_others_join() -> None:
     play.submit(5)
     compact, mixed = play.steps(2)
     assert (kind(compact), compact.moves) == ("Compact", ((2, 0),))
-    assert (kind(mixed), mixed.units) == ("step and prompts", 2)
+    assert (kind(mixed), mixed.groups) == ("step and prompts", 2)
     assert [span.rows for span in mixed.spans] == [(2,)]
 
 

@@ -48,7 +48,7 @@ def test_a_signal_is_survived_after_another_thread_has_freed_the_model(tmp_path:
 def opened(folder: Path, kind: str) -> Any:
     spec = read_spec(write_toy(folder, kind, "openvino", max_length=128))
     runner = open_runner(spec, 8, ONE_THREAD, Limits())
-    runner.open_lane(1)
+    runner.open_partition(1)
     return runner
 
 
@@ -67,9 +67,9 @@ def test_rows_that_share_a_prompt_share_its_blocks(tmp_path: Path) -> None:
     runner.run([Span(PROMPT, rows=(0, 1, 2, 3))], logits=False)
     # Three for all, a last one more for each copy, and one of pads.
     assert free - len(runner.cache.pool.free) == 3 + 3 + 1
-    runner.lane.set_next_tokens([(0, 5)])
-    runner.lane.step(1, logits=False)
-    beside = runner.lane.size.of(1) - 1  # rows that a lone one has beside it
+    runner.partition.set_next_tokens([(0, 5)])
+    runner.partition.step(1, logits=False)
+    beside = runner.partition.size.of(1) - 1  # rows that a lone one has beside it
     assert free - len(runner.cache.pool.free) == 3 + 1 + beside  # of pads
     runner.release_memory()
     assert len(runner.cache.pool.free) == free

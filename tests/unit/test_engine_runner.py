@@ -35,10 +35,10 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
 
 
 def opened(folder: Path, slots: int) -> Any:
-    """The folder's runner, with lanes for 1, 2 and 4 beams, all of its memory poisoned."""
+    """The folder's runner, with partitions for 1, 2 and 4 beams, all of its memory poisoned."""
     runner = open_runner(read_spec(folder), slots, ONE_THREAD, Limits(encode=64))
     for width in (1, 2, 4):
-        runner.open_lane(width)
+        runner.open_partition(width)
     watch_of(runner).poison({})
     return runner
 
@@ -70,7 +70,7 @@ def test_a_ragged_prefill_gives_each_row_its_own_next_token_and_logits(decoder: 
     assert outputs.next_ids[:, 0].tolist() == [toys.target(prompt) for prompt in PROMPTS]
     assert outputs.logits is not None
     assert (outputs.logits == np.stack([toys.logits(prompt) for prompt in PROMPTS])).all()
-    lengths = decoder.lane.lengths if isinstance(decoder, OrtDecoderRunner) else decoder.rows.past  # type: ignore[attr-defined]
+    lengths = decoder.partition.lengths if isinstance(decoder, OrtDecoderRunner) else decoder.rows.past  # type: ignore[attr-defined]
     assert lengths[1:5].tolist() == [5, 2, 1, 3]
 
 
@@ -83,8 +83,8 @@ def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: DecoderRunner,
         outputs = decoder.run([Span(prompt[start : start + size], start, rows)], logits=True)
         start += size
     assert outputs.next_ids[0, 0] == toys.target(prompt)
-    decoder.lanes[1].set_next_tokens([(0, 5), (1, 6)])
-    assert decoder.lanes[1].step(2, logits=False).next_ids[:, 0].tolist() == targets([[*prompt, 5], [*prompt, 6]])
+    decoder.partitions[1].set_next_tokens([(0, 5), (1, 6)])
+    assert decoder.partitions[1].step(2, logits=False).next_ids[:, 0].tolist() == targets([[*prompt, 5], [*prompt, 6]])
 
 
 @pytest.mark.parametrize("length", [31, 32, 33, 60])
@@ -97,39 +97,39 @@ def test_rows_that_share_a_history_write_on_in_their_own(decoder: DecoderRunner,
         fed = [(row, (5 * row + step) % toys.VOCABULARY) for row in range(3)]
         for row, token in fed:
             histories[row].append(token)
-        decoder.lanes[1].set_next_tokens(fed)
-        assert decoder.lanes[1].step(3, logits=False).next_ids[:, 0].tolist() == targets(histories)
-    decoder.lanes[1].reorder_cache([(2, 0)])
+        decoder.partitions[1].set_next_tokens(fed)
+        assert decoder.partitions[1].step(3, logits=False).next_ids[:, 0].tolist() == targets(histories)
+    decoder.partitions[1].reorder_cache([(2, 0)])
     histories[0] = [*histories[2]]
-    decoder.lanes[1].set_next_tokens([(0, 1), (1, 2), (2, 3)])
+    decoder.partitions[1].set_next_tokens([(0, 1), (1, 2), (2, 3)])
     wanted = targets([[*history, at] for at, history in enumerate(histories, 1)])
-    assert decoder.lanes[1].step(3, logits=False).next_ids[:, 0].tolist() == wanted
+    assert decoder.partitions[1].step(3, logits=False).next_ids[:, 0].tolist() == wanted
 
 
 def test_one_source_can_go_to_several_units_and_units_move_with_it(encoder_decoder: EncoderDecoderRunner) -> None:
     source = PROMPTS[0]
     encoder_decoder.encode([PROMPTS[1], source], [[(2, 0)], [(2, 1), (2, 3)]])
-    encoder_decoder.lanes[2].set_next_tokens([(row, row + 1) for row in range(8)])
-    encoder_decoder.lanes[2].move(3, 0)
-    outputs = encoder_decoder.lanes[2].step(2, logits=False)
+    encoder_decoder.partitions[2].set_next_tokens([(row, row + 1) for row in range(8)])
+    encoder_decoder.partitions[2].move(3, 0)
+    outputs = encoder_decoder.partitions[2].step(2, logits=False)
     assert outputs.next_ids[:, 0].tolist() == [toys.target([fed], source) for fed in (7, 8, 3, 4)]
 
 
 @pytest.mark.parametrize("way", ENCODER_DECODER_WAYS)
-def test_a_lane_is_opened_once_and_the_others_not_at_all(toy: Toy, way: str) -> None:
+def test_a_partition_is_opened_once_and_the_others_not_at_all(toy: Toy, way: str) -> None:
     runner: Any = open_runner(read_spec(toy("encoder_decoder", way)), 8, ONE_THREAD, Limits(encode=64))
-    runner.open_lane(2)
-    lane = runner.lanes[2]
-    runner.open_lane(2)
-    assert runner.lanes == {2: lane}
+    runner.open_partition(2)
+    partition = runner.partitions[2]
+    runner.open_partition(2)
+    assert runner.partitions == {2: partition}
 
 
-def test_lanes_together_keep_no_more_memory_than_the_slots(onnx_encoder_decoder: OrtEncoderDecoderRunner) -> None:
-    lanes = onnx_encoder_decoder.lanes
+def test_partitions_together_keep_no_more_memory_than_the_slots(onnx_encoder_decoder: OrtEncoderDecoderRunner) -> None:
+    partitions = onnx_encoder_decoder.partitions
     onnx_encoder_decoder.trim([(1, 8)])
     onnx_encoder_decoder.trim([(1, 2)])
-    assert lanes[1].touched == 8  # kept, as nobody else needs it
+    assert partitions[1].touched == 8  # kept, as nobody else needs it
     onnx_encoder_decoder.trim([(1, 2), (2, 3)])
-    assert (lanes[1].touched, lanes[2].touched) == (2, 3)
+    assert (partitions[1].touched, partitions[2].touched) == (2, 3)
     onnx_encoder_decoder.release_memory()
-    assert (lanes[1].touched, lanes[2].touched) == (0, 0)
+    assert (partitions[1].touched, partitions[2].touched) == (0, 0)

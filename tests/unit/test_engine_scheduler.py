@@ -80,7 +80,7 @@ def kind(plan: Plan) -> str:
     if not isinstance(plan, Run):
         return type(plan).__name__
     prompts = "prompts" if all(span.is_whole for span in plan.spans) else "part"
-    return " and ".join(["step"] * bool(plan.units) + [prompts] * bool(plan.spans))
+    return " and ".join(["step"] * bool(plan.groups) + [prompts] * bool(plan.spans))
 
 
 def kinds(plans: list[Plan]) -> list[str]:
@@ -94,7 +94,7 @@ def test_waiting_requests_are_prefilled_together_and_decode_together() -> None:
     prefill, decode = play.steps(2)
     prompts = [(span.rows, span.tokens) for span in prefill.spans]
     assert prompts == [((0,), (2,) * 3), ((1,), (2,) * 5), ((2,), (2,) * 2)]
-    assert (decode.width, decode.units, decode.logits) == (1, 3, False)
+    assert (decode.width, decode.groups, decode.logits) == (1, 3, False)
 
 
 def test_a_row_whose_argmax_is_in_place_is_not_fed() -> None:
@@ -146,7 +146,7 @@ def test_a_long_prompt_comes_in_chunks_with_a_decode_step_between_any_two() -> N
         (20, 10, ()),
         (30, 5, (1,)),
     ]
-    assert [plan.units for plan in plans if plan.units] == [1, 1, 1, 2]
+    assert [plan.groups for plan in plans if plan.groups] == [1, 1, 1, 2]
 
 
 def test_long_and_short_prompts_take_turns() -> None:
@@ -178,7 +178,7 @@ def test_one_joiner_takes_the_hole_of_who_left() -> None:
     assert leaver.over
     prefill, decode = play.steps(2)
     assert [span.rows for span in prefill.spans] == [(1,)]
-    assert decode.units == 3
+    assert decode.groups == 3
 
 
 def test_without_a_joiner_the_last_unit_moves_into_the_hole() -> None:
@@ -189,7 +189,7 @@ def test_without_a_joiner_the_last_unit_moves_into_the_hole() -> None:
     play.steps(3)
     compact, decode = play.steps(2)
     assert (compact.moves, compact.jobs) == (((2, 0),), (last,))
-    assert decode.units == 2
+    assert decode.groups == 2
 
 
 def test_several_joiners_get_rows_beside_each_other() -> None:
@@ -261,7 +261,7 @@ def test_a_decoder_prompt_is_fed_token_by_token_before_anything_is_chosen() -> N
     assert [len(plan.picks) for plan in decodes] == [0, 0, 1, 1]
 
 
-def test_each_number_of_beams_has_a_lane_and_lanes_take_turns() -> None:
+def test_each_number_of_beams_has_a_partition_and_partitions_take_turns() -> None:
     play = Play(slots=9, has_encoder=True)
     play.submit(num_beams=3)
     play.submit(num_beams=2)
@@ -269,7 +269,7 @@ def test_each_number_of_beams_has_a_lane_and_lanes_take_turns() -> None:
     play.submit()
     encode, *decodes = play.steps(7)
     assert encode.places == (((3, 0),), ((2, 0),), ((2, 1),), ((1, 0),))
-    assert [(plan.width, plan.units) for plan in decodes] == [(3, 1), (2, 2), (1, 1)] * 2
+    assert [(plan.width, plan.groups) for plan in decodes] == [(3, 1), (2, 2), (1, 1)] * 2
 
 
 @pytest.mark.parametrize(("has_encoder", "mixes"), [(False, False), (True, False), (False, True)])

@@ -86,7 +86,7 @@ def is_encode(plan: Plan) -> bool:
 
 
 def is_step(plan: Plan) -> bool:
-    return isinstance(plan, Run) and plan.units > 0
+    return isinstance(plan, Run) and plan.groups > 0
 
 
 @pytest.mark.parametrize(

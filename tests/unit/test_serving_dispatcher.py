@@ -222,7 +222,7 @@ def alive() -> Counter[str]:
     """
     kinds = (type(each) for each in gc.get_objects())
     names = Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("hfx.python_backends"))
-    return names - Counter({name: names[name] for name in ("Lane", "Binding")})
+    return names - Counter({name: names[name] for name in ("Partition", "Binding")})
 
 
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -94,7 +94,7 @@ def forced_logits(
     spec = read_spec(folder)
     runner = open_runner(spec, ROWS, settings, Limits(encode=ROWS * spec.max_source))
     try:
-        runner.open_lane(WIDTH)
+        runner.open_partition(WIDTH)
         # Longest first: the rows that are still wanted are always the first ones.
         order = sorted(range(len(prompts)), key=lambda i: (-len(continuations[i]), len(prompts[i])))
         for first in range(0, len(order), ROWS):
@@ -120,8 +120,10 @@ def _batch(
             yield batch[row], position, outputs.logits[row]
         rows = sum(len(continuations[i]) > position + 1 for i in batch)
         if rows:
-            runner.lanes[WIDTH].set_next_tokens([(row, continuations[batch[row]][position]) for row in range(rows)])
-            outputs = runner.lanes[WIDTH].step(rows, logits=True)
+            runner.partitions[WIDTH].set_next_tokens(
+                [(row, continuations[batch[row]][position]) for row in range(rows)]
+            )
+            outputs = runner.partitions[WIDTH].step(rows, logits=True)
         position += 1
 
 
@@ -132,6 +134,6 @@ def _begin(runner: Runner, prompts: Sequence[Ids], start: Ids) -> Outputs:
     for row, source in enumerate(prompts):  # one by one: a batch would need memory for its longest source
         runner.encode([source], [((WIDTH, row),)])
     for token in start:
-        runner.lanes[WIDTH].set_next_tokens([(row, token) for row in range(len(prompts))])
-        outputs = runner.lanes[WIDTH].step(len(prompts), logits=True)
+        runner.partitions[WIDTH].set_next_tokens([(row, token) for row in range(len(prompts))])
+        outputs = runner.partitions[WIDTH].step(len(prompts), logits=True)
     return outputs

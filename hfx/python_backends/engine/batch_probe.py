@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .checks import Ids
 from .errors import ProcessorUnsuited
-from .runner import Outputs, RunnerLane
+from .runner import Outputs, RunnerPartition
 from .spec import EngineSpec
 
 LOG = logging.getLogger(__name__)
@@ -59,27 +59,27 @@ def rows_for(slots: int) -> int:
 
 def step_size(
     spec: EngineSpec,
-    lane: RunnerLane,
+    partition: RunnerPartition,
     reset: Callable[[int], None],
     slots: int,
     required: bool = False,
     length: int = 0,
 ) -> StepSize:
-    """`probed_size` of a lane of `slots` units, whose step runs any number of units until its `size` is set.
+    """`probed_size` of a partition of `slots` groups, whose step runs any number of groups until its `size` is set.
 
-    `reset(units)` fills the first units with one and the same, of `length` positions.
+    `reset(groups)` fills the first groups with one and the same, of `length` positions.
     """
     # In a narrow model, two ways of adding up often have the same sum, so that it takes more steps.
     steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length - length)
 
-    def logits_of(units: int) -> set[bytes]:
-        reset(units)
+    def logits_of(groups: int) -> set[bytes]:
+        reset(groups)
         first, last = [], []
         for token in tokens(steps, spec.vocab_size):
-            lane.set_next_tokens([(row, token) for row in range(units * lane.width)])
-            outputs = lane.step(units, logits=True)
+            partition.set_next_tokens([(row, token) for row in range(groups * partition.width)])
+            outputs = partition.step(groups, logits=True)
             first.append(row_bytes(outputs, 0))
-            last.append(row_bytes(outputs, units * lane.width - 1))
+            last.append(row_bytes(outputs, groups * partition.width - 1))
         return {b"".join(first), b"".join(last)}
 
     return probed_size(logits_of, slots, required)

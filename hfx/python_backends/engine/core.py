@@ -154,9 +154,9 @@ class Core:
             counters.prompt_tokens += sum(map(len, plan.sources))
             return
         if isinstance(plan, Run):
-            counters.steps += plan.units > 0
+            counters.steps += plan.groups > 0
             counters.prompt_tokens += sum(len(span.tokens) for span in plan.spans)
-        if isinstance(plan, Compact) or plan.units:
+        if isinstance(plan, Compact) or plan.groups:
             counters.step_seconds += seconds
 
 

@@ -85,7 +85,7 @@ class Engine:
         runner = open_runner(spec, slots, settings, limits or Limits())
         limits = limits or (MIXING_LIMITS if runner.mixes else Limits())
         for width in set(beams).intersection(spec.beams):
-            runner.open_lane(width)
+            runner.open_partition(width)
         separates = provider == CPU
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
@@ -110,7 +110,7 @@ class Engine:
         job.submitted = time.monotonic()
         job.handle = Handle(partial(self._cancel, job))
         self._refuse_if_closed()
-        self._core.runner_of(job).open_lane(job.sequences[0].width)
+        self._core.runner_of(job).open_partition(job.sequences[0].width)
         self._enqueue(job)
         return job.handle
 

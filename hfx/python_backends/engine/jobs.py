@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 class Sequence:
     """One search in the engine.
 
-    `rows` are its rows in the lane of `width`, one for each row of the search, and empty until it has a place. `length`
-    counts the positions in its cache. `feed` is what its rows must be fed with, empty where the argmax of the last run,
-    which is in place already, is right. `copies` are to be made before the next run: (source, target) as indices of
-    `rows`. `prompt_left` is what the decoder is still to be fed with before the first choice (encoder-decoders).
+    `rows` are its rows in the partition of `width`, one for each row of the search, and empty until it has a place.
+    `length` counts the positions in its cache. `feed` is what its rows must be fed with, empty where the argmax of the
+    last run, which is in place already, is right. `copies` are to be made before the next run: (source, target) as
+    indices of `rows`. `prompt_left` is what the decoder is still to be fed with before the first choice
+    (encoder-decoders).
     """
 
     search: Search
@@ -101,7 +102,7 @@ class Job:
 
 
 def new_job(request: Request, has_encoder: bool) -> Job:
-    """The job of a request that was checked. With an encoder, its lane is as wide as it has beams; else 1."""
+    """The job of a request that was checked. With an encoder, its partition is as wide as it has beams; else 1."""
     searches = new_searches(request)
     rows = sum(search.rows for search in searches)
     job = Job(request, rows, request.prompt if has_encoder else tuple(searches[0].prompt))

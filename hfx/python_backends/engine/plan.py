@@ -1,7 +1,7 @@
 """What one step does: frozen values that the scheduler makes, a runner carries out, and tests read.
 
-A plan is one run of one graph, or a compaction; its failure ends its own requests only. Rows and units are numbers
-within the lane of `width`.
+A plan is one run of one graph, or a compaction; its failure ends its own requests only. Rows and groups are numbers
+within the partition of `width`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Outcome:
 class Span:
     """Tokens of a prompt, from position `start` on. `rows` get the prompt when these are the last of it.
 
-    A whole prompt is run in the first of its rows, a part of a longer one in a row beside those of the lane.
+    A whole prompt is run in the first of its rows, a part of a longer one in a row beside those of the partition.
     """
 
     tokens: Ids
@@ -60,16 +60,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the decoder: a token for each row of units 0 to `units` of a lane, and parts of prompts.
+    """One run of the decoder: a token for each row of groups 0 to `groups` of a partition, and parts of prompts.
 
     First each (source, target) of `follows` is copied, a group for each sequence; then `feeds` are written, as (row,
     token). Other rows are fed with the argmax of their last run. `sequences` have these rows. `spans` are a part of a
     long prompt or whole ones, whose first rows lie beside each other; `joining[i]` is the job of `spans[i]`. Rows of
-    the outputs are those of the units, then one for each span. `logits`: whether a pick needs more than the argmax.
+    the outputs are those of the groups, then one for each span. `logits`: whether a pick needs more than the argmax.
     """
 
     width: int = 1
-    units: int = 0
+    groups: int = 0
     follows: tuple[Pairs, ...] = ()
     feeds: Pairs = ()
     sequences: tuple[Sequence, ...] = ()
@@ -81,7 +81,7 @@ class Run:
 
     def __post_init__(self) -> None:
         picks = [Pick(sequence, tuple(sequence.rows)) for sequence in self.sequences if not sequence.prompt_left]
-        for row, (span, job) in enumerate(zip(self.spans, self.joining, strict=True), self.units * self.width):
+        for row, (span, job) in enumerate(zip(self.spans, self.joining, strict=True), self.groups * self.width):
             # All rows of all searches choose from the one row that their prompt was run in.
             if span.rows:
                 picks += (Pick(sequence, (row,) * sequence.search.rows) for sequence in job.sequences)
@@ -93,16 +93,16 @@ class Run:
     @property
     def apart(self) -> tuple[Run, ...]:
         """The step and the spans as runs of their own, where it has both."""
-        if not (self.units and self.spans):
+        if not (self.groups and self.spans):
             return ()
         return replace(self, spans=(), joining=()), Run(self.width, spans=self.spans, joining=self.joining)
 
 
 @dataclass(frozen=True)
 class Encode:
-    """Sources to the encoder; each (width, unit) of `places[i]` gets the cross K/V of source i, and empty rows.
+    """Sources to the encoder; each (width, group) of `places[i]` gets the cross K/V of source i, and empty rows.
 
-    `in_use` are the units of all lanes that are in use then, as (width, number).
+    `in_use` are the groups of all partitions that are in use then, as (width, number).
     """
 
     sources: tuple[Ids, ...]
@@ -114,7 +114,7 @@ class Encode:
 
 @dataclass(frozen=True)
 class Compact:
-    """Units that move, as (source, target), so that those in use are the first ones of the lane again."""
+    """Groups that move, as (source, target), so that those in use are the first ones of the partition again."""
 
     width: int
     moves: Pairs

@@ -59,8 +59,8 @@ class Outputs:
 NOTHING = Outputs(np.empty((0, 1), np.int64))
 
 
-class RunnerLane(Protocol):
-    """The rows of a model for `width` beams, row = unit * width + beam, with their keys and values.
+class RunnerPartition(Protocol):
+    """The rows of a model for `width` beams, row = group * width + beam, with their keys and values.
 
     Each row has a length, the positions of its cache that are filled: prompts set it, steps add one.
     """
@@ -68,7 +68,7 @@ class RunnerLane(Protocol):
     width: int
 
     def move(self, source: int, target: int) -> None:
-        """Make unit `target` hold what unit `source` does: caches, lengths, next inputs."""
+        """Make group `target` hold what group `source` does: caches, lengths, next inputs."""
 
     def reorder_cache(self, pairs: Pairs) -> None:
         """Rows of one length, as (source, target): each target gets the cache of its source. No source is a target."""
@@ -76,12 +76,12 @@ class RunnerLane(Protocol):
     def set_next_tokens(self, pairs: Pairs) -> None:
         """Set the next input of rows, as (row, token)."""
 
-    def step(self, units: int, logits: bool) -> Outputs:
-        """Run one token in all rows of the first `units` units. The argmax of each row becomes its next input."""
+    def step(self, groups: int, logits: bool) -> Outputs:
+        """Run one token in all rows of the first `groups` groups. The argmax of each row becomes its next input."""
 
 
 class _Runner(Protocol):
-    """A model and its caches. All calls but `open_lane` come from one thread, and only in the order of plans.
+    """A model and its caches. All calls but `open_partition` come from one thread, and only in the order of plans.
 
     `runtime` is its name in engine.json. `mixes`: a step and prompts go into one run of the graph.
     """
@@ -90,11 +90,11 @@ class _Runner(Protocol):
     mixes: bool
 
     @property
-    def lanes(self) -> Mapping[int, RunnerLane]:
+    def partitions(self) -> Mapping[int, RunnerPartition]:
         """Those that are open, by width."""
 
-    def open_lane(self, width: int) -> None:
-        """Open what the lane of `width` needs, once; takes as long as loading a model. From any thread."""
+    def open_partition(self, width: int) -> None:
+        """Open what the partition of `width` needs, once; takes as long as loading a model. From any thread."""
 
     def second(self) -> Runner:
         """Another runner of the same model on the CPU, with rows of its own; the two never run at a time."""
@@ -108,10 +108,10 @@ class _Runner(Protocol):
 
 @runtime_checkable
 class DecoderRunner(_Runner, Protocol):
-    """Of a model without an encoder, whose decoder runs prompts too; its rows are in the lane of width 1."""
+    """Of a model without an encoder, whose decoder runs prompts too; its rows are in the partition of width 1."""
 
-    def run(self, spans: Sequence[Span], logits: bool, units: int = 0) -> Outputs:
-        """As in a `Run`, behind a step of `units` units where the runner mixes. A span's rows hold its prompt then.
+    def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
+        """As in a `Run`, behind a step of `groups` groups where the runner mixes. A span's rows hold its prompt then.
 
         If it fails, the step and the spans can be run again.
         """
@@ -122,10 +122,10 @@ class EncoderDecoderRunner(_Runner, Protocol):
     """Of a model with an encoder, which prompts go to."""
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """Give the cross K/V of source i to each (width, unit) of `places[i]`, whose rows become empty."""
+        """Give the cross K/V of source i to each (width, group) of `places[i]`, whose rows become empty."""
 
-    def trim(self, units: Pairs) -> None:
-        """The first units of lanes, as (width, number), are all that is in use; memory of others may be freed."""
+    def trim(self, groups: Pairs) -> None:
+        """The first groups of partitions, as (width, number), are all that is in use; memory of others may be freed."""
 
 
 Runner = Union[DecoderRunner, EncoderDecoderRunner]
@@ -134,18 +134,18 @@ Runner = Union[DecoderRunner, EncoderDecoderRunner]
 def carry_out(runner: Runner, plan: Plan) -> Outputs:
     """Do what `plan` says. Raises whatever the runtime raises; a `Run` can be carried out again then."""
     if isinstance(plan, Run):
-        lane = runner.lanes[plan.width]
+        partition = runner.partitions[plan.width]
         for pairs in plan.follows:
-            lane.reorder_cache(pairs)
+            partition.reorder_cache(pairs)
         if plan.feeds:
-            lane.set_next_tokens(plan.feeds)
+            partition.set_next_tokens(plan.feeds)
         if not plan.spans:
-            return lane.step(plan.units, plan.logits)
+            return partition.step(plan.groups, plan.logits)
         assert isinstance(runner, DecoderRunner), "only a decoder is given prompts"
-        return runner.run(plan.spans, plan.logits, plan.units)
+        return runner.run(plan.spans, plan.logits, plan.groups)
     if isinstance(plan, Compact):
         for source, target in plan.moves:
-            runner.lanes[plan.width].move(source, target)
+            runner.partitions[plan.width].move(source, target)
     else:
         assert isinstance(runner, EncoderDecoderRunner), "only an encoder is given sources"
         runner.trim(plan.in_use)

@@ -1,4 +1,4 @@
-"""What a batch does next: which prompts are run together, which lane takes a step.
+"""What a batch does next: which prompts are run together, which partition takes a step.
 
 Owns the state of the batch's requests between steps, and changes it only by making a plan and by taking its outcomes.
 It touches no tensor, no thread and no clock. Which requests are admitted is fair_scheduler.py's.
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from .jobs import Job, Sequence
-from .lanes import Lane
+from .partition import Partition
 from .plan import Compact, Encode, Outcome, Plan, Run, Span
 from .search import Step
 
@@ -40,8 +40,8 @@ FEW_TOKENS = 128
 class Scheduler:
     """The requests of a batch with `slots` rows.
 
-    It goes in rounds: at most one plan that lets requests join, then a step for every lane in use. With `mixes` the two
-    are one plan: its runner takes prompts of any length, parts of them and single tokens in one run.
+    It goes in rounds: at most one plan that lets requests join, then a step for every partition in use. With `mixes`
+    the two are one plan: its runner takes prompts of any length, parts of them and single tokens in one run.
     """
 
     def __init__(self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False) -> None:
@@ -53,8 +53,8 @@ class Scheduler:
         self.waiting: deque[Job] = deque()
         self.joining: list[Job] = []
         self.chunking: Job | None = None
-        self.lanes: dict[int, Lane] = {}
-        self._round: deque[Lane] = deque()
+        self.partitions: dict[int, Partition] = {}
+        self._round: deque[Partition] = deque()
         self._chunk_was_last = False
 
     @property
@@ -65,7 +65,7 @@ class Scheduler:
     @property
     def admitted(self) -> list[Job]:
         """Those that have rows."""
-        sequences = (sequence for lane in self.lanes.values() for sequence in lane.sequences)
+        sequences = (sequence for partition in self.partitions.values() for sequence in partition.sequences)
         chunking = [] if self.chunking is None else [self.chunking]
         return [*self.joining, *chunking, *dict.fromkeys(sequence.job for sequence in sequences)]
 
@@ -85,17 +85,17 @@ class Scheduler:
         while True:
             if not self._round:
                 plan = self._join() if self.joining or self.chunking else None
-                if isinstance(plan, Compact) or (isinstance(plan, Run) and plan.units):
+                if isinstance(plan, Compact) or (isinstance(plan, Run) and plan.groups):
                     return plan
-                self._round.extend(lane for lane in self.lanes.values() if lane.seats)
+                self._round.extend(partition for partition in self.partitions.values() if partition.groups)
                 if plan is not None or not self._round:
                     return plan
-            lane = self._round[0]
-            if lane.holes:
-                return self._compact(lane)
+            partition = self._round[0]
+            if partition.holes:
+                return self._compact(partition)
             self._round.popleft()
-            if lane.seats:
-                return lane.step()
+            if partition.groups:
+                return partition.step()
 
     def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
         """Take what a plan gave, with an outcome for each of its picks."""
@@ -111,7 +111,7 @@ class Scheduler:
         for pick, outcome in zip(plan.picks, outcomes, strict=True):
             if not outcome.sequence.over:
                 # Only a step leaves its argmax in place as the rows' next input.
-                self._take(outcome, pick.rows[0] < plan.units * plan.width)
+                self._take(outcome, pick.rows[0] < plan.groups * plan.width)
 
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""
@@ -147,14 +147,14 @@ class Scheduler:
         """The next prompts or sources: beside a step where the runner mixes, or a compaction that must come first."""
         if self.has_encoder:
             return self._encode(similar(self.joining, self.limits.encode))
-        lane = self._lane(1)
-        if self.mixes and lane.holes:
-            return self._compact(lane)
+        partition = self._partition(1)
+        if self.mixes and partition.holes:
+            return self._compact(partition)
         jobs = self._next_prompts()
-        if len(jobs) > 1 and lane.holes:
-            return self._compact(lane)
-        step = lane.step() if self.mixes else Run()
-        return replace(step, spans=self._spans(jobs, lane), joining=tuple(jobs))
+        if len(jobs) > 1 and partition.holes:
+            return self._compact(partition)
+        step = partition.step() if self.mixes else Run()
+        return replace(step, spans=self._spans(jobs, partition), joining=tuple(jobs))
 
     def _next_prompts(self) -> list[Job]:
         """One whose prompt comes in parts, or several with short ones; where both wait, they take turns."""
@@ -169,50 +169,52 @@ class Scheduler:
         self._chunk_was_last = False
         return together(short, self.limits.prefill) if self.mixes else similar(short, self.limits.prefill)
 
-    def _spans(self, jobs: list[Job], lane: Lane) -> tuple[Span, ...]:
+    def _spans(self, jobs: list[Job], partition: Partition) -> tuple[Span, ...]:
         """The next tokens of each job, which gets its rows with the last of them."""
         ends = {job: min(job.prefilled + self.limits.chunk, len(job.prompt)) for job in jobs}
         complete = [job for job, end in ends.items() if end == len(job.prompt)]
         # The row that is run of each job, one beside the other; a single one may take a hole. Then the copies of it.
         for job in complete:
-            lane.take(job.sequences[0], 1)
+            partition.take(job.sequences[0], 1)
         for job in complete:
-            self._seat(job)
+            self._assign(job)
         return tuple(Span(job.prompt[job.prefilled : end], job.prefilled, job.all_rows) for job, end in ends.items())
 
     def _encode(self, jobs: list[Job]) -> Encode:
         for job in jobs:
-            self._seat(job)
+            self._assign(job)
             for sequence in job.sequences:
                 sequence.feed = (sequence.search.prompt[0],) * sequence.search.rows
                 sequence.prompt_left = tuple(sequence.search.prompt[1:])
         places = tuple(tuple((each.width, each.rows[0] // each.width) for each in job.sequences) for job in jobs)
-        in_use = tuple((lane.width, len(lane.seats)) for lane in self.lanes.values())
+        in_use = tuple((partition.width, len(partition.groups)) for partition in self.partitions.values())
         return Encode(tuple(job.prompt for job in jobs), places, in_use, tuple(jobs))
 
-    def _compact(self, lane: Lane) -> Compact:
-        moves, moved = lane.compact()
-        return Compact(lane.width, moves, tuple(dict.fromkeys(sequence.job for sequence in moved)))
+    def _compact(self, partition: Partition) -> Compact:
+        moves, moved = partition.compact()
+        return Compact(partition.width, moves, tuple(dict.fromkeys(sequence.job for sequence in moved)))
 
-    def _lane(self, width: int) -> Lane:
-        if width not in self.lanes:
-            self.lanes[width] = Lane(width, self.slots // width)
-        return self.lanes[width]
+    def _partition(self, width: int) -> Partition:
+        if width not in self.partitions:
+            self.partitions[width] = Partition(width, self.slots // width)
+        return self.partitions[width]
 
-    def _seat(self, job: Job) -> None:
+    def _assign(self, job: Job) -> None:
         """Give every sequence of `job` the rows that it has not yet."""
         if job is self.chunking:
             self.chunking = None
         else:
             self.joining.remove(job)
         for sequence in job.sequences:
-            self._lane(sequence.width).take(sequence, (sequence.search.rows - len(sequence.rows)) // sequence.width)
+            self._partition(sequence.width).take(
+                sequence, (sequence.search.rows - len(sequence.rows)) // sequence.width
+            )
 
     def _end(self, sequence: Sequence) -> None:
         sequence.over = True
         self.free_rows += sequence.search.rows
         if sequence.rows:
-            self.lanes[sequence.width].leave(sequence)
+            self.partitions[sequence.width].leave(sequence)
 
 
 def _advance(sequence: Sequence) -> None:

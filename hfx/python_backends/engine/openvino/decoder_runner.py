@@ -13,10 +13,10 @@ from ..checks import Ids
 from ..plan import Span
 from ..runner import Outputs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
-from .lane import PagedLane
 from .model import LogitsReader, OpenVinoModel
 from .paged_cache import PagedCache, blocks_for
 from .paged_rows import PagedRows
+from .partition import PagedPartition
 
 # Tokens of a run with prompts are a multiple of this: OpenVINO keeps a MB or more for every shape that it has run.
 WHOLE = 16
@@ -24,7 +24,7 @@ WIDTH = 1
 
 
 class PagedDecoderRunner:
-    """A `DecoderRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks.
+    """A `DecoderRunner` with `slots` rows, all in one partition, and one more for prompts that come in chunks.
 
     It mixes steps and prompts in one run, unless answers depend on that: then each prompt has a run of its own.
     """
@@ -40,7 +40,7 @@ class PagedDecoderRunner:
         self._reserve()
         required = settings.runtime is None  # where the caller left the choice, there is another runtime
         self.mixes = True
-        self.lane.size, self.mixes = self._step_size(slots, required), self._is_same_beside()
+        self.partition.size, self.mixes = self._step_size(slots, required), self._is_same_beside()
         self.release_memory()
         for row in range(rows):
             self._start(row, 0)
@@ -49,18 +49,18 @@ class PagedDecoderRunner:
         """Of the same compiled model."""
         other = copy(self)
         other._reserve()
-        other.lane.size = self.lane.size
+        other.partition.size = self.partition.size
         for row in range(self._staging):
             other._start(row, 0)
         return other
 
-    def open_lane(self, width: int) -> None:
-        """Nothing: the one lane is open."""
+    def open_partition(self, width: int) -> None:
+        """Nothing: the one partition is open."""
 
-    def run(self, spans: Sequence[Span], logits: bool, units: int = 0) -> Outputs:
+    def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
         """One run of all tokens, one prompt behind the other and all behind the step's, where the runner mixes."""
         if self.mixes or len(spans) == 1:
-            return self._run(spans, logits, units)
+            return self._run(spans, logits, groups)
         return Outputs.joined(self._run([span], logits, 0) for span in spans)
 
     def release_memory(self) -> None:
@@ -72,8 +72,8 @@ class PagedDecoderRunner:
 
     def close(self) -> None:
         """Drop the model with its requests, and the memory."""
-        self.lanes.clear()
-        del self._prompts, self.lane, self.cache, self.rows, self._model
+        self.partitions.clear()
+        del self._prompts, self.partition, self.cache, self.rows, self._model
 
     def _reserve(self) -> None:
         """Memory and requests, for `_staging` rows, one for chunks and one for pads."""
@@ -86,8 +86,8 @@ class PagedDecoderRunner:
         self._prompts, steps = model.request(), model.request()
         self._prompts.bind(self.cache.inputs())
         self.rows = PagedRows(self.cache, rows + 2, spec.max_length, steps)
-        self.lane = PagedLane(WIDTH, rows, steps, self.rows, None, self._logits, StepSize())
-        self.lanes = {WIDTH: self.lane}
+        self.partition = PagedPartition(WIDTH, rows, steps, self.rows, None, self._logits, StepSize())
+        self.partitions = {WIDTH: self.partition}
 
     def _row(self, span: Span) -> int:
         """The row that a span is run in, with room for it."""
@@ -114,7 +114,7 @@ class PagedDecoderRunner:
         def reset(count: int) -> None:
             self._fill(self._staging, range(count), length)
 
-        return step_size(self._spec, self.lane, reset, slots, required, length)
+        return step_size(self._spec, self.partition, reset, slots, required, length)
 
     def _is_same_beside(self) -> bool:
         """Whether a prompt has the same answer alone and beside a longer one."""
@@ -127,26 +127,26 @@ class PagedDecoderRunner:
 
     def _start(self, row: int, length: int) -> None:
         self.rows.set_past(row, length)
-        self.lane.positions[row] = length
+        self.partition.positions[row] = length
 
-    def _run(self, spans: Sequence[Span], logits: bool, units: int) -> Outputs:
+    def _run(self, spans: Sequence[Span], logits: bool, groups: int) -> Outputs:
         """As `run`. What pads the run to a whole number of tokens is a sequence of its own."""
         rows = [self._row(span) for span in spans]
-        self.rows.make_room(units)
-        pads = -(units + sum(len(span.tokens) for span in spans)) % WHOLE
+        self.rows.make_room(groups)
+        pads = -(groups + sum(len(span.tokens) for span in spans)) % WHOLE
         self.rows.tables.grow(self._pads, pads)
         joined = [*spans, Span((0,) * pads)] if pads else spans
-        lengths = np.array([1] * units + [len(span.tokens) for span in joined], np.int32)
-        past = np.concatenate([self.rows.past[:units], np.array([span.start for span in joined], np.int32)])
+        lengths = np.array([1] * groups + [len(span.tokens) for span in joined], np.int32)
+        past = np.concatenate([self.rows.past[:groups], np.array([span.start for span in joined], np.int32)])
         ends = np.cumsum([0, *lengths], dtype=np.int32)
-        indices, begins = self._tables((0, units), (rows[0], len(rows)), (self._pads, 1 if pads else 0))
-        last = ends[1 : units + len(spans) + 1].astype(np.int64) - 1
+        indices, begins = self._tables((0, groups), (rows[0], len(rows)), (self._pads, 1 if pads else 0))
+        last = ends[1 : groups + len(spans) + 1].astype(np.int64) - 1
         places = [np.arange(span.start, span.end) for span in joined]
         self._prompts.bind(
             {
-                "input_ids": np.concatenate([self.lane.ids[:units], *(np.array(span.tokens) for span in joined)]),
-                "position_ids": np.concatenate([self.lane.positions[:units], *places]),
-                "last": np.resize(last, self.lane.size.of(len(last))),
+                "input_ids": np.concatenate([self.partition.ids[:groups], *(np.array(span.tokens) for span in joined)]),
+                "position_ids": np.concatenate([self.partition.positions[:groups], *places]),
+                "last": np.resize(last, self.partition.size.of(len(last))),
                 "past_lens": past,
                 "subsequence_begins": ends,
                 "block_indices": indices,
@@ -160,7 +160,7 @@ class PagedDecoderRunner:
         for row, span in zip(rows, spans, strict=True):
             self.rows.past[row] = span.end
             self._fill(row, span.rows, span.end)
-        self.lane.advance(units, next_ids)  # last: until here a failure has changed nothing of the step's
+        self.partition.advance(groups, next_ids)  # last: until here a failure has changed nothing of the step's
         return outputs
 
     def _tables(self, *spans: tuple[int, int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -1,4 +1,4 @@
-"""Encoder-decoder models in OpenVINO: an encoder, and one decoder for lanes of any width, on K/V in blocks."""
+"""Encoder-decoder models in OpenVINO: an encoder, and one decoder for partitions of any width, on K/V in blocks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..checks import Ids
 from ..runner import Pairs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
 from .grown_rows import NEW, GrownRows
-from .lane import OwnRows, PagedLane
 from .model import InferRequest, LogitsReader, OpenVinoModel
 from .paged_cache import PagedCache, blocks_for
 from .paged_rows import PREFIX, PagedRows, PagedSources
+from .partition import OwnRows, PagedPartition
 
 # Sources whose lengths are rounded up to the same number are encoded in one run: OpenVINO keeps some MB for every shape
 # that it has run. Lengths up to the first number become multiples of the second: a source's padding follows from its
@@ -49,7 +49,7 @@ def batches(lengths: Sequence[int], most: int, together: int) -> Iterator[tuple[
 
 
 class PagedEncoderDecoderRunner:
-    """An `EncoderDecoderRunner` of `slots` rows in all lanes; a lane is opened with the first request of its width."""
+    """An `EncoderDecoderRunner` of `slots` rows in all partitions, each opened with the first request of its width."""
 
     runtime = OPENVINO
     mixes = False
@@ -59,7 +59,7 @@ class PagedEncoderDecoderRunner:
         self._spec = spec
         self._encoder = OpenVinoModel(spec.openvino.encoder, spec, settings).request()
         self._decoder = OpenVinoModel(spec.openvino.decoder, spec, settings)
-        self._units = {width: rows_for(slots // width) for width in spec.beams}
+        self._groups = {width: rows_for(slots // width) for width in spec.beams}
         self._opening = threading.Lock()
         self._reserve()
         self._together = self._is_same_together()
@@ -73,16 +73,16 @@ class PagedEncoderDecoderRunner:
         other._reserve()
         return other
 
-    def open_lane(self, width: int) -> None:
-        """Reserve the lane's memory."""
-        if width in self.lanes:
+    def open_partition(self, width: int) -> None:
+        """Reserve the partition's memory."""
+        if width in self.partitions:
             return
         with self._opening:
-            if width not in self.lanes:
-                self.lanes[width] = self._lane(width)
+            if width not in self.partitions:
+                self.partitions[width] = self._partition(width)
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """Sources of about one length together, padded at the right; then each source's K/V to its units."""
+        """Sources of about one length together, padded at the right; then each source's K/V to its groups."""
         most = len(sources) if self._together else 1
         for width, alike in batches([len(source) for source in sources], self._spec.max_source, most):
             encoded = self._encode(width, [sources[at] for at in alike])
@@ -90,14 +90,14 @@ class PagedEncoderDecoderRunner:
                 length = len(sources[at])
                 self._place([part[:, :length] for layer in encoded for part in layer[row]], places[at])
 
-    def trim(self, units: Pairs) -> None:
-        """The blocks of other units are free for those in use."""
-        in_use = dict(units)
-        for width, lane in tuple(self.lanes.items()):  # another thread may open one
-            lane.release(in_use.get(width, 0))
+    def trim(self, groups: Pairs) -> None:
+        """The blocks of other groups are free for those in use."""
+        in_use = dict(groups)
+        for width, partition in tuple(self.partitions.items()):  # another thread may open one
+            partition.release(in_use.get(width, 0))
 
     def release_memory(self) -> None:
-        """The blocks of all lanes, and their pages."""
+        """The blocks of all partitions, and their pages."""
         self.trim(())
         for cache in (self.sources, self.own):
             if cache is not None:
@@ -105,22 +105,22 @@ class PagedEncoderDecoderRunner:
 
     def close(self) -> None:
         """Drop the models with their requests, and the memory."""
-        self.lanes.clear()
+        self.partitions.clear()
         del self._encoder, self._decoder, self.sources, self.own
 
     def _reserve(self) -> None:
-        """Memory of no lane yet."""
-        # Blocks for all that all lanes can hold: what rows that have ended still have is never missed.
-        spec, units = self._spec, self._units
-        self._logits = LogitsReader(max(width * count for width, count in units.items()), spec.vocab_size)
+        """Memory of no partition yet."""
+        # Blocks for all that all partitions can hold: what rows that have ended still have is never missed.
+        spec, groups = self._spec, self._groups
+        self._logits = LogitsReader(max(width * count for width, count in groups.items()), spec.vocab_size)
         ports = self._decoder.inputs
-        blocks = sum(units.values()) * blocks_for(spec.max_source)
+        blocks = sum(groups.values()) * blocks_for(spec.max_source)
         self.sources = PagedCache(ports, PREFIX, spec.layers, blocks)
         self.own: PagedCache | None = None
         if NEW not in self._decoder.outputs:
-            rows = sum(width * count for width, count in units.items())
+            rows = sum(width * count for width, count in groups.items())
             self.own = PagedCache(ports, "", spec.layers, rows * blocks_for(spec.max_length))
-        self.lanes: dict[int, PagedLane] = {}
+        self.partitions: dict[int, PagedPartition] = {}
 
     def _encode(self, width: int, sources: Sequence[Ids]) -> list[NDArray[Any]]:
         """[sources, 2, heads, width, head_dim] of each layer, valid until the next run."""
@@ -138,41 +138,41 @@ class PagedEncoderDecoderRunner:
         return alone == [layer[0].tobytes() for layer in self._encode(length, [self._source(length)] * SOURCES)]
 
     def _step_size(self, slots: int, required: bool) -> StepSize:
-        """See batch_probe: units that share a source, the first of which takes its first step again and again."""
+        """See batch_probe: groups that share a source, the first of which takes its first step again and again."""
         width = self._spec.beams[0]
-        self.open_lane(width)
-        lane = self.lanes[width]
+        self.open_partition(width)
+        partition = self.partitions[width]
         self.encode([self._source(min(CONTEXT, self._spec.max_source))], [((width, 0),)])
 
-        def reset(units: int) -> None:
-            lane.clear(0)
-            for unit in range(1, units):
-                lane.share(0, unit)
+        def reset(groups: int) -> None:
+            partition.clear(0)
+            for group in range(1, groups):
+                partition.share(0, group)
 
-        size = step_size(self._spec, lane, reset, slots // width, required)
+        size = step_size(self._spec, partition, reset, slots // width, required)
         self.release_memory()
-        del self.lanes[width]
+        del self.partitions[width]
         return size
 
     def _source(self, length: int) -> Ids:
         return tokens(length, self._spec.vocab_size)
 
     def _place(self, values: Sequence[NDArray[Any]], places: Pairs) -> None:
-        """One source to its units; those of one lane share it."""
+        """One source to its groups; those of one partition share it."""
         filled: dict[int, int] = {}
-        for width, unit in places:
+        for width, group in places:
             if width in filled:
-                self.lanes[width].share(filled[width], unit)
+                self.partitions[width].share(filled[width], group)
             else:
-                self.lanes[width].put_source(unit, values)
-                filled[width] = unit
+                self.partitions[width].put_source(group, values)
+                filled[width] = group
 
-    def _lane(self, width: int) -> PagedLane:
-        spec, units = self._spec, self._units[width]
+    def _partition(self, width: int) -> PagedPartition:
+        spec, groups = self._spec, self._groups[width]
         request = self._decoder.request()
-        sources = PagedSources(self.sources, units, spec.max_source, spec.heads * spec.head_dim, request)
-        return PagedLane(
-            width, units, request, self._own_rows(units * width, request), sources, self._logits, self._size
+        sources = PagedSources(self.sources, groups, spec.max_source, spec.heads * spec.head_dim, request)
+        return PagedPartition(
+            width, groups, request, self._own_rows(groups * width, request), sources, self._logits, self._size
         )
 
     def _own_rows(self, rows: int, request: InferRequest) -> OwnRows:

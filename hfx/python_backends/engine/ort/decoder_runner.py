@@ -15,14 +15,14 @@ from ..runner import Outputs, SessionSettings
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
 from .binding import Arrays, pad
 from .kv_cache import CacheMaker, KvCache
-from .lane import DecoderLane
+from .partition import DecoderPartition
 from .sessions import open_session
 
 WIDTH = 1
 
 
 class OrtDecoderRunner:
-    """A `DecoderRunner` with `slots` rows, all in the lane of width 1, and one more for prompts that come in chunks."""
+    """A `DecoderRunner` with `slots` rows, all in one partition, and one more for prompts that come in chunks."""
 
     mixes = False
 
@@ -33,30 +33,30 @@ class OrtDecoderRunner:
         probed = settings.provider == "CPU"
         rows = slots + MOST_LEAST if probed else slots
         session = open_session(spec.files.decoder[WIDTH], settings)
-        self._make_lane = partial(DecoderLane, spec, WIDTH, rows, session, make_cache, more_rows=1)
+        self._make_partition = partial(DecoderPartition, spec, WIDTH, rows, session, make_cache, more_rows=1)
         self._spare, self._staging = slots, rows
         self._max_length = spec.max_length
         self._reserve(rows)
         if probed:
-            self.lane.size = step_size(spec, self.lane, lambda count: self.lane.empty(0, count), slots)
+            self.partition.size = step_size(spec, self.partition, lambda count: self.partition.empty(0, count), slots)
             self.release_memory()
 
     def second(self) -> OrtDecoderRunner:
         """Of the same session."""
         other = copy(self)
         other._reserve(self._staging)
-        other.lane.size = self.lane.size
+        other.partition.size = self.partition.size
         return other
 
-    def open_lane(self, width: int) -> None:
-        """Nothing: the one lane is open."""
+    def open_partition(self, width: int) -> None:
+        """Nothing: the one partition is open."""
 
-    def run(self, spans: Sequence[Span], logits: bool, units: int = 0) -> Outputs:
+    def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
         """Whole prompts in a ragged batch, padded at the right: pads lie beyond a row's length, where nothing reads."""
-        assert not units, "this runner does not mix"
+        assert not groups, "this runner does not mix"
         first, rows = spans[0], len(spans)
         if first.is_whole:
-            size = self.lane.size
+            size = self.partition.size
             rest, beside = rows % size.multiple, size.of(rows) - rows
             if rest and rows + beside > MOST_LEAST:
                 return Outputs.joined(self.run(some, logits) for some in (spans[:-rest], spans[-rest:]))
@@ -70,22 +70,22 @@ class OrtDecoderRunner:
         for source, span in enumerate(spans, begin):
             for row in span.rows:
                 if row != source:
-                    self.lane.cache.copy(source, row, span.end)
-                self.lane.start(row, span.end)
+                    self.partition.cache.copy(source, row, span.end)
+                self.partition.start(row, span.end)
         return outputs
 
     def release_memory(self) -> None:
         """The cache's pages."""
-        self.lane.release_memory(0)
+        self.partition.release_memory(0)
 
     def close(self) -> None:
         """Drop bindings and session."""
-        self.lanes.clear()
-        del self.lane, self._make_lane
+        self.partitions.clear()
+        del self.partition, self._make_partition
 
     def _reserve(self, rows: int) -> None:
-        self.lane = self._make_lane()
-        self.lanes = {WIDTH: self.lane}
+        self.partition = self._make_partition()
+        self.partitions = {WIDTH: self.partition}
         self._first_ids = np.zeros((rows, 1), np.int64)
 
     def _prompt(
@@ -102,5 +102,5 @@ class OrtDecoderRunner:
             "last_index": (lengths - 1).astype(np.int64)[:, None],
         }
         next_ids = self._first_ids[:rows]
-        self.lane.bind(first, next_ids, inputs, logits).run()
-        return Outputs(next_ids, self.lane.logits[:rows] if logits else None)
+        self.partition.bind(first, next_ids, inputs, logits).run()
+        return Outputs(next_ids, self.partition.logits[:rows] if logits else None)

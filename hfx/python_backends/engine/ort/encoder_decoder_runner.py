@@ -1,4 +1,4 @@
-"""Encoder-decoder models in ONNX Runtime: an encoder, and a decoder graph for each width of lane."""
+"""Encoder-decoder models in ONNX Runtime: an encoder, and a decoder graph for each width of partition."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..runner import Pairs, SessionSettings
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
 from .binding import Binding, pad
 from .kv_cache import CacheMaker, KvCache
-from .lane import DecoderLane
+from .partition import DecoderPartition
 from .sessions import open_session
 
 
 class OrtEncoderDecoderRunner:
-    """An `EncoderDecoderRunner` of `slots` rows in all lanes; a lane is opened with the first request of its width."""
+    """An `EncoderDecoderRunner` of `slots` rows in all partitions, each opened with the first request of its width."""
 
     mixes = False
 
@@ -48,67 +48,67 @@ class OrtEncoderDecoderRunner:
         self._opening = threading.Lock()
         self._sessions: dict[int, Any] = {}  # by width
         self._sizes: dict[int, StepSize] = {}
-        self.lanes: dict[int, DecoderLane] = {}
+        self.partitions: dict[int, DecoderPartition] = {}
 
     def second(self) -> OrtEncoderDecoderRunner:
-        """Of the same sessions; its lanes are opened with its own first requests."""
+        """Of the same sessions; its partitions are opened with its own first requests."""
         other = copy(self)
-        other.lanes = {}
+        other.partitions = {}
         return other
 
-    def open_lane(self, width: int) -> None:
+    def open_partition(self, width: int) -> None:
         """Load the decoder for `width` beams and reserve its memory."""
-        if width in self.lanes:
+        if width in self.partitions:
             return
         with self._opening:
-            if width not in self.lanes:
-                self.lanes[width] = self._lane(width)
+            if width not in self.partitions:
+                self.partitions[width] = self._partition(width)
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """One ragged batch, padded at the right; then each source's K/V to its units."""
+        """One ragged batch, padded at the right; then each source's K/V to its groups."""
         values, scales = self._run_encoder(sources)
-        for at, (source, units) in enumerate(zip(sources, places, strict=True)):
+        for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
             own_scales = None if scales is None else scales[:, at]
-            for width, unit in units:
-                self.lanes[width].put_source(unit, values[:, at, : len(source)], own_scales)
+            for width, group in groups:
+                self.partitions[width].put_source(group, values[:, at, : len(source)], own_scales)
 
-    def trim(self, units: Pairs) -> None:
-        """Keep the memory that lanes have touched to `slots` rows in all: each gives back what it does not use."""
-        in_use = dict(units)
-        lanes = tuple(self.lanes.items())  # another thread may open one
-        for width, lane in lanes:
-            lane.touched = max(lane.touched, in_use.get(width, 0))
-        if sum(width * lane.touched for width, lane in lanes) > self._slots:
-            for width, lane in lanes:
-                lane.release_memory(in_use.get(width, 0))
+    def trim(self, groups: Pairs) -> None:
+        """Keep the memory that partitions have touched to `slots` rows in all: each gives back what it does not use."""
+        in_use = dict(groups)
+        partitions = tuple(self.partitions.items())  # another thread may open one
+        for width, partition in partitions:
+            partition.touched = max(partition.touched, in_use.get(width, 0))
+        if sum(width * partition.touched for width, partition in partitions) > self._slots:
+            for width, partition in partitions:
+                partition.release_memory(in_use.get(width, 0))
 
     def release_memory(self) -> None:
-        """All lanes' pages, and the encoder's."""
+        """All partitions' pages, and the encoder's."""
         self._encoded.release(0, self._encoded.array.size)
-        for lane in tuple(self.lanes.values()):
-            lane.release_memory(0)
+        for partition in tuple(self.partitions.values()):
+            partition.release_memory(0)
 
     def close(self) -> None:
         """Drop bindings and sessions."""
         self._encoder = None
         self._sessions.clear()
-        self.lanes.clear()
+        self.partitions.clear()
 
-    def _lane(self, width: int) -> DecoderLane:
-        spec, units = self._spec, self._slots // width
+    def _partition(self, width: int) -> DecoderPartition:
+        spec, groups = self._spec, self._slots // width
         session = self._sessions.get(width)
         if session is None:
             session = self._sessions[width] = open_session(spec.files.decoder[width], self._settings)
         if self._settings.provider != "CPU":
-            return DecoderLane(spec, width, units, session, self._make_cache)
-        lane = DecoderLane(spec, width, rows_for(units), session, self._make_cache)
+            return DecoderPartition(spec, width, groups, session, self._make_cache)
+        partition = DecoderPartition(spec, width, rows_for(groups), session, self._make_cache)
         if width not in self._sizes:
-            self._sizes[width] = self._probed(lane, units)
-        lane.size = self._sizes[width]
-        return lane
+            self._sizes[width] = self._probed(partition, groups)
+        partition.size = self._sizes[width]
+        return partition
 
-    def _probed(self, lane: DecoderLane, units: int) -> StepSize:
-        """See batch_probe: the units of a lane's steps."""
+    def _probed(self, partition: DecoderPartition, groups: int) -> StepSize:
+        """See batch_probe: the groups of a partition's steps."""
         spec = self._spec
         # A source for the probe, whose numbers are any.
         shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
@@ -118,11 +118,11 @@ class OrtEncoderDecoderRunner:
             values, scales = (25 * values).astype(np.int8), np.full(shape[::2], 0.04, np.float32)
 
         def reset(count: int) -> None:
-            for unit in range(count):
-                lane.put_source(unit, values, scales)
+            for group in range(count):
+                partition.put_source(group, values, scales)
 
-        size = step_size(spec, lane, reset, units)
-        lane.release_memory(0)
+        size = step_size(spec, partition, reset, groups)
+        partition.release_memory(0)
         return size
 
     def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:

@@ -121,23 +121,23 @@ CROSS_PREFIXES = ("cross_", "cross_present_")
 
 
 class CrossCache:
-    """`units` sources of at most max_source positions.
+    """`groups` sources of at most max_source positions.
 
     The operator insists on appending a position at each step: it gets the last one again, whose write changes nothing.
     """
 
-    def __init__(self, spec: EngineSpec, units: int, make_cache: CacheMaker = KvCache) -> None:
+    def __init__(self, spec: EngineSpec, groups: int, make_cache: CacheMaker = KvCache) -> None:
         self._heads, self._head_dim = spec.heads, spec.head_dim
-        shape = (2 * spec.layers, units, spec.heads, spec.max_source, spec.head_dim)
+        shape = (2 * spec.layers, groups, spec.heads, spec.max_source, spec.head_dim)
         self._cache = make_cache(shape, spec.cross_type)
         width = spec.heads * spec.head_dim
-        self._last = Reserved((2 * spec.layers, units, 1, width), np.float32).array
-        self._scales = np.ones((2 * spec.layers, units, width), np.float32) if spec.cross_type == "int8" else None
-        self.last_positions = np.zeros(units, np.int32)
+        self._last = Reserved((2 * spec.layers, groups, 1, width), np.float32).array
+        self._scales = np.ones((2 * spec.layers, groups, width), np.float32) if spec.cross_type == "int8" else None
+        self.last_positions = np.zeros(groups, np.int32)
         self._total = np.zeros((), np.int32)
 
-    def put(self, unit: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
-        """Fill `unit` with a source: `values` [layers, length, 2 * heads * head_dim], K before V.
+    def put(self, group: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
+        """Fill `group` with a source: `values` [layers, length, 2 * heads * head_dim], K before V.
 
         `scales` [layers, 2 * heads * head_dim] of int8 values are one a channel.
         """
@@ -145,14 +145,14 @@ class CrossCache:
         by_head = values.reshape(layers, length, 2, self._heads, self._head_dim)
         for part in range(self._cache.parts):
             source = by_head[part // 2, :, part % 2]
-            self._cache.put(part, unit, source)
-            self._last[part, unit, 0] = source[-1].reshape(-1)
+            self._cache.put(part, group, source)
+            self._last[part, group, 0] = source[-1].reshape(-1)
         if self._scales is not None and scales is not None:
-            self._scales[:, unit] = scales.reshape(2 * layers, -1)
-        self.last_positions[unit] = length - 1
+            self._scales[:, group] = scales.reshape(2 * layers, -1)
+        self.last_positions[group] = length - 1
 
     def move(self, source: int, target: int) -> None:
-        """Make unit `target` hold what unit `source` does."""
+        """Make group `target` hold what group `source` does."""
         self._cache.copy(source, target, int(self.last_positions[source]) + 1)
         self._last[:, target] = self._last[:, source]
         if self._scales is not None:
@@ -160,23 +160,23 @@ class CrossCache:
         self.last_positions[target] = self.last_positions[source]
 
     def empty(self, first: int, end: int) -> None:
-        """Make units from `first` to `end` sources of one position."""
+        """Make groups from `first` to `end` sources of one position."""
         self.last_positions[first:end] = 0
 
-    def bound(self, units: int) -> tuple[Bindables, Bindables]:
-        """Inputs and outputs of a decoder run of the first `units` units."""
-        past, present = bind_cache(self._cache, 0, units, CROSS_PREFIXES)
-        last = {f"cross_{'kv'[part % 2]}_last_{part // 2}": each[:units] for part, each in enumerate(self._last)}
+    def bound(self, groups: int) -> tuple[Bindables, Bindables]:
+        """Inputs and outputs of a decoder run of the first `groups` groups."""
+        past, present = bind_cache(self._cache, 0, groups, CROSS_PREFIXES)
+        last = {f"cross_{'kv'[part % 2]}_last_{part // 2}": each[:groups] for part, each in enumerate(self._last)}
         if self._scales is not None:
             scales = enumerate(self._scales)
-            last |= {f"cross_{'kv'[part % 2]}_scale_{part // 2}": each[:units] for part, each in scales}
-        lengths = {"source_seqlens_k": self.last_positions[:units], "source_total_length": self._total}
+            last |= {f"cross_{'kv'[part % 2]}_scale_{part // 2}": each[:groups] for part, each in scales}
+        lengths = {"source_seqlens_k": self.last_positions[:groups], "source_total_length": self._total}
         return {**lengths, **last, **past}, present
 
-    def prepare(self, units: int) -> None:
-        """Before a run of the first `units` units."""
-        self._total[...] = self.last_positions[:units].max() + 1
+    def prepare(self, groups: int) -> None:
+        """Before a run of the first `groups` groups."""
+        self._total[...] = self.last_positions[:groups].max() + 1
 
     def release(self, first: int) -> None:
-        """Free the memory of units from `first` on."""
+        """Free the memory of groups from `first` on."""
         self._cache.release(first)

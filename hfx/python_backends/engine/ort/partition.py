@@ -18,21 +18,21 @@ PREFIXES = ("past_", "present_")
 WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits out
 
 
-class DecoderLane:
-    """`units` units of `width` rows, each unit with the keys and values of a source where there is an encoder.
+class DecoderPartition:
+    """`groups` groups of `width` rows, each group with the keys and values of a source where there is an encoder.
 
     A row's length is the number of filled positions, which is also the position of its next input. The cache has
-    `more_rows` than the lane. A step has the units of `size` (see batch_probe); `touched` units have memory.
+    `more_rows` than the partition. A step has the groups of `size` (see batch_probe); `touched` groups have memory.
     """
 
     def __init__(
-        self, spec: EngineSpec, width: int, units: int, session: Any, make_cache: CacheMaker, more_rows: int = 0
+        self, spec: EngineSpec, width: int, groups: int, session: Any, make_cache: CacheMaker, more_rows: int = 0
     ) -> None:
-        rows = units * width
+        rows = groups * width
         self.width = width
         shape = (2 * spec.layers, rows + more_rows, spec.kv_heads, spec.max_length, spec.head_dim)
         self.cache = make_cache(shape, spec.kv_type)
-        self.cross = CrossCache(spec, units, make_cache) if spec.has_encoder else None
+        self.cross = CrossCache(spec, groups, make_cache) if spec.has_encoder else None
         self.ids = np.zeros((rows, 1), np.int64)
         self.positions = np.zeros((rows, 1), np.int64)
         self.lengths = np.zeros(rows, np.int32)
@@ -49,15 +49,15 @@ class DecoderLane:
         """Say that `row` has `length` positions filled."""
         self.lengths[row] = self.positions[row, 0] = length
 
-    def put_source(self, unit: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
-        """Give `unit` the cross K/V of a source (see CrossCache), and empty rows."""
+    def put_source(self, group: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
+        """Give `group` the cross K/V of a source (see CrossCache), and empty rows."""
         assert self.cross is not None
-        self.cross.put(unit, values, scales)
-        for row in range(unit * self.width, (unit + 1) * self.width):
+        self.cross.put(group, values, scales)
+        for row in range(group * self.width, (group + 1) * self.width):
             self.start(row, 0)
 
     def empty(self, first: int, end: int) -> None:
-        """Make units from `first` to `end`, which are not in use, such that they cost little."""
+        """Make groups from `first` to `end`, which are not in use, such that they cost little."""
         if self.cross is not None:
             self.cross.empty(first, end)
         for row in range(first * self.width, end * self.width):
@@ -74,7 +74,7 @@ class DecoderLane:
                 array[other] = array[one]
 
     def reorder_cache(self, pairs: Pairs) -> None:
-        """Copy what is filled; the cross K/V are the unit's."""
+        """Copy what is filled; the cross K/V are the group's."""
         for source, target in pairs:
             self.cache.copy(source, target, int(self.lengths[source]))
 
@@ -83,10 +83,10 @@ class DecoderLane:
         rows, tokens = zip(*pairs)  # noqa: B905 - pairs
         self.ids[list(rows), 0] = tokens
 
-    def step(self, units: int, logits: bool) -> Outputs:
+    def step(self, groups: int, logits: bool) -> Outputs:
         """One run on memory that was bound when there were as many rows the first time."""
-        rows, run = units * self.width, self.size.of(units)
-        self.empty(units, run)
+        rows, run = groups * self.width, self.size.of(groups)
+        self.empty(groups, run)
         binding = self._steps.get((run, logits))
         if binding is None:
             binding = self._steps[run, logits] = self._bind_step(run, logits)
@@ -109,14 +109,14 @@ class DecoderLane:
         return Binding(self._session, {**inputs, **past}, {"next_ids": next_ids, **present, **outputs})
 
     def release_memory(self, first: int) -> None:
-        """Free the memory of units from `first` on."""
+        """Free the memory of groups from `first` on."""
         self.cache.release(first * self.width)
         if self.cross is not None:
             self.cross.release(first)
         self.touched = first
 
-    def _bind_step(self, units: int, logits: bool) -> Binding:
-        rows = units * self.width
+    def _bind_step(self, groups: int, logits: bool) -> Binding:
+        rows = groups * self.width
         inputs: dict[str, Any] = {
             "input_ids": self.ids[:rows],
             "position_ids": self.positions[:rows],
@@ -128,7 +128,7 @@ class DecoderLane:
         if self.cross is None:
             inputs["last_index"] = self._last[:rows]
         else:
-            cross, outputs = self.cross.bound(units)
+            cross, outputs = self.cross.bound(groups)
             inputs |= cross
         # next_ids is written when input_ids has been read: the next input is in place without a copy.
         return self.bind(0, self.ids[:rows], inputs, logits, **outputs)

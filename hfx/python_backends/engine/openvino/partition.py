@@ -1,4 +1,4 @@
-"""The lane of a decoder in OpenVINO for one number of beams: what its steps read and change in place."""
+"""The partition of a decoder in OpenVINO for one number of beams: what its steps read and change in place."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .paged_rows import PagedRows, PagedSources
 OwnRows = Union[PagedRows, GrownRows]  # K/V of the rows' own tokens
 
 
-class PagedLane:
-    """`units` units of `width` rows each, for which `own`, and with an encoder `sources`, have memory.
+class PagedPartition:
+    """`groups` groups of `width` rows each, for which `own`, and with an encoder `sources`, have memory.
 
-    A step has the units of `size` (see batch_probe).
+    A step has the groups of `size` (see batch_probe).
     """
 
     def __init__(
         self,
         width: int,
-        units: int,
+        groups: int,
         request: InferRequest,
         own: OwnRows,
         sources: PagedSources | None,
         logits: LogitsReader,
         size: StepSize,
     ) -> None:
-        rows = units * width
+        rows = groups * width
         self.width = width
         self.ids = np.zeros(rows, np.int64)
         self.positions = np.zeros(rows, np.int64)
@@ -45,21 +45,21 @@ class PagedLane:
         self._logits = logits
         self._bound = 0
 
-    def put_source(self, unit: int, values: Sequence[NDArray[Any]]) -> None:
+    def put_source(self, group: int, values: Sequence[NDArray[Any]]) -> None:
         """Empty rows, and the cross K/V of one source."""
         assert self.sources is not None
-        self.sources.put(unit, values)
-        self.clear(unit)
+        self.sources.put(group, values)
+        self.clear(group)
 
     def share(self, source: int, target: int) -> None:
-        """Empty rows, and the cross K/V of unit `source`."""
+        """Empty rows, and the cross K/V of group `source`."""
         if self.sources is not None:
             self.sources.share(source, target)
         self.clear(target)
 
-    def clear(self, unit: int) -> None:
-        """Empty rows, with the source that the unit has."""
-        for row in range(unit * self.width, (unit + 1) * self.width):
+    def clear(self, group: int) -> None:
+        """Empty rows, with the source that the group has."""
+        for row in range(group * self.width, (group + 1) * self.width):
             self.own.clear(row)
             self.positions[row] = 0
 
@@ -74,7 +74,7 @@ class PagedLane:
                 array[other] = array[one]
 
     def reorder_cache(self, pairs: Pairs) -> None:
-        """The cross K/V are the unit's."""
+        """The cross K/V are the group's."""
         self.own.reorder(pairs)
 
     def set_next_tokens(self, pairs: Pairs) -> None:
@@ -82,11 +82,11 @@ class PagedLane:
         rows, tokens = zip(*pairs)  # noqa: B905 - pairs
         self.ids[list(rows)] = tokens
 
-    def step(self, units: int, logits: bool) -> Outputs:
+    def step(self, groups: int, logits: bool) -> Outputs:
         """One run of a token for each row."""
-        rows, run = units * self.width, self.size.of(units)
-        for unit in range(units, run):
-            self.share(0, unit)
+        rows, run = groups * self.width, self.size.of(groups)
+        for group in range(groups, run):
+            self.share(0, group)
         if run != self._bound:
             self._bind(run)
         self.own.prepare(run * self.width)
@@ -103,18 +103,18 @@ class PagedLane:
         self.positions[:rows] += 1
 
     def release(self, first: int) -> None:
-        """Units from `first` on are not in use."""
+        """Groups from `first` on are not in use."""
         self.own.release(first * self.width)
         if self.sources is not None:
             self.sources.release(first)
 
-    def _bind(self, units: int) -> None:
-        rows = units * self.width
+    def _bind(self, groups: int) -> None:
+        rows = groups * self.width
         inputs = {"input_ids": self.ids[:rows], "position_ids": self.positions[:rows]}
         if self.sources is None:
             inputs["last"] = self._last[:rows]
         else:
-            self.sources.bind(units)
+            self.sources.bind(groups)
         self._request.bind(inputs)
         self.own.bind(rows)
-        self._bound = units
+        self._bound = groups
