@@ -49,7 +49,12 @@ class Net:
         slots = len(prompts) * batch.beams
         if slots not in self._engines:
             self._engines[slots] = Engine.open(
-                self._folder, slots=slots, max_queue=slots, threads=self._threads, runtime=self._runtime
+                self._folder,
+                slots=slots,
+                max_queue=slots,
+                threads=self._threads,
+                runtime=self._runtime,
+                prefix_cache_mb=0,  # the same prompts come again and again
             )
         settings = Settings(
             max_tokens=batch.new,

@@ -173,7 +173,7 @@ def _memory(models: Sequence[DeployedModel]) -> Figure:
     processes = sum(each.needs.processes for each in models)
     total = SERVER_BYTES + WEIGHT_COPIES * weights + cache + PROCESS_BYTES * processes
     source = (
-        f"Triton {mib(SERVER_BYTES)} + {WEIGHT_COPIES} x files of {mib(weights)} + K/V of all slots {mib(cache)}"
+        f"Triton {mib(SERVER_BYTES)} + {WEIGHT_COPIES} x files of {mib(weights)} + K/V {mib(cache)}"
         f" + {processes} Python processes of {mib(PROCESS_BYTES)}; an estimate: compare it with what yours takes"
     )
     return Figure(-(-total // (64 << 20)) * (64 << 20), source)

@@ -23,8 +23,8 @@ class ModelNeeds:
     """What one model needs on a device.
 
     `threads` is the largest number of threads that one of its steps computes with, `weights` the bytes of the files
-    that the device's runtime reads, `cache` the bytes that K and V of all slots take at most (0 for encoders), and
-    `processes` the number of its Python processes. `slots` and `queue` are a generator's (0 for encoders), `batch` is
+    that the device's runtime reads, `cache` the bytes that K and V of all slots, and of a prefix cache, take at most (0
+    for encoders), and `processes` the number of its Python processes. `slots` and `queue` are a generator's (0 for encoders), `batch` is
     the largest batch of an encoder's net (0 for generators).
     """
 
@@ -60,7 +60,8 @@ def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
     return ModelNeeds(
         threads=max(_number(config, "intra_op_thread_count") for config in configs.values()) or 1,
         weights=_weights(manifest, configs, device),
-        cache=slots and _cache(repository, manifest, stream, device, slots),
+        cache=slots
+        and _cache(repository, manifest, stream, device, slots) + (_number(stream, "prefix_cache_mb") << 20),
         processes=sum(config.backend == "python" for config in configs.values()),
         slots=slots,
         queue=queue,

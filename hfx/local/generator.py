@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 PROVIDERS: Mapping[Kind, str] = {"CPU": "CPU", "GPU": "CUDA"}
 OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}
-# How an engine is opened -> the parameter of its configuration.
+# How an engine is opened -> the parameter of its configuration, and those that it may lack.
 PARAMETERS = {"slots": "slots", "max_queue": "max_queue_size", "threads": THREADS}
+OPTIONAL = {"prefix_cache_mb": "prefix_cache_mb"}
 CPU_RUNTIME = "cpu_runtime"
 ERRORS: tuple[tuple[type[EngineError], type[errors.HfxError]], ...] = (
     (engine.InvalidRequest, errors.UsageError),
@@ -132,11 +133,13 @@ def _runtime(folder: Path, asked: str | None) -> str | None:
 
 def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
     """The numbers among the parameters by which the engine is opened."""
+    optional = {option: key for option, key in OPTIONAL.items() if key in texts}
     try:
-        return {option: int(texts[key]) for option, key in PARAMETERS.items()}
+        return {option: int(texts[key]) for option, key in (PARAMETERS | optional).items()}
     except (KeyError, ValueError) as error:
+        wanted = ", ".join((PARAMETERS | optional).values())
         raise errors.ModelCorrupt(
-            f"The configuration of {folder.name} lacks one of the numbers {', '.join(PARAMETERS.values())}.",
+            f"The configuration of {folder.name} lacks one of the numbers {wanted}.",
             "Export the model again with --force.",
         ) from error
 

@@ -48,6 +48,7 @@ class TritonPythonModel:
             slots=int(parameters["slots"]),
             max_queue=int(parameters["max_queue_size"]),
             threads=int(parameters["intra_op_thread_count"]),
+            prefix_cache_mb=int(parameters["prefix_cache_mb"]) if "prefix_cache_mb" in parameters else None,
         )
         self.drain_seconds = float(parameters["drain_seconds"])
         self.generator.warm_up()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, Sequence
 from hfx.python_backends.engine.partition import Partition
+from hfx.python_backends.engine.prefix_cache import PrefixCache
 from hfx.python_backends.engine.scheduler import Scheduler
 
 
@@ -16,6 +17,27 @@ def check(state: FairScheduler) -> None:
     for batch in state.batches:
         check_batch(batch)
     assert not state.waiting or not state.idle, "somebody waits and nothing is done"
+    check_prefixes(state.prefixes)
+
+
+def check_prefixes(cache: PrefixCache) -> None:
+    """Memory holds one block each, within the bound, and no block is known without those before it."""
+    used = [block.memory for block in cache.saved.values()]
+    assert sorted([*cache.free, *(memory for memory in used if memory is not None)]) == list(range(cache.size)), (
+        "memory of the prefix cache is lost, shared or more than there is"
+    )
+    assert len(cache.seen) <= cache.most_seen, "too many blocks are known"
+    assert all(block.memory is None for block in cache.seen.values()), "a block that is not saved has memory"
+    saved = {0, *(block.number for block in cache.saved.values())}
+    known = {*saved, *(block.number for block in cache.seen.values())}
+    assert len(known) == 1 + len(cache.saved) + len(cache.seen), "two blocks have one number"
+    assert all(before in saved for before, _ in cache.saved), "a block is saved without the one before"
+    assert all(before in known for before, _ in cache.seen), "a block is known without the one before"
+    for blocks in (cache.saved, cache.seen):
+        places = {block.number: place for place, block in enumerate(blocks.values())}
+        assert all(places.get(before, len(places)) > places[block.number] for (before, _), block in blocks.items()), (
+            "a block is given up before those behind it"
+        )
 
 
 def check_batch(state: Scheduler) -> None:

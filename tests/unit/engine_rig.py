@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.python_backends.engine.core import Core
-from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.engine import Engine, open_prefix_cache
 from hfx.python_backends.engine.fair_scheduler import LIGHT, FairScheduler
 from hfx.python_backends.engine.handle import Handle
 from hfx.python_backends.engine.jobs import new_job
@@ -25,6 +25,7 @@ from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDeco
 from hfx.python_backends.engine.ort.kv_cache import KvCache
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Plan
+from hfx.python_backends.engine.prefix_cache import PrefixCache
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.runner import Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
@@ -39,16 +40,22 @@ ARRIVALS = itertools.count()
 ONE_THREAD = SessionSettings(threads=1)
 
 
-def make_core(folder: Path, slots: int, limits: Limits | None = None, runtime: str | None = None) -> Core:
-    """A watched core, to be stepped by hand. `runtime` is one of the engine's; None: the folder's own choice."""
+def make_core(
+    folder: Path, slots: int, limits: Limits | None = None, runtime: str | None = None, prefix_blocks: int = 16
+) -> Core:
+    """A watched core, to be stepped by hand. `runtime` is one of the engine's; None: the folder's own choice.
+
+    Its prefix cache has at most `prefix_blocks`.
+    """
     spec, limits = read_spec(folder), limits or Limits()
     runner = open_runner(spec, slots, replace(ONE_THREAD, runtime=runtime), limits)
     for width in spec.beams:
         if width <= slots:
             runner.open_partition(width)
+    prefixes = PrefixCache(min(open_prefix_cache(runner, 1).size, prefix_blocks))
     watch = watch_of(runner)
     watch.poison({})
-    scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes)
+    scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, prefixes=prefixes)
     return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), watch)
 
 
@@ -151,6 +158,9 @@ class Watch:
                 partition.lengths[row] == length == partition.positions[row, 0] for row, length in of_rows.items()
             )
         self.poison(lengths)
+        if isinstance(self.runner, OrtDecoderRunner) and self.runner.blocks is not None:
+            blocks = self.runner.blocks.array
+            blocks[list(state.prefixes.free)] = poison(blocks)
 
     def poison(self, lengths: dict[int, dict[int, int]]) -> None:
         """NaN wherever no row of `lengths` (width -> row -> length) has a token."""

@@ -85,7 +85,15 @@ def _fastest(
 def _open(folder: Path, plan: GeneratorPlan, runtime: Runtime) -> Engine:
     """The engine as it will be served, but for rows that no case needs."""
     rows = min(max(ROWS), plan.slots)
-    return Engine.open(folder, slots=rows, max_queue=rows, threads=plan.threads, runtime=runtime, beams=(_beams(plan),))
+    return Engine.open(
+        folder,
+        slots=rows,
+        max_queue=rows,
+        threads=plan.threads,
+        runtime=runtime,
+        beams=(_beams(plan),),
+        prefix_cache_mb=0,  # the prompts of each case are equal
+    )
 
 
 def _timed(opened: Mapping[Runtime, Engine], plan: GeneratorPlan) -> dict[Runtime, dict[str, float]]:

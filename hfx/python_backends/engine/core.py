@@ -156,6 +156,7 @@ class Core:
         if isinstance(plan, Run):
             counters.steps += plan.groups > 0
             counters.prompt_tokens += sum(len(span.tokens) for span in plan.spans)
+            counters.cached_tokens += sum(span.start for span in plan.spans if span.loads)
         if isinstance(plan, Compact) or plan.groups:
             counters.step_seconds += seconds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Collection
@@ -17,13 +18,15 @@ from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
+from .prefix_cache import DEFAULT_MB, PrefixCache
 from .request import Request, check
-from .runner import SPIN_MICROSECONDS, SessionSettings
+from .runner import SPIN_MICROSECONDS, DecoderRunner, Runner, SessionSettings
 from .runners import open_runner
 from .scheduler import MIXING_LIMITS, Limits
 from .spec import EngineSpec, read_spec
 from .stats import Stats
 
+LOG = logging.getLogger(__name__)
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
@@ -67,6 +70,7 @@ class Engine:
         limits: Limits | None = None,
         observer: Observer | None = None,
         runtime: str | None = None,
+        prefix_cache_mb: int | None = None,
     ) -> Engine:
         """The engine of the model in `folder` (with engine.json).
 
@@ -75,21 +79,27 @@ class Engine:
         sleep. `beams` are usual: an encoder-decoder's decoders for them are opened now, others with the first request
         that needs them, and requests of more rows are not light (see FairScheduler).
         `runtime` is onnxruntime or openvino; None: the model's own choice on CPU, or onnxruntime where it can't be had.
-        Raises ModelRefused in its kinds.
+        Of a decoder that ONNX Runtime runs on CPU, `prefix_cache_mb` MB of keys and values are kept of beginnings that
+        prompts have in common (0: none; None: DEFAULT_MB). Raises ModelRefused in its kinds.
         """
         for name, value in (("slots", slots), ("max_queue", max_queue)):
             if value < 1:
                 raise EngineError(f"{name} is {value}", "It must be at least 1")
+        if prefix_cache_mb is not None and prefix_cache_mb < 0:
+            raise EngineError(
+                f"prefix_cache_mb is {prefix_cache_mb}", "It must be at least 0, which is no prefix cache"
+            )
         spec = read_spec(Path(folder))
         settings = SessionSettings(threads, provider, spin_microseconds, runtime)
         runner = open_runner(spec, slots, settings, limits or Limits())
         limits = limits or (MIXING_LIMITS if runner.mixes else Limits())
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
+        prefixes = open_prefix_cache(runner, prefix_cache_mb)
         separates = provider == CPU
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
-        scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, light_rows)
+        scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, light_rows, prefixes)
         return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings), observer), max_queue)
 
     @property
@@ -208,6 +218,15 @@ class Engine:
         with self._lock:
             self._resting = True
             self._rest.notify_all()
+
+
+def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:
+    """One with memory in `runner`, before it has a second; empty where there can't be one, says a log line."""
+    size = (DEFAULT_MB if megabytes is None else megabytes) << 20
+    blocks = runner.keep_prefixes(size) if size and isinstance(runner, DecoderRunner) else 0
+    if megabytes and not blocks:
+        LOG.warning("prefix_cache_mb is %d, but this model has no prefix cache here", megabytes)
+    return PrefixCache(blocks)
 
 
 def _program_has_ended() -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from .errors import QueueFull
 from .jobs import Job
 from .plan import Outcome, Plan
+from .prefix_cache import PrefixCache
 from .scheduler import Limits, Scheduler
 
 LIGHT, MEDIUM, HEAVY = range(3)
@@ -36,12 +37,22 @@ class FairScheduler:
     with 0, all are light. Each kind alone has up to `slots` rows; of light and of medium ones `reserve` rows do not
     count beside others. Beyond these, requests are admitted strictly in order of arrival; but the parts of a document
     wait for those of documents with fewer rows. A row counts the more, the more parts of its document have begun.
+    The batches share `prefixes`.
     """
 
-    def __init__(self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False, light_rows: int = 0) -> None:
+    def __init__(
+        self,
+        slots: int,
+        has_encoder: bool,
+        limits: Limits,
+        mixes: bool = False,
+        light_rows: int = 0,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
-        self.batches = tuple(Scheduler(slots, has_encoder, limits, mixes) for _ in range(BATCHES))
+        self.prefixes = prefixes or PrefixCache(0)
+        self.batches = tuple(Scheduler(slots, has_encoder, limits, mixes, self.prefixes) for _ in range(BATCHES))
         self.reserve = min(slots, max(int(slots * RESERVED), light_rows)) if light_rows else 0
         self._light_rows = light_rows
         # Weighted fair queueing: the seconds of a batch's runs by its weight, those of the last, and where all are.

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 Pairs = tuple[tuple[int, int], ...]
 
+# ONNX Runtime's attention takes queries in blocks of a multiple of so many, and a last block of one query goes to
+# another kernel, which rounds differently: the last token would have other bits than in a longer row or part.
+QUERIES = 16
+
 
 @dataclass(frozen=True)
 class Pick:
@@ -36,16 +40,26 @@ class Outcome:
     argmax: int | None = None
 
 
+def part_start(start: int, end: int) -> int:
+    """Where to begin to run a prompt's part from `start` to `end`: a token earlier where one query was left over."""
+    return start - 1 if start and (end - start) % QUERIES == 1 else start
+
+
 @dataclass(frozen=True)
 class Span:
     """Tokens of a prompt, from position `start` on. `rows` get the prompt when these are the last of it.
 
     A whole prompt is run in the first of its rows, a part of a longer one in a row beside those of the partition.
+    `loads` are blocks of the prefix cache that hold the prompt's beginning: where the tokens are all that is left of
+    it, they are run in the first of its rows, too. `saves` are copied to the cache then, as (block of the prompt, block
+    of the cache).
     """
 
     tokens: Ids
     start: int = 0
     rows: Ids = ()
+    loads: Ids = ()
+    saves: Pairs = ()
 
     @property
     def end(self) -> int:
@@ -56,6 +70,11 @@ class Span:
     def is_whole(self) -> bool:
         """Whether it is all of its prompt."""
         return not self.start and bool(self.rows)
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether it is all of its prompt that is not cached."""
+        return bool(self.loads and self.rows)
 
 
 @dataclass(frozen=True)

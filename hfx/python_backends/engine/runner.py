@@ -113,7 +113,13 @@ class DecoderRunner(_Runner, Protocol):
     def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
         """As in a `Run`, behind a step of `groups` groups where the runner mixes. A span's rows hold its prompt then.
 
-        If it fails, the step and the spans can be run again.
+        Spans that load from the prefix cache come alone. If it fails, the step and the spans can be run again.
+        """
+
+    def keep_prefixes(self, size: int) -> int:
+        """Reserve `size` bytes for a prefix cache, before any run; how many blocks these are.
+
+        0 where there can't be one, as a prompt that is run in parts has other bits than one that is run whole.
         """
 
 

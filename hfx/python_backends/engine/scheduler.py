@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from .jobs import Job, Sequence
 from .partition import Partition
-from .plan import Compact, Encode, Outcome, Plan, Run, Span
+from .plan import Compact, Encode, Outcome, Plan, Run, Span, part_start
+from .prefix_cache import BLOCK, PrefixCache
 from .search import Step
 
 
@@ -41,14 +42,23 @@ class Scheduler:
     """The requests of a batch with `slots` rows.
 
     It goes in rounds: at most one plan that lets requests join, then a step for every partition in use. With `mixes`
-    the two are one plan: its runner takes prompts of any length, parts of them and single tokens in one run.
+    the two are one plan: its runner takes prompts of any length, parts of them and single tokens in one run. What
+    `prefixes` has of a prompt is not run; with `mixes` there is none.
     """
 
-    def __init__(self, slots: int, has_encoder: bool, limits: Limits, mixes: bool = False) -> None:
+    def __init__(
+        self,
+        slots: int,
+        has_encoder: bool,
+        limits: Limits,
+        mixes: bool = False,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
         self.limits = limits
         self.mixes = mixes
+        self.prefixes = prefixes or PrefixCache(0)
         self.free_rows = slots
         self.waiting: deque[Job] = deque()
         self.joining: list[Job] = []
@@ -105,9 +115,11 @@ class Scheduler:
             if not sequence.over:
                 _advance(sequence)
         for span, job in zip(plan.spans, plan.joining, strict=True):
-            job.prefilled += len(span.tokens)
+            job.prefilled = span.end
             for sequence in job.sequences:
                 sequence.length = job.prefilled
+            if span.rows:
+                self.prefixes.add(job.prompt, span.saves)
         for pick, outcome in zip(plan.picks, outcomes, strict=True):
             if not outcome.sequence.over:
                 # Only a step leaves its argmax in place as the rows' next input.
@@ -157,8 +169,12 @@ class Scheduler:
         return replace(step, spans=self._spans(jobs, partition), joining=tuple(jobs))
 
     def _next_prompts(self) -> list[Job]:
-        """One whose prompt comes in parts, or several with short ones; where both wait, they take turns."""
-        long = [job for job in self.joining if len(job.prompt) > self.limits.chunk]
+        """One whose prompt comes in parts, or several with short ones; where both wait, they take turns.
+
+        What is left of a prompt whose beginning is cached comes alone: runners take no rows of several lengths there.
+        """
+        cached = {job: self.prefixes.cached(job.prompt) for job in self.joining}
+        long = [job for job in self.joining if len(job.prompt) - cached[job] > self.limits.chunk]
         if self.chunking is None and long:
             self.chunking = long[0]
             self.joining.remove(long[0])
@@ -167,18 +183,30 @@ class Scheduler:
             self._chunk_was_last = True
             return [self.chunking]
         self._chunk_was_last = False
-        return together(short, self.limits.prefill) if self.mixes else similar(short, self.limits.prefill)
+        if self.mixes:
+            return together(short, self.limits.prefill)
+        if cached[short[0]]:
+            return short[:1]
+        return similar([job for job in short if not cached[job]], self.limits.prefill)
 
     def _spans(self, jobs: list[Job], partition: Partition) -> tuple[Span, ...]:
         """The next tokens of each job, which gets its rows with the last of them."""
-        ends = {job: min(job.prefilled + self.limits.chunk, len(job.prompt)) for job in jobs}
+        loads = {job: () if job.prefilled else self.prefixes.load(job.prompt) for job in jobs}
+        starts = {job: job.prefilled or BLOCK * len(loads[job]) for job in jobs}
+        ends = {job: min(starts[job] + self.limits.chunk, len(job.prompt)) for job in jobs}
         complete = [job for job, end in ends.items() if end == len(job.prompt)]
+        saves = dict(zip(complete, self.prefixes.reserve([job.prompt for job in complete]), strict=True))
         # The row that is run of each job, one beside the other; a single one may take a hole. Then the copies of it.
         for job in complete:
             partition.take(job.sequences[0], 1)
         for job in complete:
             self._assign(job)
-        return tuple(Span(job.prompt[job.prefilled : end], job.prefilled, job.all_rows) for job, end in ends.items())
+        if not self.mixes:
+            starts = {job: part_start(starts[job], end) for job, end in ends.items()}
+        return tuple(
+            Span(job.prompt[starts[job] : end], starts[job], job.all_rows, loads[job], saves.get(job, ()))
+            for job, end in ends.items()
+        )
 
     def _encode(self, jobs: list[Job]) -> Encode:
         for job in jobs:

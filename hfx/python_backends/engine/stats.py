@@ -28,15 +28,17 @@ class Histogram:
 class Stats:
     """An engine's counters. Seconds and counts are totals since it was opened.
 
-    `steps` are decode steps, one for each partition, and `step_seconds` their time with all that Python does. `failed`
-    holds the `deadlines` that passed. `first_token` is the time from a request's submission to its first token
-    (of beams: to their end), `inter_token` that from one step with a token of a request to its next. The last fields
-    are those of a snapshot: `slots`, `slots_used`, `slots_free` are rows; `waiting` requests have none yet.
+    `steps` are decode steps, one for each partition, and `step_seconds` their time with all that Python does.
+    `prompt_tokens` were run, `cached_tokens` of prompts came from the prefix cache instead. `failed` holds the
+    `deadlines` that passed. `first_token` is the time from a request's submission to its first token (of beams: to
+    their end), `inter_token` that from one step with a token of a request to its next. The last fields are those of a
+    snapshot: `slots`, `slots_used`, `slots_free` are rows; `waiting` requests have none yet.
     """
 
     steps: int = 0
     step_seconds: float = 0.0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     tokens: int = 0
     completed: int = 0
     cancelled: int = 0

@@ -70,13 +70,15 @@ class TextGenerator:
         slots: int = DEFAULT_SLOTS,
         max_queue: int = 64,
         threads: int = 0,
+        prefix_cache_mb: int | None = None,
     ) -> TextGenerator:
         """The model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
 
         `provider` runs the files of one device on another; without it they run on their own. `runtime` is the one that
         computes on the CPU, as the configuration names it: openvino or native (onnxruntime where that can't be had), or
-        onnxruntime; None: what engine.json says. `slots`, `max_queue` and `threads` are those of Engine.open. The
-        decoder for the default number of beams is open when this returns. Raises ModelRefused in its kinds.
+        onnxruntime; None: what engine.json says. `slots`, `max_queue`, `threads` and `prefix_cache_mb` are those of
+        Engine.open. The decoder for the default number of beams is open when this returns. Raises ModelRefused in its
+        kinds.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)
@@ -89,6 +91,7 @@ class TextGenerator:
             slots=slots,
             max_queue=max_queue,
             threads=threads,
+            prefix_cache_mb=prefix_cache_mb,
             provider=provider or PROVIDERS[device],
             # A name would be strict: engine.json's own choice is what gives way where it can't be had.
             runtime=None if runtime in (OPENVINO, NATIVE) else runtime,

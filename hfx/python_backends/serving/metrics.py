@@ -37,6 +37,12 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ("hfx_queue_length", "gauge", "Requests that wait for rows", lambda stats: stats.waiting),
     ("hfx_generated_tokens_total", "counter", "Tokens generated", lambda stats: stats.tokens),
     ("hfx_prompt_tokens_total", "counter", "Tokens of prompts and sources read", lambda stats: stats.prompt_tokens),
+    (
+        "hfx_cached_prompt_tokens_total",
+        "counter",
+        "Tokens of prompts that were not read, as the prefix cache had them",
+        lambda stats: stats.cached_tokens,
+    ),
     ("hfx_steps_total", "counter", "Decode steps", lambda stats: stats.steps),
     ("hfx_step_seconds_total", "counter", "Seconds spent in decode steps", lambda stats: stats.step_seconds),
     ("hfx_requests_completed_total", "counter", "Requests that ended as they should", lambda stats: stats.completed),

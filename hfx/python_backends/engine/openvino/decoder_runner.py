@@ -57,6 +57,10 @@ class PagedDecoderRunner:
     def open_partition(self, width: int) -> None:
         """Nothing: the one partition is open."""
 
+    def keep_prefixes(self, size: int) -> int:
+        """None: `second` runners have blocks of their own."""
+        return 0
+
     def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
         """One run of all tokens, one prompt behind the other and all behind the step's, where the runner mixes."""
         if self.mixes or len(spans) == 1:

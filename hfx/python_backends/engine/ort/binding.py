@@ -9,6 +9,8 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from ..plan import QUERIES
+
 
 @dataclass(frozen=True)
 class DeviceArray:
@@ -67,16 +69,11 @@ def _place(name: str, memory: Bindable) -> tuple[str, int, Any, tuple[int, ...],
     return "cpu", 0, memory.dtype.type, memory.shape, int(memory.ctypes.data)
 
 
-# ONNX Runtime's attention takes queries in blocks of a multiple of 16, and a last block of one query goes to another
-# kernel, which rounds differently: a row's last token would have other bits alone than beside a longer row.
-BLOCK = 16
-
-
 def pad(rows: Sequence[Sequence[int]], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """(ids [rows, width], lengths [rows]): zeros at the right, at most `limit` wide, which no row exceeds."""
     lengths = np.array([len(row) for row in rows], np.int32)
     width = int(lengths.max())
-    if width % BLOCK == 1 and width < limit:
+    if width % QUERIES == 1 and width < limit:
         width += 1
     ids = np.zeros((len(rows), width), np.int64)
     for at, row in enumerate(rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
@@ -9,22 +10,30 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import MOST_LEAST, step_size
+from ..batch_probe import MOST_LEAST, row_bytes, step_size
 from ..plan import Span
+from ..prefix_cache import BLOCK
+from ..prefix_probe import is_same_in_parts
 from ..runner import Outputs, SessionSettings
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
 from .binding import Arrays, pad
 from .kv_cache import CacheMaker, KvCache
 from .partition import DecoderPartition
+from .prefix_blocks import PrefixBlocks
 from .sessions import open_session
 
+LOG = logging.getLogger(__name__)
 WIDTH = 1
 
 
 class OrtDecoderRunner:
-    """A `DecoderRunner` with `slots` rows, all in one partition, and one more for prompts that come in chunks."""
+    """A `DecoderRunner` with `slots` rows, all in one partition, and one more for prompts that come in chunks.
+
+    `blocks` is the memory of a prefix cache, which it shares with its `second` runners.
+    """
 
     mixes = False
+    blocks: PrefixBlocks | None = None
 
     def __init__(
         self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
@@ -35,7 +44,7 @@ class OrtDecoderRunner:
         session = open_session(spec.files.decoder[WIDTH], settings)
         self._make_partition = partial(DecoderPartition, spec, WIDTH, rows, session, make_cache, more_rows=1)
         self._spare, self._staging = slots, rows
-        self._max_length = spec.max_length
+        self._spec = spec
         self._reserve(rows)
         if probed:
             self.partition.size = step_size(spec, self.partition, lambda count: self.partition.empty(0, count), slots)
@@ -61,18 +70,38 @@ class OrtDecoderRunner:
             if rest and rows + beside > MOST_LEAST:
                 return Outputs.joined(self.run(some, logits) for some in (spans[:-rest], spans[-rest:]))
             begin = self._spare if beside else first.rows[0]  # the rows beside the prompts' may be in use
-            ids, lengths = pad([span.tokens for span in (*spans, *[first] * beside)], self._max_length)
+            ids, lengths = pad([span.tokens for span in (*spans, *[first] * beside)], self._spec.max_length)
         else:
             # The operator takes several tokens on a filled cache for a batch of one only: hence a row of its own.
-            begin = self._staging
+            begin = first.rows[0] if first.is_rest else self._staging
+            if first.loads:
+                self._prefixes.load(first.loads, self.partition.cache, begin)
             ids, lengths = np.array([first.tokens], np.int64), np.array([len(first.tokens)], np.int32)
         outputs = self._prompt(begin, ids, first.start, lengths, logits).first(rows)
         for source, span in enumerate(spans, begin):
+            if span.saves:
+                self._prefixes.save(span.saves, self.partition.cache, source)
             for row in span.rows:
                 if row != source:
                     self.partition.cache.copy(source, row, span.end)
                 self.partition.start(row, span.end)
         return outputs
+
+    def keep_prefixes(self, size: int) -> int:
+        """On the host, where the probe allows it."""
+        cache, spec = self.partition.cache, self._spec
+        if not isinstance(cache, KvCache) or spec.max_length <= BLOCK:
+            return 0
+        blocks = PrefixBlocks(cache, size)
+        if not blocks.count:
+            LOG.warning("no prefix cache: a block of %d tokens has %d bytes, it may have %d", BLOCK, blocks.bytes, size)
+            return 0
+        if not is_same_in_parts(spec, self._bits):
+            LOG.warning("no prefix cache: on this processor, a prompt that is run in parts has other last bits")
+            return 0
+        self.release_memory()
+        self.blocks = blocks
+        return blocks.count
 
     def release_memory(self) -> None:
         """The cache's pages."""
@@ -87,6 +116,18 @@ class OrtDecoderRunner:
         self.partition = self._make_partition()
         self.partitions = {WIDTH: self.partition}
         self._first_ids = np.zeros((rows, 1), np.int64)
+
+    @property
+    def _prefixes(self) -> PrefixBlocks:
+        assert self.blocks is not None, "nothing was kept"
+        return self.blocks
+
+    def _bits(self, spans: Sequence[Span]) -> bytes:
+        """See prefix_probe."""
+        logits = [row_bytes(self.run([span], logits=True), 0) for span in spans]
+        cache, (row,) = self.partition.cache, spans[-1].rows
+        assert isinstance(cache, KvCache)
+        return logits[-1] + cache.positions(row, 0, spans[-1].end).tobytes()
 
     def _prompt(
         self, first: int, ids: NDArray[np.int64], start: int, lengths: NDArray[np.int32], logits: bool

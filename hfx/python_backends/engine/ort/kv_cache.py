@@ -45,6 +45,10 @@ class KvCache:
         """Keys or values of `count` rows: a view [count, heads, capacity, head_dim], contiguous."""
         return self.array[part, first : first + count]
 
+    def positions(self, row: int, first: int, end: int) -> NDArray[Any]:
+        """Keys and values of a row's positions: a view [parts, heads, positions, head_dim]."""
+        return self.array[:, row, :, first:end]
+
     def copy(self, source: int, target: int, length: int) -> None:
         """Positions 0 to `length` of row `source` to row `target`."""
         # One part a time: the memory of two rows of a part is visibly apart, so that numpy makes no copy in between.
