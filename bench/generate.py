@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench import command, operators
+from bench import command, operators, prefix
 from bench.cases import Served, prompts
 from bench.child import Child, PeerFailed, apart
 from bench.command import Settings, Work, open_ways
@@ -146,6 +146,10 @@ WORKS = {
     ),
     "growth": _speed(
         "distilgpt2 by rows and by length", Cases("distilgpt2", GROWTH, (*OURS["int8"], CT2), rounds=2)
+    ),
+    "prefix": Work(
+        "distilgpt2 int8, native: time to the first token of 512 shared tokens and 32 others", prefix.measure,
+        prefix.COLUMNS, (prefix.WITH,), "ms", prefix.GOALS,
     ),
     "ops": Work("A step by group of operators, ms", by_operators, operators.COLUMNS, labels(OURS["int8"]), "ms"),
     "export": Work("Export of bart-large-cnn", exporting, ("seconds", "gigabytes", "disk"), goals=(

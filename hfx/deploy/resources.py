@@ -23,9 +23,9 @@ class ModelNeeds:
     """What one model needs on a device.
 
     `threads` is the largest number of threads that one of its steps computes with, `weights` the bytes of the files
-    that the device's runtime reads, `cache` the bytes that K and V of all slots, and of a prefix cache, take at most (0
-    for encoders), and `processes` the number of its Python processes. `slots` and `queue` are a generator's (0 for encoders), `batch` is
-    the largest batch of an encoder's net (0 for generators).
+    that the device's runtime reads, `cache` the bytes that K and V take at most, of all slots and of a prefix cache (0
+    for encoders), and `processes` the number of its Python processes. `slots` and `queue` are a generator's (0 for
+    encoders), `batch` is the largest batch of an encoder's net (0 for generators).
     """
 
     threads: int

@@ -97,6 +97,13 @@ def test_a_configuration_without_its_numbers_is_corrupt(tmp_path: Path, missing:
         LocalGenerator.open(repository, "m")
 
 
+def test_a_configuration_may_bound_the_prefix_cache(tmp_path: Path) -> None:
+    LocalGenerator.open(write(tmp_path, PARAMETERS | {"prefix_cache_mb": "0"}), "m").close()
+    for value, kind in (("many", errors.ModelCorrupt), ("-1", errors.ServerError)):
+        with pytest.raises(kind, match="prefix_cache_mb"):
+            LocalGenerator.open(write(tmp_path, PARAMETERS | {"prefix_cache_mb": value}), "m")
+
+
 def test_the_device_s_own_configuration_counts(tmp_path: Path) -> None:
     write(tmp_path, {})
     repository = write(tmp_path, device="cpu")
