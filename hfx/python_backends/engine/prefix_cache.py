@@ -16,7 +16,7 @@ from .checks import Ids
 
 BLOCK = 64  # tokens
 DEFAULT_MB = 256
-MOST_SEEN = 4096  # blocks whose tokens alone are kept, 0.6 KB each
+MOST_SEEN = 4096  # blocks whose tokens alone are kept, 0.8 KB each
 SIGHTINGS = 2  # with this one, a block's keys and values are saved
 
 Key = tuple[int, bytes]  # the number of the block before, 0 for none, and the tokens: equal keys are equal beginnings
