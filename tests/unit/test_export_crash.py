@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,12 @@ from hfx.repository.publish import stagings
 from tests import tiny_checkpoints
 from tests.published import export_zoo
 from tests.unit import writing_checkpoints
+from tests.unit.killing import Killer
 
 pytestmark = pytest.mark.slow
 
-KILLED = """
-import os, signal, sys
+# Imports come before the forks: they take longer than an export of a tiny model.
+EXPORT = """
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,19 +26,28 @@ from hfx.exporter.options import ExportOptions
 from hfx.exporter import pipeline
 from hfx.exporter.plan import make_plan
 from hfx.exporter.source import open_checkpoint
+import hfx.exporter.encoder.steps, hfx.exporter.generation.steps
+import transformers.models.bert.modeling_bert, transformers.models.gpt2.modeling_gpt2
 
 def kill(plan, made):
     os.kill(os.getpid(), signal.SIGKILL)
 
-checkpoint, repository, title = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-options = ExportOptions(name="model", precision="fp32", device="cpu", repository=repository, force=True,
-                        cpu_runtime="openvino")
-plan = make_plan(open_checkpoint(checkpoint), options)
-every = pipeline.without_gate(plan)  # which writes nothing
-stop = [step.title for step in every].index(title)
-steps = [*every[:stop], replace(every[stop], run=kill)]
-pipeline.export(plan, lambda title: nullcontext(), steps)
+def work(arm, checkpoint, repository, title):
+    options = ExportOptions(name="model", precision="fp32", device="cpu", repository=Path(repository), force=True,
+                            cpu_runtime="openvino")
+    plan = make_plan(open_checkpoint(checkpoint), options)
+    every = pipeline.without_gate(plan)  # which writes nothing
+    stop = [step.title for step in every].index(title)
+    steps = [*every[:stop], replace(every[stop], run=kill)]
+    pipeline.export(plan, lambda title: nullcontext(), steps)
 """
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[Killer]:
+    """Exports in forks, each of which is killed in the place of a step."""
+    with Killer(EXPORT) as running:
+        yield running
 
 
 def contents(repository: Path) -> dict[str, object]:
@@ -58,7 +67,7 @@ def contents(repository: Path) -> dict[str, object]:
         ("generator", "Publishing"),
     ],
 )
-def test_a_kill_changes_nothing(kind: str, title: str, tmp_path: Path) -> None:
+def test_a_kill_changes_nothing(kind: str, title: str, exporter: Killer, tmp_path: Path) -> None:
     export_zoo("sentiment-distilbert", tmp_path / "repository", "model", "fp32", "onnxruntime")
     checkpoint = tmp_path / "checkpoint"
     if kind == "generator":
@@ -66,9 +75,7 @@ def test_a_kill_changes_nothing(kind: str, title: str, tmp_path: Path) -> None:
     else:
         tiny_checkpoints.save(checkpoint, tiny_checkpoints.bert())
     before = contents(tmp_path / "repository")
-    words = [sys.executable, "-c", KILLED, str(checkpoint), str(tmp_path / "repository"), title]
-    killed = subprocess.run(words, capture_output=True)
-    assert killed.returncode == -9, killed.stderr.decode()
+    assert exporter.run(0, str(checkpoint), str(tmp_path / "repository"), title) is None
     assert contents(tmp_path / "repository") == before
     recover(tmp_path / "repository")
     assert contents(tmp_path / "repository") == before
