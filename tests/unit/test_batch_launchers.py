@@ -16,6 +16,7 @@ from hfx.batch.folder import Folder
 from hfx.batch.shards import Shard, parse
 from hfx.cli.commands import load
 from tests.published import export_zoo
+from tests.triton.generation_rig import RUNTIMES, WRITERS
 from tests.waiting import wait_until
 
 MANIFEST = Path(__file__).parents[2] / "examples" / "kubernetes-batch.yml"
@@ -28,7 +29,7 @@ CHUNKS = ROWS // ROWS_OF_A_CHUNK
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
-    export_zoo("summaries-bart", folder, "summaries", "int8", "openvino", slots=8, max_drop=0.06)
+    export_zoo(WRITERS["summaries"], folder, "summaries", "int8", RUNTIMES["summaries"], slots=8, max_drop=0.06)
     return folder
 
 

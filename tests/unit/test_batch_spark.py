@@ -40,6 +40,7 @@ from hfx.local.generator import LocalGenerator
 from hfx.names import Task
 from hfx.triton import EmbeddedServer
 from tests.published import export_zoo
+from tests.triton.generation_rig import RUNTIMES, WRITERS
 from tests.unit.spark_tables import TEXTS, expected, predicted, python_workers, rich_table, table
 from tests.waiting import wait_until
 
@@ -58,8 +59,8 @@ SETTINGS = {
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     export_zoo("sentiment-distilbert", folder, "sentiment", "int8")
-    export_zoo("answers-bert", folder, "answers", "fp32", "openvino")
-    export_zoo("summaries-bart", folder, "summaries", "int8", "openvino", slots=8, max_drop=0.06)
+    export_zoo("answers-bert", folder, "answers-fp32", "fp32", "openvino")
+    export_zoo(WRITERS["summaries"], folder, "summaries", "int8", RUNTIMES["summaries"], slots=8, max_drop=0.06)
     return folder
 
 
@@ -168,7 +169,7 @@ def test_udfs_give_what_score_gives(spark: SparkSession, repository: Path) -> No
 def test_a_task_with_two_inputs(spark: SparkSession, repository: Path) -> None:
     pairs = [("Who sold the boat?", "In Lagos David sold the boat."), ("Where?", None), ("Where?", "She was in Rome.")]
     rows = spark.createDataFrame(pairs, "q string, c string").coalesce(1)
-    model = LocalModel.open(repository, "answers")
+    model = LocalModel.open(repository, "answers-fp32")
     nothing = (None, None, None, None, "The column 'c' is null.", None)
     answers = []
     for question, context in pairs:
@@ -176,12 +177,12 @@ def test_a_task_with_two_inputs(spark: SparkSession, repository: Path) -> None:
         cells = (answer["answer"], answer["score"], answer["start"], answer["end"], None, 0) if answer else nothing
         answers.append(cells)
 
-    scored = score(rows, model="answers", column={"question": "q", "context": "c"}, repository=repository)
+    scored = score(rows, model="answers-fp32", column={"question": "q", "context": "c"}, repository=repository)
     assert [row[2:] for row in scored.collect()] == answers
     renamed = [(*cells[:4], cells[4] and cells[4].replace("'c'", "'context'"), cells[5]) for cells in answers]
-    predict = udf(model="answers", repository=repository)
+    predict = udf(model="answers-fp32", repository=repository)
     assert [tuple(row.p) for row in rows.select(predict("q", "c").alias("p")).collect()] == renamed
-    make = make_predict_fn(model="answers", repository=repository)
+    make = make_predict_fn(model="answers-fp32", repository=repository)
     predict = predict_batch_udf(make, return_type=make.return_type, batch_size=2)
     assert [tuple(row.p) for row in rows.select(predict("q", "c").alias("p")).collect()] == renamed
 

@@ -17,6 +17,8 @@ from tests.unit.killing import Killer
 
 pytestmark = pytest.mark.slow
 
+MODEL = "sentiment-fp32"  # as tests/conftest.py has it
+
 # Imports come before the forks: they take longer than an export of a tiny model.
 EXPORT = """
 from contextlib import nullcontext
@@ -32,8 +34,8 @@ import transformers.models.bert.modeling_bert, transformers.models.gpt2.modeling
 def kill(plan, made):
     os.kill(os.getpid(), signal.SIGKILL)
 
-def work(arm, checkpoint, repository, title):
-    options = ExportOptions(name="model", precision="fp32", device="cpu", repository=Path(repository), force=True,
+def work(arm, checkpoint, repository, name, title):
+    options = ExportOptions(name=name, precision="fp32", device="cpu", repository=Path(repository), force=True,
                             cpu_runtime="openvino")
     plan = make_plan(open_checkpoint(checkpoint), options)
     every = pipeline.without_gate(plan)  # which writes nothing
@@ -68,14 +70,14 @@ def contents(repository: Path) -> dict[str, object]:
     ],
 )
 def test_a_kill_changes_nothing(kind: str, title: str, exporter: Killer, tmp_path: Path) -> None:
-    export_zoo("sentiment-distilbert", tmp_path / "repository", "model", "fp32", "onnxruntime")
+    export_zoo("sentiment-distilbert", tmp_path / "repository", MODEL, "fp32", "onnxruntime")
     checkpoint = tmp_path / "checkpoint"
     if kind == "generator":
         writing_checkpoints.save(checkpoint, "gpt2")
     else:
         tiny_checkpoints.save(checkpoint, tiny_checkpoints.bert())
     before = contents(tmp_path / "repository")
-    assert exporter.run(0, str(checkpoint), str(tmp_path / "repository"), title) is None
+    assert exporter.run(0, str(checkpoint), str(tmp_path / "repository"), MODEL, title) is None
     assert contents(tmp_path / "repository") == before
     recover(tmp_path / "repository")
     assert contents(tmp_path / "repository") == before
