@@ -5,6 +5,7 @@ The models' weights are large, so that their texts are torturous: half character
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -30,19 +31,27 @@ TOKENS = 24
 
 @dataclass
 class Pair:
-    """A model in torch, and the same one exported."""
+    """A family's model in torch, and the same one exported."""
 
+    family: str
     model: Any
     tokenizer: Any
     generator: TextGenerator
 
     def expected(self, text: str, count: int = 1, **settings: Any) -> list[str]:
-        ids = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=POSITIONS)
-        with torch.no_grad():
-            found = self.model.generate(**ids, max_new_tokens=TOKENS, num_return_sequences=count, **settings)
-        if not self.model.config.is_encoder_decoder:
-            found = found[:, ids["input_ids"].shape[1] :]
-        return [self.tokenizer.decode(row, skip_special_tokens=True) for row in found]
+        asked = json.dumps([self.family, text, count, settings], sort_keys=True)
+        if asked not in GENERATED:
+            ids = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=POSITIONS)
+            with torch.no_grad():
+                found = self.model.generate(**ids, max_new_tokens=TOKENS, num_return_sequences=count, **settings)
+            if not self.model.config.is_encoder_decoder:
+                found = found[:, ids["input_ids"].shape[1] :]
+            GENERATED[asked] = found.tolist()
+        return [self.tokenizer.decode(row, skip_special_tokens=True) for row in GENERATED[asked]]
+
+
+# The ids that transformers generated, by family, text and settings: a family has the same weights for each runtime.
+GENERATED: dict[str, list[list[int]]] = {}
 
 
 # Family -> the kind of its tokenizer, sizes and token ids, what generation_config.json says.
@@ -92,7 +101,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     write_version(folder / "checkpoint", folder, openvino=runtime == "openvino")
     with TextGenerator.open(folder, slots=16, threads=1) as generator:
         assert generator.engine.runtime == runtime
-        yield Pair(model, load_tokenizer(open_checkpoint(str(folder / "checkpoint"))), generator)
+        yield Pair(family, model, load_tokenizer(open_checkpoint(str(folder / "checkpoint"))), generator)
 
 
 TEXTS = (*LINES, "a", "The market in Berlin", "👩‍👩‍👧 日本", " ".join(LINES[:2]))

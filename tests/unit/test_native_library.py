@@ -20,11 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What the library is compiled from, without the library."""
+    """What a library is compiled from, without the library: of the sources, one that takes no time."""
     for path in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "hfx/__init__.py", "hfx/errors.py"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         shutil.copy2(ROOT / path, tmp_path / path)
-    shutil.copytree(ROOT / "hfx/native", tmp_path / "hfx/native", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(
+        ROOT / "hfx/native", tmp_path / "hfx/native", ignore=shutil.ignore_patterns("*.so", "*.cpp", "__pycache__")
+    )
+    shutil.copy2(ROOT / "hfx/native/cpu.cpp", tmp_path / "hfx/native")
     return tmp_path
 
 
