@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +69,29 @@ COMMON = {
 }  # fmt: skip
 
 
+Published = Callable[[str, str, str], tuple[Path, Path]]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    """A function that gives a repository of a checkpoint, the model `m`, and the data that it was judged by."""
+
+    @cache
+    def export(name: str, precision: str, runtime: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp(name)
+        data = write_data(folder, name)
+        task = None if name == "stories-gpt2" else "summarization"
+        options = {"precision": precision, "task": task, "verify_data": (data,), "cpu_runtime": runtime}
+        export_checkpoint(zoo.checkpoint(name), folder / "r", name="m", **options)
+        return folder / "r", data
+
+    return export
+
+
 @pytest.mark.parametrize(("name", "precision", "runtime"), [way if way in COMMON else full(*way) for way in WAYS])
-def test_a_trained_checkpoint_is_published(name: str, precision: str, runtime: str, tmp_path: Path) -> None:
-    data = write_data(tmp_path, name)
-    task = None if name == "stories-gpt2" else "summarization"
-    options = {"precision": precision, "task": task, "verify_data": (data,), "cpu_runtime": runtime}
-    manifest = export_checkpoint(zoo.checkpoint(name), tmp_path / "r", name="m", **options)
-    figures: Any = manifest.parity
+def test_a_trained_checkpoint_is_published(name: str, precision: str, runtime: str, published: Published) -> None:
+    repository, data = published(name, precision, runtime)
+    figures: Any = manifest_of(repository, "m").parity
     assert figures["cpu"]["runtime"] == runtime
     for reserve in figures["cpu"].get("reserve", {}).values():
         assert reserve["agreement"] >= 0.99
@@ -90,18 +108,17 @@ def test_a_trained_checkpoint_is_published(name: str, precision: str, runtime: s
     if precision == "fp32":
         assert figures["cpu"]["greedy"]["same"] == figures["cpu"]["beams"]["same"] == 1.0
         assert measured["cpu"] == measured["torch"]
-    assert [finding for finding in lint(tmp_path / "r") if finding.severity == "error"] == []
+    assert [finding for finding in lint(repository) if finding.severity == "error"] == []
 
 
-def test_published_models_can_be_verified_on_data_again(tmp_path: Path) -> None:
+def test_published_models_can_be_verified_on_data_again(published: Published) -> None:
     from hfx.exporter import verify
 
-    data = write_data(tmp_path, "summaries-bart")
-    export_checkpoint(zoo.checkpoint("summaries-bart"), tmp_path / "r", name="m", verify_data=(data,))
-    opened = verify.open_published(tmp_path / "r", "m")
-    with LocalGenerator.open(tmp_path / "r", "m") as generator:
+    repository, data = published("summaries-bart", "fp32", "onnxruntime")
+    opened = verify.open_published(repository, "m")
+    with LocalGenerator.open(repository, "m") as generator:
         figures = verify.on_data(opened, generator.infer_all, DataOptions(data))
-        assert figures["value"] == manifest_of(tmp_path / "r", "m").parity["data"][data.name]["torch"]
+        assert figures["value"] == manifest_of(repository, "m").parity["data"][data.name]["torch"]
         again = verify.against_checkpoint(opened, generator.infer_all, "cpu", None)
         assert again["same"] == again["at_export"] == 1.0
         assert (again["alone"], again["other_alone"]) == (8, 0)
