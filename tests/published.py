@@ -10,11 +10,15 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hfx.exporter.generation import prompts
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
@@ -53,6 +57,14 @@ def export_checkpoint(checkpoint: Path, repository: Path, steps: Any = None, **o
     chosen: Any = {"precision": "fp32", "device": "cpu", "cpu_runtime": "onnxruntime", **options}
     plan = make_plan(open_checkpoint(str(checkpoint)), ExportOptions(repository=repository, **chosen))
     return export(plan, lambda title: nullcontext(), steps)
+
+
+@contextmanager
+def few_texts() -> Iterator[None]:
+    """Generators are compared on as many texts as a larger checkpoint: what is wrong in a tiny one is wrong in all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompts, "EFFORTS", prompts.EFFORTS[1:])
+        yield
 
 
 def _exported(checkpoint: str, options: dict[str, Any]) -> Path:

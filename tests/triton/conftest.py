@@ -12,7 +12,7 @@ from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import tiny_checkpoints
 from tests.conftest import PUBLISHED
-from tests.published import export_checkpoint, export_zoo
+from tests.published import export_checkpoint, export_zoo, few_texts
 from tests.triton import reciting
 from tests.triton.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS, RANKER
 from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
@@ -35,8 +35,9 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints = tmp_path_factory.mktemp("checkpoint")
     reciting.save(checkpoints / RECITAL)
     tiny_translators.save(checkpoints / TRANSLATOR, "mbart")
-    for name in (RECITAL, TRANSLATOR):
-        export_checkpoint(checkpoints / name, folder, name=name, slots=SLOTS[name])
+    with few_texts():
+        for name in (RECITAL, TRANSLATOR):
+            export_checkpoint(checkpoints / name, folder, name=name, slots=SLOTS[name])
     return folder
 
 
@@ -76,7 +77,8 @@ def many_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     export_checkpoint(ranker, folder, name=RANKER)
     checkpoint = reciting.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)
     (checkpoint / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-    export_checkpoint(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])
+    with few_texts():
+        export_checkpoint(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])
     return folder
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hfx.client import Client
+from tests import published
 from tests.unit.batch_jobs import batch, batch_repository, classifier, generator, memory  # noqa: F401 - fixtures
 from tests.unit.client_servers import Script, grpc_server, http_server
 from tests.unit.perf_fake_server import FakeServer
@@ -33,3 +34,10 @@ def client(url: str) -> Iterator[Client]:
 def server() -> Iterator[FakeServer]:
     with FakeServer() as running:
         yield running
+
+
+@pytest.fixture
+def few_texts() -> Iterator[None]:
+    """Exports of this test are compared on few texts."""
+    with published.few_texts():
+        yield

@@ -151,10 +151,11 @@ def contents(repository: Path) -> dict[str, bytes]:
     return {str(path.relative_to(repository)): path.read_bytes() for path in files}
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_quantization_that_changes_tokens_is_not_published(
     tmp_path: Path, checkpoints: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["export", str(checkpoints("gpt2")), "--precision", "int4", "--device", "cpu", "--max-drop", "0",
+    words = ["export", str(checkpoints("gpt2")), "--precision", "int8", "--device", "cpu", "--max-drop", "0",
              "--cpu-runtime", "onnxruntime"]  # fmt: skip
     assert main([*words, "--repository", str(tmp_path)]) == 4
     said = capsys.readouterr().err
@@ -172,6 +173,7 @@ def damage(plan: Any, made: Any) -> Any:
     return made
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_a_wrong_graph_is_not_published(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
     steps = [STEPS[0], STEPS[1], replace(STEPS[1], run=damage), *STEPS[2:]]
     with pytest.raises(VerificationFailed, match="largest difference"):
@@ -179,6 +181,7 @@ def test_a_wrong_graph_is_not_published(tmp_path: Path, checkpoints: Callable[[s
     assert contents(tmp_path) == {}
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_other_tokens_than_the_checkpoint_s_are_not_published(
     tmp_path: Path, checkpoints: Callable[[str], Path]
 ) -> None:
@@ -192,6 +195,7 @@ def test_other_tokens_than_the_checkpoint_s_are_not_published(
         export_checkpoint(checkpoints("t5"), tmp_path, steps, name="m")
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_labelled_data_is_what_is_judged_by(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
     """And the fastest form of int4 is taken, which may change all tokens here."""
     data = tmp_path / "data.csv"

@@ -211,6 +211,7 @@ def steps(*runs: Callable[[Any, Any], Any]) -> list[Any]:
     return [*STEPS[:2], *(replace(STEPS[2], run=run) for run in runs), *STEPS[3:]]
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_where_openvino_is_wrong_auto_publishes_onnxruntime(checkpoint: Path, tmp_path: Path) -> None:
     changed = steps(as_if_faster, damage("openvino_decoder.bin"))
     manifest = export_checkpoint(checkpoint, tmp_path, changed, name="m", cpu_runtime="auto")
@@ -225,6 +226,7 @@ def test_where_openvino_is_wrong_auto_publishes_onnxruntime(checkpoint: Path, tm
     assert lint(tmp_path) == []
 
 
+@pytest.mark.usefixtures("few_texts")
 @pytest.mark.parametrize(("file", "runtime"), [("openvino_decoder.bin", "openvino"), ("weights.bin", "onnxruntime")])
 def test_openvino_that_was_asked_for_must_be_right_and_its_reserve_too(
     checkpoint: Path, tmp_path: Path, file: str, runtime: str

@@ -218,6 +218,7 @@ def test_m2m100_is_its_python_tokenizer_in_each_of_its_languages(m2m_folder: Pat
         assert slow("a text")["input_ids"] == [token_id, *ids[1:]]
 
 
+@pytest.mark.usefixtures("few_texts")
 @pytest.mark.parametrize("kind", ["marian", "byt5"])
 def test_such_a_checkpoint_is_exported_and_answers(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(f"{kind}_folder")

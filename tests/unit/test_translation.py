@@ -215,6 +215,7 @@ def test_a_folder_with_languages_beyond_the_embeddings_is_refused(tmp_path: Path
 # The whole way: export with its gate, and the command line
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_the_command_line_takes_languages(
     checkpoint: Checkpoints,
     generators: Generators,
