@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openai
 import pytest
 
 from hfx.client import Client
@@ -15,17 +14,24 @@ from tests.triton.generation_rig import RECITAL
 from tests.triton.reciting import Recital
 from tests.triton.serve_process import ServeProcess
 
+if TYPE_CHECKING:  # it takes two seconds to import
+    import openai
+
 pytestmark = pytest.mark.triton
 SAMPLED = {"temperature": 0.9, "seed": 5, "max_tokens": 12}
 
 
 @pytest.fixture(scope="module")
 def api(dialects: ServeProcess) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{dialects.http_url}/v1", api_key=API_KEY, max_retries=0) as client:
         yield client
 
 
 def test_models_are_listed_without_their_members(api: openai.OpenAI, grpc: Client) -> None:
+    import openai
+
     assert [model.id for model in api.models.list()] == grpc.models()
     assert api.models.retrieve(RECITAL).id == RECITAL
     with pytest.raises(openai.NotFoundError, match="no model"):
@@ -167,6 +173,8 @@ def test_what_cant_be_honoured_is_named(param: str, fields: dict[str, Any], dial
 
 
 def test_a_model_without_a_chat_template_says_so(api: openai.OpenAI) -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="no chat template"):
         api.chat.completions.create(model="stories", messages=[{"role": "user", "content": "Hello"}])
 
@@ -206,6 +214,8 @@ def test_messages_that_cant_be_taken_are_a_400(messages: Any, dialects: ServePro
 
 
 def test_the_clients_errors_are_its_own_classes(api: openai.OpenAI, dialects: ServeProcess) -> None:
+    import openai
+
     with pytest.raises(openai.NotFoundError) as missing:
         api.completions.create(model="nothing", prompt=PROMPT)
     assert missing.value.code == "model_not_found"

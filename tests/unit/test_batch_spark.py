@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyspark import TaskContext
-from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
@@ -156,6 +155,8 @@ def test_workers_killed_midway_lose_and_repeat_no_row(spark: SparkSession, repos
 
 
 def test_udfs_give_what_score_gives(spark: SparkSession, repository: Path) -> None:
+    from pyspark.ml.functions import predict_batch_udf
+
     rows = table(spark, 300)
     by_score = score(rows, model="sentiment", repository=repository).drop("text").collect()
     predict = udf(model="sentiment", repository=repository)
@@ -167,6 +168,8 @@ def test_udfs_give_what_score_gives(spark: SparkSession, repository: Path) -> No
 
 
 def test_a_task_with_two_inputs(spark: SparkSession, repository: Path) -> None:
+    from pyspark.ml.functions import predict_batch_udf
+
     pairs = [("Who sold the boat?", "In Lagos David sold the boat."), ("Where?", None), ("Where?", "She was in Rome.")]
     rows = spark.createDataFrame(pairs, "q string, c string").coalesce(1)
     model = LocalModel.open(repository, "answers-fp32")

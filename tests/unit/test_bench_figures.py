@@ -9,7 +9,6 @@ import pytest
 
 from bench import guard
 from bench.command import Settings, Work, run, write_page
-from bench.docs import summary
 from bench.figures import Figures, Goal, load, save, take_turns, ways_table
 from bench.scenarios import SCENARIOS
 from hfx.errors import LoadFailed, UsageError
@@ -142,6 +141,8 @@ def test_the_committed_baseline_has_every_ratio_that_is_measured() -> None:
 
 
 def test_the_committed_results_are_of_the_scenarios_and_give_the_readmes_section() -> None:
+    from bench.docs import summary
+
     results = load(REPOSITORY / "bench" / "results" / "scenarios.jsonl")
     assert list(results) == list(SCENARIOS)
     for name, found in results.items():

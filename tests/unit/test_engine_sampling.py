@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from transformers import GenerationConfig
 from transformers.generation import GenerationMixin
 
@@ -85,6 +84,8 @@ def test_the_distribution_is_transformers(fixed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("top_k", [0, 8])
 def test_draws_follow_the_distribution(top_k: int) -> None:
+    from scipy import stats
+
     logits = np.random.default_rng(5).normal(0, 1, (1, 600)).astype(np.float32)
     logits[0, 40:] -= 4
     settings = sampled(top_k=top_k, max_tokens=4000, eos_ids=())
@@ -102,6 +103,8 @@ def test_draws_follow_the_distribution(top_k: int) -> None:
 
 
 def test_numbers_are_uniform_and_each_place_has_its_own() -> None:
+    from scipy import stats
+
     streams = [
         [uniform(np.array([seed, index], np.uint64), i) for i in range(2000)]
         for seed, index in ((0, 0), (0, 1), (1, 0))

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from huggingface_hub import TextGenerationOutput, TextGenerationStreamOutput
-from openai.types.chat.chat_completion import ChoiceLogprobs
-from openai.types.completion_choice import Logprobs
 
 from hfx.client.results import Piece, Token
 from hfx.front.fields import generation_settings
@@ -35,6 +33,8 @@ TOKENS = (
 
 
 def test_a_completion_has_tokens_alternatives_and_offsets() -> None:
+    from openai.types.completion_choice import Logprobs
+
     found = Logprobs.model_validate(CompletionLogprobs(2)(TOKENS), strict=True)
     assert found.tokens == ["caf", HALF, OTHER_HALF, " au", "</s>"]
     assert found.token_logprobs == [-0.5, -1.0, -0.125, -2.0, -0.75]
@@ -53,6 +53,8 @@ def test_pieces_of_a_completion_go_on_where_the_one_before_ended() -> None:
 
 
 def test_a_chat_has_bytes_too() -> None:
+    from openai.types.chat.chat_completion import ChoiceLogprobs
+
     found = ChoiceLogprobs.model_validate(chat_logprobs(TOKENS), strict=True)
     assert found.content and found.refusal is None
     assert bytes(chain.from_iterable(token.bytes or () for token in found.content[:-1])).decode() == TEXT
