@@ -37,7 +37,7 @@ check: install ## Lint, format, types and import rules
 	$(BIN)/mypy --python-version 3.12 --package hfx.python_backends # the Python of Triton's images
 	$(BIN)/lint-imports
 
-# A worker more than cores, as servers often wait: one runs their tests, the others begin with the rest
+# A worker more than cores, as servers often wait: one runs those that share servers, the others begin with the rest
 # (tests/conftest.py). More threads of torch than one only take turns.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -39,7 +40,12 @@ PUBLISHED = {
 }
 
 
+ROOT = Path(__file__).resolve().parents[1]
 WITH_SERVER = ("tests/triton/", "tests/attacks/test_hostile_requests.py")
+# Fixtures that start a server or export models, once for all the files that use them.
+SHARED = re.compile(
+    r"\b(server: EmbeddedServer|client: Client|writing_server|perf_server|dialects|many_tasks|writers)\b"
+)
 
 # Tests that import openvino themselves report as little to its maker as the product does.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
@@ -49,11 +55,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """With several workers, a file stays in one of them, and one runs all tests of a real server, which they share."""
+    """With several workers, a file stays in one of them, and one runs all files that share servers."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "server" if file.startswith(WITH_SERVER) else file
+        return "shared servers" if shares_a_server(file) else file
+
+
+@cache
+def shares_a_server(file: str) -> bool:
+    """Whether tests of a file use a fixture of SHARED."""
+    return file.startswith(WITH_SERVER) and bool(SHARED.search((ROOT / file).read_text(encoding="utf-8")))
 
 
 @pytest.hookimpl(optionalhook=True)
