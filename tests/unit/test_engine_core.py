@@ -88,7 +88,7 @@ def test_events_are_the_tokens_as_they_come_and_then_the_completion(folder: Path
     assert len(completion.ids) == 4
 
 
-@pytest.mark.parametrize("seed", [0, 1, *map(full, range(2, 6))])
+@pytest.mark.parametrize("seed", [0, *map(full, range(1, 6))])
 def test_64_ragged_requests_that_join_leave_and_cancel_answer_as_alone(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     requests = [random_request(rng, has_encoder(folder)) for _ in range(64)]
