@@ -54,9 +54,7 @@ class Served:
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     repository = tmp_path_factory.mktemp("repository")
     export_zoo("sentiment-distilbert", repository, "sentiment", "int8")
-    export_zoo(
-        "stories-gpt2", repository, "stories", "int8", RUNTIMES["stories"], slots=SLOTS["stories"], max_drop=0.06
-    )
+    export_zoo("stories-gpt2", repository, "stories", "int8", RUNTIMES["stories"], slots=SLOTS["stories"])
     return open_deployment(repository, ["sentiment", "stories"])
 
 

