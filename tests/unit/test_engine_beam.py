@@ -22,7 +22,7 @@ from tests.unit.torch_decoding import (
 
 pytestmark = pytest.mark.slow
 
-CASES = 80
+CASES = 60
 ERASED = -1e6
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,9 @@ def test_every_pair_is_translated_as_by_transformers(
     generators: Generators, checkpoint: Checkpoints, name: str, options: dict[str, Any]
 ) -> None:
     prefixes = ("", *(f"{code} " for code in MARIAN_CODES)) if name == "marian" else ("",)  # it reads its target there
-    for pair, prefix, text in product((None, *TRANSLATORS[name].pairs), prefixes, TEXTS):
+    # Every text without languages, and every pair with one of the texts in turn.
+    asked = [*((None, text) for text in TEXTS), *zip(TRANSLATORS[name].pairs, cycle(TEXTS), strict=False)]
+    for (pair, text), prefix in product(asked, prefixes):
         assert_same(generators(name), checkpoint(name), name, prefix + text, pair, **options)
 
 
