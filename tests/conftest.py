@@ -86,6 +86,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """And what the tests of a file have loaded: libraries import most of themselves when they are used."""
+    if nextitem is None or nextitem.path != item.path:
+        pytest_collection_finish()
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with everything in PUBLISHED."""
