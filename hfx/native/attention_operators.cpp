@@ -49,7 +49,7 @@ Status *read_cache(ort::KernelContext *context, size_t input, size_t output, siz
 // One run. A task is a head of a row, for a few of its queries at a time.
 struct Run {
     const Node *node;
-    long rows, heads, tokens, dim, capacity;  // tokens a row: of a prompt or a step, or beams
+    long rows, heads, tokens, dim, capacity;  // tokens a row: of a prompt or a step, or of all beams of a request
     const float *queries;                     // [rows * tokens][query_stride]
     long query_stride;
     uint8_t *keys, *values;
@@ -154,7 +154,7 @@ Status *run_cached(const Node &node, ort::KernelContext *context) {
     return rows * tokens > 0 ? api->parallel(context, run_task, size_t(rows * node.heads), &run) : nullptr;
 }
 
-// query [requests * beams, heads * dim], past_k, past_v, the last position of each request; in int8 the scales of both
+// query [requests * beams * tokens, heads * dim], past_k, past_v, the last position of each request; in int8 the scales of both
 // [requests, heads * dim].
 Status *run_cross(const Node &node, ort::KernelContext *context) {
     Tensor query, keys, values, last, key_scale = {}, value_scale = {};
@@ -166,20 +166,21 @@ Status *run_cross(const Node &node, ort::KernelContext *context) {
     HFX_TRY(read_input(context, 3, last));
     HFX_TRY(check_caches(node, keys, values));
     long requests = keys.shape.sizes[0], dim = keys.shape.sizes[3], width = node.heads * dim;
-    if (query.shape.last() != width || query.shape.rows() != requests * node.beams) return invalid("hfx: queries don't fit the caches");
+    if (query.shape.last() != width || (requests ? query.shape.rows() % (requests * node.beams) : query.shape.rows())) return invalid("hfx: queries don't fit the caches");
     HFX_TRY(check_lengths(last, requests, 0, keys.shape.sizes[2]));
+    long queries = requests ? query.shape.rows() / requests : 0;
     if (node.form->bytes) {
         HFX_TRY(read_input(context, 4, key_scale));
         HFX_TRY(read_input(context, 5, value_scale));
         if (key_scale.shape.elements() != requests * width || value_scale.shape.elements() != requests * width)
             return invalid("hfx: the scales don't fit the caches");
     }
-    Run run = {&node, requests, node.heads, node.beams, dim, keys.shape.sizes[2], query.as<float>(), width,
+    Run run = {&node, requests, node.heads, queries, dim, keys.shape.sizes[2], query.as<float>(), width,
                static_cast<uint8_t *>(present_keys), static_cast<uint8_t *>(present_values), bytes, last.as<int32_t>(),
                0, nullptr, 0, 0, 0, key_scale.as<float>(), value_scale.as<float>(), nullptr};
-    Shape shape = {{requests * node.beams, width}, 2};
+    Shape shape = {{requests * queries, width}, 2};
     HFX_TRY(make_output(context, 0, shape, width, reinterpret_cast<void **>(&run.out)));
-    return requests ? api->parallel(context, run_task, size_t(requests * node.heads), &run) : nullptr;
+    return requests * queries > 0 ? api->parallel(context, run_task, size_t(requests * node.heads), &run) : nullptr;
 }
 
 Status *compute(void *data, ort::KernelContext *context) {

@@ -157,12 +157,10 @@ def source_bias(writer: GraphWriter, width: Value, block: DistanceBias) -> Value
 
 
 def step_bias(writer: GraphWriter, positions: Value, total_length: Value, block: DistanceBias) -> Value:
-    """[rows, heads, 1, total_length] for one token a row, at `positions` [rows]."""
+    """[rows, heads, sequence, total_length] for the tokens at `positions` [rows, sequence]."""
     keys = count(writer, writer.cast(total_length, np.int64))
-    distance = writer.node("Sub", [_column(writer, positions), keys])
-    by_key = _gathered(writer, distance, block, block.reach)
-    by_head = writer.node("Transpose", [by_key], perm=[0, 2, 1])
-    return writer.node("Unsqueeze", [by_head, writer.const([2], np.int64)])
+    distance = writer.node("Sub", [writer.node("Unsqueeze", [positions, writer.const([-1], np.int64)]), keys])
+    return writer.node("Transpose", [_gathered(writer, distance, block, block.reach)], perm=[0, 3, 1, 2])
 
 
 def count(writer: GraphWriter, stop: Value) -> Value:

@@ -41,18 +41,23 @@ class GeneratorWriter:
     weights: WeightFile
 
     def decoder_graph(self, path: Path) -> None:
-        """Prompts (right-padded, no past) and single tokens, for decoder-only models."""
+        """Prompts (right-padded, no past) and tokens behind a past, for decoder-only models.
+
+        Outputs are those of the positions `last_index` of each row, one row of outputs for each.
+        """
         stack, writer = self.net.decoder, self._writer("decoder")
         ids = writer.input("input_ids", np.int64, ["rows", "sequence"])
         positions = writer.input("position_ids", np.int64, ["rows", "sequence"])
         lengths(writer, "rows")
-        last = writer.input("last_index", np.int64, ["rows", 1])
+        last = writer.input("last_index", np.int64, ["rows", "picked"])
         lead = _lead(writer, ids)
         attention = SelfAttentionWriter(writer, lead, None, stack.rotary)
         layers = self._stack(writer, self.formats.linear, attention.cached)
         hidden = layers(stack, _flat(writer, ids), _flat(writer, positions))
         by_row = writer.node("Reshape", [hidden, lead])
-        self._head(writer, writer.node("GatherND", [by_row, last], batch_dims=1))
+        index = writer.node("Unsqueeze", [last, writer.const([-1], np.int64)])
+        picked = writer.node("GatherND", [by_row, index], batch_dims=1)
+        self._head(writer, writer.node("Flatten", [picked], axis=2))
         writer.save(path)
 
     def encoder_graph(self, path: Path, stack: Stack) -> None:
@@ -84,17 +89,20 @@ class GeneratorWriter:
         writer.save(path)
 
     def step_graph(self, path: Path, beams: int) -> None:
-        """One token for each row, `beams` rows a request, for models with an encoder."""
+        """One token for each row, `beams` rows a request, for models with an encoder.
+
+        On native operators, any number of tokens for each row, with outputs for all of them, row by row.
+        """
         stack, writer = self.net.decoder, self._writer(f"decoder_{beams}")
-        ids = _flat(writer, writer.input("input_ids", np.int64, ["rows", 1]))
-        positions = _flat(writer, writer.input("position_ids", np.int64, ["rows", 1]))
+        ids = writer.input("input_ids", np.int64, ["rows", "sequence"])
+        positions = writer.input("position_ids", np.int64, ["rows", "sequence"])
         lengths(writer, "rows")
         lengths(writer, "requests", SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH)
         bias = step_bias(writer, positions, TOTAL_LENGTH, stack.bias) if stack.bias else None
-        attention = SelfAttentionWriter(writer, writer.const([0, 1, -1], np.int64), bias)
+        attention = SelfAttentionWriter(writer, _lead(writer, ids), bias)
         cross = CrossAttentionWriter(writer, beams, self.formats.cross)
         layers = self._stack(writer, self.formats.linear, attention.cached, cross)
-        self._head(writer, layers(stack, ids, positions))
+        self._head(writer, layers(stack, _flat(writer, ids), _flat(writer, positions)))
         writer.save(path)
 
     def _head(self, writer: GraphWriter, hidden: Value) -> None:

@@ -22,7 +22,7 @@ class HeadWriter:
     table: LinearWriter
 
     def __call__(self, hidden: Value, head: Head, vocab_size: int) -> None:
-        """logits [rows, vocabulary] of `hidden` [rows, hidden], and the best of each row, next_ids [rows, 1].
+        """logits [picks, vocabulary] of `hidden` [picks, hidden], and the best of each, next_ids [picks, 1].
 
         A head in int8 has an input more, wants_logits: without it, logits may be left out.
         """
@@ -37,8 +37,8 @@ class HeadWriter:
             best = writer.unique("best")
             # TopK is twice as fast as ArgMax
             writer.nodes("TopK", [logits, writer.const([1], np.int64)], [writer.unique("value"), best], axis=-1)
-        writer.output("next_ids", np.int64, ["rows", 1], best)
-        writer.output("logits", np.float32, ["rows", vocab_size], logits)
+        writer.output("next_ids", np.int64, ["picks", 1], best)
+        writer.output("logits", np.float32, ["picks", vocab_size], logits)
 
     def _int8(
         self, hidden: Value, linear: Linear, product: LinearWriter, outliers: tuple[int, ...]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .checks import Ids
 from .errors import ProcessorUnsuited
-from .runner import Outputs, RunnerPartition
+from .runner import Outputs, RunnerPartition, Verifier
 from .spec import EngineSpec
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REMAINDERS = {1: 15, 2: 14, 4: 12, 8: 8}
 MOST_LEAST = 16  # sequences; where more were needed, a runtime that needs none is faster
 USUAL = 2  # what most processors need
+
+MOST_DRAFT = 15  # tokens, so that a run has a whole number of the products' rows with the one before them
 
 WIDE = 1024  # of a model's hidden size
 
@@ -108,6 +110,28 @@ def probed_size(logits_of: Callable[[int], set[bytes]], slots: int, required: bo
         raise ProcessorUnsuited(reason, "Use fewer slots")
     LOG.warning("%s: their last bits may differ", reason)
     return StepSize(max(USUAL, multiple), multiple)
+
+
+def verifies(spec: EngineSpec, partition: RunnerPartition, verifier: Verifier, reset: Callable[[int], None]) -> bool:
+    """Whether a run of `verifier` has the bits of steps. `reset(1)` empties row 0, which is the first group's."""
+    fed = tokens(min(2 * verifier.most, spec.max_length), spec.vocab_size)
+    before = len(fed) - verifier.most - 1
+    if before < 1:
+        return False
+
+    def stepped(count: int) -> list[bytes]:
+        reset(1)
+        found = []
+        for token in fed[:count]:
+            partition.set_next_tokens([(0, token)])
+            found.append(row_bytes(partition.step(1, logits=True), 0))
+        return found
+
+    expected = stepped(len(fed))[before:]
+    stepped(before)
+    partition.set_next_tokens([(0, fed[before])])
+    outputs = verifier.run(fed[before + 1 :], logits=True)
+    return [row_bytes(outputs, row) for row in range(verifier.most + 1)] == expected
 
 
 def row_bytes(outputs: Outputs, row: int) -> bytes:

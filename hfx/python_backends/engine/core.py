@@ -16,7 +16,7 @@ from .jobs import Job, Sequence
 from .picker import Picker
 from .plan import Compact, Encode, Outcome, Plan, Run
 from .request import Event
-from .runner import Outputs, Runner, carry_out
+from .runner import Outputs, Runner, carry_out, drop_rejected
 from .search import Step
 from .stats import Stats
 
@@ -83,6 +83,7 @@ class Core:
         try:
             outputs = carry_out(self.runner_of(plan.jobs[0]), plan)
             outcomes = self._picker.pick(outputs, plan.picks)
+            drop_rejected(self.runner_of(plan.jobs[0]), plan, outcomes)
         except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             if outputs is None and isinstance(plan, Run) and plan.apart:
                 for run in plan.apart:  # so that a prompt that can't be run ends no other request
@@ -92,6 +93,7 @@ class Core:
         else:
             self.scheduler.finish(plan, outcomes)
             self._publish(outcomes)
+            self.counters.accepted_tokens += sum(outcome.accepted for outcome in outcomes)
         seconds = time.perf_counter() - started
         self.scheduler.charge(plan, seconds)
         self._count(plan, seconds)
@@ -121,6 +123,9 @@ class Core:
         now = time.monotonic()
         for outcome in outcomes:
             job, result = outcome.sequence.job, outcome.result
+            if outcome.earlier:
+                events[job] = list(outcome.earlier)
+                self.counters.tokens += len(outcome.earlier)
             if isinstance(result, Step):
                 if result.emitted or result.completions:
                     events.setdefault(job, []).extend((*result.emitted, *result.completions))
@@ -155,6 +160,7 @@ class Core:
             return
         if isinstance(plan, Run):
             counters.steps += plan.groups > 0
+            counters.draft_tokens += len(plan.draft)
             counters.prompt_tokens += sum(len(span.tokens) for span in plan.spans)
             counters.cached_tokens += sum(span.start for span in plan.spans if span.loads)
         if isinstance(plan, Compact) or plan.groups:

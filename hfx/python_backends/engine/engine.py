@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from .core import Core, Observer
+from .drafter import Drafter
 from .errors import Draining, EngineClosed, EngineError
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .handle import Handle
@@ -120,7 +121,7 @@ class Engine:
         job.submitted = time.monotonic()
         job.handle = Handle(partial(self._cancel, job))
         self._refuse_if_closed()
-        self._core.runner_of(job).open_partition(job.sequences[0].width)
+        self._open_partition(job)
         self._enqueue(job)
         return job.handle
 
@@ -164,6 +165,14 @@ class Engine:
             job.arrival = next(self._arrivals)
             self._submitted.append(job)
             self._work.notify()
+
+    def _open_partition(self, job: Job) -> None:
+        runner, width = self._core.runner_of(job), job.sequences[0].width
+        runner.open_partition(width)
+        verifier, limit = runner.partitions[width].verifier, self._core.scheduler.limits.draft
+        if job.rows == 1 and verifier is not None and limit:
+            most = min(verifier.most, limit)
+            job.sequences[0].drafter = Drafter(job.request.prompt, most, job.request.settings.max_tokens)
 
     def _cancel(self, job: Job) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from .search import Search
 from .single import SingleSearch
 
 if TYPE_CHECKING:
+    from .drafter import Drafter
     from .handle import Handle
     from .plan import Pairs
 
@@ -24,7 +25,7 @@ class Sequence:
     `length` counts the positions in its cache. `feed` is what its rows must be fed with, empty where the argmax of the
     last run, which is in place already, is right. `copies` are to be made before the next run: (source, target) as
     indices of `rows`. `prompt_left` is what the decoder is still to be fed with before the first choice
-    (encoder-decoders).
+    (encoder-decoders). `drafter` guesses its next tokens, where guesses can be verified.
     """
 
     search: Search
@@ -37,6 +38,7 @@ class Sequence:
     prompt_left: Ids = ()
     chosen: bool = False
     over: bool = False
+    drafter: Drafter | None = None
 
     @property
     def wants_logits(self) -> bool:

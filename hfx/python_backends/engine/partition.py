@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .checks import Ids
 from .jobs import Sequence
 from .plan import Pairs, Run
 
@@ -63,7 +64,16 @@ class Partition:
                 follows.append(tuple((rows[source], rows[target]) for source, target in sequence.copies))
             if sequence.feed:
                 feeds += zip(rows, sequence.feed, strict=True)
-        return Run(self.width, len(self.groups), tuple(follows), tuple(feeds), tuple(self.sequences))
+        return Run(
+            self.width, len(self.groups), tuple(follows), tuple(feeds), tuple(self.sequences), draft=self._draft()
+        )
+
+    def _draft(self) -> Ids:
+        """A guess at what follows, where there is one row only: rows beside each other fill a run better."""
+        if len(self.groups) != 1 or self.width != 1:
+            return ()
+        (sequence,) = self.sequences
+        return sequence.drafter.guess() if sequence.drafter is not None and not sequence.prompt_left else ()
 
     def _free_group(self) -> int:
         if self.holes:

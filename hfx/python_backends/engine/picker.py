@@ -17,9 +17,9 @@ from .memory import Reserved
 from .ort.binding import Arrays, Binding
 from .ort.sessions import open_session
 from .plan import Outcome, Pick
-from .request import Top
+from .request import Event, Top
 from .runner import Outputs, SessionSettings
-from .search import WHOLE_ROW, Floats, log_probs_at
+from .search import WHOLE_ROW, Floats, Step, log_probs_at
 from .spec import EngineSpec
 
 Ids = NDArray[np.int64]
@@ -40,6 +40,24 @@ class Picker:
 
     def pick(self, outputs: Outputs, picks: Sequence[Pick]) -> list[Outcome]:
         """What each pick's search chooses from its rows of `outputs`, in order. A search that fails gives its error."""
+        outcomes = self._pick(outputs, picks)
+        return [
+            self._follow(outputs, pick, outcome) if pick.draft else outcome
+            for pick, outcome in zip(picks, outcomes, strict=True)
+        ]
+
+    def _follow(self, outputs: Outputs, pick: Pick, outcome: Outcome) -> Outcome:
+        """Choose on while the choices are those of the pick's draft."""
+        earlier: tuple[Event, ...] = ()
+        for accepted, token in enumerate(pick.draft):
+            step = outcome.result
+            if not isinstance(step, Step) or step.completions or pick.sequence.search.feed()[0] != token:
+                return replace(outcome, accepted=accepted, earlier=earlier)
+            earlier += step.emitted
+            (outcome,) = self._pick(outputs, [replace(pick, rows=(pick.rows[0] + accepted + 1,))])
+        return replace(outcome, accepted=len(pick.draft), earlier=earlier)
+
+    def _pick(self, outputs: Outputs, picks: Sequence[Pick]) -> list[Outcome]:
         models = _ModelScores(outputs, self._most_probable(outputs, picks))
         scored = [pick for pick in picks if pick.sequence.search.candidates != 0]
         results = self._choose(models, scored) if scored else {}

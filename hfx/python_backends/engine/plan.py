@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Union
 
 from .checks import Ids
 from .errors import EngineError
+from .request import Event
 from .search import Step
 
 if TYPE_CHECKING:
@@ -25,19 +26,28 @@ QUERIES = 16
 
 @dataclass(frozen=True)
 class Pick:
-    """A sequence that chooses its next tokens from rows `rows` of a run's outputs, one for each row of its search."""
+    """A sequence that chooses its next tokens from rows `rows` of a run's outputs, one for each row of its search.
+
+    Where its choice is the first of `draft`, it chooses again from the row behind, and so on.
+    """
 
     sequence: Sequence
     rows: Ids
+    draft: Ids = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a Pick. `argmax` is the best id of its row, where it has one row and needs no scores."""
+    """What came of a Pick: its last choice. `argmax` is the best id of its row, where it has one and needs no scores.
+
+    Before it `accepted` tokens of the draft were chosen, which emitted `earlier`.
+    """
 
     sequence: Sequence
     result: Step | EngineError
     argmax: int | None = None
+    accepted: int = 0
+    earlier: tuple[Event, ...] = ()
 
 
 def part_start(start: int, end: int) -> int:
@@ -85,6 +95,9 @@ class Run:
     token). Other rows are fed with the argmax of their last run. `sequences` have these rows. `spans` are a part of a
     long prompt or whole ones, whose first rows lie beside each other; `joining[i]` is the job of `spans[i]`. Rows of
     the outputs are those of the groups, then one for each span. `logits`: whether a pick needs more than the argmax.
+
+    A step of row 0 alone may have a `draft`: tokens that are run behind its next one in case they are what is chosen.
+    Outputs have a row for each of them then, and row 0 has no next input of its own.
     """
 
     width: int = 1
@@ -94,12 +107,14 @@ class Run:
     sequences: tuple[Sequence, ...] = ()
     spans: tuple[Span, ...] = ()
     joining: tuple[Job, ...] = ()
+    draft: Ids = ()
     jobs: tuple[Job, ...] = field(init=False)
     picks: tuple[Pick, ...] = field(init=False)
     logits: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        picks = [Pick(sequence, tuple(sequence.rows)) for sequence in self.sequences if not sequence.prompt_left]
+        choosing = [sequence for sequence in self.sequences if not sequence.prompt_left]
+        picks = [Pick(sequence, tuple(sequence.rows), self.draft) for sequence in choosing]
         for row, (span, job) in enumerate(zip(self.spans, self.joining, strict=True), self.groups * self.width):
             # All rows of all searches choose from the one row that their prompt was run in.
             if span.rows:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import Ids
-from .plan import Compact, Plan, Run, Span
+from .plan import Compact, Outcome, Plan, Run, Span
 
 Pairs = Sequence[tuple[int, int]]
 SPIN_MICROSECONDS = 20
@@ -59,6 +59,18 @@ class Outputs:
 NOTHING = Outputs(np.empty((0, 1), np.int64))
 
 
+class Verifier(Protocol):
+    """Runs of row 0 that take several tokens, at most `most` of them guessed, with the bits of as many steps."""
+
+    most: int
+
+    def run(self, draft: Ids, logits: bool) -> Outputs:
+        """Run the row's next token and `draft` behind it, with outputs for each; its next input must be set then."""
+
+    def drop(self, positions: int) -> None:
+        """Forget the last positions of the row."""
+
+
 class RunnerPartition(Protocol):
     """The rows of a model for `width` beams, row = group * width + beam, with their keys and values.
 
@@ -66,6 +78,10 @@ class RunnerPartition(Protocol):
     """
 
     width: int
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """None where a token has other bits in a run of several, and where rows are beams."""
 
     def move(self, source: int, target: int) -> None:
         """Make group `target` hold what group `source` does: caches, lengths, next inputs."""
@@ -145,6 +161,9 @@ def carry_out(runner: Runner, plan: Plan) -> Outputs:
             partition.reorder_cache(pairs)
         if plan.feeds:
             partition.set_next_tokens(plan.feeds)
+        if plan.draft:
+            assert partition.verifier is not None, "only what can be verified is guessed"
+            return partition.verifier.run(plan.draft, plan.logits)
         if not plan.spans:
             return partition.step(plan.groups, plan.logits)
         assert isinstance(runner, DecoderRunner), "only a decoder is given prompts"
@@ -157,3 +176,11 @@ def carry_out(runner: Runner, plan: Plan) -> Outputs:
         runner.trim(plan.in_use)
         runner.encode(plan.sources, plan.places)
     return NOTHING
+
+
+def drop_rejected(runner: Runner, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+    """Forget what was run of a draft and not chosen."""
+    if isinstance(plan, Run) and plan.draft:
+        verifier = runner.partitions[plan.width].verifier
+        assert verifier is not None, "only what can be verified is guessed"
+        verifier.drop(len(plan.draft) - outcomes[0].accepted)

@@ -22,12 +22,13 @@ class Limits:
     """What a plan may take, in tokens, so that sequences that are being decoded wait for a bounded time.
 
     A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` bound the padded tokens of a
-    batch of prompts or sources; a single one may be longer.
+    batch of prompts or sources; a single one may be longer. `draft` bounds the tokens that are guessed; 0: none.
     """
 
     chunk: int = 256
     prefill: int = 256
     encode: int = 512
+    draft: int = 15
 
 
 # Of runners that mix: a run's fixed cost is shared with a step, and longer parts serve 1.2 times as many requests.
@@ -123,7 +124,8 @@ class Scheduler:
         for pick, outcome in zip(plan.picks, outcomes, strict=True):
             if not outcome.sequence.over:
                 # Only a step leaves its argmax in place as the rows' next input.
-                self._take(outcome, pick.rows[0] < plan.groups * plan.width)
+                outcome.sequence.length += outcome.accepted
+                self._take(outcome, pick.rows[0] < plan.groups * plan.width and not plan.draft)
 
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""
@@ -141,6 +143,8 @@ class Scheduler:
 
     def _take(self, outcome: Outcome, in_place: bool) -> None:
         sequence, step = outcome.sequence, outcome.result
+        if sequence.drafter is not None:
+            sequence.drafter.take(outcome)
         if not isinstance(step, Step):
             self.remove(sequence.job)
             return

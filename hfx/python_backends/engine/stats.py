@@ -29,7 +29,8 @@ class Stats:
     """An engine's counters. Seconds and counts are totals since it was opened.
 
     `steps` are decode steps, one for each partition, and `step_seconds` their time with all that Python does.
-    `prompt_tokens` were run, `cached_tokens` of prompts came from the prefix cache instead. `failed` holds the
+    `prompt_tokens` were run, `cached_tokens` of prompts came from the prefix cache instead. Of `draft_tokens`, which were
+    guessed and run, `accepted_tokens` were what their sequences chose. `failed` holds the
     `deadlines` that passed. `first_token` is the time from a request's submission to its first token (of beams: to
     their end), `inter_token` that from one step with a token of a request to its next. The last fields are those of a
     snapshot: `slots`, `slots_used`, `slots_free` are rows; `waiting` requests have none yet.
@@ -40,6 +41,8 @@ class Stats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     completed: int = 0
     cancelled: int = 0
     failed: int = 0

@@ -36,6 +36,8 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ("hfx_slots_free", "gauge", "Rows of the engine that are free", lambda stats: stats.slots_free),
     ("hfx_queue_length", "gauge", "Requests that wait for rows", lambda stats: stats.waiting),
     ("hfx_generated_tokens_total", "counter", "Tokens generated", lambda stats: stats.tokens),
+    ("hfx_draft_tokens_total", "counter", "Tokens guessed and run beside a step", lambda stats: stats.draft_tokens),
+    ("hfx_accepted_tokens_total", "counter", "Guessed tokens that were right", lambda stats: stats.accepted_tokens),
     ("hfx_prompt_tokens_total", "counter", "Tokens of prompts and sources read", lambda stats: stats.prompt_tokens),
     (
         "hfx_cached_prompt_tokens_total",

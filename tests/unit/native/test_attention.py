@@ -132,6 +132,21 @@ def test_a_bias_is_added_to_scores(library: Path, shared: bool) -> None:
             assert np.abs(got[row, head] - want).max() < TOLERANCE
 
 
+def test_the_tokens_of_a_row_have_the_bits_of_steps(library: Path) -> None:
+    heads, dim, tokens, before = 3, 64, 16, 250
+    k, v = caches(1, heads, dim)
+    generator = np.random.default_rng(5)
+    qkv = generator.standard_normal((tokens, 3 * heads * dim)).astype(np.float32)
+    bias = generator.standard_normal((1, heads, tokens, before + tokens)).astype(np.float32)
+    run = attention(library, "CachedAttentionBias", heads)
+    feed = cached_feed(qkv, k.copy(), v.copy(), [before + tokens - 1], before + tokens)
+    together = run(feed | {"bias": bias})
+    for token in range(tokens):
+        end = before + token + 1
+        step = cached_feed(qkv[token : token + 1], k, v, [end - 1], end)
+        assert np.array_equal(run(step | {"bias": bias[:, :, token : token + 1, :end].copy()})[0], together[token])
+
+
 def cross_feed(beams: int, heads: int, dim: int, last: list[int], bytes_: bool) -> dict[str, np.ndarray]:
     generator, width = np.random.default_rng(3), heads * dim
     k, v = caches(len(last), heads, dim)
@@ -161,6 +176,13 @@ def test_beams_share_their_source(library: Path, dim: int, beams: int, bytes_: b
                 want = expected(feed["x"][at], k[row, head, : position + 1], v[row, head, : position + 1], 0.3)
                 assert np.abs(got[at] - want).max() < TOLERANCE
     assert all(np.array_equal(feed[f"past_{p}"], old) for p, old in zip("kv", before, strict=True))
+
+
+@pytest.mark.parametrize("bytes_", [True, False])
+def test_several_tokens_read_a_source_as_beams_do(library: Path, bytes_: bool) -> None:
+    feed = cross_feed(6, 2, 64, [0, 17, 400], bytes_)
+    op = "CrossAttentionInt8" if bytes_ else "CrossAttention"
+    assert np.array_equal(*(attention(library, op, 2, beams)(feed) for beams in (2, 6)))
 
 
 def test_a_row_alone_has_the_bits_that_it_has_beside_others(library: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch_probe import StepSize
-from ..runner import Outputs, Pairs
+from ..runner import Outputs, Pairs, Verifier
 from .grown_rows import GrownRows
 from .model import InferRequest, LogitsReader
 from .paged_rows import PagedRows, PagedSources
@@ -22,6 +22,8 @@ class PagedPartition:
 
     A step has the groups of `size` (see batch_probe).
     """
+
+    verifier: Verifier | None = None
 
     def __init__(
         self,

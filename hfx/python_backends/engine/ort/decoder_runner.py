@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import MOST_LEAST, row_bytes, step_size
+from ..batch_probe import MOST_LEAST, row_bytes, step_size, verifies
 from ..plan import Span
 from ..prefix_cache import BLOCK
 from ..prefix_probe import is_same_in_parts
@@ -21,6 +21,7 @@ from .kv_cache import CacheMaker, KvCache
 from .partition import DecoderPartition
 from .prefix_blocks import PrefixBlocks
 from .sessions import open_session
+from .verifier import OrtVerifier
 
 LOG = logging.getLogger(__name__)
 WIDTH = 1
@@ -47,7 +48,11 @@ class OrtDecoderRunner:
         self._spec = spec
         self._reserve(rows)
         if probed:
-            self.partition.size = step_size(spec, self.partition, lambda count: self.partition.empty(0, count), slots)
+            reset = partial(self.partition.empty, 0)
+            self.partition.size = step_size(spec, self.partition, reset, slots)
+            if settings.operators:
+                verifier = OrtVerifier(self.partition)
+                self.partition.verifier = verifier if verifies(spec, self.partition, verifier, reset) else None
             self.release_memory()
 
     def second(self) -> OrtDecoderRunner:
@@ -55,6 +60,8 @@ class OrtDecoderRunner:
         other = copy(self)
         other._reserve(self._staging)
         other.partition.size = self.partition.size
+        if self.partition.verifier is not None:
+            other.partition.verifier = OrtVerifier(other.partition)
         return other
 
     def open_partition(self, width: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import SOURCE, StepSize, rows_for, step_size
+from ..batch_probe import SOURCE, StepSize, rows_for, step_size, verifies
 from ..checks import Ids
 from ..memory import Reserved
 from ..runner import Pairs, SessionSettings
@@ -19,6 +19,7 @@ from .binding import Binding, pad
 from .kv_cache import CacheMaker, KvCache
 from .partition import DecoderPartition
 from .sessions import open_session
+from .verifier import OrtVerifier
 
 
 class OrtEncoderDecoderRunner:
@@ -47,7 +48,7 @@ class OrtEncoderDecoderRunner:
         self._encoded = Reserved((spec.layers, tokens * 2 * spec.heads * spec.head_dim), dtype)
         self._opening = threading.Lock()
         self._sessions: dict[int, Any] = {}  # by width
-        self._sizes: dict[int, StepSize] = {}
+        self._probed: dict[int, tuple[StepSize, bool]] = {}
         self.partitions: dict[int, DecoderPartition] = {}
 
     def second(self) -> OrtEncoderDecoderRunner:
@@ -102,13 +103,14 @@ class OrtEncoderDecoderRunner:
         if self._settings.provider != "CPU":
             return DecoderPartition(spec, width, groups, session, self._make_cache)
         partition = DecoderPartition(spec, width, rows_for(groups), session, self._make_cache)
-        if width not in self._sizes:
-            self._sizes[width] = self._probed(partition, groups)
-        partition.size = self._sizes[width]
+        if width not in self._probed:
+            self._probed[width] = self._probe(partition, groups)
+        partition.size, can_verify = self._probed[width]
+        partition.verifier = OrtVerifier(partition) if can_verify else None
         return partition
 
-    def _probed(self, partition: DecoderPartition, groups: int) -> StepSize:
-        """See batch_probe: the groups of a partition's steps."""
+    def _probe(self, partition: DecoderPartition, groups: int) -> tuple[StepSize, bool]:
+        """See batch_probe: the groups of a partition's steps, and whether drafts can be verified."""
         spec = self._spec
         # A source for the probe, whose numbers are any.
         shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
@@ -122,8 +124,10 @@ class OrtEncoderDecoderRunner:
                 partition.put_source(group, values, scales)
 
         size = step_size(spec, partition, reset, groups)
+        native = self._settings.operators is not None and partition.width == 1
+        can_verify = native and verifies(spec, partition, OrtVerifier(partition), reset)
         partition.release_memory(0)
-        return size
+        return size, can_verify
 
     def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..batch_probe import StepSize
 from ..memory import Reserved
-from ..runner import Outputs, Pairs
+from ..runner import Outputs, Pairs, Verifier
 from ..spec import EngineSpec
 from .binding import Bindables, Binding
 from .kv_cache import CacheMaker, CrossCache, bind_cache
@@ -38,6 +39,7 @@ class DecoderPartition:
         self.lengths = np.zeros(rows, np.int32)
         self.logits: NDArray[np.float32] = Reserved((rows, spec.vocab_size), np.float32).array
         self.size = StepSize()
+        self.verifier: Verifier | None = None
         self.touched = 0
         self._total = np.zeros((), np.int32)
         self._last = np.zeros((rows, 1), np.int64)
@@ -98,12 +100,13 @@ class DecoderPartition:
         self.positions[:rows] += 1
         return Outputs(self.ids, self.logits if logits else None).first(rows)
 
-    def bind(self, first: int, next_ids: NDArray[np.int64], inputs: Bindables, logits: bool, **outputs: Any) -> Binding:
-        """A run of the graph on as many rows, from `first` on, as `next_ids` has."""
-        rows = len(next_ids)
-        past, present = bind_cache(self.cache, first, rows, PREFIXES)
+    def bind(
+        self, first: int, next_ids: NDArray[np.int64], inputs: Mapping[str, Any], logits: bool, **outputs: Any
+    ) -> Binding:
+        """A run of the graph on as many rows, from `first` on, as there are ids, with as many outputs as `next_ids`."""
+        past, present = bind_cache(self.cache, first, len(inputs["input_ids"]), PREFIXES)
         if logits:
-            outputs["logits"] = self.logits[:rows]
+            outputs["logits"] = self.logits[: len(next_ids)]
         if WANTS_LOGITS in self._inputs:
             inputs = {**inputs, WANTS_LOGITS: np.array(logits)}
         return Binding(self._session, {**inputs, **past}, {"next_ids": next_ids, **present, **outputs})
