@@ -29,11 +29,11 @@ class Stats:
     """An engine's counters. Seconds and counts are totals since it was opened.
 
     `steps` are decode steps, one for each partition, and `step_seconds` their time with all that Python does.
-    `prompt_tokens` were run, `cached_tokens` of prompts came from the prefix cache instead. Of `draft_tokens`, which were
-    guessed and run, `accepted_tokens` were what their sequences chose. `failed` holds the
-    `deadlines` that passed. `first_token` is the time from a request's submission to its first token (of beams: to
-    their end), `inter_token` that from one step with a token of a request to its next. The last fields are those of a
-    snapshot: `slots`, `slots_used`, `slots_free` are rows; `waiting` requests have none yet.
+    `prompt_tokens` were run, `cached_tokens` of prompts came from the prefix cache instead. Of `draft_tokens`, which
+    were guessed and run, `accepted_tokens` were what their sequences chose. `failed` holds the `deadlines` that passed.
+    `first_token` is the time from a request's submission to its first token (of beams: to their end), `inter_token`
+    that from one step with a token of a request to its next. The last fields are those of a snapshot: `slots`,
+    `slots_used`, `slots_free` are rows; `waiting` requests have none yet.
     """
 
     steps: int = 0
