@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hfx.exporter.generation.engine_folder import write_engine_folder
@@ -20,7 +22,8 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import EngineError, StepFailed
 from hfx.python_backends.engine.plan import QUERIES, Run, Span
 from hfx.python_backends.engine.prefix_cache import BLOCK, PrefixCache
-from hfx.python_backends.engine.prefix_probe import RESTS, is_same_in_parts
+from hfx.python_backends.engine.prefix_probe import LONG as LONG_PROMPT
+from hfx.python_backends.engine.prefix_probe import RESTS, Bits, is_same_in_parts
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
@@ -277,14 +280,24 @@ def test_memory_always_holds_what_is_loaded_from_it(size: int) -> None:
     assert (loaded > 100) == (size > 0)
 
 
-@pytest.mark.parametrize("other", [None, *RESTS])
-def test_there_is_none_where_any_part_has_other_bits(toy: Path, other: int | None) -> None:
-    def run(spans: Sequence[Span]) -> bytes:
-        assert all(span.start == 0 or len(span.tokens) % QUERIES != 1 for span in spans)
-        last = spans[-1]
-        return b"other" if last.start and last.end - BLOCK == other else b"same"
+@pytest.mark.parametrize("other", [None, "logits", *(BLOCK + rest for rest in RESTS), LONG_PROMPT])
+@pytest.mark.parametrize("positions", [BLOCK + 1, 200, POSITIONS])
+def test_there_is_none_where_any_part_has_other_bits(toy: Path, other: int | str | None, positions: int) -> None:
+    """A part of `other` tokens has other keys at its end, or parts that begin at a block have other logits."""
+    differ = False
 
-    assert is_same_in_parts(read_spec(toy), run) == (other is None)
+    def run(prompt: Ids, start: int) -> Bits:
+        nonlocal differ
+        assert not start or (len(prompt) - start) % QUERIES != 1
+        cache = np.arange(2.0 * len(prompt)).reshape(1, 1, -1, 2)
+        behind_a_block = 0 < start < 256
+        cache[0, 0, -1, 0] += behind_a_block and len(prompt) == other
+        differ |= behind_a_block and (len(prompt) == other or other == "logits")
+        return Bits(b"other" if behind_a_block and other == "logits" else b"same", cache)
+
+    same = is_same_in_parts(replace(read_spec(toy), max_length=positions), run)
+    assert same != differ
+    assert differ == (other == "logits" or (isinstance(other, int) and other <= positions))
 
 
 def test_an_engine_keeps_as_much_as_it_may(toy: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,31 +5,50 @@ Only then may a prompt's beginning come from another's run. Why it may not be so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from .batch_probe import tokens
-from .plan import Span, part_start
+from .checks import Ids
+from .plan import part_start
 from .prefix_cache import BLOCK
 from .spec import EngineSpec
 
 RESTS = (1, 2, 7, 15, 30)  # tokens behind a block: of one block of queries, of two, and what is left over of them
-CHUNK, LONG = 256, 289  # a long prompt, and where it is cut without a cache
+CHUNK, LONG = 256, 290  # a long prompt, and where it is cut without a cache
 
 
-def is_same_in_parts(spec: EngineSpec, run: Callable[[Sequence[Span]], bytes]) -> bool:
+@dataclass(frozen=True)
+class Bits:
+    """What a part of a prompt left: the last token's logits, and the prompt's keys and values [.., positions, dim]."""
+
+    logits: bytes
+    cache: NDArray[Any]
+
+    def begins(self, other: Bits) -> bool:
+        """Whether the keys and values are the first ones of `other`."""
+        return self.cache.tobytes() == other.cache[..., : self.cache.shape[-2], :].tobytes()
+
+
+def is_same_in_parts(spec: EngineSpec, run: Callable[[Ids, int], Bits]) -> bool:
     """Whether parts of prompts that begin behind a block leave what whole prompts, or parts of others, do.
 
-    `run(spans)` runs the parts of a prompt, the last of which has a row: the bytes of its keys, values and logits.
+    `run(text, start)` runs a prompt from position `start` on, behind what earlier calls have left there.
     """
-    ways = [((BLOCK + rest,), (BLOCK, BLOCK + rest)) for rest in RESTS] + [((CHUNK, LONG), (BLOCK, LONG))]
-    fitting = [(one, other) for one, other in ways if one[-1] <= spec.max_length]
-    return all(run(_parts(one, spec.vocab_size)) == run(_parts(other, spec.vocab_size)) for one, other in fitting)
+    text = tokens(min(LONG, spec.max_length), spec.vocab_size)
+    ends = [BLOCK + rest for rest in RESTS if BLOCK + rest <= len(text)]
 
+    def part(start: int, end: int) -> Bits:
+        return run(text[:end], part_start(start, end))
 
-def _parts(ends: Sequence[int], vocabulary: int) -> list[Span]:
-    text, start, spans = tokens(ends[-1], vocabulary), 0, []
-    for end in ends:
-        begin = part_start(start, end)
-        spans.append(Span(text[begin:end], begin, (0,) if end == ends[-1] else ()))
-        start = end
-    return spans
+    whole = part(0, min(CHUNK, len(text)))
+    if len(text) > CHUNK:
+        whole = part(CHUNK, len(text))
+    short = part(0, ends[-1])
+    rests = [part(BLOCK, end) for end in ends]
+    late = part(max((len(text) - 1) // BLOCK - 1, 1) * BLOCK, len(text))
+    same = all(bits.begins(whole) for bits in (short, *rests, late))
+    return same and short.logits == rests[-1].logits and late.logits == whole.logits

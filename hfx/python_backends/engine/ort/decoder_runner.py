@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch_probe import MOST_LEAST, row_bytes, step_size, verifies
+from ..checks import Ids
 from ..plan import Span
 from ..prefix_cache import BLOCK
-from ..prefix_probe import is_same_in_parts
+from ..prefix_probe import Bits, is_same_in_parts
 from ..runner import Outputs, SessionSettings
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
 from .binding import Arrays, pad
@@ -129,12 +130,12 @@ class OrtDecoderRunner:
         assert self.blocks is not None, "nothing was kept"
         return self.blocks
 
-    def _bits(self, spans: Sequence[Span]) -> bytes:
+    def _bits(self, text: Ids, start: int) -> Bits:
         """See prefix_probe."""
-        logits = [row_bytes(self.run([span], logits=True), 0) for span in spans]
-        cache, (row,) = self.partition.cache, spans[-1].rows
+        logits = row_bytes(self.run([Span(text[start:], start)], logits=True), 0)
+        cache = self.partition.cache
         assert isinstance(cache, KvCache)
-        return logits[-1] + cache.positions(row, 0, spans[-1].end).tobytes()
+        return Bits(logits, cache.positions(self._staging, 0, len(text)).copy())
 
     def _prompt(
         self, first: int, ids: NDArray[np.int64], start: int, lengths: NDArray[np.int32], logits: bool
