@@ -19,6 +19,7 @@ from hfx.errors import VerificationFailed
 from hfx.exporter.generation.steps import STEPS
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, verify_files
+from hfx.python_backends.engine.prefix_cache import DEFAULT_MB
 from hfx.python_backends.engine.spec import read_spec
 from hfx.repository import lint, models
 from tests.published import export_checkpoint
@@ -140,7 +141,8 @@ def test_the_memory_for_keys_and_values_counts_heads_that_share_them_once(reposi
     manifest = manifest_of(repository, "llama")
     slots: Any = manifest.choices["slots"]
     found = needs(repository, manifest, "cpu")
-    assert found.cache == 2 * 4 * slots * spec.layers * spec.kv_heads * spec.head_dim * spec.max_length
+    rows = 2 * 4 * slots * spec.layers * spec.kv_heads * spec.head_dim * spec.max_length
+    assert found.cache == rows + (DEFAULT_MB << 20)  # the prefix cache
 
 
 # What the gate keeps out
