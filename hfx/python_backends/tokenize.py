@@ -1,6 +1,8 @@
 """Triton adapter of NAME_tokenize: STRING tensors in, token tensors out; one call of the tokenizer for a whole batch.
 
-One bad request is answered alone, the others of its batch are not touched.
+One bad request is answered alone, the others of its batch are not touched. Settings, which callers may leave out, go
+through here to the last step, as zeros where they are left out: Triton puts requests with and without an input into
+different batches, and the net's would be small.
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ from typing import Any
 # Threads of the tokenizer would take the net's cores; a served batch is small.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import numpy as np
 import triton_python_backend_utils as pb
 
 from .admission import Bound, MetricsReader, metrics_address, net_of, server_arguments
 from .encoding import InvalidInput, open_encoder, tensors
+from .inputs import Tensors
 from .parameters import encoder_settings
+
+MOST = 2**31 - 1  # of a setting: more is as much
 
 
 class QueueFull(Exception):
@@ -31,7 +37,10 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Open the tokenizer of the version folder."""
         self.encoder = open_encoder(Path(args["model_repository"]) / args["model_version"])
-        self.bound = Bound.read(json.loads(args["model_config"]))
+        config = json.loads(args["model_config"])
+        optional = [each for each in config["input"] if each.get("optional")]
+        self.settings = {each["name"]: pb.triton_string_to_numpy(each["data_type"]) for each in optional}
+        self.bound = Bound.read(config)
         self.queue = _queue(args["model_name"], self.bound)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -41,11 +50,13 @@ class TritonPythonModel:
         if self.queue is not None:
             self.queue.prepare(len(requests))
         now = time.monotonic()
-        for request in requests:
+        given = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
+        for request, arrays in zip(requests, given, strict=True):
             try:
-                arrays = self._arrays(request)
+                self._check(arrays)
                 self._admit(request, arrays, now)
-                added = self._items(request, arrays)
+                self._add_parameters(request, arrays)
+                added = self.encoder.items(arrays)
             except (InvalidInput, QueueFull) as refusal:
                 answers.append(refusal)
                 continue
@@ -57,18 +68,22 @@ class TritonPythonModel:
                 refused = (row for row in rows[answer] if isinstance(row, Exception))
                 answers[at] = next(refused, rows[answer])
         made = iter(tensors([answer for answer in answers if isinstance(answer, list)], self.encoder.settings))
-        return [_response(next(made)) if isinstance(answer, list) else _refusal(answer) for answer in answers]
+        return [
+            _response({**next(made), **self._settings(arrays, len(answer))})
+            if isinstance(answer, list)
+            else _refusal(answer)
+            for arrays, answer in zip(given, answers, strict=True)
+        ]
 
-    def _arrays(self, request: Any) -> dict[str, Any]:
-        arrays = {}
+    def _check(self, arrays: Tensors) -> None:
         for name in self.encoder.fields:
-            tensor = pb.get_input_tensor_by_name(request, name)
-            if tensor is None:
+            if name not in arrays:
                 raise InvalidInput(f"{name} is missing")
-            arrays[name] = tensor.as_numpy()
-        return arrays
+        for name, dtype in self.settings.items():
+            if dtype is not bool and name in arrays:
+                _refuse_below_one(name, arrays[name])
 
-    def _admit(self, request: Any, arrays: dict[str, Any], now: float) -> None:
+    def _admit(self, request: Any, arrays: Tensors, now: float) -> None:
         if self.queue is None:
             return
         rows = len(arrays[self.encoder.fields[0]])
@@ -78,12 +93,31 @@ class TritonPythonModel:
                 "or try again later."
             )
 
-    def _items(self, request: Any, arrays: dict[str, Any]) -> list[Any]:
+    def _add_parameters(self, request: Any, arrays: dict[str, Any]) -> None:
+        """Add the settings among the request's parameters, for all of its rows. Raises InvalidInput."""
         try:  # here, as other steps don't know what is none of theirs
-            encoder_settings(request.parameters(), self.encoder.settings.task)
+            parameters = encoder_settings(request.parameters(), self.encoder.settings.task)
         except ValueError as error:
             raise InvalidInput(str(error)) from None
-        return self.encoder.items(arrays)
+        for name, value in parameters.items():
+            if self.settings[name] is not bool:
+                _refuse_below_one(name, value)
+            array = np.full((len(arrays[self.encoder.fields[0]]), 1), min(value, MOST), self.settings[name])
+            if not np.array_equal(arrays.setdefault(name, array), array):
+                raise InvalidInput(f"{name} is {value}, but its tensor says otherwise: send one of them")
+
+    def _settings(self, arrays: Tensors, rows: int) -> Tensors:
+        return {
+            name: arrays[name] if name in arrays else np.zeros((rows, 1), dtype)
+            for name, dtype in self.settings.items()
+        }
+
+
+def _refuse_below_one(name: str, value: Any) -> None:
+    """Refuse numbers of which 0 would mean that they are left out."""
+    least = np.min(value, initial=1)
+    if least < 1:
+        raise InvalidInput(f"{name} must be at least 1, not {least}")
 
 
 def _response(arrays: dict[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
 LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
+SETTING = "_setting"  # ends the name, in the ensemble, of an optional input that the tokenizing step has filled in
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
 
@@ -46,16 +47,17 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     # Triton wants a version folder, and copies by git or object stores drop empty ones.
     (folder / "1" / ".keep").touch()
     task = plan.task
-    read = {spec.name: spec.name for spec in task.inputs if not spec.optional}
+    read = {spec.name: spec.name for spec in task.inputs}
     made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
+    settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional}
     answered = [spec.name for spec in task.net_outputs(plan.checkpoint.config)]
     steps = [
-        EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made}),
+        EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made} | settings),
         EnsembleStep(plan.name + names.NET_SUFFIX, {n: n for n in inputs}, {n: n for n in answered}),
     ]
     if task.postprocess_settings is not None:
         outputs = {spec.name: spec.name for spec in task.outputs}
-        reads = {name: name for name in (*answered, *task.postprocess_reads)}
+        reads = {name: settings.get(name, name) for name in (*answered, *task.postprocess_reads)}
         steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, outputs))
     config = ModelConfig(
         name=plan.name,
@@ -87,9 +89,11 @@ def write_tokenizer(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...]
     }
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
-    outputs = (*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED)
+    optional = tuple(spec for spec in plan.task.inputs if spec.optional)
+    given = tuple(replace(spec, optional=False) for spec in optional)
+    outputs = (*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED, *given)
     bound = {"max_queue_size": str(Bound.requests), "max_queue_seconds": f"{Bound.seconds:g}"}
-    _write_python_config(plan, folder, read, outputs, (_text_warmup(plan, folder, read),), bound)
+    _write_python_config(plan, folder, (*read, *optional), outputs, (_text_warmup(plan, folder, read),), bound)
 
 
 def _write_python_config(
@@ -178,7 +182,8 @@ def _postprocess_inputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     known = {spec.name: spec for spec in (*task.inputs, *task.token_outputs)}
     known |= {spec.name: spec for spec in token_inputs(plan, (names.INPUT_IDS,))}
     read = (*task.net_outputs(plan.checkpoint.config), *(known[name] for name in task.postprocess_reads))
-    return tuple(replace(spec, ragged=-1 in spec.dims) for spec in read)  # requests of any shape share a batch
+    # Requests of any shape share a batch.
+    return tuple(replace(spec, optional=False, ragged=-1 in spec.dims) for spec in read)
 
 
 def _text_warmup(plan: EncoderPlan, folder: Path, read: tuple[TensorSpec, ...]) -> Warmup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,25 @@ TOP_K = "top_k"
 
 class InvalidInput(ValueError):
     """A client's tensor that can't be taken; the text names the tensor and says what is wrong with it."""
+
+
+def read_request(
+    request: Any, required: Collection[str], optional: Collection[str], outputs: Tensors | None = None
+) -> dict[str, NDArray[Any]] | InvalidInput:
+    """The tensors of a request of Triton by name: all `required` and any `optional` ones, or why it can't be taken.
+
+    `outputs` are tensors that are known already: those of the net, where it runs in the same process. NAME_tokenize
+    makes zeros of `optional` ones that a caller left out.
+    """
+    arrays = dict(outputs or {})
+    for tensor in request.inputs():
+        name = tensor.name()
+        if name in required:
+            arrays.setdefault(name, tensor.as_numpy())
+        elif name in optional and (array := tensor.as_numpy()).any():
+            arrays[name] = array
+    missing = next((name for name in required if name not in arrays), None)
+    return arrays if missing is None else InvalidInput(f"{missing} is missing")
 
 
 def top_k(tensors: Tensors, default: int | None, available: int) -> int:

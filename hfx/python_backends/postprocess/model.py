@@ -5,17 +5,15 @@ One bad request is answered alone, the others of its batch are not touched.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import numpy as np
 import triton_python_backend_utils as pb
 
-from .inputs import InvalidInput
+from .inputs import read_request
 from .tasks import answer_each, open_postprocessor
 
 
@@ -28,40 +26,12 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response a request, in order."""
-        read = [self._read(request) for request in requests]
-        answers = iter(answer_each(self.postprocessor, [each for each in read if not isinstance(each, InvalidInput)]))
-        return [_response(each if isinstance(each, InvalidInput) else next(answers)) for each in read]
-
-    def _read(self, request: Any) -> dict[str, Any] | InvalidInput:
-        try:
-            return self._tensors(request)
-        except InvalidInput as refusal:
-            return refusal
-
-    def _tensors(self, request: Any) -> dict[str, Any]:
-        arrays = {}
-        for name in (*self.postprocessor.required, *self.postprocessor.optional):
-            tensor = pb.get_input_tensor_by_name(request, name)
-            if tensor is not None:
-                arrays[name] = tensor.as_numpy()
-            elif name in self.postprocessor.required:
-                raise InvalidInput(f"{name} is missing")
-        self._add_parameters(arrays, request.parameters())
-        return arrays
-
-    def _add_parameters(self, arrays: dict[str, Any], parameters: str) -> None:
-        """Add the settings among Triton's request parameters (a JSON object); NAME_tokenize has checked their types."""
-        if parameters in ("", "{}"):
-            return
-        values = json.loads(parameters)
-        rows = len(next(iter(arrays.values())))
-        for name in values.keys() & set(self.postprocessor.optional):
-            array = np.full((rows, 1), values[name])
-            if not np.array_equal(arrays.setdefault(name, array), array):
-                raise InvalidInput(f"{name} is {values[name]}, but its tensor says otherwise: send one of them")
+        required, optional = self.postprocessor.required, self.postprocessor.optional
+        tensors = [read_request(request, required, optional) for request in requests]
+        return [_response(answers) for answers in answer_each(self.postprocessor, tensors)]
 
 
-def _response(answers: dict[str, Any] | InvalidInput) -> Any:
-    if isinstance(answers, InvalidInput):
+def _response(answers: dict[str, Any] | Exception) -> Any:
+    if isinstance(answers, Exception):
         return pb.InferenceResponse(error=pb.TritonError(str(answers), pb.TritonError.INVALID_ARG))
     return pb.InferenceResponse([pb.Tensor(name, array) for name, array in answers.items()])

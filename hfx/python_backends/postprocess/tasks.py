@@ -37,21 +37,23 @@ class Postprocessor(Protocol):
 
 
 def answer_each(
-    postprocessor: Postprocessor, requests: Sequence[Tensors]
-) -> list[dict[str, NDArray[Any]] | InvalidInput]:
-    """The answers to each request, or why it can't be taken.
+    postprocessor: Postprocessor, requests: Sequence[Tensors | Exception]
+) -> list[dict[str, NDArray[Any]] | Exception]:
+    """The answers to each request, or the Exception that says why there are none: one in place of its tensors, too.
 
     Requests of equal shapes without optional tensors are answered together, which changes no bit: the softmax of 64
     texts takes 0.13 ms together, and 0.65 one by one (Zen 4).
     """
+    answers: list[Any] = list(requests)
     groups: dict[object, list[int]] = {}
     for at, tensors in enumerate(requests):
+        if isinstance(tensors, Exception):
+            continue
         plain = len(tensors) == len(postprocessor.required)
         shapes = tuple((name, array.shape[1:]) for name, array in tensors.items())
         groups.setdefault(shapes if plain else at, []).append(at)
-    answers: list[dict[str, NDArray[Any]] | InvalidInput] = [{}] * len(requests)
     for members in groups.values():
-        for at, answer in zip(members, _together(postprocessor, [requests[at] for at in members]), strict=True):
+        for at, answer in zip(members, _together(postprocessor, [answers[at] for at in members]), strict=True):
             answers[at] = answer
     return answers
 
