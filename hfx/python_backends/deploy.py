@@ -26,7 +26,7 @@ _GENERATOR_SHARED = ("inputs", "parameters")
 # What a relay needs of the package `serving`; the rest is the engine's.
 _RELAY = ("__init__", "cancellation_poller", "ipc", "triton_channel")
 
-BACKEND_PACKAGE = "hfx_onnxruntime"
+BACKEND_PACKAGE = "hfx_backend"
 
 
 def tokenize_files() -> Files:
@@ -57,11 +57,13 @@ def relay_files() -> Files:
 
 def onnxruntime_files() -> Files:
     """Target name (with folders) in BACKENDS/onnxruntime -> source."""
-    folder = HERE / "onnxruntime"
+    entry, adapter = "onnxruntime/entry.py", "postprocess/model.py"
     package = {
-        f"{BACKEND_PACKAGE}/{path.name}": path for path in sorted(folder.glob("*.py")) if path.name != "entry.py"
+        f"{BACKEND_PACKAGE}/{target}": source
+        for target, source in {**_flat(HERE, ("__init__",)), **_packages(("onnxruntime", "postprocess"))}.items()
+        if target not in (entry, adapter)
     }
-    return {"model.py": folder / "entry.py", **package}
+    return {"model.py": HERE / entry, **package}
 
 
 def _flat(folder: Path, modules: tuple[str, ...]) -> Files:

@@ -38,13 +38,18 @@ class Installation:
     release: str = ""
     risk: str = ""
 
+    @property
+    def has_onnxruntime(self) -> bool:
+        """Whether it has an onnxruntime backend of its own; otherwise it is given hfx's."""
+        return (self.backends / ONNXRUNTIME).is_dir()
+
     def backend_directory(self, folder: Path) -> Path:
         """The folder of backends to start it with: its own; without onnxruntime `folder`, made of those and of hfx's.
 
         Everything in `folder` is a symbolic link, except for the library: Triton refuses a linked one for python-based
         backends ("backend library name 'libtriton_python.so' escapes backend directory").
         """
-        if (self.backends / ONNXRUNTIME).is_dir():
+        if self.has_onnxruntime:
             return self.backends
         python = folder / PYTHON
         python.mkdir(parents=True)

@@ -26,6 +26,7 @@ from hfx.names import MANIFEST_FILE
 from hfx.repository import models, parse_config
 from hfx.repository.catalog import model_folders
 from hfx.triton import control
+from hfx.triton.merged_steps import merge_steps
 from hfx.triton.models import CONFIG_FILE, copy_models, select_models
 
 GENERATION_FILE = ".generation"
@@ -39,11 +40,15 @@ class Unsettled(ServerError):
 
 @dataclass(frozen=True)
 class Served:
-    """The models that Triton at `http_url` serves from `folder`/repository; each load may take `timeout` seconds."""
+    """The models that Triton at `http_url` serves from `folder`/repository; each load may take `timeout` seconds.
+
+    `merged`: its onnxruntime backend makes answers, too (merged_steps.py).
+    """
 
     folder: Path
     http_url: str
     timeout: float
+    merged: bool = False
 
     @property
     def repository(self) -> Path:
@@ -99,7 +104,7 @@ class Served:
         outgoing = self.folder / "outgoing"
         before = self.members(name)
         try:
-            folders = _copy(source, name, incoming)
+            folders = self._copy(source, name, incoming)
             publication = secrets.token_hex(8)
             for folder in folders:
                 (incoming / folder / PUBLICATION_FILE).write_text(publication)
@@ -113,6 +118,13 @@ class Served:
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
             shutil.rmtree(outgoing, ignore_errors=True)
+
+    def _copy(self, source: Path, name: str, target: Path) -> list[str]:
+        """As `_copy`, for the backends of this server."""
+        folders = _copy(source, name, target)
+        if self.merged:
+            merge_steps(target)
+        return [folder for folder in folders if (target / folder).is_dir()]
 
     def _replace_models(self, folders: list[str], incoming: Path, outgoing: Path) -> None:
         """Load each of `folders` anew; when one does not load, those before it as they were."""

@@ -24,6 +24,7 @@ from hfx.triton.liveness import Death, socket_url
 from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels
 from hfx.triton.log import ServerLog, end_server
 from hfx.triton.log_rotation import LogRotation
+from hfx.triton.merged_steps import merge_steps
 from hfx.triton.models import check_gpu, copy_models, select_models
 from hfx.triton.reload import Served
 from hfx.triton.server import Server, choose_ports, port_taken, statistics
@@ -158,6 +159,8 @@ class TritonProcess(Server):
         self._workspace = Workspace()
         try:
             copy_models(self.repository, names, self.folder / "repository")
+            if not installation.has_onnxruntime:
+                merge_steps(self.folder / "repository")
             self._backends = installation.backend_directory(self.folder / "backends")
             (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)
@@ -264,7 +267,7 @@ class TritonProcess(Server):
         ]
 
     def _served(self) -> Served:
-        return Served(self.folder, self.http_url, self.timeout)
+        return Served(self.folder, self.http_url, self.timeout, merged=not self.installation.has_onnxruntime)
 
     def _abandon(self, error: BaseException) -> None:
         """Clean up after a start that failed; the log stays when the error tells its path."""

@@ -160,3 +160,21 @@ def test_parameters_that_contradict_their_tensors_are_refused(writing_server: Em
         body = {"inputs": [TEXT, tensor], "parameters": {name: second}}
         with pytest.raises(AskFailed, match=f"{name} is {second}.* tensor"):
             post(writing_server, f"{model}/infer", json.dumps(body).encode())
+
+
+def test_numbers_of_an_encoder_are_bounded_below_only(writing_server: EmbeddedServer) -> None:
+    tensor = {"name": "top_k", "datatype": "INT32", "shape": [1, 1], "data": [0]}
+    for body in ({"inputs": [TEXT, tensor]}, {"inputs": [TEXT], "parameters": {"top_k": -1}}):
+        with pytest.raises(AskFailed, match=r"top_k must be at least 1, not (0|-1)"):
+            post(writing_server, "sentiment/infer", json.dumps(body).encode())
+    body = {"inputs": [TEXT], "parameters": {"top_k": 2**40}}
+    answer = json.loads(post(writing_server, "sentiment/infer", json.dumps(body).encode()))
+    assert [output["shape"] for output in answer["outputs"] if output["name"] == "label"] == [[1, 3]]
+
+
+def test_an_encoders_net_answers_by_itself_without_settings(writing_server: EmbeddedServer) -> None:
+    names = ("input_ids", "attention_mask")
+    tensors = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": [1] * 16} for name in names]
+    answer = json.loads(post(writing_server, "sentiment_net/infer", json.dumps({"inputs": tensors}).encode()))
+    shapes = {output["name"]: output["shape"] for output in answer["outputs"]}
+    assert shapes == {"logits": [1, 3], "label": [1, 1], "score": [1, 1]}

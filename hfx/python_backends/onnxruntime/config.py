@@ -31,6 +31,8 @@ DTYPES: dict[str, Any] = {
 }
 # Parameters: a library of operators for ONNX Runtime beside the ONNX file, and its SHA-256.
 OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
+# Parameter: the folder, in the model's, with the files of the postprocessing that is done in the same process.
+POSTPROCESS = "postprocess"
 
 
 class ConfigError(ValueError):
