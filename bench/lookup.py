@@ -1,8 +1,8 @@
 """`python -m bench.lookup`: prompt lookup, with and without, in turn; and what a run that verifies guesses takes.
 
-`copies`: a small GPT-2 that was trained to copy the beginning of a passage, on passages of BillSum (bills that it was
-not trained on); and distilgpt2's shape that writes at random, where no guess is right. `verify`: one run of several
-tokens beside a step.
+`copies`: a small GPT-2 that was trained to copy the beginning of a passage of PASSAGE tokens, on passages of BillSum
+(of bills that it was not trained on); and distilgpt2's shape that writes at random, where no guess is right. `verify`:
+one run of several tokens beside a step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TEXTS, NEW, SECONDS = 12, 40, 2.0
 SHAPES, DRAFTS, SOURCE, STEPS = ("distilgpt2", "flan-t5-base", "bart-large-cnn"), (1, 3, 7, 11, 15), 200, 30
 # The copying model: tokens of its vocabulary, its size, and what it takes to learn it.
 VOCABULARY, WIDTH, LAYERS, HEADS, POSITIONS = 2000, 128, 2, 2, 256
-END, COPY, HELD_OUT, LONGEST, TRAINING_STEPS, ROWS, RATE = 0, 1, 40, 144, 2600, 16, 2e-3
+END, COPY, HELD_OUT, PASSAGE, TRAINING_STEPS, ROWS, RATE = 0, 1, 40, 144, 700, 16, 2e-3
 
 
 def copies(settings: Settings, figures: Figures) -> None:
@@ -163,7 +163,7 @@ def _copying(settings: Settings) -> tuple[str, list[Any]]:
     checkpoint = str(trained / "checkpoint")
     folder = converted("engine-copying", sources(), write_engine, checkpoint=checkpoint)
     rng, texts = random.Random(1), tokenized(trained)[-HELD_OUT:]
-    passages = [_passage(rng, rng.choice(texts), LONGEST) for _ in range(TEXTS)]
+    passages = [_passage(rng, rng.choice(texts)) for _ in range(TEXTS)]
     ends = {"max_tokens": NEW + 8, "eos_ids": (END,)}
     return str(folder / "engine"), [((*passage, COPY), ends) for passage in passages]
 
@@ -217,11 +217,10 @@ def train(folder: str, steps: int) -> None:
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1, (step + 1) / 100) * (1 - step / steps) ** 0.5
-        size = rng.randrange(NEW + 4, NEW + 4 + min(LONGEST - NEW, 20 + step // 5))  # longer ones are learned later
-        passages = [_passage(rng, rng.choice(texts), size) for _ in range(ROWS)]
+        passages = [_passage(rng, rng.choice(texts)) for _ in range(ROWS)]
         ids = torch.tensor([[*passage, COPY, *passage[:NEW], END] for passage in passages])
-        logits = model(ids).logits[:, size:-1]
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, size + 1 :].flatten())
+        logits = model(ids).logits[:, PASSAGE:-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, PASSAGE + 1 :].flatten())
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -229,9 +228,9 @@ def train(folder: str, steps: int) -> None:
     model.save_pretrained(checkpoint)
 
 
-def _passage(rng: random.Random, tokens: list[int], size: int) -> list[int]:
-    start = rng.randrange(max(1, len(tokens) - size))
-    return tokens[start : start + size]
+def _passage(rng: random.Random, tokens: list[int]) -> list[int]:
+    start = rng.randrange(len(tokens) - PASSAGE)
+    return tokens[start : start + PASSAGE]
 
 
 WORKS = {

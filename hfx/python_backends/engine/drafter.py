@@ -2,7 +2,7 @@
 
 Summaries, answers and code copy from their prompt. A guess changes no answer, as each token is chosen from the model's
 own scores (plan.Pick); where it is right, one run of the model gives several tokens. A run with k guessed tokens takes
-about 1.2 + 0.07 k times as long as a step (distilgpt2, Flan-T5-base and BART-large in int8; docs/engine.md).
+about 1.2 + 0.07 k times as long as a step (distilgpt2, Flan-T5-base and BART-large in int8, benchmarks-generation.md).
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ class OrtDecoderRunner:
 
     def close(self) -> None:
         """Drop bindings and session."""
+        self.partition.close()
         self.partitions.clear()
         del self.partition, self._make_partition
 

@@ -93,6 +93,8 @@ class OrtEncoderDecoderRunner:
         """Drop bindings and sessions."""
         self._encoder = None
         self._sessions.clear()
+        for partition in self.partitions.values():
+            partition.close()
         self.partitions.clear()
 
     def _partition(self, width: int) -> DecoderPartition:

@@ -111,6 +111,10 @@ class DecoderPartition:
             inputs = {**inputs, WANTS_LOGITS: np.array(logits)}
         return Binding(self._session, {**inputs, **past}, {"next_ids": next_ids, **present, **outputs})
 
+    def close(self) -> None:
+        """Drop what refers to this partition, so that its memory is freed without the garbage collector."""
+        self.verifier = None
+
     def release_memory(self, first: int) -> None:
         """Free the memory of groups from `first` on."""
         self.cache.release(first * self.width)
