@@ -26,6 +26,7 @@ from hfx.deploy.deployment import open_deployment
 from hfx.deploy.kubernetes import Cluster, write
 from hfx.deploy.sizing import Scale, size
 from hfx.manifest import read_manifest
+from hfx.names import POSTPROCESS_SUFFIX
 from hfx.triton import liveness
 from tests.triton.generation_asks import TIMEOUT, Ask
 from tests.triton.generation_rig import DOORS, RECITAL
@@ -130,7 +131,8 @@ def test_the_probes_the_metrics_and_the_job_find_a_pod_that_answers_like_its_che
     with urllib.request.urlopen(f"{pod.http_url}/metrics", timeout=TIMEOUT) as answer:
         lines = answer.read().decode().splitlines()
     for signal in pod.signals:
-        for model in signal.models:
+        # The last step of an encoder is done by its net's process here, and is a model of its own in NVIDIA's images.
+        for model in (model for model in signal.models if not model.endswith(POSTPROCESS_SUFFIX)):
             assert any(line.startswith(f'{signal.metric.series}{{model="{model}"') for line in lines), (signal, model)
 
     [container] = pod.job["spec"]["template"]["spec"]["containers"]

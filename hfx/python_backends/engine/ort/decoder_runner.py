@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import MOST_LEAST, row_bytes, step_size, verifies
+from ..batch_probe import MOST_LEAST, row_bytes, step_size
 from ..checks import Ids
 from ..plan import Span
 from ..prefix_cache import BLOCK
@@ -22,7 +22,7 @@ from .kv_cache import CacheMaker, KvCache
 from .partition import DecoderPartition
 from .prefix_blocks import PrefixBlocks
 from .sessions import open_session
-from .verifier import OrtVerifier
+from .verifier import OrtVerifier, open_verifier
 
 LOG = logging.getLogger(__name__)
 WIDTH = 1
@@ -52,8 +52,7 @@ class OrtDecoderRunner:
             reset = partial(self.partition.empty, 0)
             self.partition.size = step_size(spec, self.partition, reset, slots)
             if settings.operators:
-                verifier = OrtVerifier(self.partition)
-                self.partition.verifier = verifier if verifies(spec, self.partition, verifier, reset) else None
+                self.partition.verifier = open_verifier(spec, self.partition, reset)
             self.release_memory()
 
     def second(self) -> OrtDecoderRunner:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import SOURCE, StepSize, rows_for, step_size, verifies
+from ..batch_probe import SOURCE, StepSize, rows_for, step_size
 from ..checks import Ids
 from ..memory import Reserved
 from ..runner import Pairs, SessionSettings
@@ -19,7 +19,7 @@ from .binding import Binding, pad
 from .kv_cache import CacheMaker, KvCache
 from .partition import DecoderPartition
 from .sessions import open_session
-from .verifier import OrtVerifier
+from .verifier import OrtVerifier, open_verifier
 
 
 class OrtEncoderDecoderRunner:
@@ -127,7 +127,7 @@ class OrtEncoderDecoderRunner:
 
         size = step_size(spec, partition, reset, groups)
         native = self._settings.operators is not None and partition.width == 1
-        can_verify = native and verifies(spec, partition, OrtVerifier(partition), reset)
+        can_verify = native and open_verifier(spec, partition, reset) is not None
         partition.release_memory(0)
         return size, can_verify
 

@@ -44,8 +44,13 @@ class DecoderPartition:
         self._total = np.zeros((), np.int32)
         self._last = np.zeros((rows, 1), np.int64)
         self._session = session
-        self._inputs = {tensor.name for tensor in session.get_inputs()}
+        self._inputs: dict[str, list[object]] = {tensor.name: tensor.shape for tensor in session.get_inputs()}
         self._steps: dict[tuple[int, bool], Binding] = {}
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether a run behind a past gives outputs for several tokens of a row. Graphs of earlier versions do not."""
+        return self._inputs["last_index" if self.cross is None else "input_ids"][1] != 1
 
     def start(self, row: int, length: int) -> None:
         """Say that `row` has `length` positions filled."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import MOST_DRAFT
+from ..batch_probe import MOST_DRAFT, verifies
 from ..checks import Ids
 from ..runner import Outputs
+from ..spec import EngineSpec
 from .binding import Bindables, Binding
 from .partition import DecoderPartition
 
@@ -60,6 +62,12 @@ class OrtVerifier:
             cross, outputs = self._partition.cross.bound(1)
             inputs |= cross
         return _Run(ids, positions, last, total, next_ids, self._partition.bind(0, next_ids, inputs, logits, **outputs))
+
+
+def open_verifier(spec: EngineSpec, partition: DecoderPartition, reset: Callable[[int], None]) -> OrtVerifier | None:
+    """One for a partition, where its runs have the bits of steps. `reset(1)` empties row 0."""
+    verifier = OrtVerifier(partition)
+    return verifier if partition.takes_several and verifies(spec, partition, verifier, reset) else None
 
 
 @dataclass(frozen=True)
