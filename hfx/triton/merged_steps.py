@@ -1,8 +1,8 @@
 """In a server's own copy of an encoder, the process of the net makes the answers, too, where that is arithmetic alone.
 
 What is published has NAME_postprocess as a model of its own, since the onnxruntime backend of NVIDIA's images runs
-graphs only. hfx's is Python and can do both. A hop less is 15 to 28 % of a request's processor time beside the net
-(docs/benchmarks-encoder.md).
+graphs only. hfx's is Python and can do both. A hop less is 11 to 23 % of the processor time of a request to a
+small net, with 16 callers or more (docs/benchmarks-encoder.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Prompt lookup: a guess at what a sequence goes on with, from where its last tokens stood before.
 
 Summaries, answers and code copy from their prompt. A guess changes no answer, as each token is chosen from the model's
-own scores (plan.Pick); where it is right, one run of the model gives several tokens. A run with k guessed tokens takes
-about 1.2 + 0.07 k times as long as a step (distilgpt2, Flan-T5-base and BART-large in int8, benchmarks-generation.md).
+own scores (plan.Pick); where it is right, one run of the model gives several tokens. With one guessed token a run takes
+about 1.1 times as long as a step, with 7 1.2 times, with 15 1.7 to 2.1 times (distilgpt2, Flan-T5-base and BART-large
+in int8, docs/benchmarks-generation.md).
 """
 
 from __future__ import annotations
