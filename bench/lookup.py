@@ -43,8 +43,8 @@ def copies(settings: Settings, figures: Figures) -> None:
         with noted(figures, case), ExitStack() as stack:
             folder, requests = (_copying if case == COPIES else _at_random)(settings)
             ways = {}
-            for way, draft in ((WITH, None), (WITHOUT, 0)):
-                child = stack.enter_context(Child(open_engine, folder=folder, requests=requests, draft=draft))
+            for way, guesses in ((WITH, True), (WITHOUT, False)):
+                child = stack.enter_context(Child(open_engine, folder=folder, requests=requests, guesses=guesses))
                 ways[way] = partial(_turn, child)
             take_turns(figures, case, {case: 0}, ways, settings.turns(7))
 
@@ -56,15 +56,13 @@ def _turn(child: Child, case: int) -> dict[str, float]:
     return {"ms": ms, "tokens/s": 1e3 * tokens / ms, "tokens a step": tokens / steps, "accepted": accepted / tokens}
 
 
-def open_engine(folder: str, requests: list[Any], draft: int | None) -> Prepare:
+def open_engine(folder: str, requests: list[Any], guesses: bool) -> Prepare:
     """One request after the other; gives (tokens, those that were guessed, steps)."""
     from hfx.python_backends.engine.engine import Engine
     from hfx.python_backends.engine.request import Request, Settings
-    from hfx.python_backends.engine.scheduler import Limits
     from hfx.python_backends.engine.spec import NATIVE
 
-    limits = Limits() if draft is None else Limits(draft=draft)
-    engine = Engine.open(folder, slots=4, threads=THREADS, limits=limits, runtime=NATIVE)
+    engine = Engine.open(folder, slots=4, threads=THREADS, guesses=guesses, runtime=NATIVE)
     ready = [Request(ids, Settings(**settings)) for ids, settings in requests]
 
     def run() -> tuple[int, int, int]:

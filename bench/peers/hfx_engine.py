@@ -55,6 +55,7 @@ class Net:
                 threads=self._threads,
                 runtime=self._runtime,
                 prefix_cache_mb=0,  # the same prompts come again and again
+                guesses=False,  # random weights repeat themselves: guesses would be right as they are for no text
             )
         settings = Settings(
             max_tokens=batch.new,

@@ -68,15 +68,20 @@ def watch_of(runner: Runner) -> Watch | PagedWatch:
 
 
 def open_engine(
-    folder: Path, slots: int, max_queue: int = 64, limits: Limits | None = None, runtime: str | None = None
+    folder: Path,
+    slots: int,
+    max_queue: int = 64,
+    limits: Limits | None = None,
+    runtime: str | None = None,
+    guesses: bool = True,
 ) -> Engine:
     """A watched engine."""
-    return serve(folder, make_core(folder, slots, limits, runtime), max_queue)
+    return serve(folder, make_core(folder, slots, limits, runtime), max_queue, guesses)
 
 
-def serve(folder: Path, core: Core, max_queue: int = 64) -> Engine:
+def serve(folder: Path, core: Core, max_queue: int = 64, guesses: bool = True) -> Engine:
     """The engine around a core."""
-    return Engine(read_spec(folder), core, max_queue)
+    return Engine(read_spec(folder), core, max_queue, guesses)
 
 
 def accept(core: Core, request: Request) -> Handle:

@@ -35,7 +35,7 @@ FAMILIES = {
     "bart": {"max_position_embeddings": 256},
     "t5-gated": {"num_layers": 2, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
 }
-WITHOUT, WITH = Limits(chunk=40, draft=0), Limits(chunk=40)
+LIMITS = Limits(chunk=40)
 # What a search does at each token must be done at each of a run's tokens.
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -87,10 +87,10 @@ def test_events_are_those_without_guesses(family: str, folder: Callable[[str], P
     rng = random.Random(1)
     phrase = tuple(rng.randrange(12, 100) for _ in range(9))
     requests = [request(family, phrase * 3, **settings) for settings in SETTINGS.values()]
-    with open_engine(folder(family), 4, limits=WITHOUT, runtime=NATIVE) as plain:
+    with open_engine(folder(family), 4, limits=LIMITS, runtime=NATIVE, guesses=False) as plain:
         expected = [events(plain, [each]) for each in requests]
         steps = plain.stats().steps
-    with open_engine(folder(family), 4, limits=WITH, runtime=NATIVE) as engine:
+    with open_engine(folder(family), 4, limits=LIMITS, runtime=NATIVE) as engine:
         for name, each, one in zip(SETTINGS, requests, expected, strict=True):
             assert events(engine, [each]) == one, name
         stats = engine.stats()
@@ -108,8 +108,8 @@ def test_requests_that_come_and_go_have_the_events_that_they_have_without_guesse
     rng = random.Random(2)
     groups = [[random_request(rng, family != "gpt2") for _ in range(rng.choice((1, 1, 2, 3)))] for _ in range(12)]
     lists = []
-    for limits in (WITHOUT, WITH):
-        with open_engine(folder(family), 9, limits=limits, runtime=NATIVE) as engine:
+    for guesses in (False, True):
+        with open_engine(folder(family), 9, limits=LIMITS, runtime=NATIVE, guesses=guesses) as engine:
             lists.append([events(engine, group) for group in groups])
             accepted = engine.stats().accepted_tokens
     assert lists[0] == lists[1]
@@ -119,7 +119,7 @@ def test_requests_that_come_and_go_have_the_events_that_they_have_without_guesse
 @native
 @pytest.mark.slow
 def test_a_request_beside_another_is_not_guessed_and_goes_on_alone(folder: Callable[[str], Path]) -> None:
-    core = make_core(folder("gpt2"), 4, WITH, runtime=NATIVE)
+    core = make_core(folder("gpt2"), 4, LIMITS, runtime=NATIVE)
     prompt = (20, 30, 40, 50) * 5
     long, short = request("gpt2", prompt), request("gpt2", prompt, max_tokens=3)
     handles = [accept(core, each) for each in (long, short)]
@@ -129,7 +129,7 @@ def test_a_request_beside_another_is_not_guessed_and_goes_on_alone(folder: Calla
     runs = [plan for plan in plans_of(core) if isinstance(plan, Run)]
     assert not any(plan.draft for plan in runs if plan.groups == 2)
     assert any(plan.draft for plan in runs if plan.groups == 1)
-    alone = make_core(folder("gpt2"), 4, WITHOUT, runtime=NATIVE)
+    alone = make_core(folder("gpt2"), 4, LIMITS, runtime=NATIVE)
     expected = accept(alone, long)
     finish(alone)
     assert handles[0].result(1) == expected.result(1)
@@ -138,7 +138,7 @@ def test_a_request_beside_another_is_not_guessed_and_goes_on_alone(folder: Calla
 @native
 @pytest.mark.slow
 def test_cancelling_between_two_runs_leaves_the_tokens_so_far(folder: Callable[[str], Path]) -> None:
-    core = make_core(folder("gpt2"), 2, WITH, runtime=NATIVE)
+    core = make_core(folder("gpt2"), 2, LIMITS, runtime=NATIVE)
     one = request("gpt2", (20, 30, 40, 50) * 5)
     handle = accept(core, one)
     (job,) = core.jobs.values()

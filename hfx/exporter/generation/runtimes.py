@@ -93,6 +93,7 @@ def _open(folder: Path, plan: GeneratorPlan, runtime: Runtime) -> Engine:
         runtime=runtime,
         beams=(_beams(plan),),
         prefix_cache_mb=0,  # the prompts of each case are equal
+        guesses=False,  # what is written to them repeats itself as texts don't
     )
 
 

@@ -38,8 +38,9 @@ CPU = "CPU"  # the provider whose memory is real where it is written only, so th
 class Engine:
     """A model that answers many requests at once. Use as a context manager, or `close()` it."""
 
-    def __init__(self, spec: EngineSpec, core: Core, max_queue: int) -> None:
+    def __init__(self, spec: EngineSpec, core: Core, max_queue: int, guesses: bool = True) -> None:
         self.spec = spec
+        self.guesses = guesses
         self.max_queue = max_queue
         self._core = core
         self._arrivals = itertools.count()
@@ -72,6 +73,7 @@ class Engine:
         observer: Observer | None = None,
         runtime: str | None = None,
         prefix_cache_mb: int | None = None,
+        guesses: bool = True,
     ) -> Engine:
         """The engine of the model in `folder` (with engine.json).
 
@@ -81,7 +83,8 @@ class Engine:
         that needs them, and requests of more rows are not light (see FairScheduler).
         `runtime` is onnxruntime or openvino; None: the model's own choice on CPU, or onnxruntime where it can't be had.
         Of a decoder that ONNX Runtime runs on CPU, `prefix_cache_mb` MB of keys and values are kept of beginnings that
-        prompts have in common (0: none; None: DEFAULT_MB). Raises ModelRefused in its kinds.
+        prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see drafter.py. Raises ModelRefused in its
+        kinds.
         """
         for name, value in (("slots", slots), ("max_queue", max_queue)):
             if value < 1:
@@ -101,7 +104,7 @@ class Engine:
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
         scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, light_rows, prefixes)
-        return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings), observer), max_queue)
+        return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings), observer), max_queue, guesses)
 
     @property
     def runtime(self) -> str:
@@ -169,10 +172,9 @@ class Engine:
     def _open_partition(self, job: Job) -> None:
         runner, width = self._core.runner_of(job), job.sequences[0].width
         runner.open_partition(width)
-        verifier, limit = runner.partitions[width].verifier, self._core.scheduler.limits.draft
-        if job.rows == 1 and verifier is not None and limit:
-            most = min(verifier.most, limit)
-            job.sequences[0].drafter = Drafter(job.request.prompt, most, job.request.settings.max_tokens)
+        verifier = runner.partitions[width].verifier
+        if self.guesses and job.rows == 1 and verifier is not None:
+            job.sequences[0].drafter = Drafter(job.request.prompt, verifier.most, job.request.settings.max_tokens)
 
     def _cancel(self, job: Job) -> None:
         with self._lock:

@@ -51,7 +51,6 @@ class FairScheduler:
     ) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
-        self.limits = limits
         self.prefixes = prefixes or PrefixCache(0)
         self.batches = tuple(Scheduler(slots, has_encoder, limits, mixes, self.prefixes) for _ in range(BATCHES))
         self.reserve = min(slots, max(int(slots * RESERVED), light_rows)) if light_rows else 0

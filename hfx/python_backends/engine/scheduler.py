@@ -22,13 +22,12 @@ class Limits:
     """What a plan may take, in tokens, so that sequences that are being decoded wait for a bounded time.
 
     A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` bound the padded tokens of a
-    batch of prompts or sources; a single one may be longer. `draft` bounds the tokens that are guessed; 0: none.
+    batch of prompts or sources; a single one may be longer.
     """
 
     chunk: int = 256
     prefill: int = 256
     encode: int = 512
-    draft: int = 15
 
 
 # Of runners that mix: a run's fixed cost is shared with a step, and longer parts serve 1.2 times as many requests.
