@@ -114,7 +114,7 @@ def open_partition(folder: str) -> Prepare:
             partition.set_next_tokens([(0, ids[0])])
             begin = time.perf_counter()
             if tokens:
-                partition.verifier.run(ids[:tokens], logits=False)
+                partition.verifier.verify(ids[:tokens], logits=False)
             else:
                 partition.step(1, logits=False)
             seconds = time.perf_counter() - begin

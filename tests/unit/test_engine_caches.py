@@ -13,11 +13,10 @@ import pytest
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.memory import Reserved
-from hfx.python_backends.engine.ort.binding import Binding
 from hfx.python_backends.engine.ort.decoder_runner import OrtDecoderRunner
 from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from hfx.python_backends.engine.ort.kv_cache import SOURCE, TARGET, DeviceCache, KvCache, copy_graph
-from hfx.python_backends.engine.ort.sessions import open_session
+from hfx.python_backends.engine.ort.sessions import Binding, open_session
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import read_spec

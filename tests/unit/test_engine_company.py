@@ -16,7 +16,6 @@ from hfx.exporter.openvino.generator import activations_for
 from hfx.exporter.quantize.generator import FORMATS, FORMATS_TRIED
 from hfx.exporter.runtime import weight_levels
 from hfx.native import library
-from hfx.python_backends.engine.batch_probe import StepSize, probed_size, rows_for
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import ProcessorUnsuited
@@ -24,6 +23,7 @@ from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.ort.decoder_runner import OrtDecoderRunner
 from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from hfx.python_backends.engine.picker import Picker
+from hfx.python_backends.engine.probes import StepSize, probed_size, rows_for
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec

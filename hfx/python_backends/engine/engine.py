@@ -20,6 +20,7 @@ from .handle import Handle
 from .jobs import Job, new_job
 from .picker import Picker
 from .prefix_cache import DEFAULT_MB, PrefixCache
+from .probes import MOST_DRAFT
 from .request import Request, check
 from .runner import SPIN_MICROSECONDS, DecoderRunner, Runner, SessionSettings
 from .runners import open_runner
@@ -172,9 +173,8 @@ class Engine:
     def _open_partition(self, job: Job) -> None:
         runner, width = self._core.runner_of(job), job.sequences[0].width
         runner.open_partition(width)
-        verifier = runner.partitions[width].verifier
-        if self.guesses and job.rows == 1 and verifier is not None:
-            job.sequences[0].drafter = Drafter(job.request.prompt, verifier.most, job.request.settings.max_tokens)
+        if self.guesses and job.rows == 1 and runner.partitions[width].verifier is not None:
+            job.sequences[0].drafter = Drafter(job.request.prompt, MOST_DRAFT, job.request.settings.max_tokens)
 
     def _cancel(self, job: Job) -> None:
         with self._lock:

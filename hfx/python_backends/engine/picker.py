@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from .errors import EngineError, StepFailed
 from .memory import Reserved
-from .ort.binding import Arrays, Binding
-from .ort.sessions import open_session
+from .ort.sessions import Arrays, Binding, open_session
 from .plan import Outcome, Pick
 from .request import Event, Top
 from .runner import Outputs, SessionSettings

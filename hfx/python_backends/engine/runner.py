@@ -59,18 +59,6 @@ class Outputs:
 NOTHING = Outputs(np.empty((0, 1), np.int64))
 
 
-class Verifier(Protocol):
-    """Runs of row 0 that take several tokens, at most `most` of them guessed, with the bits of as many steps."""
-
-    most: int
-
-    def run(self, draft: Ids, logits: bool) -> Outputs:
-        """Run the row's next token and `draft` behind it, with outputs for each; its next input must be set then."""
-
-    def drop(self, positions: int) -> None:
-        """Forget the last positions of the row."""
-
-
 class RunnerPartition(Protocol):
     """The rows of a model for `width` beams, row = group * width + beam, with their keys and values.
 
@@ -81,7 +69,7 @@ class RunnerPartition(Protocol):
 
     @property
     def verifier(self) -> Verifier | None:
-        """None where a token has other bits in a run of several, and where rows are beams."""
+        """Itself; None where a token has other bits in a run of several, and where rows are beams."""
 
     def move(self, source: int, target: int) -> None:
         """Make group `target` hold what group `source` does: caches, lengths, next inputs."""
@@ -94,6 +82,16 @@ class RunnerPartition(Protocol):
 
     def step(self, groups: int, logits: bool) -> Outputs:
         """Run one token in all rows of the first `groups` groups. The argmax of each row becomes its next input."""
+
+
+class Verifier(RunnerPartition, Protocol):
+    """A partition of one-row groups whose row 0 can take several tokens in a run, with the bits of as many steps."""
+
+    def verify(self, draft: Ids, logits: bool) -> Outputs:
+        """Run row 0's next token and `draft` behind it, with outputs for each; its next input must be set then."""
+
+    def drop(self, positions: int) -> None:
+        """Forget the last positions of row 0."""
 
 
 class _Runner(Protocol):
@@ -163,7 +161,7 @@ def carry_out(runner: Runner, plan: Plan) -> Outputs:
             partition.set_next_tokens(plan.feeds)
         if plan.draft:
             assert partition.verifier is not None, "only what can be verified is guessed"
-            return partition.verifier.run(plan.draft, plan.logits)
+            return partition.verifier.verify(plan.draft, plan.logits)
         if not plan.spans:
             return partition.step(plan.groups, plan.logits)
         assert isinstance(runner, DecoderRunner), "only a decoder is given prompts"

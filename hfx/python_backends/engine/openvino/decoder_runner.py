@@ -8,9 +8,9 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import CONTEXT, LONG, SHORT, StepSize, row_bytes, rows_for, step_size, tokens
 from ..checks import Ids
 from ..plan import Span
+from ..probes import BESIDE, CONTEXT, SHORT, StepSize, row_bytes, rows_for, step_size, tokens
 from ..runner import Outputs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
 from .model import LogitsReader, OpenVinoModel
@@ -111,7 +111,7 @@ class PagedDecoderRunner:
             self._start(row, length)
 
     def _step_size(self, slots: int, required: bool) -> StepSize:
-        """See batch_probe: rows of the same tokens, which all take the same step."""
+        """See probes: rows of the same tokens, which all take the same step."""
         length = min(CONTEXT, self._spec.max_length // 2)
         self.run([Span(self._tokens(length))], logits=False)
 
@@ -122,7 +122,7 @@ class PagedDecoderRunner:
 
     def _is_same_beside(self) -> bool:
         """Whether a prompt has the same answer alone and beside a longer one."""
-        short, long = (Span(self._tokens(length), rows=(row,)) for row, length in enumerate((SHORT, LONG)))
+        short, long = (Span(self._tokens(length), rows=(row,)) for row, length in enumerate((SHORT, BESIDE)))
         alone = row_bytes(self.run([short], logits=True), 0)
         return alone == row_bytes(self.run([short, long], logits=True), 0)
 

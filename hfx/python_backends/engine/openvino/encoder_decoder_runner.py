@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import CONTEXT, SOURCE, SOURCES, StepSize, rows_for, step_size, tokens
 from ..checks import Ids
+from ..probes import CONTEXT, SOURCE, SOURCES, StepSize, rows_for, step_size, tokens
 from ..runner import Pairs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
 from .grown_rows import NEW, GrownRows
@@ -132,13 +132,13 @@ class PagedEncoderDecoderRunner:
         return [self._encoder.output(f"cross_{layer}") for layer in range(self._spec.layers)]
 
     def _is_same_together(self) -> bool:
-        """See batch_probe: whether a source is encoded to the same numbers alone and with others."""
+        """See probes: whether a source is encoded to the same numbers alone and with others."""
         length = min(SOURCE, self._spec.max_source)
         alone = [layer[0].tobytes() for layer in self._encode(length, [self._source(length)])]
         return alone == [layer[0].tobytes() for layer in self._encode(length, [self._source(length)] * SOURCES)]
 
     def _step_size(self, slots: int, required: bool) -> StepSize:
-        """See batch_probe: groups that share a source, the first of which takes its first step again and again."""
+        """See probes: groups that share a source, the first of which takes its first step again and again."""
         width = self._spec.beams[0]
         self.open_partition(width)
         partition = self.partitions[width]

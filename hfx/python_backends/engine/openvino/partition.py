@@ -8,7 +8,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import StepSize
+from ..probes import StepSize
 from ..runner import Outputs, Pairs, Verifier
 from .grown_rows import GrownRows
 from .model import InferRequest, LogitsReader
@@ -20,7 +20,7 @@ OwnRows = Union[PagedRows, GrownRows]  # K/V of the rows' own tokens
 class PagedPartition:
     """`groups` groups of `width` rows each, for which `own`, and with an encoder `sources`, have memory.
 
-    A step has the groups of `size` (see batch_probe).
+    A step has the groups of `size` (see probes).
     """
 
     verifier: Verifier | None = None

@@ -10,19 +10,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import MOST_LEAST, row_bytes, step_size
 from ..checks import Ids
 from ..plan import Span
 from ..prefix_cache import BLOCK
-from ..prefix_probe import Bits, is_same_in_parts
+from ..probes import MOST_LEAST, Bits, is_same_in_parts, row_bytes, step_size, verifies
 from ..runner import Outputs, SessionSettings
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
-from .binding import Arrays, pad
-from .kv_cache import CacheMaker, KvCache
-from .partition import DecoderPartition
-from .prefix_blocks import PrefixBlocks
-from .sessions import open_session
-from .verifier import OrtVerifier, open_verifier
+from .kv_cache import CacheMaker, KvCache, PrefixBlocks
+from .partition import DecoderPartition, Tokens
+from .sessions import open_session, pad
 
 LOG = logging.getLogger(__name__)
 WIDTH = 1
@@ -52,7 +48,7 @@ class OrtDecoderRunner:
             reset = partial(self.partition.empty, 0)
             self.partition.size = step_size(spec, self.partition, reset, slots)
             if settings.operators:
-                self.partition.verifier = open_verifier(spec, self.partition, reset)
+                self.partition.verifies = self.partition.takes_several and verifies(spec, self.partition, reset)
             self.release_memory()
 
     def second(self) -> OrtDecoderRunner:
@@ -60,8 +56,7 @@ class OrtDecoderRunner:
         other = copy(self)
         other._reserve(self._staging)
         other.partition.size = self.partition.size
-        if self.partition.verifier is not None:
-            other.partition.verifier = OrtVerifier(other.partition)
+        other.partition.verifies = self.partition.verifies
         return other
 
     def open_partition(self, width: int) -> None:
@@ -116,7 +111,6 @@ class OrtDecoderRunner:
 
     def close(self) -> None:
         """Drop bindings and session."""
-        self.partition.close()
         self.partitions.clear()
         del self.partition, self._make_partition
 
@@ -131,7 +125,7 @@ class OrtDecoderRunner:
         return self.blocks
 
     def _bits(self, text: Ids, start: int) -> Bits:
-        """See prefix_probe."""
+        """See probes."""
         logits = row_bytes(self.run([Span(text[start:], start)], logits=True), 0)
         cache = self.partition.cache
         assert isinstance(cache, KvCache)
@@ -143,13 +137,13 @@ class OrtDecoderRunner:
         """Run `ids` [rows, width], of which `lengths` a row are real, from position `start` on in rows from `first`."""
         rows, width = ids.shape
         positions = np.arange(start, start + width, dtype=np.int64)
-        inputs: Arrays = {
-            "input_ids": ids,
-            "position_ids": np.ascontiguousarray(np.broadcast_to(positions, ids.shape)),
-            "seqlens_k": start + lengths - np.int32(1),
-            "total_length": np.array(start + width, np.int32),
-            "last_index": (lengths - 1).astype(np.int64)[:, None],
-        }
+        tokens = Tokens(
+            ids,
+            np.ascontiguousarray(np.broadcast_to(positions, ids.shape)),
+            start + lengths - np.int32(1),
+            np.array(start + width, np.int32),
+            (lengths - 1).astype(np.int64)[:, None],
+        )
         next_ids = self._first_ids[:rows]
-        self.partition.bind(first, next_ids, inputs, logits).run()
+        self.partition.bind(first, tokens, next_ids, logits).run()
         return Outputs(next_ids, self.partition.logits[:rows] if logits else None)

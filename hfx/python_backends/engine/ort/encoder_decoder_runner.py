@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import SOURCE, StepSize, rows_for, step_size
 from ..checks import Ids
 from ..memory import Reserved
+from ..probes import SOURCE, StepSize, rows_for, step_size, verifies
 from ..runner import Pairs, SessionSettings
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
-from .binding import Binding, pad
 from .kv_cache import CacheMaker, KvCache
 from .partition import DecoderPartition
-from .sessions import open_session
-from .verifier import OrtVerifier, open_verifier
+from .sessions import Binding, open_session, pad
 
 
 class OrtEncoderDecoderRunner:
@@ -93,8 +91,6 @@ class OrtEncoderDecoderRunner:
         """Drop bindings and sessions."""
         self._encoder = None
         self._sessions.clear()
-        for partition in self.partitions.values():
-            partition.close()
         self.partitions.clear()
 
     def _partition(self, width: int) -> DecoderPartition:
@@ -107,12 +103,11 @@ class OrtEncoderDecoderRunner:
         partition = DecoderPartition(spec, width, rows_for(groups), session, self._make_cache)
         if width not in self._probed:
             self._probed[width] = self._probe(partition, groups)
-        partition.size, can_verify = self._probed[width]
-        partition.verifier = OrtVerifier(partition) if can_verify else None
+        partition.size, partition.verifies = self._probed[width]
         return partition
 
     def _probe(self, partition: DecoderPartition, groups: int) -> tuple[StepSize, bool]:
-        """See batch_probe: the groups of a partition's steps, and whether drafts can be verified."""
+        """See probes: the groups of a partition's steps, and whether drafts can be verified."""
         spec = self._spec
         # A source for the probe, whose numbers are any.
         shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
@@ -127,7 +122,7 @@ class OrtEncoderDecoderRunner:
 
         size = step_size(spec, partition, reset, groups)
         native = self._settings.operators is not None and partition.width == 1
-        can_verify = native and open_verifier(spec, partition, reset) is not None
+        can_verify = native and partition.takes_several and verifies(spec, partition, reset)
         partition.release_memory(0)
         return size, can_verify
 

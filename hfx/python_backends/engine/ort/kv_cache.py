@@ -1,4 +1,4 @@
-"""Where keys and values lie in ONNX Runtime: on the host or on a device, of rows and of encoded sources.
+"""Where keys and values lie in ONNX Runtime: on the host or on a device, of rows, prefixes and encoded sources.
 
 OpenVINO's are in openvino/paged_cache.py (in blocks) and openvino/grown_rows.py. None knows which rows are in use.
 """
@@ -12,11 +12,13 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ..checks import Ids
 from ..memory import Reserved
+from ..plan import Pairs
+from ..prefix_cache import BLOCK
 from ..runner import SessionSettings
 from ..spec import EngineSpec
-from .binding import Bindables, Binding, DeviceArray
-from .sessions import open_session
+from .sessions import Bindables, Binding, DeviceArray, open_session
 
 SOURCE, TARGET = "source", "target"
 # What onnx.helper (which is not there where models are served) writes for one Identity from SOURCE to TARGET, both
@@ -112,6 +114,32 @@ class DeviceCache:
 Cache = Union[KvCache, DeviceCache]
 # From [parts, rows, heads, capacity, head_dim] and dtype: KvCache for the host, a partial DeviceCache for a device.
 CacheMaker = Callable[[tuple[int, ...], DTypeLike], Cache]
+
+
+class PrefixBlocks:
+    """As many blocks of keys and values of all layers, of BLOCK positions each, as `size` bytes hold.
+
+    Memory is real where it was written. One thread carries out one plan after the other, so that no block is written
+    while it is read.
+    """
+
+    def __init__(self, cache: KvCache, size: int) -> None:
+        block = cache.positions(0, 0, BLOCK)
+        self.bytes = block.nbytes  # of a block
+        self.count = size // self.bytes
+        self.array = Reserved((self.count, *block.shape), block.dtype).array
+
+    def load(self, blocks: Ids, cache: Cache, row: int) -> None:
+        """Make `blocks` the beginning of a row."""
+        assert isinstance(cache, KvCache)
+        for at, block in enumerate(blocks):
+            cache.positions(row, at * BLOCK, (at + 1) * BLOCK)[...] = self.array[block]
+
+    def save(self, saves: Pairs, cache: Cache, row: int) -> None:
+        """Copy blocks of a row, as (block of the row, block)."""
+        assert isinstance(cache, KvCache)
+        for at, block in saves:
+            self.array[block] = cache.positions(row, at * BLOCK, (at + 1) * BLOCK)
 
 
 def bind_cache(cache: Cache, first: int, rows: int, prefixes: tuple[str, str]) -> tuple[Bindables, Bindables]:

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_probe import StepSize
+from ..checks import Ids
 from ..memory import Reserved
+from ..probes import MOST_DRAFT, StepSize
 from ..runner import Outputs, Pairs, Verifier
 from ..spec import EngineSpec
-from .binding import Bindables, Binding
 from .kv_cache import CacheMaker, CrossCache, bind_cache
+from .sessions import Binding
 
 PREFIXES = ("past_", "present_")
 WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits out
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a run reads of its rows' tokens.
+
+    `ids` and `positions` are [rows, tokens]. `ends` are the last position of each row, `total` is one more than their
+    largest. `picked` [rows, picked] are the tokens that a decoder-only graph has outputs for.
+    """
+
+    ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    ends: NDArray[np.int32]
+    total: NDArray[np.int32]
+    picked: NDArray[np.int64]
 
 
 class DecoderPartition:
     """`groups` groups of `width` rows, each group with the keys and values of a source where there is an encoder.
 
     A row's length is the number of filled positions, which is also the position of its next input. The cache has
-    `more_rows` than the partition. A step has the groups of `size` (see batch_probe); `touched` groups have memory.
+    `more_rows` than the partition. A step has the groups of `size`; it `verifies` where runs of several tokens of row 0
+    have the bits of steps (see probes). `touched` groups have memory.
     """
 
     def __init__(
@@ -39,18 +56,28 @@ class DecoderPartition:
         self.lengths = np.zeros(rows, np.int32)
         self.logits: NDArray[np.float32] = Reserved((rows, spec.vocab_size), np.float32).array
         self.size = StepSize()
-        self.verifier: Verifier | None = None
+        self.verifies = False
         self.touched = 0
         self._total = np.zeros((), np.int32)
-        self._last = np.zeros((rows, 1), np.int64)
+        self._first = np.zeros((rows, 1), np.int64)
         self._session = session
         self._inputs: dict[str, list[object]] = {tensor.name: tensor.shape for tensor in session.get_inputs()}
         self._steps: dict[tuple[int, bool], Binding] = {}
+        # Of runs of several tokens of row 0, which use the first of these.
+        tokens = np.arange(MOST_DRAFT + 1, dtype=np.int64)[None]
+        self._draft = Tokens(tokens.copy(), tokens.copy(), np.zeros(1, np.int32), np.zeros((), np.int32), tokens)
+        self._draft_ids = np.zeros((MOST_DRAFT + 1, 1), np.int64)
+        self._drafts: dict[tuple[int, bool], Binding] = {}
 
     @property
     def takes_several(self) -> bool:
         """Whether a run behind a past gives outputs for several tokens of a row. Graphs of earlier versions do not."""
         return self._inputs["last_index" if self.cross is None else "input_ids"][1] != 1
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """Itself, where it is one."""
+        return self if self.verifies else None
 
     def start(self, row: int, length: int) -> None:
         """Say that `row` has `length` positions filled."""
@@ -105,20 +132,48 @@ class DecoderPartition:
         self.positions[:rows] += 1
         return Outputs(self.ids, self.logits if logits else None).first(rows)
 
-    def bind(
-        self, first: int, next_ids: NDArray[np.int64], inputs: Mapping[str, Any], logits: bool, **outputs: Any
-    ) -> Binding:
-        """A run of the graph on as many rows, from `first` on, as there are ids, with as many outputs as `next_ids`."""
-        past, present = bind_cache(self.cache, first, len(inputs["input_ids"]), PREFIXES)
+    def verify(self, draft: Ids, logits: bool) -> Outputs:
+        """On memory that was bound for as many tokens the first time."""
+        tokens = len(draft) + 1
+        binding = self._drafts.get((tokens, logits))
+        if binding is None:
+            binding = self._drafts[tokens, logits] = self._bind_draft(tokens, logits)
+        start, end = int(self.lengths[0]), int(self.lengths[0]) + tokens
+        self._draft.ids[0, :tokens] = self.ids[0, 0], *draft
+        self._draft.positions[0, :tokens] = np.arange(start, end)
+        self._draft.ends[0], self._draft.total[...] = end - 1, end
+        if self.cross is not None:
+            self.cross.prepare(1)
+        binding.run()
+        self.start(0, end)
+        return Outputs(self._draft_ids, self.logits if logits else None).first(tokens)
+
+    def drop(self, positions: int) -> None:
+        """What lies beyond a row's length is never read."""
+        self.start(0, int(self.lengths[0]) - positions)
+
+    def bind(self, first: int, tokens: Tokens, next_ids: NDArray[np.int64], logits: bool) -> Binding:
+        """A run of the graph on rows from `first` on (with an encoder, 0), with as many outputs as `next_ids`."""
+        rows = len(tokens.ids)
+        inputs: dict[str, Any] = {
+            "input_ids": tokens.ids,
+            "position_ids": tokens.positions,
+            "seqlens_k": tokens.ends,
+            "total_length": tokens.total,
+        }
+        past, present = bind_cache(self.cache, first, rows, PREFIXES)
+        outputs = {"next_ids": next_ids, **present}
+        if self.cross is None:
+            inputs["last_index"] = tokens.picked
+        else:
+            cross, cross_present = self.cross.bound(rows // self.width)
+            inputs |= cross
+            outputs |= cross_present
         if logits:
             outputs["logits"] = self.logits[: len(next_ids)]
         if WANTS_LOGITS in self._inputs:
-            inputs = {**inputs, WANTS_LOGITS: np.array(logits)}
-        return Binding(self._session, {**inputs, **past}, {"next_ids": next_ids, **present, **outputs})
-
-    def close(self) -> None:
-        """Drop what refers to this partition, so that its memory is freed without the garbage collector."""
-        self.verifier = None
+            inputs[WANTS_LOGITS] = np.array(logits)
+        return Binding(self._session, {**inputs, **past}, outputs)
 
     def release_memory(self, first: int) -> None:
         """Free the memory of groups from `first` on."""
@@ -129,18 +184,12 @@ class DecoderPartition:
 
     def _bind_step(self, groups: int, logits: bool) -> Binding:
         rows = groups * self.width
-        inputs: dict[str, Any] = {
-            "input_ids": self.ids[:rows],
-            "position_ids": self.positions[:rows],
-            # The operator wants the total length minus one: what is filled, and the one token of this run, minus one.
-            "seqlens_k": self.lengths[:rows],
-            "total_length": self._total,
-        }
-        outputs: Bindables = {}
-        if self.cross is None:
-            inputs["last_index"] = self._last[:rows]
-        else:
-            cross, outputs = self.cross.bound(groups)
-            inputs |= cross
-        # next_ids is written when input_ids has been read: the next input is in place without a copy.
-        return self.bind(0, self.ids[:rows], inputs, logits, **outputs)
+        # The last position is that of this run's one token: what is filled is its number. next_ids is written when
+        # input_ids has been read: the next input is in place without a copy.
+        ids, ends = self.ids[:rows], self.lengths[:rows]
+        return self.bind(0, Tokens(ids, self.positions[:rows], ends, self._total, self._first[:rows]), ids, logits)
+
+    def _bind_draft(self, tokens: int, logits: bool) -> Binding:
+        all_of = self._draft
+        ids, positions, picked = (each[:, :tokens] for each in (all_of.ids, all_of.positions, all_of.picked))
+        return self.bind(0, Tokens(ids, positions, all_of.ends, all_of.total, picked), self._draft_ids[:tokens], logits)

@@ -1,4 +1,4 @@
-"""What keeps an answer from depending on its batch on this processor, found by running a model as it is opened.
+"""What keeps an answer from depending on its batch, or on parts, found by running a model as it is opened.
 
 A library chooses its kernels by the number of rows, and another kernel adds up in another order: the last bits change,
 and with int8 or int4 a last bit can become another token.
@@ -9,9 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from .checks import Ids
 from .errors import ProcessorUnsuited
+from .plan import part_start
+from .prefix_cache import BLOCK
 from .runner import Outputs, RunnerPartition, Verifier
 from .spec import EngineSpec
 
@@ -19,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 CONTEXT = 80  # tokens before a probed step: more than a block, so that attention may be split among threads
 SOME = 16  # different tokens of the probe
-SHORT, LONG = 8, 248  # tokens of a prompt, and of one beside it
+SHORT, BESIDE = 8, 248  # tokens of a prompt, and of one beside it
 SOURCE, SOURCES = 16, 16  # tokens of a source, and how many are encoded together
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -28,9 +33,14 @@ REMAINDERS = {1: 15, 2: 14, 4: 12, 8: 8}
 MOST_LEAST = 16  # sequences; where more were needed, a runtime that needs none is faster
 USUAL = 2  # what most processors need
 
-MOST_DRAFT = 15  # tokens, so that a run has a whole number of the products' rows with the one before them
+MOST_DRAFT = (
+    15  # guessed tokens of a run, so that a run has a whole number of the products' rows with the one before them
+)
 
 WIDE = 1024  # of a model's hidden size
+
+RESTS = (1, 2, 7, 15, 30)  # tokens behind a block: of one block of queries, of two, and what is left over of them
+CHUNK, LONG = 256, 290  # a long prompt, and where it is cut without a cache
 
 
 @dataclass(frozen=True)
@@ -112,10 +122,10 @@ def probed_size(logits_of: Callable[[int], set[bytes]], slots: int, required: bo
     return StepSize(max(USUAL, multiple), multiple)
 
 
-def verifies(spec: EngineSpec, partition: RunnerPartition, verifier: Verifier, reset: Callable[[int], None]) -> bool:
-    """Whether a run of `verifier` has the bits of steps. `reset(1)` empties row 0, which is the first group's."""
-    fed = tokens(min(2 * verifier.most, spec.max_length), spec.vocab_size)
-    before = len(fed) - verifier.most - 1
+def verifies(spec: EngineSpec, partition: Verifier, reset: Callable[[int], None]) -> bool:
+    """Whether runs of several tokens have the bits of steps. `reset(1)` empties row 0, which is the first group's."""
+    fed = tokens(min(2 * MOST_DRAFT, spec.max_length), spec.vocab_size)
+    before = len(fed) - MOST_DRAFT - 1
     if before < 1:
         return False
 
@@ -130,11 +140,44 @@ def verifies(spec: EngineSpec, partition: RunnerPartition, verifier: Verifier, r
     expected = stepped(len(fed))[before:]
     stepped(before)
     partition.set_next_tokens([(0, fed[before])])
-    outputs = verifier.run(fed[before + 1 :], logits=True)
-    return [row_bytes(outputs, row) for row in range(verifier.most + 1)] == expected
+    outputs = partition.verify(fed[before + 1 :], logits=True)
+    return [row_bytes(outputs, row) for row in range(MOST_DRAFT + 1)] == expected
 
 
 def row_bytes(outputs: Outputs, row: int) -> bytes:
     """The bytes of a row of logits, which must have been asked for."""
     assert outputs.logits is not None
     return bytes(outputs.logits[row].data)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """What a part of a prompt left: the last token's logits, and the prompt's keys and values [.., positions, dim]."""
+
+    logits: bytes
+    cache: NDArray[Any]
+
+    def begins(self, other: Bits) -> bool:
+        """Whether the keys and values are the first ones of `other`."""
+        return self.cache.tobytes() == other.cache[..., : self.cache.shape[-2], :].tobytes()
+
+
+def is_same_in_parts(spec: EngineSpec, run: Callable[[Ids, int], Bits]) -> bool:
+    """Whether parts of prompts that begin behind a block leave what whole prompts, or parts of others, do.
+
+    `run(text, start)` runs a prompt from position `start` on, behind what earlier calls have left there.
+    """
+    text = tokens(min(LONG, spec.max_length), spec.vocab_size)
+    ends = [BLOCK + rest for rest in RESTS if BLOCK + rest <= len(text)]
+
+    def part(start: int, end: int) -> Bits:
+        return run(text[:end], part_start(start, end))
+
+    whole = part(0, min(CHUNK, len(text)))
+    if len(text) > CHUNK:
+        whole = part(CHUNK, len(text))
+    short = part(0, ends[-1])
+    rests = [part(BLOCK, end) for end in ends]
+    late = part(max((len(text) - 1) // BLOCK - 1, 1) * BLOCK, len(text))
+    same = all(bits.begins(whole) for bits in (short, *rests, late))
+    return same and short.logits == rests[-1].logits and late.logits == whole.logits
