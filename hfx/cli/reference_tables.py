@@ -124,7 +124,7 @@ def parameters_page() -> str:
 
 def metrics_page() -> str:
     """The metrics of generators."""
-    from hfx.python_backends.engine.stats import Stats
+    from hfx.python_backends.engine.core import Stats
     from hfx.python_backends.serving.metrics import counts, histograms
 
     samples = {sample.name: sample for sample in (*counts(Stats(), Counter()), *histograms(Stats()))}

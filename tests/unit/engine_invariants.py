@@ -6,8 +6,7 @@ Tests call it from the engine's observer.
 from __future__ import annotations
 
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
-from hfx.python_backends.engine.jobs import Job, Sequence
-from hfx.python_backends.engine.partition import Partition
+from hfx.python_backends.engine.jobs import Job, Partition, Sequence
 from hfx.python_backends.engine.prefix_cache import PrefixCache
 from hfx.python_backends.engine.scheduler import Scheduler
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hfx.client.errors import REASONS
+from hfx.python_backends.engine.core import Stats
 from hfx.python_backends.engine.errors import (
     DeadlineExceeded,
     DoesNotFit,
@@ -22,7 +23,6 @@ from hfx.python_backends.engine.errors import (
     StepFailed,
 )
 from hfx.python_backends.engine.generation_settings import checked
-from hfx.python_backends.engine.stats import Stats
 from hfx.python_backends.generation.pieces import Piece
 from hfx.python_backends.serving.ipc import ENGINE_UNREACHABLE
 from hfx.python_backends.serving.metrics import counts, histograms

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from .core import Core, Observer
+from .core import Core, Observer, Stats
 from .drafter import Drafter
 from .errors import Draining, EngineClosed, EngineError
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
@@ -26,7 +26,6 @@ from .runner import SPIN_MICROSECONDS, DecoderRunner, Runner, SessionSettings
 from .runners import open_runner
 from .scheduler import MIXING_LIMITS, Limits
 from .spec import EngineSpec, read_spec
-from .stats import Stats
 
 LOG = logging.getLogger(__name__)
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one

@@ -33,9 +33,7 @@ REMAINDERS = {1: 15, 2: 14, 4: 12, 8: 8}
 MOST_LEAST = 16  # sequences; where more were needed, a runtime that needs none is faster
 USUAL = 2  # what most processors need
 
-MOST_DRAFT = (
-    15  # guessed tokens of a run, so that a run has a whole number of the products' rows with the one before them
-)
+MOST_DRAFT = 15  # guessed tokens of a run, so that it takes a whole number of the products' rows
 
 WIDE = 1024  # of a model's hidden size
 

@@ -1,42 +1,144 @@
-"""Sampling: a token drawn from the processed distribution with randomness that belongs to the request alone.
+"""Greedy decoding and sampling: one sequence in a row of its own, continued by the best token or by one drawn.
 
-The distribution is transformers' (temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, in this order). The draw
-is not torch's: it is the inverse of the cumulative distribution at a number from Philox with the key (seed, sequence)
-and the counter (position), so a request gets the same tokens whatever runs beside it. Where scores tie at the last of
-top_k candidates, transformers keeps all of them and this keeps top_k.
+What is drawn belongs to the request alone. The distribution is transformers' (temperature, top_k, top_p, min_p,
+typical_p, epsilon_cutoff, in this order). The draw is not torch's: it is the inverse of the cumulative distribution at
+a number from Philox with the key (seed, sequence) and the counter (position), so a request gets the same tokens
+whatever runs beside it. Where scores tie at the last of top_k candidates, transformers keeps all of them and this keeps
+top_k.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from .request import Settings
-from .search import WHOLE_ROW, Floats, check_best
+from .checks import Ids
+from .processors import Endings, Processors
+from .request import Event, FinishReason, Request, Settings, Top
+from .search import WHOLE_ROW, Floats, Step, check_best
 
 # A larger top_k is taken from the whole row: sorting so many candidates costs more than looking at each.
 MOST_CANDIDATES = 1024
 BLOCK = 512
+IN_PLACE = (0,)
 
 
-class Sampler:
-    """Draws the tokens of sequence `index` of a request with `settings`: each sequence draws differently."""
+class SingleSearch:
+    """A `Search` of one row: sequence `index` of `request`.
 
-    def __init__(self, settings: Settings, index: int) -> None:
+    Without do_sample it takes the best token of the processed scores, as transformers' `generate` without beams; while
+    the settings change no score, the graph's argmax is all that it needs.
+    """
+
+    rows = 1
+    uses_log_probs = False
+
+    def __init__(self, request: Request, index: int) -> None:
+        settings = request.settings
+        start = settings.decoder_prompt or request.prompt
+        self.wants_log_probs = settings.log_probs
+        self.top_count = settings.top_log_probs
+        self._index = index
+        self._start = len(start)
         self._settings = settings
         self._key = np.array([settings.seed, index], np.uint64)
-        # `candidates` of the search.
-        self.candidates = settings.top_k if 0 < settings.top_k <= MOST_CANDIDATES else WHOLE_ROW
+        # Of how many candidates one is drawn; 0: none is.
+        top_k = settings.top_k if 0 < settings.top_k <= MOST_CANDIDATES else WHOLE_ROW
+        self._drawn_from = top_k if settings.do_sample else 0
+        self._endings = Endings(settings, len(start))
+        self._processors = Processors(settings, len(start))
+        self._ids = np.empty((1, len(start) + settings.max_tokens), np.int64)
+        self._ids[0, : len(start)] = start
+        self._length = len(start)
+        self._log_probs: list[float] = []
+        self._top: list[Top] = []
+        self._reason: FinishReason | None = None
+        # A forced first token is fed with the prompt and emitted with the first token that is chosen. The model's own
+        # log-probability of a forced token takes a run of its own.
+        first = () if self.wants_log_probs else self._endings.fed_first()
+        self._untold = [self._append(token) for token in first]
+        self.prompt: Ids = tuple(self._ids[0, : self._length].tolist())
+        self._look_ahead()
 
-    def draw(self, values: Floats, whole_row: bool, generated: int) -> int:
-        """The column of `values` that the token after `generated` others is drawn from: best first, or a whole row."""
-        number = uniform(self._key, generated)
+    @property
+    def candidates(self) -> int:
+        """Of greedy decoding 1 where a processor changes this step's scores; 0 for a forced token."""
+        if self.forced is not None:
+            return 0
+        return self._drawn_from or int(bool(self._edits))
+
+    def feed(self) -> Sequence[int]:
+        """The newest token."""
+        return (int(self._ids[0, self._length - 1]),)
+
+    def edit(self, scores: Floats) -> None:
+        """Apply the processors to `scores` [1, vocabulary], in place."""
+        self._edits.apply(scores)
+
+    def choose(
+        self, values: Floats | None, ids: NDArray[np.int64] | None, log_probs: Floats | None = None, top: Top = ()
+    ) -> Step:
+        """Take the first of `ids`, or draw one of them or of the whole row; a forced token needs no draw."""
+        column = 0 if values is None else self._column(values[0], ids is None)
+        token = column if ids is None else int(ids[0, column])
+        return self._take(token, None if log_probs is None else float(log_probs[0, column]), top)
+
+    def cancelled(self) -> tuple[Event, ...]:
+        """The sequence as far as its tokens were emitted."""
+        return (self._completion("cancelled", self._generated - len(self._untold)),)
+
+    @property
+    def _generated(self) -> int:
+        """The number of tokens after the start."""
+        return self._length - self._start
+
+    def _column(self, values: Floats, whole_row: bool) -> int:
+        """The place in `values`, which are the best ones, best first, or a whole row."""
+        if not self._drawn_from:
+            check_best(float(values[0]))
+            return 0
+        number = uniform(self._key, self._generated)
         if not whole_row:
-            return position(weights_of_best(values[: self.candidates], self._settings), number)
+            return position(weights_of_best(values[: self._drawn_from], self._settings), number)
         columns, weights = weights_of_row(values, self._settings)
         if columns is None:
             return position_in_row(weights, number)
         return int(columns[position(weights, number)])
+
+    def _take(self, token: int, log_prob: float | None, top: Top) -> Step:
+        """Append `token`, and what is forced after it unless its log-probability is wanted."""
+        emitted = [*self._untold, self._append(token, log_prob, top)]
+        self._untold = []
+        self._look_ahead()
+        while self.forced is not None and self._reason is None and not self.wants_log_probs:
+            emitted.append(self._append(self.forced))
+            self._look_ahead()
+        return Step(IN_PLACE, tuple(emitted), () if self._reason is None else (self._completion(self._reason),))
+
+    def _append(self, token: int, log_prob: float | None = None, top: Top = ()) -> Event:
+        before = self._ids[0, self._start : self._length]
+        if self._endings.ends(before, token):
+            self._reason = self._endings.reason(before, token)
+        self._ids[0, self._length] = token
+        self._length += 1
+        if log_prob is None:
+            return Event(self._index, (token,))
+        self._log_probs.append(log_prob)
+        self._top += (top,) * bool(self.top_count)
+        return Event(self._index, (token,), log_probs=(log_prob,), top=tuple(self._top[-1:]))
+
+    def _look_ahead(self) -> None:
+        """What the next step must choose (`forced`), and what is done to its scores."""
+        if self._reason is None:
+            self.forced = self._endings.forced(self._generated)
+            self._edits = self._processors.edits(self._ids[:, : self._length])
+
+    def _completion(self, reason: FinishReason, length: int | None = None) -> Event:
+        ids = self._ids[0, self._start : self._length].tolist()[:length]
+        log_probs = tuple(self._log_probs[:length]) if self.wants_log_probs else None
+        return Event(self._index, tuple(ids), reason, None, log_probs, tuple(self._top[:length]))
 
 
 def uniform(key: NDArray[np.uint64], counter: int) -> float:

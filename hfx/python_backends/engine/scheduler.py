@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .jobs import Job, Sequence
-from .partition import Partition
+from .jobs import Job, Partition, Sequence
 from .plan import Compact, Encode, Outcome, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
 from .search import Step

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..engine.stats import Histogram, Stats
+from ..engine.core import Histogram, Stats
 from .response_writer import REASONS
 
 Kind = Literal["counter", "gauge"]

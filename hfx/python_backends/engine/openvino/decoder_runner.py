@@ -15,8 +15,8 @@ from ..runner import Outputs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
 from .model import LogitsReader, OpenVinoModel
 from .paged_cache import PagedCache, blocks_for
-from .paged_rows import PagedRows
 from .partition import PagedPartition
+from .rows import PagedRows
 
 # Tokens of a run with prompts are a multiple of this: OpenVINO keeps a MB or more for every shape that it has run.
 WHOLE = 16
@@ -50,8 +50,6 @@ class PagedDecoderRunner:
         other = copy(self)
         other._reserve()
         other.partition.size = self.partition.size
-        for row in range(self._staging):
-            other._start(row, 0)
         return other
 
     def open_partition(self, width: int) -> None:

@@ -14,11 +14,10 @@ from ..checks import Ids
 from ..probes import CONTEXT, SOURCE, SOURCES, StepSize, rows_for, step_size, tokens
 from ..runner import Pairs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
-from .grown_rows import NEW, GrownRows
 from .model import InferRequest, LogitsReader, OpenVinoModel
 from .paged_cache import PagedCache, blocks_for
-from .paged_rows import PREFIX, PagedRows, PagedSources
 from .partition import OwnRows, PagedPartition
+from .rows import NEW, PREFIX, GrownRows, PagedRows, PagedSources
 
 # Sources whose lengths are rounded up to the same number are encoded in one run: OpenVINO keeps some MB for every shape
 # that it has run. Lengths up to the first number become multiples of the second: a source's padding follows from its

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from ..probes import StepSize
 from ..runner import Outputs, Pairs, Verifier
-from .grown_rows import GrownRows
 from .model import InferRequest, LogitsReader
-from .paged_rows import PagedRows, PagedSources
+from .rows import GrownRows, PagedRows, PagedSources
 
 OwnRows = Union[PagedRows, GrownRows]  # K/V of the rows' own tokens
 
