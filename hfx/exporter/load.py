@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 # What a file may have beyond the model: the pooler of a model that is used without it, tables that are computed today.
 IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|position_ids$|num_batches_tracked$")
+# Fields of config.json that change how a model computes or what else it returns, and not its answers.
+PLAIN: dict[str, Any] = {
+    "return_dict": True,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "chunk_size_feed_forward": 0,  # parts of a fixed number of tokens, which a trace would keep for other lengths
+}
 # What an embedding's model may lack: its answer is pooled from the tokens, never by the pooler.
 UNUSED_TENSORS = re.compile(r"(^|\.)pooler\.")
 
@@ -49,6 +56,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
                 ignore_mismatched_sizes=True,  # they are in the report, by name
                 output_loading_info=True,
                 weights_only=True,
+                **PLAIN,
             )
     except SourceError:
         raise

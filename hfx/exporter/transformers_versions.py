@@ -13,6 +13,7 @@ seen by a checkpoint:
 - A bad word may begin with the first token of the prompt from version 5.18 on.
 - tokenizer.json: version 4 obeys it; version 5 takes the vocabulary of it and builds many tokenizers anew, with the
   normalizer, pre-tokenizer and template that their class usually has.
+- Token types of pairs: the generic tokenizer and those of ALBERT, RemBERT and RoFormer give them in version 4 alone.
 - Byte-pair tokenizers: from version 5.7 on, spaces before punctuation stay, whatever clean_up_tokenization_spaces is.
 """
 
@@ -25,12 +26,14 @@ from typing import Any
 
 from hfx.exporter.config_file import TOKENIZER_CONFIG, read_optional_json
 from hfx.exporter.source import Checkpoint
+from hfx.names import TOKEN_TYPE_IDS
 
 Version = tuple[int, int]
 OLD: Version = (4, 0)
 UNTIED = ("llama", "qwen2")  # where config.json doesn't say
 SCALED_BEFORE_THE_HEAD = ("t5", "mt5")
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+TYPES_BY_4 = ("AlbertTokenizer", "RemBertTokenizer", "RoFormerTokenizer", "TokenizersBackend")
 WRITTEN_BY_5 = "backend"  # a field of tokenizer_config.json
 CLEAN_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 
@@ -148,3 +151,10 @@ def cleans_up(tokenizer: Any, checkpoint: Checkpoint) -> bool:
         return False
     byte_pairs = type(tokenizer.backend_tokenizer.model).__name__ == "BPE"
     return not byte_pairs or writer(checkpoint.config) < (5, 7) or bool(getattr(tokenizer, CLEAN_BPE, False))
+
+
+def gives_types(tokenizer: Any, checkpoint: Checkpoint) -> bool:
+    """Whether `tokenizer` gives token types, which tell the texts of a pair apart; without, all of them are 0."""
+    config = read_optional_json(checkpoint.folder / TOKENIZER_CONFIG)
+    by_4 = written_by_4(checkpoint.config) and WRITTEN_BY_5 not in config and config.get("model_input_names") is None
+    return TOKEN_TYPE_IDS in tokenizer.model_input_names or (by_4 and type(tokenizer).__name__ in TYPES_BY_4)

@@ -15,10 +15,12 @@ from hfx.exporter.encoder.architectures import ENCODERS
 from hfx.exporter.encoder.build import build_graph
 from hfx.exporter.encoder.pooling import Pooling, pool
 from hfx.exporter.encoder.trace import OTHER, TRACED
+from hfx.exporter.load import load_model
 from hfx.exporter.tasks import find_task
 from hfx.names import Task
+from tests.attacks.damage import edit_json
 from tests.tiers import full
-from tests.unit import onnx_toys, tiny_encoders
+from tests.unit import onnx_toys, tiny_encoders, tiny_generators
 
 TASKS = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.FEATURE_EXTRACTION)
 # Lengths of the rows of a batch: alone, ragged, one row much longer; none as the traced example has them.
@@ -86,3 +88,39 @@ def test_every_architecture_of_the_table_is_compared() -> None:
     assert set(tiny_encoders.CONFIGS) == set(ENCODERS)
     sizes = {value for config in tiny_encoders.CONFIGS.values() for value in config.values() if isinstance(value, int)}
     assert not sizes & {*TRACED[1:], *OTHER[1:]}  # else a constant of a model could pass for an axis
+
+
+def test_a_tokenizer_without_token_types_leaves_them_to_the_model() -> None:
+    task = find_task(Task.TEXT_CLASSIFICATION)
+    model = tiny_encoders.build("bert", task.auto_class)
+    graph = build_graph(model, task, 0, None, types=False)
+    assert [value.name for value in graph.graph.input] == [names.INPUT_IDS, names.ATTENTION_MASK, names.ITEM_SHAPE]
+    (row,) = ragged(model, (9,))
+    feed = {name: row[name].astype(np.int32) for name in (names.INPUT_IDS, names.ATTENTION_MASK)}
+    (found,) = onnx_toys.session(graph)(**feed, **{names.ITEM_SHAPE: np.array([[9]], np.int32)})
+    expected = in_torch(model, row, list(feed))[names.LOGITS]
+    np.testing.assert_allclose(found[0], expected, atol=TOLERANCE, rtol=1e-5)
+    assert np.abs(in_torch(model, row, [*feed, names.TOKEN_TYPE_IDS])[names.LOGITS] - expected).max() > 0.01
+
+
+@pytest.mark.parametrize("model_type", ["bert", "modernbert"])
+def test_fields_that_change_no_answer_change_no_graph(model_type: str, tmp_path: Path) -> None:
+    task = find_task(Task.QUESTION_ANSWERING)
+    model = tiny_encoders.build(model_type, task.auto_class)
+    model.save_pretrained(tmp_path)
+    edit_json(
+        tmp_path / "config.json",
+        chunk_size_feed_forward=1,
+        return_dict=False,
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    checkpoint = tiny_generators.checkpoint(tmp_path)
+    graph = build_graph(load_model(checkpoint, task.auto_class, headless=False), task, 0, None)
+    row = {name: value.astype(np.int32) for name, value in ragged(model, (33,))[0].items()}
+    inputs = [value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE]
+    feed = {name: row[name] for name in inputs} | {names.ITEM_SHAPE: np.array([[1, 33]], np.int32)}
+    found = onnx_toys.session(graph)(**feed)
+    expected = in_torch(model, ragged(model, (33,))[0], inputs)
+    for spec, got in zip(graph.graph.output, found, strict=True):
+        np.testing.assert_allclose(got[0, 0], expected[spec.name], atol=TOLERANCE, rtol=1e-5)

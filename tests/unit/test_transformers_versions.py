@@ -26,10 +26,18 @@ from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.exporter.tokenizer import load_tokenizer
-from hfx.exporter.transformers_versions import OLD, bad_words_at_start, cleans_up, tied_and_scaled, writer
+from hfx.exporter.transformers_versions import (
+    OLD,
+    bad_words_at_start,
+    cleans_up,
+    gives_types,
+    tied_and_scaled,
+    writer,
+)
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.generation.detokenizer import clean_up
+from tests import tiny_checkpoints
 from tests.attacks.damage import DROPPED, edit_json
 from tests.transformers4.writing import (
     ANSWER,
@@ -216,6 +224,26 @@ def test_a_tokenizer_of_the_installed_version_gives_the_tokens_that_it_gives_her
     (tmp_path / "config.json").write_text('{"model_type": "bert", "transformers_version": "5.23.0"}')
     expected = tokenized(AutoTokenizer.from_pretrained(tmp_path))
     assert tokenized(load_tokenizer(tokenizer_checkpoint(tmp_path))) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "stated", "expected"),
+    [
+        ("4.57.6", {}, True),
+        ("4.57.6", {"model_input_names": ["input_ids", "attention_mask"]}, False),
+        ("5.23.0", {"backend": "tokenizers"}, False),
+        ("5.23.0", {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}, True),
+    ],
+)
+def test_a_generic_tokenizer_gives_the_token_types_that_its_writer_meant(
+    version: str, stated: dict[str, Any], expected: bool, tmp_path: Path
+) -> None:
+    tiny_checkpoints.tokenizer().backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "transformers_version": version}))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", **stated}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    checkpoint = tokenizer_checkpoint(tmp_path)
+    assert gives_types(load_tokenizer(checkpoint), checkpoint) is expected
 
 
 def tokenizer_checkpoint(folder: Path) -> Checkpoint:

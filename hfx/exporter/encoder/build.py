@@ -71,15 +71,18 @@ def build_graph(
     pad_id: int,
     pooling: Pooling | None,
     exporter: Exporter = "own",
+    types: bool = True,
 ) -> onnx.ModelProto:
     """The flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
 
-    `pooling` is given for embeddings only. Raises CheckpointUnsupported when the architecture can't be exported or
+    `pooling` is given for embeddings only. Without `types`, which its tokenizer may not give, all token types are 0. Raises CheckpointUnsupported when the architecture can't be exported or
     takes other inputs than token ids, mask and types, StorageFull where TMPDIR can't be written.
     """
     outputs = task.net_outputs(model.config.to_dict())
     read = [HIDDEN_STATE] if pooling is not None else [spec.name for spec in outputs]
     graph = clean(_export(model, task, read, exporter))
+    if not types:
+        _of_one_type(graph)
     inputs = [value.name for value in graph.graph.input]
     if unknown := [name for name in inputs if name not in TOKEN_INPUTS]:
         raise CheckpointUnsupported(
@@ -93,6 +96,16 @@ def build_graph(
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
     flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs})
     return clean(graph)
+
+
+def _of_one_type(model: onnx.ModelProto) -> None:
+    """Make zeros of the input token_type_ids, where there is one, as the model does where it is given none."""
+    graph = model.graph
+    kept = [value for value in graph.input if value.name != names.TOKEN_TYPE_IDS]
+    if len(kept) < len(graph.input):
+        del graph.input[:]
+        graph.input.extend(kept)
+        graph.node.insert(0, onnx.helper.make_node("Sub", [names.INPUT_IDS, names.INPUT_IDS], [names.TOKEN_TYPE_IDS]))
 
 
 def _export(model: PreTrainedModel, task: EncoderTask, outputs: list[str], exporter: Exporter) -> onnx.ModelProto:

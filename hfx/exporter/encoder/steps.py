@@ -23,6 +23,7 @@ from hfx.exporter.parity.texts import bundled_texts, edge_texts
 from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders, seal
 from hfx.exporter.quantize.encoder import Quantized, half, row_wise, weight_only
 from hfx.exporter.tokenizer import load_tokenizer, pad_id, with_embeddings
+from hfx.exporter.transformers_versions import gives_types
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
 from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
@@ -61,7 +62,8 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The float32 graph."""
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
-    graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooling, plan.exporter)
+    types = gives_types(artefacts.tokenizer, plan.checkpoint)
+    graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooling, plan.exporter, types)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
     return replace(artefacts, graph=graph, inputs=inputs)
 
