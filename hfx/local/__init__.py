@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToDict
 from numpy.typing import NDArray
 
 from hfx.errors import ModelMissing
+from hfx.metadata import check_text
 from hfx.repository import parse_config
 
 Device = Literal["cpu", "gpu"]
@@ -37,16 +38,16 @@ def plain_answer(tensors: Mapping[str, NDArray[Any]], scalars: frozenset[str]) -
 
 
 def as_tensors(request: Request) -> Tensors:
-    """One row's values as the tensors `[1, n]` that Triton would hand over."""
+    """One row's values as the tensors `[1, n]` that Triton would hand over; UsageError for what is no text."""
     tensors: Tensors = {}
     for name, value in request.items():
         values = list(value) if isinstance(value, list | tuple) else [value]
-        if all(isinstance(each, bool) for each in values):
+        if values and all(isinstance(each, bool) for each in values):
             tensors[name] = np.array([values], np.bool_)
-        elif all(isinstance(each, int) for each in values):
+        elif values and all(isinstance(each, int) for each in values):
             tensors[name] = np.array([values], np.int32)
         else:
-            texts = [each.encode() for each in values]
+            texts = [check_text(each, name).encode() for each in values]
             tensors[name] = np.array([texts], dtype=np.object_).reshape(1, len(texts))
     return tensors
 

@@ -90,19 +90,22 @@ class LocalModel:
         from hfx.python_backends.encoding import InvalidInput, tensors
 
         items = [self._item(request) for request in requests]
-        rows = iter(self.encoder.encode([item for item in items if not isinstance(item, InvalidInput)]))
-        encoded = [item if isinstance(item, InvalidInput) else next(rows) for item in items]
-        made = iter(tensors([[row] for row in encoded if not isinstance(row, InvalidInput)], self.encoder.settings))
-        return [RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else next(made) for row in encoded]
+        found = iter(self.encoder.encode([item for item in items if not isinstance(item, RequestRefused)]))
+        rows = [item if isinstance(item, RequestRefused) else next(found) for item in items]
+        rows = [RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else row for row in rows]
+        made = iter(tensors([[row] for row in rows if not isinstance(row, RequestRefused)], self.encoder.settings))
+        return [row if isinstance(row, RequestRefused) else next(made) for row in rows]
 
     def _item(self, request: Request) -> Any:
-        """What the encoder reads of a request, or the InvalidInput that says why it does not."""
+        """What the encoder reads of a request, or the RequestRefused that says why it does not."""
         from hfx.python_backends.encoding import InvalidInput
 
         try:
             return self.encoder.items(as_tensors(request))[0]
         except InvalidInput as error:
-            return error
+            return RequestRefused(f"{error}.")
+        except UsageError as error:
+            return RequestRefused(error.message, error.fix)
 
     def run(self, encoded: Sequence[Tensors]) -> list[Tensors]:
         """The net's outputs of each request. Raises RequestRefused naming the first that can't be run."""

@@ -147,6 +147,8 @@ def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
 def _fields(request: Request) -> tuple[str, dict[str, Any]]:
     """The text of a request, and its settings as the generator takes them."""
     values = {name: _plain(name, value) for name, value in request.items() if name != names.STREAM}
+    if names.TEXT_INPUT not in values:
+        raise errors.RequestRefused(f"{names.TEXT_INPUT} is missing.", "Give a text.")
     text = values.pop(names.TEXT_INPUT)
     if names.TIMEOUT_MS in values:
         values["timeout"] = _seconds(values.pop(names.TIMEOUT_MS))

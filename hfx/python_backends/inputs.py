@@ -35,7 +35,7 @@ def or_refusal(encode: Callable[..., Result], *arguments: Any) -> Result | Inval
 
 def column(field: str, tensors: Tensors) -> list[bytes]:
     """The strings of a [rows, 1] tensor, one a row."""
-    array = tensors[field]
+    array = _tensor(field, tensors)
     if array.ndim != 2 or array.shape[1] != 1:
         raise InvalidInput(f"{field} must hold one string a row (shape [rows, 1]), not shape {list(array.shape)}")
     texts: list[bytes] = array[:, 0].tolist()
@@ -45,7 +45,7 @@ def column(field: str, tensors: Tensors) -> list[bytes]:
 
 def table(field: str, tensors: Tensors) -> list[list[bytes]]:
     """The strings of a [rows, n] tensor, a list a row; n is at least 1."""
-    array = tensors[field]
+    array = _tensor(field, tensors)
     if array.ndim != 2:
         raise InvalidInput(f"{field} must have the shape [rows, strings], not {list(array.shape)}")
     if array.shape[1] == 0:
@@ -54,6 +54,13 @@ def table(field: str, tensors: Tensors) -> list[list[bytes]]:
     for texts in rows:
         refuse_huge(field, texts)
     return rows
+
+
+def _tensor(field: str, tensors: Tensors) -> NDArray[Any]:
+    array = tensors.get(field)
+    if array is None or array.dtype != np.object_:
+        raise InvalidInput(f"{field} is {'missing' if array is None else 'no text'}")
+    return array
 
 
 def refuse_huge(field: str, texts: Iterable[bytes]) -> None:
@@ -65,7 +72,7 @@ def refuse_huge(field: str, texts: Iterable[bytes]) -> None:
 
 def same_rows(first: str, second: str, tensors: Tensors) -> None:
     """Refuse two tensors of different numbers of rows."""
-    left, right = len(tensors[first]), len(tensors[second])
+    left, right = len(_tensor(first, tensors)), len(_tensor(second, tensors))
     if left != right:
         raise InvalidInput(f"{first} has {left} rows but {second} has {right}")
 

@@ -131,6 +131,7 @@ def test_a_gpu_s_files_can_be_tried_on_the_cpu(tmp_path: Path) -> None:
     [
         ({"text_input": "a", "num_beams": 0}, errors.UsageError),
         ({"text_input": "a", "max_token": 1}, errors.UsageError),
+        ({"max_tokens": 1}, errors.RequestRefused),
         ({"text_input": ""}, errors.RequestRefused),
         ({"text_input": "a" * 10_000}, errors.RequestRefused),
         ({"text_input": "a", "num_beams": 5, "max_tokens": 1}, errors.RequestRefused),  # more than the slots

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from hfx.exporter.tasks.task import Comparison
+from hfx.exporter.tasks.text_classification import compare
 from hfx.python_backends.postprocess.inputs import InvalidInput
 from hfx.python_backends.postprocess.tasks import Postprocessor, answer_each, open_postprocessor
 from tests import zoo
@@ -110,3 +112,10 @@ def test_a_task_without_postprocessing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps({"task": "feature-extraction"}))
     with pytest.raises(ValueError, match="feature-extraction"):
         open_postprocessor(tmp_path)
+
+
+def test_of_labels_with_one_name_the_best_counts() -> None:
+    answer = {"label": ["same", "same", "other"], "score": [0.6, 0.3, 0.1]}
+    assert compare(answer, answer) == Comparison(same=True, drift=0.0)
+    swapped = compare({"label": ["a", "b", "b"], "score": [0.4, 0.39, 0.2]}, {"label": ["b"], "score": [0.4]})
+    assert not swapped.same and swapped.tie

@@ -42,11 +42,12 @@ def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list
 
 
 def compare(reference: Answer, answer: Answer) -> Comparison:
-    """The first label decides; its score drifts."""
-    expected = dict(zip(reference[names.LABEL], reference[names.SCORE], strict=True))
+    """The first label decides; its score drifts. Of labels with one name, the best one counts."""
+    scores = zip(reversed(reference[names.LABEL]), reversed(reference[names.SCORE]), strict=True)
+    expected = {label: float(score) for label, score in scores}
     label, best = answer[names.LABEL][0], reference[names.LABEL][0]
-    drift = abs(float(expected[best]) - float(answer[names.SCORE][0]))
-    tie = label != best and float(expected[best]) - float(expected.get(label, float("-inf"))) <= TIE
+    drift = abs(expected[best] - float(answer[names.SCORE][0]))
+    tie = label != best and expected[best] - expected.get(label, float("-inf")) <= TIE
     return Comparison(label == best, drift, tie)
 
 
