@@ -3,6 +3,7 @@ ragged batch as the text alone, without padding."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -75,8 +75,9 @@ def build_graph(
 ) -> onnx.ModelProto:
     """The flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
 
-    `pooling` is given for embeddings only. Without `types`, which its tokenizer may not give, all token types are 0. Raises CheckpointUnsupported when the architecture can't be exported or
-    takes other inputs than token ids, mask and types, StorageFull where TMPDIR can't be written.
+    `pooling` is given for embeddings only. Without `types`, which its tokenizer may not give, all token types are 0.
+    Raises CheckpointUnsupported when the architecture can't be exported or takes other inputs than token ids, mask and
+    types, StorageFull where TMPDIR can't be written.
     """
     outputs = task.net_outputs(model.config.to_dict())
     read = [HIDDEN_STATE] if pooling is not None else [spec.name for spec in outputs]
