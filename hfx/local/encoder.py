@@ -91,8 +91,8 @@ class LocalModel:
 
         items = [self._item(request) for request in requests]
         found = iter(self.encoder.encode([item for item in items if not isinstance(item, RequestRefused)]))
-        rows = [item if isinstance(item, RequestRefused) else next(found) for item in items]
-        rows = [RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else row for row in rows]
+        encoded = [item if isinstance(item, RequestRefused) else next(found) for item in items]
+        rows = [RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else row for row in encoded]
         made = iter(tensors([[row] for row in rows if not isinstance(row, RequestRefused)], self.encoder.settings))
         return [row if isinstance(row, RequestRefused) else next(made) for row in rows]
 
