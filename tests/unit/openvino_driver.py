@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from hfx.exporter.openvino.linear import Activations
 from hfx.exporter.quantize.generator import WeightFormat
-from hfx.python_backends.engine.openvino.model import Port, _port, core
-from hfx.python_backends.engine.openvino.paged_attention import use_pages
+from hfx.python_backends.engine.openvino.model import Port, _port, core, use_pages
 
 Array = NDArray[Any]
 BLOCK = 32

@@ -14,8 +14,8 @@ import numpy as np
 from hfx.python_backends.engine.fair_scheduler import LIGHT, FairScheduler
 from hfx.python_backends.engine.openvino.decoder_runner import PagedDecoderRunner
 from hfx.python_backends.engine.openvino.encoder_decoder_runner import PagedEncoderDecoderRunner
-from hfx.python_backends.engine.openvino.paged_cache import BLOCK, BlockPool, BlockTables, PagedCache
-from hfx.python_backends.engine.openvino.rows import GrownRows, PagedRows
+from hfx.python_backends.engine.openvino.paged_cache import BLOCK, BlockPool, BlockTables, PagedCache, PagedRows
+from hfx.python_backends.engine.openvino.partition import GrownRows
 from hfx.python_backends.engine.plan import Plan
 
 from . import engine_invariants as invariants

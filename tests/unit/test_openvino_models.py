@@ -20,7 +20,7 @@ from hfx.exporter.openvino import generator
 from hfx.exporter.openvino.graph import OpenVinoGraph
 from hfx.exporter.openvino.linear import Activations
 from hfx.exporter.quantize.generator import FORMATS, Formats
-from hfx.python_backends.engine.openvino.model import import_openvino
+from hfx.python_backends.engine.openvino import import_openvino
 from tests.unit import graph_rows, tiny_generators
 from tests.unit.graph_rows import random_rows
 from tests.unit.processors import LEVELS, int8_error

@@ -36,7 +36,7 @@ BEAMS = (1, 2, 3, 4, 5, 6, 8)
 MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
 ALL_LEVELS = 127
 OPENVINO_DECODER, OPENVINO_ENCODER = "openvino_decoder.xml", "openvino_encoder.xml"
-MINIMUM_OPENVINO = "2026.4"  # whose PagedAttention has the inputs of python_backends/engine/openvino/paged_attention.py
+MINIMUM_OPENVINO = "2026.4"  # whose PagedAttention has the inputs of python_backends/engine/openvino/model.py
 
 
 def write(

@@ -3,6 +3,6 @@
 The blocks are those that exporter/graph writes as ONNX; what runs the models is python_backends/engine's.
 """
 
-from hfx.python_backends.engine.openvino.model import import_openvino
+from hfx.python_backends.engine.openvino import import_openvino
 
 import_openvino()  # before any module here does: OpenVINO's telemetry stays out

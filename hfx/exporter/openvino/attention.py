@@ -1,7 +1,7 @@
 """Attention of each graph: to a row's own tokens over pages, with a bias by distance, to a source, and within one.
 
 OpenVINO reads no PagedAttention from a file: standard attention stands there, named by kind and layer, and the runner
-replaces it when it opens a model (python_backends/engine/openvino/paged_attention.py). PagedAttention knows no bias by
+replaces it when it opens a model (python_backends/engine/openvino/model.py). PagedAttention knows no bias by
 distance (T5), so that the K/V of such a decoder stand in rows of one capacity.
 """
 

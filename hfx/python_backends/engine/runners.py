@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from . import openvino
 from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
-from .openvino import model as openvino_model
 from .openvino.decoder_runner import PagedDecoderRunner
 from .openvino.encoder_decoder_runner import PagedEncoderDecoderRunner
 from .ort.decoder_runner import OrtDecoderRunner
@@ -72,7 +72,7 @@ def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
     wanted = settings.runtime or spec.runtime
     if settings.provider != "CPU" or wanted == ONNXRUNTIME:
         return ONNXRUNTIME
-    refused = openvino_model.refusal(spec) if wanted == OPENVINO else operators_refusal(spec.operators)
+    refused = openvino.refusal(spec) if wanted == OPENVINO else operators_refusal(spec.operators)
     if refused is None:
         return wanted
     reason, fix = refused

@@ -14,9 +14,8 @@ from ..probes import BESIDE, CONTEXT, SHORT, StepSize, row_bytes, rows_for, step
 from ..runner import Outputs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
 from .model import LogitsReader, OpenVinoModel
-from .paged_cache import PagedCache, blocks_for
+from .paged_cache import PagedCache, PagedRows, blocks_for
 from .partition import PagedPartition
-from .rows import PagedRows
 
 # Tokens of a run with prompts are a multiple of this: OpenVINO keeps a MB or more for every shape that it has run.
 WHOLE = 16

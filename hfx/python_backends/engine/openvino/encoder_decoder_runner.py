@@ -14,10 +14,9 @@ from ..checks import Ids
 from ..probes import CONTEXT, SOURCE, SOURCES, StepSize, rows_for, step_size, tokens
 from ..runner import Pairs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
-from .model import InferRequest, LogitsReader, OpenVinoModel
-from .paged_cache import PagedCache, blocks_for
-from .partition import OwnRows, PagedPartition
-from .rows import NEW, PREFIX, GrownRows, PagedRows, PagedSources
+from .model import CROSS, PREFIXES, InferRequest, LogitsReader, OpenVinoModel
+from .paged_cache import PagedCache, PagedRows, blocks_for
+from .partition import NEW, GrownRows, OwnRows, PagedPartition, PagedSources
 
 # Sources whose lengths are rounded up to the same number are encoded in one run: OpenVINO keeps some MB for every shape
 # that it has run. Lengths up to the first number become multiples of the second: a source's padding follows from its
@@ -114,7 +113,7 @@ class PagedEncoderDecoderRunner:
         self._logits = LogitsReader(max(width * count for width, count in groups.items()), spec.vocab_size)
         ports = self._decoder.inputs
         blocks = sum(groups.values()) * blocks_for(spec.max_source)
-        self.sources = PagedCache(ports, PREFIX, spec.layers, blocks)
+        self.sources = PagedCache(ports, PREFIXES[CROSS], spec.layers, blocks)
         self.own: PagedCache | None = None
         if NEW not in self._decoder.outputs:
             rows = sum(width * count for width, count in groups.items())

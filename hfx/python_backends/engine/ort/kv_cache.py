@@ -1,6 +1,6 @@
 """Where keys and values lie in ONNX Runtime: on the host or on a device, of rows, prefixes and encoded sources.
 
-OpenVINO's are in openvino/paged_cache.py (in blocks) and openvino/rows.py. None knows which rows are in use.
+OpenVINO's are in openvino/paged_cache.py (in blocks) and openvino/partition.py. None knows which rows are in use.
 """
 
 from __future__ import annotations
