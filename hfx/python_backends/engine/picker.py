@@ -46,11 +46,13 @@ class Picker:
         ]
 
     def _follow(self, outputs: Outputs, pick: Pick, outcome: Outcome) -> Outcome:
-        """Choose on while the choices are those of the pick's draft."""
+        """Choose on while the choices are those of the pick's draft, and need no scores that the run has not."""
         earlier: tuple[Event, ...] = ()
+        sequence = pick.sequence
         for accepted, token in enumerate(pick.draft):
             step = outcome.result
-            if not isinstance(step, Step) or step.completions or pick.sequence.search.feed()[0] != token:
+            lacks_scores = outputs.logits is None and sequence.wants_logits
+            if not isinstance(step, Step) or step.completions or lacks_scores or sequence.search.feed()[0] != token:
                 return replace(outcome, accepted=accepted, earlier=earlier)
             earlier += step.emitted
             (outcome,) = self._pick(outputs, [replace(pick, rows=(pick.rows[0] + accepted + 1,))])
