@@ -164,6 +164,10 @@ class _Reader:
         eos = self._ids("eos_token_id")
         bos = self._id("bos_token_id")
         pad = self._id("pad_token_id")
+        suppressed = self._ids("suppress_tokens")
+        for name in ("forced_bos_token_id", "forced_eos_token_id"):
+            if self._id(name) in suppressed:
+                self._corrupt(name, "an id that suppress_tokens does not hold")
         start = self._start(bos) if task.kind == "encoder-decoder" else ()
         return GenerationSettings(
             default_max_length=self._whole_length(positions) if task.kind == "decoder" else None,
@@ -174,7 +178,7 @@ class _Reader:
             decoder_start_token_ids=start,
             forced_bos_token_id=self._id("forced_bos_token_id"),
             forced_eos_token_id=self._id("forced_eos_token_id"),
-            suppress_tokens=self._ids("suppress_tokens"),
+            suppress_tokens=suppressed,
             begin_suppress_tokens=self._ids("begin_suppress_tokens"),
             # As transformers: the end alone is no bad word.
             bad_words_ids=tuple(words for words in self._bad_words() if words not in {(each,) for each in eos}),
