@@ -216,7 +216,7 @@ def test_a_value_that_can_not_be_is_named_with_its_file(tmp_path: Path, name: st
 def test_fields_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match="do_sample"):
         settings(tmp_path, {"do_sample": True, "num_beams": 2})
-    with pytest.raises(CheckpointCorrupt, match="forced_bos_token_id .* suppress_tokens"):
+    with pytest.raises(CheckpointCorrupt, match=r"forced_bos_token_id .* suppress_tokens"):
         settings(tmp_path, {"forced_bos_token_id": 5, "suppress_tokens": [4, 5]})
     with pytest.raises(CheckpointCorrupt, match="min_new_tokens"):
         settings(tmp_path, {"max_new_tokens": 5, "min_new_tokens": 6})
