@@ -15,6 +15,7 @@ from tests.unit.torch_decoding import (
     TorchModel,
     drive,
     one_step,
+    pad_id,
     random_settings,
     request,
     torch_model,
@@ -28,7 +29,7 @@ ERASED = -1e6
 
 def padded(ids: tuple[int, ...], settings: Settings, length: int) -> list[int]:
     """`ids` filled up as transformers fills them."""
-    fill = (settings.pad_id or settings.eos_ids[0]) if settings.eos_ids else -1
+    fill = (pad_id(settings) or settings.eos_ids[0]) if settings.eos_ids else -1
     return [*ids, *[fill] * (length - len(ids))]
 
 

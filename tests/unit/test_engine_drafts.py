@@ -15,10 +15,9 @@ from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.runtime import weight_levels
 from hfx.native import library
-from hfx.python_backends.engine.drafter import LONGEST_PAUSE, SHORTEST, Drafter
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import StepFailed
-from hfx.python_backends.engine.jobs import new_job
+from hfx.python_backends.engine.jobs import LONGEST_PAUSE, SHORTEST, Drafter, new_job
 from hfx.python_backends.engine.plan import Outcome, Run
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scheduler import Limits

@@ -36,7 +36,6 @@ BAD: tuple[tuple[str, Any, str], ...] = (
     ("seed", 2**64, "18446744073709551615"),
     ("eos_ids", 2, "token ids"),
     ("eos_ids", (2, -1), "token ids"),
-    ("pad_id", -1, "at least 0"),
     ("decoder_prompt", (None,), "token ids"),
     ("forced_bos_id", -1, "at least 0"),
     ("forced_eos_id", 1.0, "whole number"),

@@ -84,6 +84,11 @@ class EndsWith(StoppingCriteria):
         return torch.tensor([any(tuple(row[-len(stop) :]) == stop for stop in self.sequences) for row in new])
 
 
+def pad_id(settings: Settings) -> int:
+    """PAD or 0: no answer depends on it."""
+    return PAD if settings.max_tokens % 2 else 0
+
+
 def generation_config(settings: Settings) -> GenerationConfig:
     """`settings` in transformers' words."""
     return GenerationConfig(
@@ -97,7 +102,7 @@ def generation_config(settings: Settings) -> GenerationConfig:
         length_penalty=settings.length_penalty,
         early_stopping=settings.early_stopping,
         eos_token_id=list(settings.eos_ids) or None,
-        pad_token_id=settings.pad_id,
+        pad_token_id=pad_id(settings),
         decoder_start_token_id=settings.decoder_prompt[0] if settings.decoder_prompt else None,
         forced_bos_token_id=settings.forced_bos_id,
         forced_eos_token_id=settings.forced_eos_id,
@@ -172,7 +177,6 @@ def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any
         "length_penalty": one_of(1.0, 0.0, -0.5, 0.6, 2.0),
         "early_stopping": one_of(False, True, "never"),
         "eos_ids": one_of((END,), (END, OTHER_END), (), (END, OTHER_END, *range(30, 45))),
-        "pad_id": one_of(PAD, 0),
         "decoder_prompt": one_of(model.start, (*model.start, 11, 12)) if model.start else (),
         "forced_bos_id": one_of(None, None, 13, END),
         "forced_eos_id": one_of(None, END, 14),

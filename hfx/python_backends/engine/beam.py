@@ -55,7 +55,7 @@ class BeamSearch:
         self._ids = np.empty((self.rows, len(start) + settings.max_tokens), np.int64)
         self._ids[:, : self._length] = self.prompt
         self._log_probs = np.zeros((self.rows, settings.max_tokens if settings.log_probs else 0), np.float32)
-        # The beams are equal at first: only one may speak.
+        # The beams are equal at first: only one may be continued.
         self._scores = np.full(self.rows, DEAD, np.float32)
         self._scores[0] = 0
         self._finished: list[Event | None] = [None] * self.rows
@@ -83,7 +83,7 @@ class BeamSearch:
             renormalize(scores)
 
     def choose(self, values: Floats | None, ids: Array | None, log_probs: Floats | None = None, top: Top = ()) -> Step:
-        """Continue the best beams; nothing is told before all is over."""
+        """Continue the best beams; nothing is emitted before all is over."""
         forced = self.forced
         if forced is None:
             assert values is not None and ids is not None

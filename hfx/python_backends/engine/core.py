@@ -11,14 +11,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from .errors import DeadlineExceeded, EngineError, StepFailed
 from .fair_scheduler import FairScheduler
-from .handle import notify_all
+from .handle import Events, Listener, notify_all
 from .jobs import Job, Sequence
 from .picker import Picker
 from .plan import Compact, Encode, Outcome, Plan, Run
 from .request import Event
-from .runner import Outputs, Runner, carry_out, drop_rejected
+from .runner import DecoderRunner, EncoderDecoderRunner, Outputs, Runner
 from .search import Step
 
 Observer = Callable[[Plan, FairScheduler], None]
@@ -108,9 +110,7 @@ class Core:
             return
         completions = tuple(each for sequence in job.unfinished for each in sequence.search.cancelled())
         self.scheduler.remove(job)
-        del self.jobs[job.arrival]
-        notify_all(job.handle.deliver(completions, over=True))
-        job.close()
+        notify_all(self._deliver(job, completions, over=True))
         self.counters.cancelled += 1
 
     def expire(self, now: float) -> None:
@@ -132,9 +132,10 @@ class Core:
         started = time.perf_counter()
         outputs: Outputs | None = None
         try:
-            outputs = carry_out(self.runner_of(plan.jobs[0]), plan)
+            runner = self.runner_of(plan.jobs[0])
+            outputs = run_plan(runner, plan)
             outcomes = self._picker.pick(outputs, plan.picks)
-            drop_rejected(self.runner_of(plan.jobs[0]), plan, outcomes)
+            drop_rejected(runner, plan, outcomes)
         except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             if outputs is None and isinstance(plan, Run) and plan.apart:
                 for run in plan.apart:  # so that a prompt that can't be run ends no other request
@@ -161,11 +162,7 @@ class Core:
     def abandon(self, jobs: Iterable[Job], error: EngineError) -> None:
         """End `jobs` with `error` without asking the scheduler, which may be what failed."""
         ended = list(jobs)
-        for job in ended:
-            self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
-        notify_all(listener for job in ended for listener in job.handle.deliver((), True, error))
-        for job in ended:
-            job.close()
+        notify_all(listener for job in ended for listener in self._deliver(job, (), True, error))
         self.counters.failed += len(ended)
 
     def _publish(self, outcomes: list[Outcome]) -> None:
@@ -187,15 +184,21 @@ class Core:
             else:
                 events.setdefault(job, [])
                 failures.setdefault(job, result)
-        over = [job for job in events if job.over]
         self.counters.failed += len(failures)
-        self.counters.completed += len(over) - len(failures)
-        for job in over:
-            self.jobs.pop(job.arrival, None)
-        takes = (job.handle.deliver(tuple(new), job.over, failures.get(job)) for job, new in events.items())
+        self.counters.completed += sum(job.over for job in events) - len(failures)
+        takes = (self._deliver(job, tuple(new), job.over, failures.get(job)) for job, new in events.items())
         notify_all(listener for listeners in takes for listener in listeners)
-        for job in over:
+
+    def _deliver(
+        self, job: Job, events: Events, over: bool, failure: EngineError | None = None
+    ) -> tuple[Listener | None, ...]:
+        """A job's events to its handle; forget the job where it is over. Returns the listeners."""
+        if over:
+            self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
+        listeners = job.handle.deliver(events, over, failure)
+        if over:
             job.close()
+        return listeners
 
     def _time(self, job: Job, now: float) -> None:
         if job.last_token:
@@ -218,8 +221,41 @@ class Core:
             counters.step_seconds += seconds
 
 
+def run_plan(runner: Runner, plan: Plan) -> Outputs:
+    """Do what `plan` says. Raises whatever the runtime raises; a `Run` can be carried out again then."""
+    if isinstance(plan, Run):
+        partition = runner.partitions[plan.width]
+        for pairs in plan.follows:
+            partition.reorder_cache(pairs)
+        if plan.feeds:
+            partition.set_next_tokens(plan.feeds)
+        if plan.draft:
+            assert partition.verifier is not None, "only what can be verified is guessed"
+            return partition.verifier.verify(plan.draft, plan.logits)
+        if not plan.spans:
+            return partition.step(plan.groups, plan.logits)
+        assert isinstance(runner, DecoderRunner), "only a decoder is given prompts"
+        return runner.run(plan.spans, plan.logits, plan.groups)
+    if isinstance(plan, Compact):
+        for source, target in plan.moves:
+            runner.partitions[plan.width].move(source, target)
+    else:
+        assert isinstance(runner, EncoderDecoderRunner), "only an encoder is given sources"
+        runner.trim(plan.in_use)
+        runner.encode(plan.sources, plan.places)
+    return Outputs(np.empty((0, 1), np.int64))
+
+
+def drop_rejected(runner: Runner, plan: Plan, outcomes: list[Outcome]) -> None:
+    """Forget what was run of a draft and not chosen."""
+    if isinstance(plan, Run) and plan.draft:
+        verifier = runner.partitions[plan.width].verifier
+        assert verifier is not None, "only what can be verified is guessed"
+        verifier.drop(len(plan.draft) - outcomes[0].accepted)
+
+
 def _new_tokens(sequence: Sequence, step: Step) -> int:
-    """Beams tell of their tokens at the end only."""
+    """Those of beams are known at the end only."""
     return sum(len(each.ids) for each in step.completions) if sequence.search.rows > 1 else len(step.emitted)
 
 

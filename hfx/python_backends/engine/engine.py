@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from .core import Core, Observer, Stats
-from .drafter import Drafter
 from .errors import Draining, EngineClosed, EngineError
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .handle import Handle
-from .jobs import Job, new_job
+from .jobs import Drafter, Job, new_job
 from .picker import Picker
 from .prefix_cache import DEFAULT_MB, PrefixCache
 from .probes import MOST_DRAFT
@@ -81,9 +80,9 @@ class Engine:
         that have rows. `threads` of each operator, 0 for one a core; they spin for `spin_microseconds` before they
         sleep. `beams` are usual: an encoder-decoder's decoders for them are opened now, others with the first request
         that needs them, and requests of more rows are not light (see FairScheduler).
-        `runtime` is onnxruntime or openvino; None: the model's own choice on CPU, or onnxruntime where it can't be had.
+        `runtime` is one of spec.RUNTIMES; None: the model's own choice on CPU, or onnxruntime where it can't be had.
         Of a decoder that ONNX Runtime runs on CPU, `prefix_cache_mb` MB of keys and values are kept of beginnings that
-        prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see drafter.py. Raises ModelRefused in its
+        prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see Drafter. Raises ModelRefused in its
         kinds.
         """
         for name, value in (("slots", slots), ("max_queue", max_queue)):
@@ -108,7 +107,7 @@ class Engine:
 
     @property
     def runtime(self) -> str:
-        """The one that runs the model: onnxruntime or openvino."""
+        """The one that runs the model: one of spec.RUNTIMES."""
         return self._core.runners[0].runtime
 
     def submit(self, request: Request) -> Handle:
@@ -148,7 +147,7 @@ class Engine:
             return self._rest.wait_for(lambda: self._resting and not self._submitted, timeout)
 
     def close(self) -> None:
-        """Stop after the step that runs, fail what is not over with EngineClosed, and let go of the model."""
+        """Stop after the step that runs, fail what is not over with EngineClosed, and release the model."""
         with self._lock:
             self._closing = True
             self._work.notify()

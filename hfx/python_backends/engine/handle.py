@@ -32,7 +32,8 @@ class Handle:
 
     Iterate it for the request's events as they come: one for each new token of greedy decoding and sampling, and one
     for the end of each sequence. `result()` waits for the ends. Both raise the request's EngineError if it failed, the
-    iterator after the events before it.
+    iterator after the events before it. Set `on_events` to be notified of new events, `on_end` of the request's end;
+    then look for those that were there before, by `poll()` and `done`.
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:
@@ -41,8 +42,8 @@ class Handle:
         self._done = threading.Event()
         self._ends: list[Event] = []
         self._failure: EngineError | None = None
-        self._of_events: Listener | None = None
-        self._of_end: Listener | None = None
+        self.on_events: Listener | None = None
+        self.on_end: Listener | None = None
 
     @property
     def done(self) -> bool:
@@ -61,14 +62,6 @@ class Handle:
         if self._failure is not None:
             raise self._failure
         return tuple(sorted(self._ends, key=lambda event: event.index))
-
-    def notify_events(self, listener: Listener) -> None:
-        """Notify `listener` when there are new events; there may be some already."""
-        self._of_events = listener
-
-    def notify_end(self, listener: Listener) -> None:
-        """Notify `listener` when the request is over; it may be already."""
-        self._of_end = listener
 
     def poll(self) -> Events | None:
         """New events, without waiting, which may be none; None when they are at their end.
@@ -94,13 +87,13 @@ class Handle:
         if events:
             self._arrived.put(events)
         if not over:
-            return (self._of_events,)
+            return (self.on_events,)
         self._failure = failure
         self._cancel = _nothing  # which held the job, which holds the handle
         self._done.set()
         self._arrived.put(None)
-        listeners = (self._of_events, self._of_end)  # only now: a reader that has not seen the end has set one
-        self._of_events = self._of_end = None  # whose keys may hold the reader
+        listeners = (self.on_events, self.on_end)  # only now: a reader that has not seen the end has set one
+        self.on_events = self.on_end = None  # whose keys may hold the reader
         return listeners
 
     def _end(self) -> None:
@@ -127,7 +120,7 @@ class LoopNotifier:
 
     def __call__(self, events: list[Any]) -> None:
         """Set `events`."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for them
             self.loop.call_soon_threadsafe(_set, events)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from .checks import Check, Ids, boolean, integer, optional, token_id, token_ids, token_sequences
+from .checks import Ids, boolean, integer, optional, token_id, token_ids, token_sequences
 from .errors import DoesNotFit, InvalidRequest
-from .generation_settings import DECODING, MOST_ALTERNATIVES, Decoding
+from .generation_settings import BEAMS, MOST_ALTERNATIVES, ROW, Decoding, setting
 from .spec import EngineSpec
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -22,32 +22,36 @@ Top = tuple[tuple[int, float], ...]  # ids of most probable tokens and their log
 class Settings(Decoding):
     """How a request is decoded: the table's settings, and token ids.
 
-    `max_tokens` and `min_tokens` count new tokens (`max_new_tokens`, `min_new_tokens`). `decoder_prompt` is what an
-    encoder-decoder's decoder starts with, and empty for a decoder-only model. `stop_sequences` end a sequence whose
-    new tokens end with one of them. `bad_words_at_start`: whether a bad word may begin with the first token of the
-    prompt, as in transformers 5, and not in 4.57. `renormalize_logits` changes the scores of beams alone. `log_probs`
-    are wanted of the new tokens, and without beams of the `top_log_probs` most probable ones in each place. Values that
-    a way of decoding does not read (`temperature` without `do_sample`, `length_penalty` without beams) must be in range
-    and are otherwise ignored: they may be a checkpoint's defaults. Lists are taken for tuples. Raises InvalidRequest.
+    `max_tokens` and `min_tokens` count new tokens (`max_new_tokens`, `min_new_tokens`). Values that a way of decoding
+    does not read (`temperature` without `do_sample`, `length_penalty` without beams) must be in range and are otherwise
+    ignored: they may be a checkpoint's defaults. Lists are taken for tuples. Raises InvalidRequest.
     """
 
-    eos_ids: Ids = ()
-    pad_id: int = 0
-    decoder_prompt: Ids = ()
-    forced_bos_id: int | None = None
-    forced_eos_id: int | None = None
-    suppress_ids: Ids = ()
-    begin_suppress_ids: Ids = ()
-    bad_words_ids: tuple[Ids, ...] = ()
-    bad_words_at_start: bool = True
-    renormalize_logits: bool = False
-    stop_sequences: tuple[Ids, ...] = ()
-    log_probs: bool = False
-    top_log_probs: int = 0
+    eos_ids: tuple[int, ...] = setting((), "", token_ids, "end a sequence")
+    decoder_prompt: tuple[int, ...] = setting(
+        (), "", token_ids, "what an encoder-decoder's decoder starts with, else empty"
+    )
+    forced_bos_id: int | None = setting(None, "", optional(token_id), "the first new token, after a start of one")
+    forced_eos_id: int | None = setting(None, "", optional(token_id), "the last new token where max_tokens is reached")
+    suppress_ids: tuple[int, ...] = setting((), "", token_ids, "never chosen")
+    begin_suppress_ids: tuple[int, ...] = setting(
+        (), "", token_ids, "not chosen as the first token, or behind a forced one"
+    )
+    bad_words_ids: tuple[Ids, ...] = setting((), "", token_sequences, "sequences that are never completed")
+    bad_words_at_start: bool = setting(
+        True, "", boolean, "a bad word may begin with the prompt's first token, as in transformers 5, and not in 4.57"
+    )
+    renormalize_logits: bool = setting(False, "", boolean, "scores are log-probabilities again when edited", BEAMS)
+    stop_sequences: tuple[Ids, ...] = setting((), "", token_sequences, "end a sequence whose new tokens end with one")
+    log_probs: bool = setting(False, "", boolean, "log-probabilities of the new tokens")
+    top_log_probs: int = setting(
+        0, "", integer(0, MOST_ALTERNATIVES), "of so many most probable tokens in each place, too; not with beams"
+    )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            object.__setattr__(self, field.name, _CHECKS[field.name](field.name, getattr(self, field.name)))
+        for each in fields(self):
+            check = each.metadata[ROW].check
+            object.__setattr__(self, each.name, check(each.name, getattr(self, each.name)))
         _refuse_contradictions(self)
 
     @property
@@ -110,24 +114,6 @@ def _refuse_contradictions(settings: Settings) -> None:
     for name in ("forced_bos_id", "forced_eos_id"):
         if getattr(settings, name) in settings.suppress_ids:
             raise InvalidRequest(name, getattr(settings, name), "an id that suppress_ids does not hold")
-
-
-_CHECKS: dict[str, Check] = {
-    **{setting.name: setting.check for setting in DECODING},
-    "eos_ids": token_ids,
-    "pad_id": token_id,
-    "decoder_prompt": token_ids,
-    "forced_bos_id": optional(token_id),
-    "forced_eos_id": optional(token_id),
-    "suppress_ids": token_ids,
-    "begin_suppress_ids": token_ids,
-    "bad_words_ids": token_sequences,
-    "bad_words_at_start": boolean,
-    "renormalize_logits": boolean,
-    "stop_sequences": token_sequences,
-    "log_probs": boolean,
-    "top_log_probs": integer(0, MOST_ALTERNATIVES),
-}
 
 
 def check(request: Request, spec: EngineSpec, slots: int) -> None:

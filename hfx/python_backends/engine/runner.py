@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import Ids
-from .plan import Compact, Outcome, Plan, Run, Span
+from .plan import Span
 
 Pairs = Sequence[tuple[int, int]]
 SPIN_MICROSECONDS = 20
@@ -54,9 +54,6 @@ class Outputs:
             if outputs.logits is not None:
                 logits.append(outputs.logits.copy())
         return Outputs(np.concatenate(ids), np.concatenate(logits) if logits else None)
-
-
-NOTHING = Outputs(np.empty((0, 1), np.int64))
 
 
 class RunnerPartition(Protocol):
@@ -149,36 +146,3 @@ class EncoderDecoderRunner(_Runner, Protocol):
 
 
 Runner = Union[DecoderRunner, EncoderDecoderRunner]
-
-
-def carry_out(runner: Runner, plan: Plan) -> Outputs:
-    """Do what `plan` says. Raises whatever the runtime raises; a `Run` can be carried out again then."""
-    if isinstance(plan, Run):
-        partition = runner.partitions[plan.width]
-        for pairs in plan.follows:
-            partition.reorder_cache(pairs)
-        if plan.feeds:
-            partition.set_next_tokens(plan.feeds)
-        if plan.draft:
-            assert partition.verifier is not None, "only what can be verified is guessed"
-            return partition.verifier.verify(plan.draft, plan.logits)
-        if not plan.spans:
-            return partition.step(plan.groups, plan.logits)
-        assert isinstance(runner, DecoderRunner), "only a decoder is given prompts"
-        return runner.run(plan.spans, plan.logits, plan.groups)
-    if isinstance(plan, Compact):
-        for source, target in plan.moves:
-            runner.partitions[plan.width].move(source, target)
-    else:
-        assert isinstance(runner, EncoderDecoderRunner), "only an encoder is given sources"
-        runner.trim(plan.in_use)
-        runner.encode(plan.sources, plan.places)
-    return NOTHING
-
-
-def drop_rejected(runner: Runner, plan: Plan, outcomes: Sequence[Outcome]) -> None:
-    """Forget what was run of a draft and not chosen."""
-    if isinstance(plan, Run) and plan.draft:
-        verifier = runner.partitions[plan.width].verifier
-        assert verifier is not None, "only what can be verified is guessed"
-        verifier.drop(len(plan.draft) - outcomes[0].accepted)

@@ -115,7 +115,7 @@ def read_live(stream: TextStream, handle: Handle, request: Request, readers: Seq
     newest = _before_first(request, readers)
     try:
         while newest:
-            handle.notify_events(stream.listener)
+            handle.on_events = stream.listener
             events = handle.poll()
             if events is None:
                 raise EngineClosed("the engine ended the request before its texts were complete")
@@ -130,7 +130,7 @@ def read_whole(stream: TextStream, handle: Handle, request: Request, readers: Se
     """A single piece for each text, when all are complete: the listener is not notified before."""
     try:
         while True:
-            handle.notify_end(stream.listener)
+            handle.on_end = stream.listener
             if handle.done:
                 break
             yield None

@@ -177,7 +177,6 @@ def _engine_settings(values: Mapping[str, Any], configuration: Configuration) ->
         log_probs=values.get("return_log_probs", False) or "logprobs" in values,
         top_log_probs=values.get("logprobs", 0),
         eos_ids=configuration.eos_token_ids,
-        pad_id=configuration.pad_token_id,
         decoder_prompt=configuration.decoder_start_token_ids,
         forced_bos_id=configuration.forced_bos_token_id,
         forced_eos_id=configuration.forced_eos_token_id,

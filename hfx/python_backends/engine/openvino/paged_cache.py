@@ -121,12 +121,12 @@ class BlockTables:
     def _share(self, source: int, target: int, blocks: int) -> None:
         """The first `blocks` blocks of `source` to `target`; most are the same already where rows are beams."""
         common = min(blocks, int(self.counts[target]))
-        ours, theirs = self._blocks[target], self._blocks[source]
-        for at in np.flatnonzero(ours[:common] != theirs[:common]).tolist():
-            self._pool.drop(int(ours[at]))
-            ours[at] = self._pool.share(int(theirs[at]))
+        own, other = self._blocks[target], self._blocks[source]
+        for at in np.flatnonzero(own[:common] != other[:common]).tolist():
+            self._pool.drop(int(own[at]))
+            own[at] = self._pool.share(int(other[at]))
         for at in range(common, blocks):
-            ours[at] = self._pool.share(int(theirs[at]))
+            own[at] = self._pool.share(int(other[at]))
         if blocks > common:
             self.counts[target] = blocks
 
