@@ -95,11 +95,10 @@ def open_partition(folder: str) -> Prepare:
     from hfx.python_backends.engine.plan import Span
     from hfx.python_backends.engine.runner import SessionSettings
     from hfx.python_backends.engine.runners import open_runner
-    from hfx.python_backends.engine.scheduler import Limits
     from hfx.python_backends.engine.spec import NATIVE, read_spec
 
     spec = read_spec(Path(folder))
-    runner: Any = open_runner(spec, 4, SessionSettings(threads=THREADS, runtime=NATIVE), Limits())
+    runner: Any = open_runner(spec, 4, SessionSettings(threads=THREADS, runtime=NATIVE))
     runner.open_partition(1)
     partition = runner.partitions[1]
     ids = prompts(1, min(SOURCE, spec.max_length - 64))[0]

@@ -48,7 +48,7 @@ def make_core(
     Its prefix cache has at most `prefix_blocks`.
     """
     spec, limits = read_spec(folder), limits or Limits()
-    runner = open_runner(spec, slots, replace(ONE_THREAD, runtime=runtime), limits)
+    runner = open_runner(spec, slots, replace(ONE_THREAD, runtime=runtime))
     for width in spec.beams:
         if width <= slots:
             runner.open_partition(width)

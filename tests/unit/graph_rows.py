@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.runner import Outputs, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import ONNXRUNTIME, read_spec
 
 from .engine_rig import watch_of
@@ -27,7 +26,7 @@ class Rows:
 
     def __init__(self, folder: Path, groups: int, beams: int = 1, runtime: str = ONNXRUNTIME) -> None:
         settings = SessionSettings(threads=1, runtime=runtime)
-        self._runner: Any = open_runner(read_spec(folder), groups * beams, settings, Limits(encode=1 << 13))
+        self._runner: Any = open_runner(read_spec(folder), groups * beams, settings)
         assert self._runner.runtime == runtime
         self._runner.open_partition(beams)
         watch_of(self._runner).poison({})

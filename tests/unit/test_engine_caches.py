@@ -34,7 +34,7 @@ def core_of(folder: Path, slots: int) -> Core:
     """A core whose caches are on the device, and poisoned."""
     spec = read_spec(folder)
     runner: OrtDecoderRunner | OrtEncoderDecoderRunner = (
-        OrtEncoderDecoderRunner(spec, slots, ONE_THREAD, LIMITS.encode, CACHES)
+        OrtEncoderDecoderRunner(spec, slots, ONE_THREAD, CACHES)
         if spec.has_encoder
         else OrtDecoderRunner(spec, slots, ONE_THREAD, CACHES)
     )

@@ -142,9 +142,7 @@ def test_padded_steps_and_prompts_answer_alike(tmp_path: Path, has_encoder: bool
     folder = toys.write_encoder_decoder(tmp_path) if has_encoder else toys.write_decoder(tmp_path)
     spec, limits, rng = read_spec(folder), Limits(chunk=8, prefill=400, encode=32), random.Random(multiple)
     runner: OrtDecoderRunner | OrtEncoderDecoderRunner = (
-        OrtEncoderDecoderRunner(spec, SLOTS, ONE_THREAD, limits.encode)
-        if has_encoder
-        else OrtDecoderRunner(spec, SLOTS, ONE_THREAD)
+        OrtEncoderDecoderRunner(spec, SLOTS, ONE_THREAD) if has_encoder else OrtDecoderRunner(spec, SLOTS, ONE_THREAD)
     )
     for width in spec.beams:
         runner.open_partition(width)

@@ -12,7 +12,6 @@ from hfx.python_backends.engine.openvino.encoder_decoder_runner import batches, 
 from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.runner import SessionSettings
 from hfx.python_backends.engine.runners import chosen_runtime, open_runner
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import read_spec
 
 from .engine_rig import ONE_THREAD
@@ -47,7 +46,7 @@ def test_a_signal_is_survived_after_another_thread_has_freed_the_model(tmp_path:
 
 def opened(folder: Path, kind: str) -> Any:
     spec = read_spec(write_toy(folder, kind, "openvino", max_length=128))
-    runner = open_runner(spec, 8, ONE_THREAD, Limits())
+    runner = open_runner(spec, 8, ONE_THREAD)
     runner.open_partition(1)
     return runner
 

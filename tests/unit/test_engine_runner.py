@@ -15,7 +15,6 @@ from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDeco
 from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.runner import DecoderRunner, EncoderDecoderRunner
 from hfx.python_backends.engine.runners import open_runner
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import read_spec
 
 from . import engine_toys as toys
@@ -36,7 +35,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
 
 def opened(folder: Path, slots: int) -> Any:
     """The folder's runner, with partitions for 1, 2 and 4 beams, all of its memory poisoned."""
-    runner = open_runner(read_spec(folder), slots, ONE_THREAD, Limits(encode=64))
+    runner = open_runner(read_spec(folder), slots, ONE_THREAD)
     for width in (1, 2, 4):
         runner.open_partition(width)
     watch_of(runner).poison({})
@@ -117,7 +116,7 @@ def test_one_source_can_go_to_several_units_and_units_move_with_it(encoder_decod
 
 @pytest.mark.parametrize("way", ENCODER_DECODER_WAYS)
 def test_a_partition_is_opened_once_and_the_others_not_at_all(toy: Toy, way: str) -> None:
-    runner: Any = open_runner(read_spec(toy("encoder_decoder", way)), 8, ONE_THREAD, Limits(encode=64))
+    runner: Any = open_runner(read_spec(toy("encoder_decoder", way)), 8, ONE_THREAD)
     runner.open_partition(2)
     partition = runner.partitions[2]
     runner.open_partition(2)

@@ -18,7 +18,6 @@ from hfx.exporter.generation.reference import Positions, Reference
 from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.runner import DecoderRunner, Outputs, Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import read_spec
 
 ROWS = 16
@@ -92,7 +91,7 @@ def forced_logits(
     `start` is what an encoder-decoder's decoder begins with. Raises ModelRefused where the model can't run here.
     """
     spec = read_spec(folder)
-    runner = open_runner(spec, ROWS, settings, Limits(encode=ROWS * spec.max_source))
+    runner = open_runner(spec, ROWS, settings)
     try:
         runner.open_partition(WIDTH)
         # Longest first: the rows that are still wanted are always the first ones.

@@ -94,7 +94,7 @@ class Engine:
             )
         spec = read_spec(Path(folder))
         settings = SessionSettings(threads, provider, spin_microseconds, runtime)
-        runner = open_runner(spec, slots, settings, limits or Limits())
+        runner = open_runner(spec, slots, settings)
         limits = limits or (MIXING_LIMITS if runner.mixes else Limits())
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)

@@ -16,7 +16,6 @@ from .ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from .ort.kv_cache import CacheMaker, DeviceCache, KvCache
 from .ort.sessions import check_machine, operators_refusal
 from .runner import Runner, SessionSettings
-from .scheduler import Limits
 from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
 
 LOG = logging.getLogger(__name__)
@@ -24,7 +23,7 @@ TITLES = {OPENVINO: "OpenVINO", NATIVE: "native operators"}
 RESERVE = "ONNX Runtime serves in the place of %s: %s. Fix: %s"
 
 
-def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
+def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:
     """The runner that `settings` ask for, else the model's own choice. Raises ModelRefused in its kinds."""
     check_machine(spec, settings)
     runtime = chosen_runtime(spec, settings)
@@ -39,15 +38,14 @@ def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits:
     if runtime == NATIVE:
         assert spec.operators is not None
         settings = replace(settings, operators=spec.operators.path)
-    return _first_run(spec, lambda: _onnxruntime_runner(spec, slots, settings, limits))
+    return _first_run(spec, lambda: _onnxruntime_runner(spec, slots, settings))
 
 
-def _onnxruntime_runner(spec: EngineSpec, slots: int, settings: SessionSettings, limits: Limits) -> Runner:
+def _onnxruntime_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:
     device = settings.provider.lower()
     make_cache: CacheMaker = KvCache if device == "cpu" else partial(DeviceCache, settings, device)
-    if spec.has_encoder:
-        return OrtEncoderDecoderRunner(spec, slots, settings, limits.encode, make_cache)
-    return OrtDecoderRunner(spec, slots, settings, make_cache)
+    of_kind = OrtEncoderDecoderRunner if spec.has_encoder else OrtDecoderRunner
+    return of_kind(spec, slots, settings, make_cache)
 
 
 def _first_run(spec: EngineSpec, open_it: Callable[[], Runner]) -> Runner:

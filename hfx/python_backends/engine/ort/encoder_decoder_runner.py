@@ -26,12 +26,7 @@ class OrtEncoderDecoderRunner:
     mixes = False
 
     def __init__(
-        self,
-        spec: EngineSpec,
-        slots: int,
-        settings: SessionSettings,
-        encode_tokens: int,
-        make_cache: CacheMaker = KvCache,
+        self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
     ) -> None:
         assert spec.files.encoder is not None
         self.runtime = NATIVE if settings.operators else ONNXRUNTIME
@@ -40,10 +35,9 @@ class OrtEncoderDecoderRunner:
         self._settings = settings
         self._make_cache = make_cache
         self._encoder = open_session(spec.files.encoder, settings)
-        # Room for the largest batch that is encoded at once, [layer, tokens, K and V].
-        tokens = max(2 * encode_tokens, spec.max_source)
+        # What the encoder writes, [layer, tokens, K and V]; it grows with the largest batch.
         dtype = np.int8 if spec.cross_type == "int8" else np.float32
-        self._encoded = Reserved((spec.layers, tokens * 2 * spec.heads * spec.head_dim), dtype)
+        self._encoded = Reserved((spec.layers, spec.max_source * 2 * spec.heads * spec.head_dim), dtype)
         self._opening = threading.Lock()
         self._sessions: dict[int, Any] = {}  # by width
         self._probed: dict[int, tuple[StepSize, bool]] = {}
@@ -134,6 +128,8 @@ class OrtEncoderDecoderRunner:
         width = 2 * self._spec.heads * self._spec.head_dim
         shape = (*ids.shape, width)
         size = int(np.prod(shape))
+        if size > self._encoded.array.shape[1]:
+            self._encoded = Reserved((self._spec.layers, size), self._encoded.array.dtype)
         outputs = {f"cross_{i}": layer[:size].reshape(shape) for i, layer in enumerate(self._encoded.array)}
         scales = None
         if self._spec.cross_type == "int8":
