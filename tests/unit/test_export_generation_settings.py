@@ -36,7 +36,7 @@ def test_fields_become_public_ones(tmp_path: Path) -> None:
     found = settings(
         tmp_path,
         {
-            "max_length": 42, "min_length": 11, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True,
+            "max_length": 42, "min_length": 11, "length_penalty": 2.0, "early_stopping": True,
             "no_repeat_ngram_size": 3, "repetition_penalty": 1.2, "temperature": 0.7, "top_k": 10, "top_p": 0.9,
             "min_p": 0.1, "stop_strings": ["END"], "forced_bos_token_id": 0, "forced_eos_token_id": 2,
             "suppress_tokens": [5, 6], "begin_suppress_tokens": [7], "bad_words_ids": [[8, 9], [2]],
@@ -44,7 +44,7 @@ def test_fields_become_public_ones(tmp_path: Path) -> None:
         },
     )  # fmt: skip
     assert found.defaults == {
-        "max_tokens": 41, "min_tokens": 10, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True,
+        "max_tokens": 41, "min_tokens": 10, "length_penalty": 2.0, "early_stopping": True,
         "no_repeat_ngram_size": 3, "repetition_penalty": 1.2, "temperature": 0.7, "top_k": 10, "top_p": 0.9,
         "min_p": 0.1, "stop_words": ["END"],
     }  # fmt: skip
@@ -60,11 +60,11 @@ def test_fields_become_public_ones(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_what_the_server_reads(tmp_path: Path) -> None:
-    found = settings(tmp_path, {"num_beams": 2, "max_new_tokens": 9, "stop_strings": "END", "forced_eos_token_id": [2]})
+    found = settings(tmp_path, {"top_k": 2, "max_new_tokens": 9, "stop_strings": "END", "forced_eos_token_id": [2]})
     written = facts(max_source=64, max_length=64) | found.as_json()
     configuration = Configuration.of(json.loads(json.dumps(written)))
     chosen = resolve_config({}, configuration)
-    assert (chosen.settings.num_beams, chosen.settings.max_tokens, chosen.stop_words) == (2, 9, ("END",))
+    assert (chosen.settings.top_k, chosen.settings.max_tokens, chosen.stop_words) == (2, 9, ("END",))
     assert (chosen.settings.decoder_prompt, chosen.settings.forced_eos_id) == ((2,), 2)
 
 
@@ -151,6 +151,13 @@ UNSUPPORTED = {"num_return_sequences": 3, **dict.fromkeys(NEUTRAL, 2), **{name: 
 def test_what_would_change_the_answer_is_refused_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointUnsupported, match=rf"{name} in generation_config\.json is "):
         settings(tmp_path, {name: UNSUPPORTED[name]})
+
+
+def test_stop_strings_of_beams_are_refused(tmp_path: Path) -> None:
+    """transformers ends each beam at them, which changes the search."""
+    with pytest.raises(CheckpointUnsupported, match="stop_strings"):
+        settings(tmp_path, {"stop_strings": ["END"], "num_beams": 2})
+    assert settings(tmp_path, {"stop_strings": [], "num_beams": 2}).defaults["num_beams"] == 2
 
 
 def test_strays_are_left_out_and_named_in_one_warning(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hfx.exporter.generation.forced import is_tie, measure_forced
 from hfx.exporter.generation.gate import measure_beams, measure_greedy, open_engine
 from hfx.exporter.generation.limits import LIMITS, Figures, Forced, Whole, failures, judge, limits
 from hfx.exporter.generation.prompts import Effort, Prompt, Reader, choose_prompts
-from hfx.exporter.generation.reference import Positions, make_reference
+from hfx.exporter.generation.reference import PLAIN, Positions, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import make_plan
@@ -201,3 +202,13 @@ def test_texts_that_part_are_counted(torch_side: Any) -> None:
     with open_engine(folder, reference, SESSION) as engine:
         greedy = measure_greedy(engine, changed, settings(plan), 0, 1e-4)
     assert (greedy.same, greedy.alone) == (pytest.approx(5 / 6), 0)
+
+
+def test_stop_strings_end_texts_and_not_the_ids_that_are_compared(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(str(writing_checkpoints.save(tmp_path / "c", "gpt2", {"stop_strings": ["ca", "t"]})))
+    plan = make_plan(checkpoint, ExportOptions(name="m", repository=tmp_path))
+    tokenizer = writing_checkpoints.tokenizer()
+    generator = TorchGenerator.open(plan, tokenizer)  # type: ignore[arg-type]
+    ((ids,), _) = generator.generate([tuple(tokenizer("cat")["input_ids"])], **PLAIN, max_new_tokens=4)
+    assert ids
+    assert [generator.text(tokenizer(text)["input_ids"]) for text in ("abcab", "dot", "dog")] == ["ab", "do", "dog"]

@@ -198,6 +198,8 @@ class _Reader:
         if (stops := self.fields.get("stop_strings")) is not None:
             defaults["stop_words"] = [stops] if isinstance(stops, str) else stops
         self._check(defaults)
+        if stops and defaults.get("num_beams", 1) > 1:
+            self._unsupported("stop_strings", "beside num_beams, as hfx looks for them when the search is over")
         room = positions - max(start, 1)
         defaults |= {name: min(defaults[name], room) for name in ("max_tokens", "min_tokens") if name in defaults}
         if self.fields.get("num_return_sequences", 1) not in (1, None):

@@ -17,6 +17,7 @@ from hfx.exporter.generation.prompts import Ids
 from hfx.exporter.generation.settings import task_fields
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_unset
+from hfx.python_backends.generation.stopping import StopStrings
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ class TorchGenerator:
     settings: Any  # transformers' GenerationConfig
     start: Ids  # what an encoder-decoder's decoder begins with; empty for a decoder
     cleans_up: bool  # whether texts lose the spaces before punctuation
+    stop_strings: Sequence[str] = ()  # texts end before them; ids do not
 
     @classmethod
     def open(cls, plan: GeneratorPlan, tokenizer: Any) -> TorchGenerator:
@@ -53,10 +55,16 @@ class TorchGenerator:
         if languages and languages.forced_bos_id is not None:
             settings.forced_bos_token_id = languages.forced_bos_id
         fill_unset(settings)
+        settings.stop_strings = None  # generate() would look for them in the ids, as the engine does not
         # What the settings leave open, generate() takes from the model's: they are all that counts here.
         model.generation_config = type(settings)()
         return cls(
-            model, tokenizer, settings, plan.settings.decoder_start_token_ids, cleans_up(tokenizer, plan.checkpoint)
+            model,
+            tokenizer,
+            settings,
+            plan.settings.decoder_start_token_ids,
+            cleans_up(tokenizer, plan.checkpoint),
+            plan.settings.defaults.get("stop_words", ()),
         )
 
     @property
@@ -106,9 +114,11 @@ class TorchGenerator:
                 yield chosen[len(chosen) - len(found)], found.pop(0)
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids as transformers' pipelines give it."""
+        """The text of ids as transformers' pipelines give it, up to the first of the stop strings."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(self.tokenizer.clean_up_tokenization(text)) if self.cleans_up else text
+        text = str(self.tokenizer.clean_up_tokenization(text)) if self.cleans_up else text
+        stops = StopStrings(self.stop_strings)
+        return stops.push(text) + stops.finish()
 
     def _forward(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> list[torch.Tensor]:
         import torch
