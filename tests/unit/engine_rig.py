@@ -24,12 +24,11 @@ from hfx.python_backends.engine.ort.decoder_runner import OrtDecoderRunner
 from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from hfx.python_backends.engine.ort.kv_cache import KvCache
 from hfx.python_backends.engine.picker import Picker
-from hfx.python_backends.engine.plan import Plan
+from hfx.python_backends.engine.plan import Limits, Plan
 from hfx.python_backends.engine.prefix_cache import PrefixCache
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.runner import Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import read_spec
 
 from . import engine_invariants as invariants
@@ -47,15 +46,16 @@ def make_core(
 
     Its prefix cache has at most `prefix_blocks`.
     """
-    spec, limits = read_spec(folder), limits or Limits()
+    spec = read_spec(folder)
     runner = open_runner(spec, slots, replace(ONE_THREAD, runtime=runtime))
     for width in spec.beams:
         if width <= slots:
             runner.open_partition(width)
     prefixes = PrefixCache(min(open_prefix_cache(runner, 1).size, prefix_blocks))
+    limits = replace(limits or Limits(), mixed=runner.limits.mixed)
     watch = watch_of(runner)
     watch.poison({})
-    scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, prefixes=prefixes)
+    scheduler = FairScheduler(slots, spec.has_encoder, limits, prefixes=prefixes)
     return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), watch)
 
 

@@ -18,7 +18,7 @@ from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDeco
 from hfx.python_backends.engine.ort.kv_cache import SOURCE, TARGET, DeviceCache, KvCache, copy_graph
 from hfx.python_backends.engine.ort.sessions import Binding, open_session
 from hfx.python_backends.engine.picker import Picker
-from hfx.python_backends.engine.scheduler import Limits
+from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.spec import read_spec
 
 from . import engine_invariants as invariants

@@ -23,9 +23,9 @@ from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.ort.decoder_runner import OrtDecoderRunner
 from hfx.python_backends.engine.ort.encoder_decoder_runner import OrtEncoderDecoderRunner
 from hfx.python_backends.engine.picker import Picker
+from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.probes import StepSize, probed_size, rows_for
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec
 from tests.unit import engine_toys as toys
 from tests.unit import tiny_generators

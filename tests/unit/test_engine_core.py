@@ -12,8 +12,8 @@ import pytest
 
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import DeadlineExceeded, DoesNotFit, EngineError, InvalidRequest, QueueFull
+from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.scheduler import Limits
 from tests.tiers import full
 
 from .engine_oracle import expected

@@ -18,9 +18,8 @@ from hfx.native import library
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import StepFailed
 from hfx.python_backends.engine.jobs import LONGEST_PAUSE, SHORTEST, Drafter, new_job
-from hfx.python_backends.engine.plan import Outcome, Run
+from hfx.python_backends.engine.plan import Limits, Outcome, Run
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.search import Step
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.errors import EngineClosed, StepFailed
-from hfx.python_backends.engine.plan import Compact
+from hfx.python_backends.engine.plan import Compact, Limits
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.scheduler import Limits
 
 from . import engine_toys as toys
 from .engine_rig import Gate, accept, finish, gated_engine, make_core, open_engine, plans_of

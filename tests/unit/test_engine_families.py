@@ -12,8 +12,8 @@ import pytest
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
+from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import ONNXRUNTIME, OPENVINO
 from tests import zoo
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hfx.python_backends.engine.jobs import new_job
+from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.scheduler import Limits, together
+from hfx.python_backends.engine.scheduler import together
 
 from .test_engine_scheduler import Play, kind, kinds
 

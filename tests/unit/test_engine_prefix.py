@@ -20,12 +20,11 @@ from hfx.python_backends.engine.checks import Ids
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import EngineError, StepFailed
-from hfx.python_backends.engine.plan import QUERIES, Run, Span
+from hfx.python_backends.engine.plan import QUERIES, Limits, Run, Span
 from hfx.python_backends.engine.prefix_cache import BLOCK, PrefixCache
 from hfx.python_backends.engine.probes import LONG as LONG_PROMPT
 from hfx.python_backends.engine.probes import RESTS, Bits, is_same_in_parts
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.scheduler import Limits
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
 
 from . import engine_toys as toys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import pytest
 
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.plan import Outcome, Pick, Plan, Run
+from hfx.python_backends.engine.plan import Limits, Outcome, Pick, Plan, Run
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.scheduler import Limits, similar
+from hfx.python_backends.engine.scheduler import similar
 
 from . import engine_invariants as invariants
 from .engine_oracle import one_step
@@ -32,7 +33,7 @@ class Play:
         mixes: bool = False,
         light_rows: int = 0,
     ) -> None:
-        self.scheduler = FairScheduler(slots, has_encoder, limits or Limits(), mixes, light_rows)
+        self.scheduler = FairScheduler(slots, has_encoder, replace(limits or Limits(), mixed=mixes), light_rows)
         self._arrivals = 0
 
     def submit(self, length: int = 3, max_tokens: int = 100, **settings: Any) -> Job:

@@ -14,9 +14,8 @@ import pytest
 
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.errors import Draining, EngineClosed, QueueFull
-from hfx.python_backends.engine.plan import Encode, Plan, Run
+from hfx.python_backends.engine.plan import Encode, Limits, Plan, Run
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.scheduler import Limits
 
 from . import engine_toys as toys
 from .engine_rig import Gate, gated_engine, random_tokens

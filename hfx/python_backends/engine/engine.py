@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from .core import Core, Observer, Stats
+from .core import Core, Stats
 from .errors import Draining, EngineClosed, EngineError
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .handle import Handle
@@ -23,7 +23,6 @@ from .probes import MOST_DRAFT
 from .request import Request, check
 from .runner import SPIN_MICROSECONDS, DecoderRunner, Runner, SessionSettings
 from .runners import open_runner
-from .scheduler import MIXING_LIMITS, Limits
 from .spec import EngineSpec, read_spec
 
 LOG = logging.getLogger(__name__)
@@ -68,8 +67,6 @@ class Engine:
         provider: str = "CPU",
         spin_microseconds: int = SPIN_MICROSECONDS,
         beams: Collection[int] = (),
-        limits: Limits | None = None,
-        observer: Observer | None = None,
         runtime: str | None = None,
         prefix_cache_mb: int | None = None,
         guesses: bool = True,
@@ -95,15 +92,14 @@ class Engine:
         spec = read_spec(Path(folder))
         settings = SessionSettings(threads, provider, spin_microseconds, runtime)
         runner = open_runner(spec, slots, settings)
-        limits = limits or (MIXING_LIMITS if runner.mixes else Limits())
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
         prefixes = open_prefix_cache(runner, prefix_cache_mb)
         separates = provider == CPU
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
-        scheduler = FairScheduler(slots, spec.has_encoder, limits, runner.mixes, light_rows, prefixes)
-        return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings), observer), max_queue, guesses)
+        scheduler = FairScheduler(slots, spec.has_encoder, runner.limits, light_rows, prefixes)
+        return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings)), max_queue, guesses)
 
     @property
     def runtime(self) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from .errors import QueueFull
 from .jobs import Job
-from .plan import Outcome, Plan
+from .plan import Limits, Outcome, Plan
 from .prefix_cache import PrefixCache
-from .scheduler import Limits, Scheduler
+from .scheduler import Scheduler
 
 LIGHT, MEDIUM, HEAVY = range(3)
 BATCHES = 3
@@ -45,14 +45,13 @@ class FairScheduler:
         slots: int,
         has_encoder: bool,
         limits: Limits,
-        mixes: bool = False,
         light_rows: int = 0,
         prefixes: PrefixCache | None = None,
     ) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
         self.prefixes = prefixes or PrefixCache(0)
-        self.batches = tuple(Scheduler(slots, has_encoder, limits, mixes, self.prefixes) for _ in range(BATCHES))
+        self.batches = tuple(Scheduler(slots, has_encoder, limits, self.prefixes) for _ in range(BATCHES))
         self.reserve = min(slots, max(int(slots * RESERVED), light_rows)) if light_rows else 0
         self._light_rows = light_rows
         # Weighted fair queueing: the seconds of a batch's runs by its weight, those of the last, and where all are.

@@ -25,6 +25,21 @@ QUERIES = 16
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a run of a runner takes, in tokens, so that sequences that are being decoded wait for a bounded time.
+
+    A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` bound the padded tokens of a
+    batch of prompts or sources; a single one may be longer. With `mixed`, a run takes a step with prompts of any length
+    and parts of them; without, prompts of about one length, one part, or a step.
+    """
+
+    chunk: int = 256
+    prefill: int = 256
+    encode: int = 512
+    mixed: bool = False
+
+
+@dataclass(frozen=True)
 class Pick:
     """A sequence that chooses its next tokens from rows `rows` of a run's outputs, one for each row of its search.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import Ids
-from .plan import Span
+from .plan import Limits, Span
 
 Pairs = Sequence[tuple[int, int]]
 SPIN_MICROSECONDS = 20
@@ -94,11 +94,11 @@ class Verifier(RunnerPartition, Protocol):
 class _Runner(Protocol):
     """A model and its caches. All calls but `open_partition` come from one thread, and only in the order of plans.
 
-    `runtime` is its name in engine.json. `mixes`: a step and prompts go into one run of the graph.
+    `runtime` is its name in engine.json; `limits` is what it takes in a run.
     """
 
     runtime: str
-    mixes: bool
+    limits: Limits
 
     @property
     def partitions(self) -> Mapping[int, RunnerPartition]:
@@ -122,7 +122,7 @@ class DecoderRunner(_Runner, Protocol):
     """Of a model without an encoder, whose decoder runs prompts too; its rows are in the partition of width 1."""
 
     def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
-        """As in a `Run`, behind a step of `groups` groups where the runner mixes. A span's rows hold its prompt then.
+        """As in a `Run`, behind a step of `groups` groups where runs are mixed. A span's rows hold its prompt then.
 
         Spans that load from the prefix cache come alone. If it fails, the step and the spans can be run again.
         """

@@ -8,29 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .jobs import Job, Partition, Sequence
-from .plan import Compact, Encode, Outcome, Plan, Run, Span, part_start
+from .plan import Compact, Encode, Limits, Outcome, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
 from .search import Step
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a plan may take, in tokens, so that sequences that are being decoded wait for a bounded time.
-
-    A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` bound the padded tokens of a
-    batch of prompts or sources; a single one may be longer.
-    """
-
-    chunk: int = 256
-    prefill: int = 256
-    encode: int = 512
-
-
-# Of runners that mix: a run's fixed cost is shared with a step, and longer parts serve 1.2 times as many requests.
-MIXING_LIMITS = Limits(chunk=512, prefill=512)
 
 # The longest may be so many times as long as the shortest; padding of few tokens costs nothing beside reading weights.
 MOST_UNLIKE = 1.5
@@ -40,24 +23,15 @@ FEW_TOKENS = 128
 class Scheduler:
     """The requests of a batch with `slots` rows.
 
-    It goes in rounds: at most one plan that lets requests join, then a step for every partition in use. With `mixes`
-    the two are one plan: its runner takes prompts of any length, parts of them and single tokens in one run. What
-    `prefixes` has of a prompt is not run; with `mixes` there is none.
+    It goes in rounds: at most one plan that lets requests join, then a step for every partition in use. With mixed runs
+    the two are one plan. What `prefixes` has of a prompt is not run; with mixed runs there is none.
     """
 
-    def __init__(
-        self,
-        slots: int,
-        has_encoder: bool,
-        limits: Limits,
-        mixes: bool = False,
-        prefixes: PrefixCache | None = None,
-    ) -> None:
+    def __init__(self, slots: int, has_encoder: bool, limits: Limits, prefixes: PrefixCache) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
         self.limits = limits
-        self.mixes = mixes
-        self.prefixes = prefixes or PrefixCache(0)
+        self.prefixes = prefixes
         self.free_rows = slots
         self.waiting: deque[Job] = deque()
         self.joining: list[Job] = []
@@ -158,16 +132,16 @@ class Scheduler:
         sequence.feed = () if in_place and outcome.argmax == fed[0] else fed
 
     def _join(self) -> Plan:
-        """The next prompts or sources: beside a step where the runner mixes, or a compaction that must come first."""
+        """The next prompts or sources: beside a step where runs are mixed, or a compaction that must come first."""
         if self.has_encoder:
             return self._encode(similar(self.joining, self.limits.encode))
         partition = self._partition(1)
-        if self.mixes and partition.holes:
+        if self.limits.mixed and partition.holes:
             return self._compact(partition)
         jobs = self._next_prompts()
         if len(jobs) > 1 and partition.holes:
             return self._compact(partition)
-        step = partition.step() if self.mixes else Run()
+        step = partition.step() if self.limits.mixed else Run()
         return replace(step, spans=self._spans(jobs, partition), joining=tuple(jobs))
 
     def _next_prompts(self) -> list[Job]:
@@ -185,7 +159,7 @@ class Scheduler:
             self._chunk_was_last = True
             return [self.chunking]
         self._chunk_was_last = False
-        if self.mixes:
+        if self.limits.mixed:
             return together(short, self.limits.prefill)
         if cached[short[0]]:
             return short[:1]
@@ -203,7 +177,7 @@ class Scheduler:
             partition.take(job.sequences[0], 1)
         for job in complete:
             self._assign(job)
-        if not self.mixes:
+        if not self.limits.mixed:
             starts = {job: part_start(starts[job], end) for job, end in ends.items()}
         return tuple(
             Span(job.prompt[starts[job] : end], starts[job], job.all_rows, loads[job], saves.get(job, ()))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from ..plan import Span
+from ..plan import Limits, Span
 from ..probes import BESIDE, CONTEXT, SHORT, StepSize, row_bytes, rows_for, step_size, tokens
 from ..runner import Outputs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
@@ -20,6 +20,8 @@ from .partition import PagedPartition
 # Tokens of a run with prompts are a multiple of this: OpenVINO keeps a MB or more for every shape that it has run.
 WHOLE = 16
 WIDTH = 1
+# A run's fixed cost is shared with a step, and longer parts serve 1.2 times as many requests.
+MIXED = Limits(chunk=512, prefill=512, mixed=True)
 
 
 class PagedDecoderRunner:
@@ -38,8 +40,10 @@ class PagedDecoderRunner:
         self._staging, self._pads = rows, rows + 1
         self._reserve()
         required = settings.runtime is None  # where the caller left the choice, there is another runtime
-        self.mixes = True
-        self.partition.size, self.mixes = self._step_size(slots, required), self._is_same_beside()
+        self.limits = MIXED
+        self.partition.size, same = self._step_size(slots, required), self._is_same_beside()
+        if not same:
+            self.limits = Limits()
         self.release_memory()
         for row in range(rows):
             self._start(row, 0)
@@ -59,8 +63,8 @@ class PagedDecoderRunner:
         return 0
 
     def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
-        """One run of all tokens, one prompt behind the other and all behind the step's, where the runner mixes."""
-        if self.mixes or len(spans) == 1:
+        """One run of all tokens, one prompt behind the other and all behind the step's, where runs are mixed."""
+        if self.limits.mixed or len(spans) == 1:
             return self._run(spans, logits, groups)
         return Outputs.joined(self._run([span], logits, 0) for span in spans)
 

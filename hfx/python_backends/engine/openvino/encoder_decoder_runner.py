@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
+from ..plan import Limits
 from ..probes import CONTEXT, SOURCE, SOURCES, StepSize, rows_for, step_size, tokens
 from ..runner import Pairs, SessionSettings
 from ..spec import OPENVINO, EngineSpec
@@ -50,7 +51,7 @@ class PagedEncoderDecoderRunner:
     """An `EncoderDecoderRunner` of `slots` rows in all partitions, each opened with the first request of its width."""
 
     runtime = OPENVINO
-    mixes = False
+    limits = Limits()
 
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         assert spec.openvino is not None and spec.openvino.encoder is not None

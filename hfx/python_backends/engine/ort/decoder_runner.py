@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from ..plan import Span
+from ..plan import Limits, Span
 from ..prefix_cache import BLOCK
 from ..probes import MOST_LEAST, Bits, is_same_in_parts, row_bytes, step_size, verifies
 from ..runner import Outputs, SessionSettings
@@ -30,7 +30,7 @@ class OrtDecoderRunner:
     `blocks` is the memory of a prefix cache, which it shares with its `second` runners.
     """
 
-    mixes = False
+    limits = Limits()
     blocks: PrefixBlocks | None = None
 
     def __init__(
@@ -64,7 +64,7 @@ class OrtDecoderRunner:
 
     def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
         """Whole prompts in a ragged batch, padded at the right: pads lie beyond a row's length, where nothing reads."""
-        assert not groups, "this runner does not mix"
+        assert not groups, "a step has a run of its own"
         first, rows = spans[0], len(spans)
         if first.is_whole:
             size = self.partition.size

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..checks import Ids
 from ..memory import Reserved
+from ..plan import Limits
 from ..probes import SOURCE, StepSize, rows_for, step_size, verifies
 from ..runner import Pairs, SessionSettings
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
@@ -23,7 +24,7 @@ from .sessions import Binding, open_session, pad
 class OrtEncoderDecoderRunner:
     """An `EncoderDecoderRunner` of `slots` rows in all partitions, each opened with the first request of its width."""
 
-    mixes = False
+    limits = Limits()
 
     def __init__(
         self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
