@@ -30,6 +30,7 @@ from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.runner import Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.spec import read_spec
+from tests.waiting import wait_until
 
 from . import engine_invariants as invariants
 from .engine_toys import VOCABULARY
@@ -82,6 +83,11 @@ def open_engine(
 def serve(folder: Path, core: Core, max_queue: int = 64, guesses: bool = True) -> Engine:
     """The engine around a core."""
     return Engine(read_spec(folder), core, max_queue, guesses)
+
+
+def wait_until_idle(engine: Engine) -> None:
+    """Until no request is left."""
+    wait_until(lambda: not ((stats := engine.stats()).requests or stats.waiting), "the last request's end")
 
 
 def accept(core: Core, request: Request) -> Handle:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.errors import Draining, EngineClosed, QueueFull
+from hfx.python_backends.engine.errors import EngineClosed, QueueFull
 from hfx.python_backends.engine.plan import Encode, Limits, Plan, Run
 from hfx.python_backends.engine.request import Event, Request, Settings
 
 from . import engine_toys as toys
-from .engine_rig import Gate, gated_engine, random_tokens
+from .engine_rig import Gate, gated_engine, random_tokens, wait_until_idle
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_threads_that_submit_and_cancel_at_random_lose_nothing(engine: Engine) -
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16)))
-    assert engine.drain(30)
+    wait_until_idle(engine)
     assert engine.stats().slots_free == 4
 
 
@@ -67,7 +67,7 @@ def test_cancelling_what_is_over_changes_nothing(engine: Engine) -> None:
     handle = engine.submit(ask((1, 2), 3))
     before = handle.result(10)
     handle.cancel()
-    assert engine.drain(10)
+    wait_until_idle(engine)
     assert handle.result(0) == before
     assert engine.stats().cancelled == 0
 
@@ -108,7 +108,7 @@ def test_a_request_is_cancelled_after_any_plan(
         handle.cancel()
         gate.open()
         assert handle.result(10) == answer
-        assert engine.drain(10)
+        wait_until_idle(engine)
         assert engine.stats().slots_free == 4
 
 
@@ -124,24 +124,14 @@ def test_a_request_is_cancelled_while_it_waits(decoder: Path) -> None:
         assert running.result(10)[0].finish_reason == "length"
 
 
-def test_draining_ends_what_is_there_and_takes_nothing_new(engine: Engine) -> None:
-    handles = [engine.submit(ask((1, at), 300)) for at in range(12)]
-    assert engine.drain(60)
-    assert all(handle.done for handle in handles)
-    assert {handle.result(0)[0].finish_reason for handle in handles} == {"length"}
-    with pytest.raises(Draining, match="takes no new ones"):
-        engine.submit(ask((1,), 1))
-
-
-def test_draining_and_waiting_for_a_result_end_when_their_time_is_over(decoder: Path) -> None:
+def test_waiting_for_a_result_ends_when_its_time_is_over(decoder: Path) -> None:
     gate = Gate()
     with gated_engine(decoder, gate, slots=1) as engine:
         handle = engine.submit(ask((1, 2), 10))
         with pytest.raises(TimeoutError, match=r"not done after 0\.01 s"):
             handle.result(0.01)
-        assert not engine.drain(0.01)
         gate.open()
-        assert engine.drain(10)
+        assert handle.result(10)
         assert handle.done
 
 
@@ -160,7 +150,6 @@ def test_closing_fails_what_runs_and_what_waits_and_hangs_nobody(decoder: Path) 
             handle.result(0)
     with pytest.raises(EngineClosed, match="Open another"):
         engine.submit(ask((1,), 1))
-    assert engine.drain(1)
 
 
 def test_closing_while_threads_submit_leaves_no_handle_without_an_end(decoder: Path) -> None:

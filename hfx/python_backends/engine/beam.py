@@ -97,7 +97,7 @@ class BeamSearch:
     def cancelled(self) -> tuple[Event, ...]:
         """The best that there is: finished beams, then running ones."""
         finished = [each for each in self._finished if each is not None]
-        running = [self._hypothesis(beam, self._length, "cancelled") for beam in range(self.rows)]
+        running = [self._hypothesis(beam, "cancelled") for beam in range(self.rows)]
         best = [*finished, *running][: self._settings.num_return_sequences]
         return tuple(replace(each, index=i, finish_reason="cancelled", score=None) for i, each in enumerate(best))
 
@@ -154,12 +154,12 @@ class BeamSearch:
     def _end(self, best: Continuations, column: int, score: np.float32) -> Event:
         beam, token = best.beams[column], int(best.tokens[column])
         reason = self._endings.reason(self._ids[beam, self._start : self._length], token)
-        body = self._hypothesis(beam, self._length, reason)
+        body = self._hypothesis(beam, reason)
         log_probs = None if body.log_probs is None else (*body.log_probs, float(best.log_probs[column]))
         return replace(body, ids=(*body.ids, token), score=float(score), log_probs=log_probs)
 
-    def _hypothesis(self, beam: int, length: int, reason: FinishReason) -> Event:
-        ids = tuple(self._ids[beam, self._start : length].tolist())
+    def _hypothesis(self, beam: int, reason: FinishReason) -> Event:
+        ids = tuple(self._ids[beam, self._start : self._length].tolist())
         log_probs = tuple(self._log_probs[beam, : len(ids)].tolist()) if self.wants_log_probs else None
         return Event(0, ids, reason, float(DEAD), log_probs)
 

@@ -162,8 +162,8 @@ class Core:
     def abandon(self, jobs: Iterable[Job], error: EngineError) -> None:
         """End `jobs` with `error` without asking the scheduler, which may be what failed."""
         ended = list(jobs)
-        notify_all(listener for job in ended for listener in self._deliver(job, (), True, error))
         self.counters.failed += len(ended)
+        notify_all(listener for job in ended for listener in self._deliver(job, (), True, error))
 
     def _publish(self, outcomes: list[Outcome]) -> None:
         events: dict[Job, list[Event]] = {}

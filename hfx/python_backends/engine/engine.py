@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from .core import Core, Stats
-from .errors import Draining, EngineClosed, EngineError
+from .errors import EngineClosed, EngineError
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .handle import Handle
 from .jobs import Drafter, Job, new_job
@@ -21,7 +21,7 @@ from .picker import Picker
 from .prefix_cache import DEFAULT_MB, PrefixCache
 from .probes import MOST_DRAFT
 from .request import Request, check
-from .runner import SPIN_MICROSECONDS, DecoderRunner, Runner, SessionSettings
+from .runner import DecoderRunner, Runner, SessionSettings
 from .runners import open_runner
 from .spec import EngineSpec, read_spec
 
@@ -47,10 +47,7 @@ class Engine:
         # Reentrant: the collector may finalize an abandoned stream, and so cancel it, in the midst of a locked section.
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
-        self._rest = threading.Condition(self._lock)
-        self._resting = False
         self._rested = False
-        self._draining = False
         self._closing = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=False)
@@ -65,7 +62,6 @@ class Engine:
         max_queue: int = 64,
         threads: int = 0,
         provider: str = "CPU",
-        spin_microseconds: int = SPIN_MICROSECONDS,
         beams: Collection[int] = (),
         runtime: str | None = None,
         prefix_cache_mb: int | None = None,
@@ -74,13 +70,12 @@ class Engine:
         """The engine of the model in `folder` (with engine.json).
 
         `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
-        that have rows. `threads` of each operator, 0 for one a core; they spin for `spin_microseconds` before they
-        sleep. `beams` are usual: an encoder-decoder's decoders for them are opened now, others with the first request
-        that needs them, and requests of more rows are not light (see FairScheduler).
-        `runtime` is one of spec.RUNTIMES; None: the model's own choice on CPU, or onnxruntime where it can't be had.
-        Of a decoder that ONNX Runtime runs on CPU, `prefix_cache_mb` MB of keys and values are kept of beginnings that
-        prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see Drafter. Raises ModelRefused in its
-        kinds.
+        that have rows. `threads` of each operator, 0 for one a core. `beams` are usual: an encoder-decoder's decoders
+        for them are opened now, others with the first request that needs them, and requests of more rows are not light
+        (see FairScheduler). `runtime` is one of spec.RUNTIMES; None: the model's own choice on CPU, or onnxruntime
+        where it can't be had. Of a decoder that ONNX Runtime runs on CPU, `prefix_cache_mb` MB of keys and values are
+        kept of beginnings that prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see Drafter. Raises
+        ModelRefused in its kinds.
         """
         for name, value in (("slots", slots), ("max_queue", max_queue)):
             if value < 1:
@@ -90,7 +85,7 @@ class Engine:
                 f"prefix_cache_mb is {prefix_cache_mb}", "It must be at least 0, which is no prefix cache"
             )
         spec = read_spec(Path(folder))
-        settings = SessionSettings(threads, provider, spin_microseconds, runtime)
+        settings = SessionSettings(threads, provider, runtime)
         runner = open_runner(spec, slots, settings)
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
@@ -109,7 +104,7 @@ class Engine:
     def submit(self, request: Request) -> Handle:
         """Take a request; its handle gives its events.
 
-        Raises InvalidRequest, DoesNotFit, QueueFull, Draining or EngineClosed at once, and then nothing was taken. The
+        Raises InvalidRequest, DoesNotFit, QueueFull or EngineClosed at once, and then nothing was taken. The
         first request with a new number of beams waits here until the decoder for it is open.
         """
         scheduler = self._core.scheduler
@@ -135,12 +130,6 @@ class Engine:
                 waiting=scheduler.waiting + len(self._submitted),
                 requests=len(self._core.jobs),
             )
-
-    def drain(self, timeout: float | None = None) -> bool:
-        """Take no more requests and wait until those there are over; false where `timeout` seconds did not do."""
-        with self._lock:
-            self._draining = True
-            return self._rest.wait_for(lambda: self._resting and not self._submitted, timeout)
 
     def close(self) -> None:
         """Stop after the step that runs, fail what is not over with EngineClosed, and release the model."""
@@ -178,8 +167,6 @@ class Engine:
         if self._closing:
             reason = f": {self._failure!r}" if self._failure is not None else ""
             raise EngineClosed(f"the engine is closed{reason}", "Open another")
-        if self._draining:
-            raise Draining("the engine finishes its requests and takes no new ones", "Send the request to another")
 
     def _run(self) -> None:
         try:
@@ -197,10 +184,7 @@ class Engine:
         """Do what was asked for since the last step; wait where there is nothing to do. False: stop."""
         with self._lock:
             if not (self._submitted or self._cancelled or self._closing) and self._core.scheduler.idle:
-                self._resting = True
-                self._rest.notify_all()
                 self._rested = not self._work.wait(IDLE_SECONDS)
-                self._resting = False
                 self._closing = self._closing or (self._rested and _program_has_ended())
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
@@ -220,9 +204,6 @@ class Engine:
         self._core.abandon(left, error)
         for runner in self._core.runners:
             runner.close()
-        with self._lock:
-            self._resting = True
-            self._rest.notify_all()
 
 
 def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:

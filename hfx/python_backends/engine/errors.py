@@ -41,7 +41,7 @@ class QueueFull(EngineError):
 
 
 class Draining(EngineError):
-    """The engine finishes what it has and takes no new requests."""
+    """The server finishes what it has and takes no new requests."""
 
 
 class EngineClosed(Draining):

@@ -14,22 +14,18 @@ from .checks import Ids
 from .plan import Limits, Span
 
 Pairs = Sequence[tuple[int, int]]
-SPIN_MICROSECONDS = 20
 
 
 @dataclass(frozen=True)
 class SessionSettings:
     """How a model's sessions run: `threads` of each operator, 0 for one a core.
 
-    Threads that wait for the next operator spin for `spin_microseconds` before they sleep: 20 gain 10 to 30 % on cores
-    of their own and cost nothing on shared ones; 100 gain some more, and lose as much where another program runs.
     `runtime` serves on CPU; None: the one that engine.json names, if it is there. `operators`: a library of operators
     for ONNX Runtime, without which the graphs' own definitions of them run.
     """
 
     threads: int = 0
     provider: str = "CPU"
-    spin_microseconds: int = SPIN_MICROSECONDS
     runtime: str | None = None
     operators: Path | None = None
 

@@ -46,7 +46,7 @@ class TextGenerator:
 
     Methods take the settings of generation_settings.py as keyword arguments (`max_tokens=20, num_beams=4`); what is
     left out is as the model's defaults say. All of them raise InvalidRequest for a setting or a text that can't be
-    taken, DoesNotFit for a text that is too long for the model, QueueFull, Draining and EngineClosed at once, and what
+    taken, DoesNotFit for a text that is too long for the model, QueueFull and EngineClosed at once, and what
     becomes of a request later (DeadlineExceeded, StepFailed). `timeout` is in seconds from the call.
     """
 
