@@ -64,6 +64,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"{checkpoint.folder} has only a slow (Python) tokenizer, {type(tokenizer).__name__}.",
             "hfx serves tokenizers with a tokenizer.json; look for a checkpoint that has one.",
         )
+    if tokenizer.split_special_tokens:
+        raise CheckpointUnsupported(
+            f"{checkpoint.folder / TOKENIZER_CONFIG} has split_special_tokens: texts never have special tokens.",
+            "hfx takes a special token that a text spells for that token; set split_special_tokens to false and export.",
+        )
     _check_ids(checkpoint, tokenizer)
     return tokenizer
 

@@ -127,6 +127,12 @@ def test_a_tokenizer_in_python_only_is_unsupported(folder: Path) -> None:
     assert "PhobertTokenizer" in message
 
 
+def test_a_tokenizer_that_takes_special_tokens_apart_is_unsupported(folder: Path) -> None:
+    """tokenizer.json has no field for it."""
+    edit_json(folder / "tokenizer_config.json", split_special_tokens=True)
+    assert "split_special_tokens" in refused(CheckpointUnsupported, folder, lambda: read(folder))
+
+
 def test_a_tokenizer_config_that_is_damaged_or_of_few_tokens_is_refused_by_the_plan(folder: Path) -> None:
     edit_json(folder / "tokenizer_config.json", model_max_length=3)
     refused(CheckpointUnsupported, "3 tokens", lambda: plan(folder))
