@@ -58,6 +58,12 @@ def test_rows_of_different_counts_are_the_same_alone_and_in_a_batch(graph: onnx.
         np.testing.assert_array_equal(logits(graph, row)[0], answer)
 
 
+def test_padding_that_is_spelled_as_the_end_is_no_end(graph: onnx.ModelProto, model: Any) -> None:
+    padded = build_graph(model, find_task("text-classification"), EOS, None)
+    rows = [ROWS["a pair"], ROWS["one end"], ROWS["short"]]
+    np.testing.assert_allclose(logits(padded, *rows), logits(graph, *rows), atol=1e-5)
+
+
 def test_the_model_computes_as_before_after_an_export(graph: onnx.ModelProto, model: Any) -> None:
     with pytest.raises(ValueError, match="same number of <eos>"):
         model(input_ids=torch.tensor([[BOS, 5, EOS], [BOS, EOS, EOS]]))

@@ -173,7 +173,7 @@ def _pool_at_the_last_end(model: PreTrainedModel, stack: contextlib.ExitStack) -
         base = getattr(model, model.base_model_prefix)
         hidden = base(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
         order = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
-        last = (input_ids.eq(eos).long() * order).argmax(dim=1)
+        last = (input_ids.eq(eos).long() * attention_mask * order).argmax(dim=1)  # padding may be spelled as the end
         index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
         return SequenceClassifierOutput(logits=head(hidden.gather(1, index)[:, 0]))
 
