@@ -67,7 +67,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     if tokenizer.split_special_tokens:
         raise CheckpointUnsupported(
             f"{checkpoint.folder / TOKENIZER_CONFIG} has split_special_tokens: texts never have special tokens.",
-            "hfx takes a special token that a text spells for that token; set split_special_tokens to false and export.",
+            "hfx takes a special token that a text spells for that token; set it to false and export.",
         )
     _check_ids(checkpoint, tokenizer)
     return tokenizer
