@@ -53,6 +53,12 @@ SHAPES: tuple[Shape, ...] = (
     Shape("distilgpt2", "GPT2LMHeadModel", "GPT2Config", {
         "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 6, "n_head": 12,
     }, "gpt2", 1024),
+    # HuggingFaceTB/SmolLM-135M
+    Shape("smollm-135m", "LlamaForCausalLM", "LlamaConfig", {
+        "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+    }, "gpt2", 2048),
     # google/flan-t5-base
     Shape("flan-t5-base", "T5ForConditionalGeneration", "T5Config", {
         "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_decoder_layers": 12,
@@ -76,6 +82,10 @@ BY_NAME: Mapping[str, Shape] = {shape.name: shape for shape in SHAPES}
 _SMALL: Mapping[str, Mapping[str, Any]] = {
     "DistilBertConfig": {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128},
     "GPT2Config": {"n_embd": 128, "n_layer": 2, "n_head": 4},
+    "LlamaConfig": {
+        "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+    },
     "T5Config": {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
     "BartConfig": {
         "d_model": 128, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,

@@ -120,6 +120,7 @@ def _speed(title: str, cases: Cases, *goals: Goal) -> Work:
 
 
 GPT2 = tuple((rows, 8, 50) for rows in (1, 8, 32, 128))
+LLAMA = ((1, 8, 50), (8, 8, 50), (32, 8, 50), (8, 512, 50))
 T5, BART = ((1, 64, 64), (16, 64, 64)), ((1, 768, 64), (4, 768, 64))
 GROWTH = (*((2**power, 8, 50) for power in range(8)), *((8, length - 33, 33) for length in (128, 256, 512, 1024)))
 PROFILED = (("distilgpt2", GPT2, 1, 0), ("flan-t5-base", T5, 1, 0), ("bart-large-cnn", BART, 4, 3))
@@ -132,6 +133,10 @@ WORKS = {
         *_goals(GPT2, *((rows, each, GENAI[each], 1.05) for rows in (8, 32, 128) for each in GENAI)),
         *_goals(GPT2, *((rows, "int8", (CT2,), least)
                         for rows, least in ((1, 2.5), (8, 2.8), (32, 1.7), (128, 1.3)))),
+    ),
+    "llama": _speed(
+        "SmolLM-135M, greedy", Cases("smollm-135m", LLAMA, (*ALL, *GENAI["int8"])),
+        *_goals(LLAMA[:3], *((rows, "int8", GENAI["int8"], 1.05) for rows in (1, 8, 32))),
     ),
     "t5": _speed(
         "flan-t5-base, greedy", Cases("flan-t5-base", T5, (*ALL, *INTEL["int8"], *INTEL["int4"])),

@@ -50,7 +50,7 @@ class Model:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         longest = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["model_max_length"]
         pairs = config.get("is_encoder_decoder")
-        generates = pairs or "LMHead" in config["architectures"][0]
+        generates = pairs or config["architectures"][0].endswith(("LMHeadModel", "ForCausalLM"))
         kind: Any = "encoder-decoder" if pairs else "decoder" if generates else "classifier"
         return cls(
             str(folder), kind, config["decoder_start_token_id"] if pairs else None, config["vocab_size"], longest
