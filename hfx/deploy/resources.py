@@ -95,7 +95,7 @@ def is_others(path: str, net: Any, device: str) -> bool:
 def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots: int) -> int:
     """The bytes of K and V when every slot is full, from engine.json."""
     from hfx.python_backends.engine.errors import EngineError
-    from hfx.python_backends.engine.spec import OPENVINO, read_spec
+    from hfx.python_backends.engine.spec import NATIVE, OPENVINO, read_spec
 
     folder = repository / (manifest.name + STREAM_SUFFIX) / "1" / device
     try:
@@ -104,9 +104,12 @@ def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots
         raise ModelCorrupt(
             f"The engine of {manifest.name!r} can't be read: {error}.", "Export the model again with --force."
         ) from error
-    is_openvino = device == "cpu" and spec.openvino and stream.parameters["cpu_runtime"].string_value == OPENVINO
-    own = spec.openvino.kv_type if is_openvino and spec.openvino else spec.kv_type
-    cross = own if is_openvino else spec.cross_type
+    runtime = stream.parameters["cpu_runtime"].string_value if device == "cpu" else ""
+    own, cross = spec.kv_type, spec.cross_type
+    if runtime == OPENVINO and spec.openvino:
+        own = cross = spec.openvino.kv_type
+    if runtime == NATIVE and spec.operators:
+        own = spec.operators.kv_type
     position = 2 * slots * spec.layers * spec.kv_heads * spec.head_dim
     return position * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * ELEMENT_BYTES.get(cross, 0))
 

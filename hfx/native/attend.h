@@ -6,21 +6,25 @@
 namespace hfx {
 namespace {
 
-constexpr long LARGEST_VECTORS = LARGEST_HEAD / WIDTH;
+constexpr int FOLD = 4;
 
-// 16 vectors to the vector of their sums: each step adds neighbouring vectors crosswise and halves their number.
-inline Floats sums_of(Floats *v) {
-    for (int i = 0; i < 8; i++)
-        v[i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-               __builtin_shufflevector(v[2 * i], v[2 * i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-    for (int i = 0; i < 4; i++)
-        v[i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-               __builtin_shufflevector(v[2 * i], v[2 * i + 1], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    for (int i = 0; i < 2; i++)
-        v[i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-               __builtin_shufflevector(v[2 * i], v[2 * i + 1], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    return __builtin_shufflevector(v[0], v[1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-           __builtin_shufflevector(v[0], v[1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+// The sums of 16 vectors are a vector. Each step adds neighbouring vectors crosswise and halves their number: first four
+// to one, then four of these to the sums.
+inline Floats folded(Floats a, Floats b, Floats c, Floats d) {
+    Floats ab = __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+                __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+    Floats cd = __builtin_shufflevector(c, d, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+                __builtin_shufflevector(c, d, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+    return __builtin_shufflevector(ab, cd, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+           __builtin_shufflevector(ab, cd, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+inline Floats sums_of(Floats a, Floats b, Floats c, Floats d) {
+    Floats ab = __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+                __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    Floats cd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+                __builtin_shufflevector(c, d, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    return __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           __builtin_shufflevector(ab, cd, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
 }
 
 inline float sum_of(Floats v) {
@@ -29,41 +33,33 @@ inline float sum_of(Floats v) {
     return sum;
 }
 
-// Rows of keys or values as whole vectors of float32: where they lie, or copied, converted and padded with zeros.
-struct Rows {
-    const void *from;
-    bool bytes;
-    long dim, vectors;
-    float *buffer;  // [WIDTH][vectors * WIDTH]
+// A vector of numbers as they stand in a cache.
+template <typename Number> inline Floats widened(const Number *from) {
+    typedef Number Numbers __attribute__((vector_size(WIDTH * sizeof(Number))));
+    return __builtin_convertvector(load<Numbers>(from), Floats);
+}
+
+// Keys or values of positions from `first` on, as they stand in a cache: [positions][dim].
+template <typename Number> struct Rows {
+    const Number *from;
+    long dim;
 
     // Heads lie far from each other, where no processor looks ahead by itself.
     void fetch(long first, long count) const {
-        long size = dim * (bytes ? 1 : 4);
-        if (from)
-            for (long at = first * size; at < (first + count) * size; at += 64)
-                __builtin_prefetch(static_cast<const char *>(from) + at, 0, 2);
+        if (!from) return;
+        const char *at = reinterpret_cast<const char *>(from + first * dim), *end = at + count * dim * long(sizeof(Number));
+        for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
     }
-    const float *read(long first, long count) const {
-        if (!bytes && dim == vectors * WIDTH) return static_cast<const float *>(from) + first * dim;
-        for (long row = 0; row < count; row++) {
-            float *to = buffer + row * vectors * WIDTH;
-            if (bytes) widen(static_cast<const int8_t *>(from) + (first + row) * dim, to);
-            else copy(static_cast<const float *>(from) + (first + row) * dim, to);
-        }
+    // Copied to [count][vectors * WIDTH], with zeros behind each row.
+    const float *padded(long first, long count, long vectors, float *buffer) const {
+        for (long row = 0; row < count; row++)
+            for (long d = 0; d < vectors * WIDTH; d++)
+                buffer[row * vectors * WIDTH + d] = d < dim ? float(from[(first + row) * dim + d]) : 0.0f;
         return buffer;
-    }
-    void widen(const int8_t *row, float *to) const {
-        typedef int8_t Small __attribute__((vector_size(16)));
-        long d = 0;
-        for (; d + WIDTH <= dim; d += WIDTH) store(to + d, __builtin_convertvector(load<Small>(row + d), Floats));
-        for (; d < vectors * WIDTH; d++) to[d] = d < dim ? float(row[d]) : 0.0f;
-    }
-    void copy(const float *row, float *to) const {
-        for (long d = 0; d < vectors * WIDTH; d++) to[d] = d < dim ? row[d] : 0.0f;
     }
 };
 
-template <int Queries> struct Attending {
+template <int Queries, typename Number> struct Attending {
     const Attention &a;
     const long vectors = (a.dim + WIDTH - 1) / WIDTH;
     alignas(64) float queries[Queries][LARGEST_HEAD], sums[Queries][LARGEST_HEAD], scores[Queries][CHUNK];
@@ -72,48 +68,42 @@ template <int Queries> struct Attending {
 
     explicit Attending(const Attention &a) : a(a) {}
 
+    Rows<Number> rows_of(const void *from) const { return {static_cast<const Number *>(from), a.dim}; }
+
     void run() {
-        const bool bytes = a.key_scale != nullptr;
-        const Rows keys = {a.keys, bytes, a.dim, vectors, buffer}, values = {a.values, bytes, a.dim, vectors, buffer};
-        const Rows next_keys = {a.next_keys, bytes, a.dim, vectors, buffer};
-        const Rows next_values = {a.next_values, bytes, a.dim, vectors, buffer};
+        const bool scaled = a.stored == Stored::int8, whole = a.dim % WIDTH == 0;
+        const Rows<Number> keys = rows_of(a.keys), values = rows_of(a.values);
+        const Rows<Number> next_keys = rows_of(a.next_keys), next_values = rows_of(a.next_values);
         long longest = 0;
         for (int q = 0; q < Queries; q++) {
             longest = a.lengths[q] > longest ? a.lengths[q] : longest;
             for (long d = 0; d < a.dim; d += WIDTH) {
                 Floats query = part(a.queries[q], d) * a.scale;
-                store(queries[q] + d, bytes ? query * part(a.key_scale, d) : query);
+                store(queries[q] + d, scaled ? query * part(a.key_scale, d) : query);
                 store(sums[q] + d, Floats{});
             }
             peaks[q] = -__builtin_inff(), totals[q] = 0;
         }
         for (long first = 0; first < longest; first += CHUNK) {
-            long count = longest - first < CHUNK ? longest - first : CHUNK;
+            const long count = longest - first < CHUNK ? longest - first : CHUNK;
             for (long at = 0; at < count; at += WIDTH) {
-                if (first == 0) next_keys.fetch(at, WIDTH);
-                long rows = count - at < WIDTH ? count - at : WIDTH;
-                const float *from = keys.read(first + at, rows);
-                if (rows == WIDTH) score<true>(from, rows, first + at, at);
-                else score<false>(from, rows, first + at, at);
+                const long rows = count - at < WIDTH ? count - at : WIDTH;
+                if (first == 0) next_keys.fetch(at, rows);
+                if (whole) score_rows(keys.from + (first + at) * a.dim, rows, first + at, at);
+                else score_rows(keys.padded(first + at, rows, vectors, buffer), rows, first + at, at);
             }
             for (int q = 0; q < Queries; q++) weigh(q, count);
             for (long at = 0; at < count; at += WIDTH) {
-                long rows = count - at < WIDTH ? count - at : WIDTH;
-                if (first == 0) next_values.fetch(at, WIDTH);
-                const float *from = values.read(first + at, rows);
-                for (long d = 0; d < vectors; d += 4)
-                    switch (vectors - d) {
-                    case 1: add<1>(from, rows, at, d); break;
-                    case 2: add<2>(from, rows, at, d); break;
-                    case 3: add<3>(from, rows, at, d); break;
-                    default: add<4>(from, rows, at, d);
-                    }
+                const long rows = count - at < WIDTH ? count - at : WIDTH;
+                if (first == 0) next_values.fetch(at, rows);
+                if (whole) add_rows(values.from + (first + at) * a.dim, rows, first + at, at);
+                else add_rows(values.padded(first + at, rows, vectors, buffer), rows, first + at, at);
             }
         }
         for (int q = 0; q < Queries; q++)
             for (long d = 0; d < a.dim; d += WIDTH) {
                 Floats v = load<Floats>(sums[q] + d) / totals[q];
-                if (bytes) v *= part(a.value_scale, d);
+                if (scaled) v *= part(a.value_scale, d);
                 if (a.dim - d >= WIDTH) store(a.out[q] + d, v);
                 else store_some(a.out[q] + d, v, int(a.dim - d));
             }
@@ -126,25 +116,45 @@ template <int Queries> struct Attending {
 
     // Scores of 16 positions from `position` on, the chunk's from `at` on; -infinity beyond a query's length. Where there
     // are fewer rows, the last one is read in the place of others.
-    template <bool Full> void score(const float *keys, long rows, long position, long at) {
+    template <typename Stored> void score_rows(const Stored *keys, long rows, long position, long at) {
+        Floats products[Queries][WIDTH / FOLD];
+        if (rows == WIDTH) multiply_rows<true>(keys, rows, products);
+        else multiply_rows<false>(keys, rows, products);
         const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         for (int q = 0; q < Queries; q++) {
-            Floats products[WIDTH] = {};
-            for (long d = 0; d < vectors; d++) {
-                Floats query = load<Floats>(queries[q] + d * WIDTH);
-#pragma GCC unroll 16
-                for (int i = 0; i < WIDTH; i++) {
-                    long row = Full || i < rows ? i : rows - 1;
-                    products[i] += query * load<Floats>(keys + (row * vectors + d) * WIDTH);
-                }
-            }
-            Floats v = sums_of(products);
-            long left = a.lengths[q] - position;
+            const Floats *p = products[q];
+            Floats v = sums_of(p[0], p[1], p[2], p[3]);
+            const long left = a.lengths[q] - position;
             if (a.bias[q] && left > 0) {
                 if (left >= WIDTH) v += load<Floats>(a.bias[q] + position);
                 else v += load_some(a.bias[q] + position, int(left));
             }
-            store(scores[q] + at, lanes < int(left < 0 ? 0 : left) ? v : all(-__builtin_inff()));
+            if (left < WIDTH) v = lanes < int(left < 0 ? 0 : left) ? v : all(-__builtin_inff());
+            store(scores[q] + at, v);
+        }
+    }
+
+    // The products of the queries with 16 rows, four of them folded to a vector.
+    template <bool Full, typename Stored>
+    inline void multiply_rows(const Stored *keys, long rows, Floats products[Queries][WIDTH / FOLD]) const {
+        for (int fold = 0; fold < WIDTH / FOLD; fold++) {
+            const Stored *row[FOLD];
+            Floats sum[Queries][FOLD] = {};
+#pragma GCC unroll 4
+            for (int i = 0; i < FOLD; i++) row[i] = keys + (Full || fold * FOLD + i < rows ? fold * FOLD + i : rows - 1) * vectors * WIDTH;
+            for (long d = 0; d < vectors * WIDTH; d += WIDTH) {
+                Floats key[FOLD];
+#pragma GCC unroll 4
+                for (int i = 0; i < FOLD; i++) key[i] = widened(row[i] + d);
+#pragma GCC unroll 4
+                for (int q = 0; q < Queries; q++) {
+                    const Floats query = load<Floats>(queries[q] + d);
+#pragma GCC unroll 4
+                    for (int i = 0; i < FOLD; i++) sum[q][i] = fused(query, key[i], sum[q][i]);
+                }
+            }
+#pragma GCC unroll 4
+            for (int q = 0; q < Queries; q++) products[q][fold] = folded(sum[q][0], sum[q][1], sum[q][2], sum[q][3]);
         }
     }
 
@@ -171,32 +181,68 @@ template <int Queries> struct Attending {
         peaks[q] = peak;
     }
 
-    // Adds `count` weighted rows to Vectors vectors of the sums. A weight of 0 takes no part: beyond a query's length
-    // there may be anything.
-    template <int Vectors> void add(const float *rows, long count, long at, long d) {
-        Floats sum[Queries][Vectors];
-        for (int q = 0; q < Queries; q++)
-            for (int v = 0; v < Vectors; v++) sum[q][v] = load<Floats>(sums[q] + (d + v) * WIDTH);
-        for (long row = 0; row < count; row++) {
-            Floats value[Vectors];
-            for (int v = 0; v < Vectors; v++) value[v] = load<Floats>(rows + (row * vectors + d + v) * WIDTH);
-            for (int q = 0; q < Queries; q++) {
-                float weight = scores[q][at + row];
-                if (weight == 0.0f) continue;
-                for (int v = 0; v < Vectors; v++) sum[q][v] += value[v] * weight;
+    // Adds weighted rows of positions from `position` on, for each query up to its length: beyond it there may be anything.
+    template <typename Stored> void add_rows(const Stored *rows, long count, long position, long at) {
+        for (long d = 0; d < vectors; d += 4)
+            switch (vectors - d) {
+            case 1: add<1>(rows, count, position, at, d); break;
+            case 2: add<2>(rows, count, position, at, d); break;
+            case 3: add<3>(rows, count, position, at, d); break;
+            default: add<4>(rows, count, position, at, d);
             }
+    }
+    template <int Vectors, typename Stored> void add(const Stored *rows, long count, long position, long at, long d) {
+        Floats sum[Queries][Vectors];
+        long common = count;
+        for (int q = 0; q < Queries; q++) {
+            common = a.lengths[q] - position < common ? a.lengths[q] - position : common;
+            for (int v = 0; v < Vectors; v++) sum[q][v] = load<Floats>(sums[q] + (d + v) * WIDTH);
         }
+        auto add_row = [&](long row, bool all_queries) {
+            Floats value[Vectors];
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; v++) value[v] = widened(rows + (row * vectors + d + v) * WIDTH);
+#pragma GCC unroll 4
+            for (int q = 0; q < Queries; q++) {
+                if (!all_queries && position + row >= a.lengths[q]) continue;
+                const Floats weight = all(scores[q][at + row]);
+#pragma GCC unroll 4
+                for (int v = 0; v < Vectors; v++) sum[q][v] = fused(value[v], weight, sum[q][v]);
+            }
+        };
+        for (long row = 0; row < common; row++) add_row(row, true);
+        for (long row = common < 0 ? 0 : common; row < count; row++) add_row(row, false);
         for (int q = 0; q < Queries; q++)
             for (int v = 0; v < Vectors; v++) store(sums[q] + (d + v) * WIDTH, sum[q][v]);
     }
 };
 
-void attend(const Attention &a) {
+template <typename Number> void attend_to(const Attention &a) {
     switch (a.count) {
-    case 1: return Attending<1>(a).run();
-    case 2: return Attending<2>(a).run();
-    case 3: return Attending<3>(a).run();
-    case 4: return Attending<4>(a).run();
+    case 1: return Attending<1, Number>(a).run();
+    case 2: return Attending<2, Number>(a).run();
+    case 3: return Attending<3, Number>(a).run();
+    case 4: return Attending<4, Number>(a).run();
+    }
+}
+
+void attend(const Attention &a) {
+    switch (a.stored) {
+    case Stored::float32: return attend_to<float>(a);
+    case Stored::float16: return attend_to<_Float16>(a);
+    case Stored::int8: return attend_to<int8_t>(a);
+    }
+}
+
+void to_float16(const float *from, long count, void *to) {
+    typedef _Float16 Halves __attribute__((vector_size(2 * WIDTH)));
+    const Floats most = all(65504.0f);
+    for (long at = 0; at < count; at += WIDTH) {
+        const long left = count - at;
+        Floats v = left < WIDTH ? load_some(from + at, int(left)) : load<Floats>(from + at);
+        v = v > most ? most : v < -most ? -most : v;  // NaN stays NaN
+        const Halves halves = __builtin_convertvector(v, Halves);
+        memcpy(static_cast<_Float16 *>(to) + at, &halves, size_t(left < WIDTH ? left : WIDTH) * sizeof(_Float16));
     }
 }
 

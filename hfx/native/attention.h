@@ -1,8 +1,8 @@
 // Attention of a few queries to one head's keys and values.
 //
-// Keys and values are [positions][dim], in float32, or in int8 with a scale for each channel. Scores are never stored
-// but for CHUNK positions at a time, whose softmax is merged with that of the chunks before. What a query gets does not
-// depend on the queries beside it: chunks begin at fixed positions, and sums go in the order of positions.
+// Keys and values are [positions][dim], in float32 or float16, or in int8 with a scale for each channel. Scores are never
+// stored but for CHUNK positions at a time, whose softmax is merged with that of the chunks before. What a query gets does
+// not depend on the queries beside it: chunks begin at fixed positions, and sums go in the order of positions.
 #pragma once
 #include "linear.h"
 
@@ -11,20 +11,27 @@ namespace hfx {
 constexpr long LARGEST_HEAD = 256, CHUNK = 256;
 constexpr int MOST_QUERIES = 4;
 
+enum class Stored { float32, float16, int8 };
+inline size_t bytes_of(Stored stored) { return stored == Stored::float32 ? 4 : stored == Stored::float16 ? 2 : 1; }
+
 struct Attention {
     const float *queries[MOST_QUERIES];  // [dim]
     float *out[MOST_QUERIES];            // [dim]
     long lengths[MOST_QUERIES];          // positions that each attends to, at least 1
     const float *bias[MOST_QUERIES];     // [positions], or null
     int count;
+    Stored stored;
     const void *keys, *values;
     const void *next_keys, *next_values;  // of the attention that follows, which are fetched meanwhile; or null
-    const float *key_scale, *value_scale;  // [dim]; null for float32
+    const float *key_scale, *value_scale;  // [dim] for int8
     long dim;
     float scale;
 };
 
 void attend_avx512(const Attention &);
 void attend_avx(const Attention &);
+// `count` numbers as float16, rounded to nearest even; those that are too large become its largest.
+void to_float16_avx512(const float *from, long count, void *to);
+void to_float16_avx(const float *from, long count, void *to);
 
 }  // namespace hfx

@@ -60,6 +60,7 @@ struct Kernels {
     // Panels from `first` to `last`: the best column of each row, the first among equals. y is written if it is there.
     void (*best)(const Product &, long first, long last, float *values, int32_t *columns);
     void (*attend)(const Attention &);
+    void (*to_float16)(const float *from, long count, void *to);
     void (*self_attend)(const SelfAttention &);
 };
 

@@ -101,6 +101,6 @@ void best_panels(const Product &p, long first, long last, float *values, int32_t
 
 }  // namespace
 
-const Kernels AMX_INT8 = {"amx-int8", quantize, panel, best_panels, attend_avx512, self_attend_avx512};
+const Kernels AMX_INT8 = {"amx-int8", quantize, panel, best_panels, attend_avx512, to_float16_avx512, self_attend_avx512};
 
 }  // namespace hfx

@@ -57,6 +57,6 @@ struct Block {
 
 }  // namespace
 
-const Kernels AVX_VNNI = {"avx-vnni", quantize, multiply_panel<Block>, best<Block>, attend_avx, self_attend_avx};
+const Kernels AVX_VNNI = {"avx-vnni", quantize, multiply_panel<Block>, best<Block>, attend_avx, to_float16_avx, self_attend_avx};
 
 }  // namespace hfx

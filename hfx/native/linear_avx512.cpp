@@ -68,6 +68,6 @@ struct Block {
 
 }  // namespace
 
-const Kernels AVX512_VNNI = {"avx512-vnni", quantize, multiply_panel<Block>, best<Block>, attend_avx512, self_attend_avx512};
+const Kernels AVX512_VNNI = {"avx512-vnni", quantize, multiply_panel<Block>, best<Block>, attend_avx512, to_float16_avx512, self_attend_avx512};
 
 }  // namespace hfx

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -28,14 +30,15 @@ pytestmark = [
 ]
 TRAINED = ["stories-gpt2", full("summaries-bart"), "summaries-t5"]
 LENGTHS = (1, 2, 5, 16, 17, 31, 64, 40, 90, 12, 33, 7)
-# Of 12 answers that must be the same; a sampled text may take another turn at any of its tokens.
+# Of 12 answers that must be the same; a sampled text may take another turn at any of its tokens, which keys and values
+# in float16 make likely in these flat distributions (6 of GPT-2's were the same).
 WAYS: dict[str, tuple[dict[str, Any], int]] = {
     "greedy": ({}, 11),
-    "sampling": ({"do_sample": True, "seed": 5}, 10),
+    "sampling": ({"do_sample": True, "seed": 5}, 4),
     "beams": ({"num_beams": 4}, 11),
 }
-# Of a log-probability: both forms have equal integers, and round floats differently, so that now and then an activation
-# has the neighbouring one of 255 steps in the next product. 0.05 was measured.
+# Of a log-probability: both forms have equal integers, and round floats differently (K and V to float16), so that
+# now and then an activation has the neighbouring one of 255 steps in the next product. 0.05 was measured.
 TOLERANCE = 0.1
 
 Answers = list[tuple[Event, ...]]
@@ -79,6 +82,23 @@ def test_answers_do_not_depend_on_the_batch_or_on_threads(
             assert answers(engine, requests, size) == together
     with Engine.open(folder, slots=5, max_queue=len(requests), threads=1) as engine:
         assert answers(engine, requests[::-1], len(requests))[::-1] == together
+
+
+def test_a_model_of_an_earlier_version_has_one_decoder_for_both_runtimes(
+    trained: Callable[[str], tuple[Path, list[Request]]], tmp_path: Path
+) -> None:
+    folder, requests = trained("stories-gpt2")
+    shutil.copytree(folder, tmp_path / "engine")
+    file = tmp_path / "engine" / "engine.json"
+    content = json.loads(file.read_text())
+    del content["operators"]["decoder"], content["operators"]["kv_type"]
+    file.write_text(json.dumps(content))
+    (tmp_path / "engine" / "native_decoder.onnx").unlink()
+    with Engine.open(file.parent, slots=4, max_queue=4, threads=2) as engine:
+        assert engine.runtime == NATIVE
+        (found,) = answers(engine, requests[3:4], 1)
+    with Engine.open(folder, slots=4, max_queue=4, threads=2, runtime=ONNXRUNTIME) as engine:
+        assert [event.ids for event in found] == [event.ids for event in answers(engine, requests[3:4], 1)[0]]
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -23,7 +23,7 @@ from hfx.exporter.graph.blocks import Net, Rotary
 from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import WeightFile
 from hfx.exporter.quantize.balance import balanced
-from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
+from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats, KvType
 from hfx.exporter.runtime import Runtime, weight_levels
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
@@ -35,6 +35,7 @@ WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softm
 BEAMS = (1, 2, 3, 4, 5, 6, 8)
 MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
 ALL_LEVELS = 127
+NATIVE_DECODER = "native_decoder"
 OPENVINO_DECODER, OPENVINO_ENCODER = "openvino_decoder.xml", "openvino_encoder.xml"
 MINIMUM_OPENVINO = "2026.4"  # whose PagedAttention has the inputs of python_backends/engine/openvino/model.py
 
@@ -80,8 +81,8 @@ def write_engine_folder(
 
     `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
     With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves. With `library`, that of
-    the native operators, it is copied there, and they serve unless OpenVINO does. `max_length` takes the place of the
-    lengths that a net was trained with whose positions are computed.
+    the native operators, it is copied there with decoders for it, and they serve unless OpenVINO does. `max_length`
+    takes the place of the lengths that a net was trained with whose positions are computed.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
     net = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
@@ -91,14 +92,22 @@ def write_engine_folder(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with WeightFile(folder / WEIGHTS) as weights:
-            decoders = _write_graphs(GeneratorWriter(net, formats, levels, weights), folder)
+            writer = GeneratorWriter(net, formats, levels, weights)
+            if net.encoder is not None:
+                writer.encoder_graph(folder / ENCODER, net.encoder)
+            decoders = native_decoders = _write_decoders(writer, folder, "decoder")
+            kept = _kept_by_operators(net, formats)
+            if library and kept != formats.kv:
+                writer = replace(writer, formats=replace(formats, kv=kept))
+                native_decoders = _write_decoders(writer, folder, NATIVE_DECODER)
         log_softmax_graph(folder / LOG_SOFTMAX, net.vocab_size)
         top_k_graph(folder / TOP_K)
         content = _engine_json(net, formats, levels, decoders)
         if library:
             shutil.copyfile(library, folder / library.name)
             digest = hashlib.sha256(library.read_bytes()).hexdigest()
-            content |= {"runtime": "native", "operators": {"file": library.name, "sha256": digest}}
+            operators = {"file": library.name, "sha256": digest, "kv_type": kept, "decoder": native_decoders}
+            content |= {"runtime": "native", "operators": operators}
         if openvino:
             content |= {"runtime": "openvino", "openvino": _write_openvino(net, formats, levels, folder)}
         _write_json(folder, content)
@@ -128,7 +137,8 @@ def keep_runtime(folder: Path, runtime: Runtime) -> None:
                 path.unlink(missing_ok=True)
         content["openvino"] = None
     if runtime != "native" and content["operators"]:
-        (folder / content["operators"]["file"]).unlink()
+        for path in (folder / content["operators"]["file"], *folder.glob(f"{NATIVE_DECODER}.*")):
+            path.unlink()
         content["operators"] = None
     _write_json(folder, content)
 
@@ -137,16 +147,25 @@ def _write_json(folder: Path, content: dict[str, Any]) -> None:
     (folder / FILE_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _write_graphs(writer: GeneratorWriter, folder: Path) -> dict[str, str]:
-    """Write encoder and decoders; the decoders' file names by number of beams."""
+def _write_decoders(writer: GeneratorWriter, folder: Path, stem: str) -> dict[str, str]:
+    """Write decoders to files that begin with `stem`; their names by number of beams."""
     if writer.net.encoder is None:
-        writer.decoder_graph(folder / "decoder.onnx")
-        return {"1": "decoder.onnx"}
-    writer.encoder_graph(folder / ENCODER, writer.net.encoder)
-    names = {str(beams): f"decoder.{beams}.onnx" for beams in BEAMS}
+        names = {"1": f"{stem}.onnx"}
+        writer.decoder_graph(folder / names["1"])
+        return names
+    names = {str(beams): f"{stem}.{beams}.onnx" for beams in BEAMS}
     for beams, name in names.items():
         writer.step_graph(folder / name, int(beams))
     return names
+
+
+def _kept_by_operators(net: Net, formats: Formats) -> KvType:
+    """What native operators keep a decoder's own K and V in: half the memory, and half of what a step reads.
+
+    ONNX Runtime's attention on CPU reads float16 up to four times slower than float32, and an answer's last bits depend
+    on its batch then: hence decoders for each. A bias by distance is for scores that are not scaled: float32.
+    """
+    return formats.kv if net.decoder.bias else "float16"
 
 
 def _write_openvino(net: Net, formats: Formats, levels: int, folder: Path) -> dict[str, Any]:

@@ -15,11 +15,12 @@ import numpy as np
 
 from hfx.exporter.graph import operators
 from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias, Rotary
-from hfx.exporter.graph.writer import CONTRIB, GraphWriter, Shape, Value
-from hfx.exporter.quantize.generator import CrossType
+from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Shape, Value
+from hfx.exporter.quantize.generator import CrossType, KvType
 
 SEQLENS_K, TOTAL_LENGTH = "seqlens_k", "total_length"
 SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH = "source_seqlens_k", "source_total_length"
+FLOATS: dict[str, FloatType] = {"float32": np.float32, "float16": np.float16}
 LEVELS = 127
 TINY = 1e-12  # a channel of zeros has no scale
 NATIVE_STEP = 16  # what hfx/native wants the size of a head to be a multiple of in an encoder
@@ -33,11 +34,15 @@ def lengths(writer: GraphWriter, rows: str, seqlens: Value = SEQLENS_K, total: V
 
 @dataclass(frozen=True)
 class SelfAttentionWriter:
-    """Self attention of one graph. `lead` is the shape [rows, sequence, -1] that splits [tokens, width]."""
+    """Self attention of one graph. `lead` is the shape [rows, sequence, -1] that splits [tokens, width].
+
+    Caches hold keys and values as `kept`: float16 beside products in float32 is for native operators, without a bias.
+    """
 
     writer: GraphWriter
     lead: Value
     bias: Value | None
+    kept: KvType = "float32"
     rotary: Rotary | None = None
 
     def cached(self, qkv: Value, layer: int, block: Attention) -> Value:
@@ -46,11 +51,12 @@ class SelfAttentionWriter:
         A prompt goes in with no past (sequence = total length, right-padded), then one token a row; a chunk of several
         tokens on a past is taken for one row at a time.
         """
-        writer, dtype = self.writer, self.writer.compute
+        writer, dtype = self.writer, FLOATS[self.kept]
         shape: Shape = ["rows", block.kv_heads, "capacity", block.head_dim]
         past = [writer.input(f"past_{part}_{layer}", dtype, shape) for part in "kv"]
         present = [f"present_{part}_{layer}" for part in "kv"]
-        if self.rotary is not None or block.kv_heads != block.heads:
+        is_grouped = self.rotary is not None or block.kv_heads != block.heads
+        if is_grouped and dtype is writer.compute:
             out = self._grouped(qkv, past, present, block)
         else:
             out = self._native(qkv, past, present, block)
@@ -59,16 +65,24 @@ class SelfAttentionWriter:
         return out
 
     def _native(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
-        """By an operator of hfx/native, which has a head of K and V for each of Q, and no positions."""
-        writer = self.writer
+        """By an operator of hfx/native, or by its definition where caches hold what products are computed in."""
+        writer, rotary = self.writer, self.rotary
         inputs = [qkv, *past, SEQLENS_K, TOTAL_LENGTH, self.lead, *([self.bias] if self.bias else [])]
-        op = writer.defined("CachedAttentionBias" if self.bias else "CachedAttention", operators.function)
+        attributes: dict[str, int | float] = {"heads": block.heads, "scale": block.scale}
+        op = "CachedAttentionBias" if self.bias else "CachedAttention"
+        if rotary is not None:
+            op, attributes["kv_heads"] = "CachedAttentionRotary", block.kv_heads
+            inputs += [writer.vector(table) for table in (rotary.cos, rotary.sin)]
+        if FLOATS[self.kept] is writer.compute:
+            writer.defined(op, operators.function)
+        else:
+            op += "Float16"
         out = writer.unique("attended")
-        writer.nodes(op, inputs, [out, *present], operators.DOMAIN, heads=block.heads, scale=block.scale)
+        writer.nodes(op, inputs, [out, *present], operators.DOMAIN, **attributes)
         return out
 
     def _grouped(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
-        """By ONNX Runtime's operator on every runtime. It knows each token's position from the lengths."""
+        """By ONNX Runtime's operator. It knows each token's position from the lengths."""
         writer, rotary = self.writer, self.rotary
         tables = [None, None] if rotary is None else [writer.vector(table) for table in (rotary.cos, rotary.sin)]
         split = writer.node("Reshape", [qkv, self.lead])

@@ -51,7 +51,7 @@ class GeneratorWriter:
         lengths(writer, "rows")
         last = writer.input("last_index", np.int64, ["rows", "picked"])
         lead = _lead(writer, ids)
-        attention = SelfAttentionWriter(writer, lead, None, stack.rotary)
+        attention = SelfAttentionWriter(writer, lead, None, self.formats.kv, stack.rotary)
         layers = self._stack(writer, self.formats.linear, attention.cached)
         hidden = layers(stack, _flat(writer, ids), _flat(writer, positions))
         by_row = writer.node("Reshape", [hidden, lead])
@@ -99,7 +99,7 @@ class GeneratorWriter:
         lengths(writer, "rows")
         lengths(writer, "requests", SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH)
         bias = step_bias(writer, positions, TOTAL_LENGTH, stack.bias) if stack.bias else None
-        attention = SelfAttentionWriter(writer, _lead(writer, ids), bias)
+        attention = SelfAttentionWriter(writer, _lead(writer, ids), bias, self.formats.kv)
         cross = CrossAttentionWriter(writer, beams, self.formats.cross)
         layers = self._stack(writer, self.formats.linear, attention.cached, cross)
         self._head(writer, layers(stack, _flat(writer, ids), _flat(writer, positions)))

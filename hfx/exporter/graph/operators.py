@@ -2,7 +2,8 @@
 
 A node of the domain "hfx" is run by the native library where a session has it (python_backends/engine/ort/sessions.py).
 Anywhere else ONNX Runtime puts the function in its place when the session is made, and unpacks the weights then: one
-file for both.
+file for both. Only the attention to caches in float16 has no definition, since it is written to files for native
+operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16).
 
 int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
 batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch.

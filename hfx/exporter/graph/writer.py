@@ -146,7 +146,7 @@ class GraphWriter:
         graph = helper.make_graph(
             self._nodes, self.name, list(self._inputs.values()), self._outputs, list(self._initializers.values())
         )
-        domains = [CONTRIB, *{function.domain for function in self._functions.values()}]
+        domains = sorted({CONTRIB, *(node.domain for node in self._nodes if node.domain)})
         opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
         model = helper.make_model(graph, opset_imports=opsets, functions=list(self._functions.values()))
         model.ir_version = IR_VERSION

@@ -38,6 +38,7 @@ def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runn
     if runtime == NATIVE:
         assert spec.operators is not None
         settings = replace(settings, operators=spec.operators.path)
+        spec = spec.on_operators(spec.operators)
     return _first_run(spec, lambda: _onnxruntime_runner(spec, slots, settings))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,15 @@ class OpenVinoFacts:
 
 @dataclass(frozen=True)
 class OperatorLibrary:
-    """The library of native operators that lies beside a model, and its SHA-256."""
+    """The library of native operators that lies beside a model, its SHA-256, and the decoders for it.
+
+    They keep K and V of their own tokens as `kv_type`. Models of earlier versions have one decoder for both runtimes.
+    """
 
     path: Path
     sha256: str
+    kv_type: str
+    decoder: Mapping[int, Path]
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,10 @@ class EngineSpec:
         """Whether prompts go to an encoder; else they are the beginning of the decoder's own sequence."""
         return self.kind == ENCODER_DECODER
 
+    def on_operators(self, library: OperatorLibrary) -> EngineSpec:
+        """The model with the decoders for native operators in the place of ONNX Runtime's."""
+        return replace(self, kv_type=library.kv_type, files=replace(self.files, decoder=library.decoder))
+
 
 def version_numbers(version: str) -> tuple[int, ...]:
     """The first three numbers of a version, for comparing."""
@@ -109,7 +118,11 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
     heads = fields.take("heads", integer(1))
     beams = fields.take("beams", _beams) if crosses else ()
     openvino = None if fields.values.get("openvino") is None else _openvino(folder, fields.inside("openvino"), crosses)
-    operators = None if fields.values.get("operators") is None else _operators(folder, fields.inside("operators"))
+    files = _files(folder, fields.inside("files"), crosses, beams or (1,))
+    kv_type = fields.take("kv_type", one_of(*KV_TYPES))
+    operators = None
+    if fields.values.get("operators") is not None:
+        operators = _operators(folder, fields.inside("operators"), files, kv_type)
     runtimes = (ONNXRUNTIME, *([OPENVINO] if openvino else []), *([NATIVE] if operators else []))
     return EngineSpec(
         kind=kind,
@@ -121,11 +134,11 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
         max_length=fields.take("max_length", integer(1)),
         max_source=fields.take("max_source", integer(1)) if crosses else 0,
         beams=beams,
-        kv_type=fields.take("kv_type", one_of(*KV_TYPES)),
+        kv_type=kv_type,
         cross_type=fields.take("cross_type", one_of(*CROSS_TYPES)) if crosses else "",
         minimum_onnxruntime=fields.take("minimum_onnxruntime", filled),
         needs_vnni=fields.take("needs_vnni", boolean),
-        files=_files(folder, fields.inside("files"), crosses, beams or (1,)),
+        files=files,
         runtime=fields.take("runtime", one_of(*runtimes)),
         openvino=openvino,
         operators=operators,
@@ -154,8 +167,13 @@ def _openvino(folder: Path, fields: Fields, crosses: bool) -> OpenVinoFacts:
     )
 
 
-def _operators(folder: Path, fields: Fields) -> OperatorLibrary:
-    return OperatorLibrary(fields.take("file", _file_in(folder)), fields.take("sha256", filled))
+def _operators(folder: Path, fields: Fields, files: Files, kv_type: str) -> OperatorLibrary:
+    file, decoder = _file_in(folder), files.decoder
+    if "decoder" in fields.values:
+        names = fields.inside("decoder")
+        decoder = {width: names.take(str(width), file) for width in files.decoder}
+        kv_type = fields.take("kv_type", one_of(*KV_TYPES))
+    return OperatorLibrary(fields.take("file", file), fields.take("sha256", filled), kv_type, decoder)
 
 
 def _file_in(folder: Path) -> Check:

@@ -15,10 +15,18 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 from tests.unit.native.sessions import open_model, options
 
 FLOAT, INT8, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64
+HALF = TensorProto.FLOAT16
 CACHES = {"past_k": FLOAT, "past_v": FLOAT, "last": INT32}
 INPUTS = {
     "CachedAttention": {"x": FLOAT, **CACHES, "total": INT32, "lead": INT64},
     "CachedAttentionBias": {"x": FLOAT, **CACHES, "total": INT32, "lead": INT64, "bias": FLOAT},
+    "CachedAttentionFloat16": {
+        "x": FLOAT, "past_k": HALF, "past_v": HALF, "last": INT32, "total": INT32, "lead": INT64,
+    },
+    "CachedAttentionRotaryFloat16": {
+        "x": FLOAT, "past_k": HALF, "past_v": HALF, "last": INT32, "total": INT32, "lead": INT64,
+        "cos": FLOAT, "sin": FLOAT,
+    },
     "CrossAttention": {"x": FLOAT, **CACHES, "k_last": FLOAT, "v_last": FLOAT, "total": INT32},
     "CrossAttentionInt8": {
         "x": FLOAT, "past_k": INT8, "past_v": INT8, "last": INT32, "k_scale": FLOAT, "v_scale": FLOAT,
@@ -34,11 +42,12 @@ class Attention:
     """One operator; caches are changed in place, as the engine binds them."""
 
     session: onnxruntime.InferenceSession
+    heads: int
 
     def __call__(self, feed: dict[str, np.ndarray]) -> np.ndarray:
         binding, rows = self.session.io_binding(), feed["x"].shape[0]
         caches = {f"present_{part}": feed[f"past_{part}"] for part in "kv"}
-        width = feed["past_k"].shape[1] * feed["past_k"].shape[3]
+        width = self.heads * feed["past_k"].shape[3]
         outputs = {"y": np.full((rows, width), np.nan, np.float32), **caches}
         for name, array in feed.items():
             binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
@@ -48,15 +57,16 @@ class Attention:
         return outputs["y"]
 
 
-def attention(library: Path, op: str, heads: int, beams: int = 1, scale: float = 0.3, threads: int = 2) -> Attention:
+def attention(library: Path, op: str, heads: int, beams: int = 1, kv_heads: int = 0, threads: int = 2) -> Attention:
     inputs = INPUTS[op]
-    attributes: dict[str, Any] = {"heads": heads, "scale": scale, **({"beams": beams} if "Cross" in op else {})}
+    attributes: dict[str, Any] = {"heads": heads, "scale": 0.3, **({"beams": beams} if "Cross" in op else {})}
+    attributes |= {"kv_heads": kv_heads} if kv_heads else {}
     node = helper.make_node(op, list(inputs), ["y", "present_k", "present_v"], domain="hfx", **attributes)
     types = {"y": FLOAT, "present_k": inputs["past_k"], "present_v": inputs["past_v"]}
     ends = [[helper.make_tensor_value_info(name, kind, None) for name, kind in end.items()] for end in (inputs, types)]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("hfx", 1)]
     model = helper.make_model(helper.make_graph([node], "one", *ends), opset_imports=opsets, ir_version=10)
-    return Attention(open_model(model, options(library, threads)))
+    return Attention(open_model(model, options(library, threads)), heads)
 
 
 def expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None = None) -> np.ndarray:
@@ -78,17 +88,20 @@ def cached_feed(qkv: np.ndarray, k: np.ndarray, v: np.ndarray, last: list[int], 
             "total": np.array(total, np.int32), "lead": lead}  # fmt: skip
 
 
+@pytest.mark.parametrize("op", ["CachedAttention", "CachedAttentionFloat16"])
 @pytest.mark.parametrize("dim", [8, 16, 24, 64, 80, 128, 256])
-def test_a_step_reads_what_is_filled_and_nothing_behind(library: Path, dim: int) -> None:
+def test_a_step_reads_what_is_filled_and_nothing_behind(library: Path, dim: int, op: str) -> None:
     heads, last = 3, [0, 1, 15, 16, 255, 256, 257, 600]
-    k, v = caches(len(last), heads, dim)
+    kept = np.float16 if "Float16" in op else np.float32
+    k, v = (cache.astype(kept) for cache in caches(len(last), heads, dim))
     for row, position in enumerate(last):
         k[row, :, position:], v[row, :, position:] = np.nan, np.nan
     qkv = np.random.default_rng(1).standard_normal((len(last), 3 * heads * dim)).astype(np.float32)
-    got = attention(library, "CachedAttention", heads)(cached_feed(qkv, k, v, last, 601)).reshape(-1, heads, dim)
+    got = attention(library, op, heads)(cached_feed(qkv, k, v, last, 601)).reshape(-1, heads, dim)
     q, new_k, new_v = qkv.reshape(-1, 3, heads, dim).transpose(1, 0, 2, 3)
     for row, position in enumerate(last):
-        assert np.array_equal(k[row, :, position], new_k[row]) and np.array_equal(v[row, :, position], new_v[row])
+        assert np.array_equal(k[row, :, position], new_k[row].astype(kept))
+        assert np.array_equal(v[row, :, position], new_v[row].astype(kept))
         assert np.isnan(k[row, :, position + 1 :]).all()
         for head in range(heads):
             want = expected(q[row, head], k[row, head, : position + 1], v[row, head, : position + 1], 0.3)
@@ -113,6 +126,56 @@ def test_a_prompt_and_a_part_of_one_are_causal(library: Path, start: int, length
                 want = expected(q[row, token, head], k[row, head, :end], v[row, head, :end], 0.3)
                 assert np.abs(got[row, token, head] - want).max() < TOLERANCE
         assert np.isnan(k[row, :, start + length :]).all()
+
+
+def test_what_float16_cannot_hold_becomes_its_largest(library: Path) -> None:
+    k, v = (cache.astype(np.float16) for cache in caches(1, 1, 24))
+    qkv = np.zeros((1, 72), np.float32)
+    qkv[0, 24:30] = 1e6, -1e6, np.inf, 65520, 1e-9, np.nan
+    attention(library, "CachedAttentionFloat16", 1)(cached_feed(qkv, k, v, [3], 4))
+    assert np.array_equal(
+        k[0, 0, 3, :6], np.array([65504, -65504, 65504, 65504, 0, np.nan], np.float16), equal_nan=True
+    )
+
+
+def turned(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """`x` [..., dim], of which channels i and i + dim / 2 are turned by an angle [dim / 2]."""
+    first, second = np.split(x, 2, -1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 3), (5, 1), (4, 4)])
+@pytest.mark.parametrize("dim", [8, 64])
+def test_heads_share_keys_that_are_turned_by_their_positions(
+    library: Path, dim: int, heads: int, kv_heads: int
+) -> None:
+    last, generator = [0, 5, 16, 300], np.random.default_rng(6)
+    angles = generator.uniform(0, 6, (400, dim // 2))
+    tables = {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+    k, v = (cache.astype(np.float16) for cache in caches(len(last), kv_heads, dim))
+    qkv = generator.standard_normal((len(last), (heads + 2 * kv_heads) * dim)).astype(np.float32)
+    run = attention(library, "CachedAttentionRotaryFloat16", heads, kv_heads=kv_heads)
+    got = run(cached_feed(qkv, k, v, last, 301) | tables).reshape(-1, heads, dim)
+    for row, position in enumerate(last):
+        angle = tables["cos"][position], tables["sin"][position]
+        by_head = qkv[row].reshape(-1, dim)
+        new_k = turned(by_head[heads : heads + kv_heads], *angle)
+        assert np.abs(k[row, :, position] - new_k).max() < 4e-3  # a half step of float16 between 4 and 8
+        for head in range(heads):
+            own = head * kv_heads // heads
+            rows = k[row, own, : position + 1], v[row, own, : position + 1]
+            assert np.abs(got[row, head] - expected(turned(by_head[head], *angle), *rows, 0.3)).max() < TOLERANCE
+
+
+@pytest.mark.parametrize(("table", "message"), [((400, 4), "tables of angles must"), ((3, 8), "too few positions")])
+def test_tables_of_angles_that_do_not_fit_are_refused(library: Path, table: tuple[int, int], message: str) -> None:
+    k, v = (cache.astype(np.float16) for cache in caches(1, 1, 16))
+    feed = cached_feed(np.zeros((1, 64), np.float32), k, v, [3], 4) | dict.fromkeys(
+        ("cos", "sin"), np.zeros(table, np.float32)
+    )
+    session = attention(library, "CachedAttentionRotaryFloat16", 2, kv_heads=1).session
+    with pytest.raises((errors.InvalidArgument, errors.RuntimeException, errors.Fail), match=message):
+        session.run(None, feed)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -183,6 +246,20 @@ def test_several_tokens_read_a_source_as_beams_do(library: Path, bytes_: bool) -
     feed = cross_feed(6, 2, 64, [0, 17, 400], bytes_)
     op = "CrossAttentionInt8" if bytes_ else "CrossAttention"
     assert np.array_equal(*(attention(library, op, 2, beams)(feed) for beams in (2, 6)))
+
+
+def test_tokens_that_are_turned_have_the_bits_of_steps(library: Path) -> None:
+    heads, kv_heads, dim, tokens, before = 6, 2, 64, 16, 250
+    k, v = (cache.astype(np.float16) for cache in caches(1, kv_heads, dim))
+    generator = np.random.default_rng(5)
+    qkv = generator.standard_normal((tokens, (heads + 2 * kv_heads) * dim)).astype(np.float32)
+    tables = {name: generator.uniform(-1, 1, (400, dim // 2)).astype(np.float32) for name in ("cos", "sin")}
+    run = attention(library, "CachedAttentionRotaryFloat16", heads, kv_heads=kv_heads)
+    together = run(cached_feed(qkv, k.copy(), v.copy(), [before + tokens - 1], before + tokens) | tables)
+    for token in range(tokens):
+        end = before + token + 1
+        step = cached_feed(qkv[token : token + 1], k, v, [end - 1], end) | tables
+        assert np.array_equal(run(step)[0], together[token])
 
 
 def test_a_row_alone_has_the_bits_that_it_has_beside_others(library: Path) -> None:
