@@ -115,8 +115,8 @@ template <int Queries, typename Number> struct Attending {
     }
 
     // Scores of 16 positions from `position` on, the chunk's from `at` on; -infinity beyond a query's length. Where there
-    // are fewer rows, the last one is read in the place of others.
-    template <typename Stored> void score_rows(const Stored *keys, long rows, long position, long at) {
+    // are fewer rows, the last one is read in the place of others. An Element is a Number, or a float of padded rows.
+    template <typename Element> void score_rows(const Element *keys, long rows, long position, long at) {
         Floats products[Queries][WIDTH / FOLD];
         if (rows == WIDTH) multiply_rows<true>(keys, rows, products);
         else multiply_rows<false>(keys, rows, products);
@@ -135,10 +135,10 @@ template <int Queries, typename Number> struct Attending {
     }
 
     // The products of the queries with 16 rows, four of them folded to a vector.
-    template <bool Full, typename Stored>
-    inline void multiply_rows(const Stored *keys, long rows, Floats products[Queries][WIDTH / FOLD]) const {
+    template <bool Full, typename Element>
+    inline void multiply_rows(const Element *keys, long rows, Floats products[Queries][WIDTH / FOLD]) const {
         for (int fold = 0; fold < WIDTH / FOLD; fold++) {
-            const Stored *row[FOLD];
+            const Element *row[FOLD];
             Floats sum[Queries][FOLD] = {};
 #pragma GCC unroll 4
             for (int i = 0; i < FOLD; i++) row[i] = keys + (Full || fold * FOLD + i < rows ? fold * FOLD + i : rows - 1) * vectors * WIDTH;
@@ -182,7 +182,7 @@ template <int Queries, typename Number> struct Attending {
     }
 
     // Adds weighted rows of positions from `position` on, for each query up to its length: beyond it there may be anything.
-    template <typename Stored> void add_rows(const Stored *rows, long count, long position, long at) {
+    template <typename Element> void add_rows(const Element *rows, long count, long position, long at) {
         for (long d = 0; d < vectors; d += 4)
             switch (vectors - d) {
             case 1: add<1>(rows, count, position, at, d); break;
@@ -191,7 +191,7 @@ template <int Queries, typename Number> struct Attending {
             default: add<4>(rows, count, position, at, d);
             }
     }
-    template <int Vectors, typename Stored> void add(const Stored *rows, long count, long position, long at, long d) {
+    template <int Vectors, typename Element> void add(const Element *rows, long count, long position, long at, long d) {
         Floats sum[Queries][Vectors];
         long common = count;
         for (int q = 0; q < Queries; q++) {

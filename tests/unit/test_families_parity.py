@@ -24,6 +24,8 @@ LENGTHS = (5, 31, 1, 12)  # of prompts and sources, in one ragged batch
 STEPS = 12
 # Of the largest logit: both sides add up a few dozen float32 products in other orders.
 TOLERANCE = 5e-6
+# Where caches are in float16, whose step is 2^-11 of a number: 4e-4 was measured.
+TOLERANCE_OF_HALVES = 5e-4
 
 DECODERS = tiny_generators.DECODERS
 ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if name not in DECODERS]
@@ -54,8 +56,9 @@ def exported(folder: Path, name: str, runtime: str) -> tuple[Any, Path]:
     return model, folder / "engine"
 
 
-def assert_close(got: NDArray[Any], want: NDArray[Any]) -> None:
-    assert np.abs(got - want).max() <= TOLERANCE * np.abs(want).max()
+def assert_close(got: NDArray[Any], want: NDArray[Any], runtime: str, name: str) -> None:
+    is_half = runtime == NATIVE and "t5" not in name
+    assert np.abs(got - want).max() <= (TOLERANCE_OF_HALVES if is_half else TOLERANCE) * np.abs(want).max()
 
 
 @cache
@@ -90,7 +93,7 @@ def test_a_decoder_has_the_logits_and_greedy_tokens_of_transformers(tmp_path: Pa
     answers = [row[len(prompt) :] for row, prompt in zip(greedy(name), prompts, strict=True)]
     logits = graph_rows.decoded(folder, prompts, answers, runtime=runtime)
     for got, prompt, answer in zip(logits, prompts, answers, strict=True):
-        assert_close(got, in_torch(model, input_ids=[*prompt, *answer])[len(prompt) - 1 : -1])
+        assert_close(got, in_torch(model, input_ids=[*prompt, *answer])[len(prompt) - 1 : -1], runtime, name)
         assert got.argmax(-1).tolist() == answer
 
 
@@ -103,7 +106,7 @@ def test_an_encoder_decoder_has_the_logits_and_greedy_tokens_of_transformers(
     answers = greedy(name)
     logits = graph_rows.decoded(folder, sources, [answer[:-1] for answer in answers], runtime=runtime)
     for got, source, answer in zip(logits, sources, answers, strict=True):
-        assert_close(got, in_torch(model, input_ids=source, decoder_input_ids=answer[:-1]))
+        assert_close(got, in_torch(model, input_ids=source, decoder_input_ids=answer[:-1]), runtime, name)
         assert got.argmax(-1).tolist() == answer[1:]
 
 
@@ -114,7 +117,9 @@ def test_beams_share_a_source_and_nothing_else(tmp_path: Path, runtime: str, nam
     sources, answers = tokens(LENGTHS), tokens([6] * beams * len(LENGTHS), seed=1)
     logits = graph_rows.decoded(folder, sources, answers, beams, runtime)
     for index, answer in enumerate(answers):
-        assert_close(logits[index], in_torch(model, input_ids=sources[index // beams], decoder_input_ids=answer))
+        assert_close(
+            logits[index], in_torch(model, input_ids=sources[index // beams], decoder_input_ids=answer), runtime, name
+        )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -123,11 +128,11 @@ def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, runtime: str, n
     (prompt,) = tokens([40])
     row = graph_rows.Rows(folder, 1, runtime=runtime)
     row.chunk(prompt[:16])
-    assert_close(row.chunk(prompt[16:])[0], in_torch(model, input_ids=prompt)[-1])
+    assert_close(row.chunk(prompt[16:])[0], in_torch(model, input_ids=prompt)[-1], runtime, name)
 
 
 def test_answers_longer_than_the_bias_table_keep_its_end(tmp_path: Path, runtime: str) -> None:
     model, folder = exported(tmp_path, "t5", runtime)
     (source,), (answer,) = tokens([60]), tokens([60], seed=2)
     (got,) = graph_rows.decoded(folder, [source], [answer], runtime=runtime)
-    assert_close(got, in_torch(model, input_ids=source, decoder_input_ids=answer))
+    assert_close(got, in_torch(model, input_ids=source, decoder_input_ids=answer), runtime, "t5")
