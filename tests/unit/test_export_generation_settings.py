@@ -129,6 +129,10 @@ def test_a_field_that_hfx_has_not_may_be_there_if_it_does_nothing(tmp_path: Path
         assert settings(tmp_path, {name: value}) == settings(tmp_path, {})
 
 
+def test_a_pad_token_of_minus_one_is_none(tmp_path: Path) -> None:
+    assert settings(tmp_path, {"pad_token_id": -1}).pad_token_id == 2  # the end
+
+
 @pytest.mark.parametrize(("stated", "meant"), [(True, True), (False, False), (None, False)])
 def test_scores_are_renormalized_where_the_checkpoint_says_so(tmp_path: Path, stated: bool | None, meant: bool) -> None:
     """As generation_config.json of opus-mt does."""

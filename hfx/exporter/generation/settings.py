@@ -163,7 +163,8 @@ class _Reader:
         """Every field checked and translated."""
         eos = self._ids("eos_token_id")
         bos = self._id("bos_token_id")
-        pad = self._id("pad_token_id")
+        # -1 in the first conversions of LLaMA: there is none.
+        pad = None if self.fields.get("pad_token_id") == -1 else self._id("pad_token_id")
         suppressed = self._ids("suppress_tokens")
         for name in ("forced_bos_token_id", "forced_eos_token_id"):
             if self._id(name) in suppressed:

@@ -49,7 +49,7 @@ class TorchGenerator:
         fill_class_ids(model, CLASS_IDS, plan.checkpoint)
         settings = copy.deepcopy(model.generation_config)
         settings.update(**task_fields(plan.checkpoint, plan.task)[0])
-        if settings.pad_token_id is None:
+        if settings.pad_token_id in (None, -1):
             settings.pad_token_id = plan.settings.pad_token_id
         languages = read_languages(plan.checkpoint, tokenizer, plan.settings)
         if languages and languages.forced_bos_id is not None:
