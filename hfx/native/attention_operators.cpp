@@ -147,7 +147,8 @@ Status *check_lengths(const Tensor &last, long rows, long least, long capacity) 
     return nullptr;
 }
 
-// qkv [rows * tokens, (heads + 2 * kv_heads) * dim], past_k, past_v, the last position of each row, the longest row's length.
+// qkv [rows * tokens, (heads + 2 * kv_heads) * dim], past_k, past_v, the last position of each row, the longest row's length,
+// the shape that only definitions need; then a bias [rows or 1, heads, tokens, positions], or cosines and sines of each position.
 Status *run_cached(const Node &node, ort::KernelContext *context) {
     Tensor qkv, keys, values, last, total, bias = {}, cos = {}, sin = {};
     void *present_keys, *present_values;

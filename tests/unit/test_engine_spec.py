@@ -17,6 +17,9 @@ from hfx.python_backends.engine.spec import read_spec
 
 from . import engine_toys as toys
 
+DECODERS = {str(beams): "top_k.onnx" for beams in range(1, 9)}
+OPERATORS = {"file": "top_k.onnx", "sha256": "0", "kv_type": "float16"}
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,6 +51,11 @@ def changed(folder: Path, target: Path, **facts: Any) -> Path:
         ({"beams": []}, r"beams is \[\]"),
         ({"kv_type": "float64"}, "kv_type is 'float64'"),
         ({"needs_vnni": "no"}, "needs_vnni is 'no'"),
+        ({"operators": OPERATORS}, r"operators\.decoder is None"),
+        ({"operators": OPERATORS | {"decoder": DECODERS, "kv_type": "int2"}}, r"operators\.kv_type is 'int2'"),
+        ({"operators": OPERATORS | {"decoder": {"1": "../x.onnx"}}}, r"operators\.decoder\.1 is '\.\./x.onnx'"),
+        ({"operators": OPERATORS | {"decoder": {"1": "top_k.onnx"}}}, r"operators\.decoder\.2 is None"),
+        ({"operators": OPERATORS | {"decoder": ["top_k.onnx"]}}, r"operators\.decoder is \['top_k.onnx'\]"),
         ({"files": []}, r"files is \[\]"),
         ({"files__top_k": "../top_k.onnx"}, r"files\.top_k is '\.\./top_k.onnx'"),
         ({"files__decoder": {"1": "decoder.1.onnx"}}, r"files\.decoder\.2 is None"),

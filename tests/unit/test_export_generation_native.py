@@ -17,12 +17,14 @@ import pytest
 from hfx.cli import main
 from hfx.deploy import bundle, wheels
 from hfx.deploy.deployment import open_deployment
+from hfx.deploy.resources import needs
 from hfx.errors import CheckpointUnsupported, ModelCorrupt, UsageError
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data
 from hfx.exporter.runtime import possible_runtimes
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import read_manifest, verify_files
 from hfx.native.build import LIBRARY
+from hfx.python_backends.engine.spec import read_spec
 from hfx.repository import lint
 from hfx.repository.edit import Edit, change, value
 from tests.published import export_checkpoint, export_zoo
@@ -90,6 +92,15 @@ def test_the_manifest_and_the_files_say_what_serves(published: Path) -> None:
     assert manifest.files[str(ENGINE / LIBRARY)].sha256 == digest
     assert value(published, f"{NAME}_stream", "parameters.cpu_runtime") == "native"
     assert lint(published) == []
+
+
+def test_the_memory_for_keys_and_values_is_that_of_the_runtime(repository: Path) -> None:
+    spec, manifest = read_spec(repository / ENGINE), manifest_of(repository, NAME)
+    position = 2 * 8 * spec.layers * spec.kv_heads * spec.head_dim  # of 8 slots
+    assert needs(repository, manifest, "cpu").cache == position * (2 * spec.max_length + spec.max_source)
+    change(repository, NAME, [Edit(f"{NAME}_stream", "parameters.cpu_runtime", "onnxruntime")], "a test")
+    manifest = manifest_of(repository, NAME)
+    assert needs(repository, manifest, "cpu").cache == position * (4 * spec.max_length + spec.max_source)
 
 
 def test_the_configuration_says_which_one_serves(repository: Path) -> None:

@@ -58,7 +58,7 @@ class SingleSearch:
         # A forced first token is fed with the prompt and emitted with the first token that is chosen. The model's own
         # log-probability of a forced token takes a run of its own.
         first = () if self.wants_log_probs else self._endings.fed_first()
-        self._untold = [self._append(token) for token in first]
+        self._unsent = [self._append(token) for token in first]
         self.prompt: Ids = tuple(self._ids[0, : self._length].tolist())
         self._look_ahead()
 
@@ -87,7 +87,7 @@ class SingleSearch:
 
     def cancelled(self) -> tuple[Event, ...]:
         """The sequence as far as its tokens were emitted."""
-        return (self._completion("cancelled", self._generated - len(self._untold)),)
+        return (self._completion("cancelled", self._generated - len(self._unsent)),)
 
     @property
     def _generated(self) -> int:
@@ -109,8 +109,8 @@ class SingleSearch:
 
     def _take(self, token: int, log_prob: float | None, top: Top) -> Step:
         """Append `token`, and what is forced after it unless its log-probability is wanted."""
-        emitted = [*self._untold, self._append(token, log_prob, top)]
-        self._untold = []
+        emitted = [*self._unsent, self._append(token, log_prob, top)]
+        self._unsent = []
         self._look_ahead()
         while self.forced is not None and self._reason is None and not self.wants_log_probs:
             emitted.append(self._append(self.forced))

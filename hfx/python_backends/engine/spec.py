@@ -169,7 +169,7 @@ def _openvino(folder: Path, fields: Fields, crosses: bool) -> OpenVinoFacts:
 
 def _operators(folder: Path, fields: Fields, files: Files, kv_type: str) -> OperatorLibrary:
     file, decoder = _file_in(folder), files.decoder
-    if "decoder" in fields.values:
+    if fields.values.keys() & {"decoder", "kv_type"}:
         names = fields.inside("decoder")
         decoder = {width: names.take(str(width), file) for width in files.decoder}
         kv_type = fields.take("kv_type", one_of(*KV_TYPES))
