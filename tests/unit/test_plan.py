@@ -157,6 +157,7 @@ NO_LIMIT = (1e30, 1_000_000_000_000_000_019_884_624_838_656, 1024, None, "256", 
     [
         *(({"model_type": name, "max_position_embeddings": 514, "pad_token_id": 1}, {}, 512)  # begin behind padding
           for name in ("roberta", "xlm-roberta", "camembert", "mpnet", "esm")),
+        ({"model_type": "mpnet", "max_position_embeddings": 514, "pad_token_id": 0}, {}, 512),
         *(({}, {"tokenizer_config.json": {"model_max_length": stated}}, 512) for stated in NO_LIMIT),
         ({}, {"tokenizer_config.json": {"model_max_length": 256}}, 256),
         ({"max_position_embeddings": None}, {}, 512),
@@ -224,14 +225,16 @@ def test_a_description_says_whether_a_model_is_replaced(tmp_path: Path, force: b
     )
 
 
+@pytest.mark.parametrize("pad_id", [0, 1, 4])
 @pytest.mark.parametrize("prefix", ["Bert", "DistilBert", "Roberta", "XLMRoberta", "MPNet", "Electra", "DebertaV2"])
-def test_the_longest_input_is_the_longest_that_torch_reads(tmp_path: Path, prefix: str) -> None:
+def test_the_longest_input_is_the_longest_that_torch_reads(tmp_path: Path, prefix: str, pad_id: int) -> None:
     import torch
     import transformers
 
-    config = getattr(transformers, f"{prefix}Config")(vocab_size=20, **tiny_checkpoints.SIZES)
+    config = getattr(transformers, f"{prefix}Config")(vocab_size=20, pad_token_id=pad_id, **tiny_checkpoints.SIZES)
     model = getattr(transformers, f"{prefix}Model")(config).eval()
-    longest = plan(tmp_path, model_type=config.model_type, max_position_embeddings=64).max_length
+    stated = {"model_type": config.model_type, "max_position_embeddings": 64, "pad_token_id": pad_id}
+    longest = plan(tmp_path, **stated).max_length
     model(input_ids=torch.full((1, longest), 7))
     with pytest.raises((IndexError, RuntimeError)):
         model(input_ids=torch.full((1, longest + 1), 7))

@@ -16,6 +16,7 @@ POSITIONS_AFTER_PADDING = {
     "camembert", "data2vec-text", "esm", "ibert", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
     "xlm-roberta-xl",
 }  # fmt: skip
+MPNET_PADDING = 1  # the id that MPNet's positions begin behind, whatever its config says
 ENCODERS = POSITIONS_AFTER_PADDING | {
     "albert", "bart", "bert", "big_bird", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie",
     "eurobert", "flaubert", "layoutlm", "mbart", "megatron-bert", "mobilebert", "modernbert", "nomic_bert",

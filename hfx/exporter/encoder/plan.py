@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
-from hfx.exporter.encoder.architectures import POSITIONS_AFTER_PADDING, check_encoder
+from hfx.exporter.encoder.architectures import MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
 from hfx.exporter.encoder.sentence_transformers import read_activation, read_max_length, read_pooling
 from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
@@ -166,7 +166,7 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
     config, limits = checkpoint.config, []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
-        padding = config.get("pad_token_id")
+        padding = MPNET_PADDING if checkpoint.model_type == "mpnet" else config.get("pad_token_id")
         behind = checkpoint.model_type in POSITIONS_AFTER_PADDING
         offset = (padding if isinstance(padding, int) else 1) + 1 if behind else 0
         limits.append(positions - offset)
