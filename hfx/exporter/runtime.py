@@ -156,7 +156,7 @@ def choose(
         try:
             sessions[runtime] = open_session(choice.backend_config(threads), path, "CPU", 0)
         except RuntimeError as error:  # what OpenVINO raises for an operator that it doesn't have
-            refused[runtime] = last_line(error)
+            refused[runtime] = last_line(error, path.parent)
     if not sessions:
         reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
         raise CheckpointUnsupported(
@@ -191,9 +191,9 @@ def fastest(milliseconds: Mapping[Name, Mapping[str, float]]) -> Name:
     return min(milliseconds, key=lambda runtime: statistics.geometric_mean(milliseconds[runtime].values()))
 
 
-def last_line(error: Exception) -> str:
-    """What an exception of a runtime says in the end, where its reason is."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def last_line(error: Exception, folder: Path) -> str:
+    """What an exception of a runtime says in the end, where its reason is; files of `folder` by their names."""
+    lines = [line.strip() for line in str(error).replace(f"{folder}/", "").splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 

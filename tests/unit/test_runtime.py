@@ -12,7 +12,7 @@ from hfx.exporter.encoder import build
 from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
-from hfx.exporter.runtime import CpuChoice, interleave, weight_levels
+from hfx.exporter.runtime import CpuChoice, interleave, last_line, weight_levels
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from hfx.native.build import LIBRARY
@@ -87,6 +87,11 @@ def test_the_library_lies_beside_a_model_that_native_operators_serve(tmp_path: P
         (net / "1" / name).write_bytes(b"something else")
         with pytest.raises(ConfigError, match="is not the file that was exported"):
             LocalModel.open(tmp_path / "repository", manifest.name)
+
+
+def test_the_reason_of_a_runtime_names_no_staged_folder(tmp_path: Path) -> None:
+    error = RuntimeError(f"Check 'x' failed\n\nCan't read {tmp_path}/cpu/decoder.xml beside {tmp_path}/a.onnx\n\n")
+    assert last_line(error, tmp_path) == "Can't read cpu/decoder.xml beside a.onnx"
 
 
 def test_openvino_is_asked_for_by_the_standard_entry() -> None:

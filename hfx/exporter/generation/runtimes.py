@@ -36,7 +36,7 @@ def write_for_cpu(plan: GeneratorPlan, version: Path) -> dict[str, str]:
         write(plan, version, "cpu", runtimes)
         return {}
     except (ImportError, RuntimeError) as error:  # a damaged installation; what OpenVINO can't do
-        reason = last_line(error)
+        reason = last_line(error, version)
         if plan.cpu_runtime == "openvino":
             raise CheckpointUnsupported(
                 f"OpenVINO can't run {plan.checkpoint.id}: {reason}", "Use --cpu-runtime onnxruntime."
@@ -72,7 +72,7 @@ def _fastest(
                 _run(engine, _requests(engine, plan, 1))
                 opened[runtime] = engine
             except (EngineError, RuntimeError) as error:  # the engine's own, and what OpenVINO raises
-                refused[runtime] = last_line(error)
+                refused[runtime] = last_line(error, folder)
         if not opened:
             reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
             raise CheckpointUnsupported(f"No CPU runtime can run the model ({reasons}).", "Try another --cpu-runtime.")
