@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
-from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, WITHOUT_EFFECT
+from hfx.exporter.generation.known_fields import KNOWN, LACKED_BY_SAMPLING, NEUTRAL, WITHOUT_EFFECT
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import find_generation_task
 from hfx.exporter.source import Checkpoint
@@ -154,7 +154,29 @@ UNSUPPORTED = {"num_return_sequences": 3, **dict.fromkeys(NEUTRAL, 2), **{name: 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_what_would_change_the_answer_is_refused_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointUnsupported, match=rf"{name} in generation_config\.json is "):
-        settings(tmp_path, {name: UNSUPPORTED[name]})
+        settings(tmp_path, {name: UNSUPPORTED[name], "do_sample": name in LACKED_BY_SAMPLING})
+
+
+UNREAD = {
+    "temperature": (0.0, float("nan"), "hot"), "top_k": (-1,), "top_p": (1.1,), "min_p": (-0.1,), "typical_p": (0, 2),
+    "epsilon_cutoff": (1.0,), "eta_cutoff": (3e-4,), "top_h": (0.4,),
+}  # fmt: skip
+UNREAD_VALUES = [(name, value) for name, values in UNREAD.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), UNREAD_VALUES, ids=str)
+def test_what_is_read_by_sampling_alone_is_left_out_where_nothing_samples(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    """transformers warns of it, and takes the likeliest tokens."""
+    found = settings(tmp_path, {name: value, "do_sample": False})
+    assert found == settings(tmp_path, {"do_sample": False})
+    (warning,) = found.warnings
+    assert f"{name} in generation_config.json ({value!r})" in warning
+    assert found.as_json() == settings(tmp_path, {"do_sample": False}).as_json()
+    assert settings(tmp_path, {name: value}) == settings(tmp_path, {})
+    with pytest.raises(SourceError, match=rf"{name} in generation_config\.json is "):
+        settings(tmp_path, {name: value, "do_sample": True})
 
 
 def test_stop_strings_of_beams_are_refused(tmp_path: Path) -> None:
@@ -191,10 +213,6 @@ HOSTILE: dict[str, tuple[object, ...]] = {
     "min_length": (-1, 500),
     "num_beams": (0, 65, 2.0),
     "do_sample": ("yes", 1),
-    "temperature": (0.0, float("nan"), "hot"),
-    "top_k": (-1,),
-    "top_p": (1.1,),
-    "min_p": (-0.1,),
     "repetition_penalty": (0, [1.0]),
     "no_repeat_ngram_size": (-3,),
     "length_penalty": (float("inf"),),

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import read_json
-from hfx.exporter.generation.known_fields import CLASS_IDS, KNOWN, NEUTRAL, OFF, WITHOUT_EFFECT
+from hfx.exporter.generation.known_fields import CLASS_IDS, KNOWN, LACKED_BY_SAMPLING, NEUTRAL, OFF, WITHOUT_EFFECT
 from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import bad_words_at_start, class_config, written_by_4
@@ -34,7 +34,8 @@ class GenerationSettings:
     public field name.
 
     `default_max_length` is a decoder's default for prompt and output together, where max_new_tokens does not set one.
-    `origins` are the files that it is from, `strays` fields of theirs that transformers does not know.
+    `origins` are the files that it is from, `strays` fields of theirs that transformers does not know, `unread` those
+    of sampling that can't be served, where the checkpoint doesn't sample.
     """
 
     default_max_length: int | None = None
@@ -53,6 +54,7 @@ class GenerationSettings:
     prefix: str = ""
     origins: tuple[str, ...] = field(default=(), compare=False)
     strays: tuple[str, ...] = field(default=(), compare=False)
+    unread: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -62,6 +64,11 @@ class GenerationSettings:
             shown = ", ".join(map(_short, self.strays[:STRAYS_SHOWN]))
             more = f" and {len(self.strays) - STRAYS_SHOWN} more" if len(self.strays) > STRAYS_SHOWN else ""
             warnings.append(f"Fields that transformers doesn't know change no answer and are left out: {shown}{more}.")
+        if self.unread:
+            warnings.append(
+                f"{', '.join(self.unread)} can't be served. Nothing reads it without do_sample, so it is left out: a "
+                "request that samples does so without."
+            )
         if not self.eos_token_ids:
             named = " and ".join(self.origins) or FILE
             warnings.append(
@@ -71,7 +78,7 @@ class GenerationSettings:
 
     def as_json(self) -> dict[str, Any]:
         """The part of generation.json that comes from here."""
-        return {name: value for name, value in asdict(self).items() if name not in ("origins", "strays")}
+        return {name: value for name, value in asdict(self).items() if name not in ("origins", "strays", "unread")}
 
 
 def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
@@ -125,10 +132,32 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
     origins = dict.fromkeys(fields, origin) | dict.fromkeys(tasks, f"task_specific_params.{task.task} of config.json")
     strays = tuple(sorted((fields | tasks).keys() - KNOWN - set(WITHOUT_EFFECT)))
     known = {name: value for name, value in (fields | tasks).items() if name in KNOWN}
-    reader = _Reader(known, origins, _vocabulary(checkpoint), _settings_by_4(checkpoint))
+    unread = {name: value for name, value in known.items() if not known.get("do_sample") and _only_sampled(name, value)}
+    read = {name: value for name, value in known.items() if name not in unread}
+    reader = _Reader(read, origins, _vocabulary(checkpoint), _settings_by_4(checkpoint))
     reader.refuse_what_hfx_has_not()
-    settings = reader.settings(task, positions, prefix)
-    return replace(settings, bad_words_at_start=bad_words_at_start(checkpoint.config), strays=strays)
+    return replace(
+        reader.settings(task, positions, prefix),
+        bad_words_at_start=bad_words_at_start(checkpoint.config),
+        strays=strays,
+        unread=tuple(f"{name} in {origins[name]} ({_short(value)})" for name, value in sorted(unread.items())),
+    )
+
+
+def _only_sampled(name: str, value: Any) -> bool:
+    """Whether a field is read where tokens are drawn alone, and has a value that the server doesn't take."""
+    from hfx.python_backends.engine.errors import InvalidRequest
+    from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS
+
+    if value is None or name in LACKED_BY_SAMPLING:
+        return value is not None and value not in NEUTRAL[name]
+    if name not in SETTINGS or SETTINGS[name].scope != SAMPLING:
+        return False
+    try:
+        SETTINGS[name].check(name, value)
+    except InvalidRequest:
+        return True
+    return False
 
 
 def task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str, Any], str]:
