@@ -110,6 +110,27 @@ def test_an_encoder_decoder_has_the_logits_and_greedy_tokens_of_transformers(
         assert got.argmax(-1).tolist() == answer[1:]
 
 
+@pytest.mark.parametrize("name", ["m2m", "m2m-unscaled"])
+def test_pad_tokens_in_texts_and_answers_have_no_position(tmp_path: Path, runtime: str, name: str) -> None:
+    """M2M100's source is counted without them; token by token, as it generates, what follows one is."""
+    import torch
+
+    model, folder = exported(tmp_path, name, runtime)
+    pad = model.config.pad_token_id
+    sources = [[5, pad, 9, 30, pad, pad, 12], [pad, 8]]
+    answers = [[2, 7, pad, 11, pad, pad, 13], [2, pad, 5, 6, 7, 8, 9]]
+    logits = graph_rows.decoded(folder, sources, answers, runtime=runtime)
+    for got, source, answer in zip(logits, sources, answers, strict=True):
+        cache, steps = None, []
+        with torch.no_grad():
+            for token in answer:
+                inputs = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([[token]])}
+                found = model(**inputs, past_key_values=cache, use_cache=True)
+                cache = found.past_key_values
+                steps.append(found.logits[0, 0].numpy())
+        assert_close(got, np.stack(steps), runtime, name)
+
+
 @pytest.mark.parametrize("beams", [2, 3, 8])
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
 def test_beams_share_a_source_and_nothing_else(tmp_path: Path, runtime: str, name: str, beams: int) -> None:

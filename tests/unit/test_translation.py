@@ -23,7 +23,7 @@ from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.settings import resolve_config
 from tests.published import export_checkpoint
 from tests.unit.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
-from tests.unit.writing_checkpoints import write_version
+from tests.unit.writing_checkpoints import save_whole, write_version
 
 pytestmark = pytest.mark.slow
 TEXTS = ("the cat sat on the mat.", "a", "zebras, quickly.")
@@ -232,6 +232,27 @@ def test_the_command_line_takes_languages(
         assert main([*words, "--source-lang", source, "--target-lang", target]) == 0
         wanted = generators("nllb").generate(TEXTS[0], source_lang=source, target_lang=target).text
         assert capsys.readouterr().out == f"{wanted}\n"
+
+
+@pytest.mark.usefixtures("few_texts")
+def test_a_translator_that_writes_pads_among_letters_is_published(tmp_path: Path) -> None:
+    """To M2M100, which gives a pad no position, but counts it as it generates."""
+    import torch
+
+    model, tokenizer = loaded(save(tmp_path / "letters", "m2m")), TRANSLATORS["m2m"].tokenizer()
+    with torch.no_grad():
+        model.lm_head.weight[tokenizer.pad_token_id] = 1.1 * model.lm_head.weight[5]  # which is written most
+    folder = save_whole(tmp_path / "pads", model, tokenizer, {"max_new_tokens": 12, "no_repeat_ngram_size": 2})
+    manifest = export_checkpoint(folder, tmp_path, name="m")
+    figures: Any = manifest.parity["cpu"]
+    assert (figures["agreement"], figures["texts"]["same"]) == (1.0, 1.0)
+    written = []
+    with TextGenerator.open(tmp_path / "m_stream" / "1") as generator:
+        for text in (*TEXTS, "<pad> the <pad> cat"):
+            ids, _ = expected(folder, "m2m", text, None)
+            assert generator.generate(text).text == tokenizer.decode(ids, skip_special_tokens=True)
+            written += [tokenizer.pad_token_id in ids[:-1]]
+    assert sum(written) > 1
 
 
 def test_languages_that_the_file_can_not_have_are_named() -> None:

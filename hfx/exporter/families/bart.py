@@ -58,7 +58,7 @@ class Variant:
     """How a model type differs. `sinusoids` computes positions; without, they are learned.
 
     The first position is row 2 of a learned table, row 0 of sinusoids, and with `after_padding` the row behind that
-    of the padding token.
+    of the padding token, which has no position: nothing is added to it.
     """
 
     pre_norm: bool
@@ -153,6 +153,7 @@ class _Reader:
         return Stack(
             embedding=embedding,
             positions=self.positions(name + "embed_positions.weight"),
+            pad_id=self.config.size("pad_token_id", least=0) if self.variant.after_padding else None,
             bias=None,
             embedding_norm=self.norm(name + "layernorm_embedding") if self.variant.embedding_norm else None,
             layers=tuple(self.layer(side, f"{name}layers.{index}.") for index in layers),
@@ -169,9 +170,12 @@ class _Reader:
             return self.tensors.parameter(name, count, self.hidden)
         count = self.config.size("max_position_embeddings", MOST_COMPUTED)
         first = self.config.size("pad_token_id", least=0) + 1 if self.variant.after_padding else 0
-        return Parameter(
+        computed = Parameter(
             "sinusoids", (count, self.hidden), lambda start, stop: compute(first + start, first + stop, self.hidden)
         )
+        if not self.variant.after_padding:
+            return computed
+        return joined("sinusoids", [computed, constant("pad", np.zeros((1, self.hidden), np.float32))])
 
     def layer(self, side: str, name: str) -> Layer:
         heads_field, inner = f"{side}_attention_heads", self.config.size(f"{side}_ffn_dim")

@@ -47,6 +47,8 @@ class TorchGenerator:
 
         model: Any = load_model(plan.checkpoint, plan.task.auto_class, headless=False)
         fill_class_ids(model, CLASS_IDS, plan.checkpoint)
+        if plan.checkpoint.model_type == "m2m_100":
+            model.get_decoder().embed_positions.register_forward_hook(_positions_as_generated)
         settings = copy.deepcopy(model.generation_config)
         settings.update(**task_fields(plan.checkpoint, plan.task)[0])
         if settings.pad_token_id in (None, -1):
@@ -165,6 +167,19 @@ class TorchGenerator:
         layers = getattr(config, "decoder_layers", None) or getattr(config, "num_decoder_layers", None)
         width = int(layers or config.num_hidden_layers) * int(config.hidden_size)
         return self._run_bytes // (2 * 4 * width)
+
+
+def _positions_as_generated(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    """M2M100's positions of tokens behind a pad, as generate gives them: token by token, it counts the pad.
+
+    A forward of all tokens does not.
+    """
+    import torch
+
+    ids, _, past = inputs
+    places = torch.arange(1, ids.shape[1] + 1) + past
+    found: torch.Tensor = module.weights[places * ids.ne(module.padding_idx) + module.padding_idx].to(output.dtype)
+    return found
 
 
 def _runs(sizes: Sequence[int], tokens: int, most: int = ROWS_A_RUN) -> Iterator[list[int]]:

@@ -191,7 +191,8 @@ class Layer:
 class Stack:
     """An encoder or a decoder.
 
-    `positions` [positions, hidden] are added to the embedding; `rotary` is for every self attention. With `pre_norm` a
+    `positions` [positions, hidden] are added to the embedding; `rotary` is for every self attention. Tokens `pad_id`
+    have the last row of `positions`, whatever their place, and an encoder counts places without them. With `pre_norm` a
     layer's norms stand before its parts and `final_norm` behind the last layer; otherwise each norm stands behind its
     part and the residual.
     """
@@ -204,6 +205,7 @@ class Stack:
     pre_norm: bool
     final_norm: Norm | None
     rotary: Rotary | None = None
+    pad_id: int | None = None
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class GeneratorWriter:
             return attention.bidirectional(qkv, block)
 
         layers = self._stack(writer, self.formats.encoder, attend)
-        hidden = layers(stack, _flat(writer, ids), _flat(writer, places))
+        counted = places if stack.pad_id is None else _without_pads(writer, ids, stack.pad_id)
+        hidden = layers(stack, _flat(writer, ids), _flat(writer, counted))
         keep = SourceMemoryWriter(writer, lead, self.formats.cross)
         hidden = keep.without_pads(hidden, places)
         for index, layer in enumerate(self.net.decoder.layers):
@@ -137,6 +138,13 @@ class GeneratorWriter:
 
 def _flat(writer: GraphWriter, value: Value) -> Value:
     return writer.node("Reshape", [value, writer.const([-1], np.int64)])
+
+
+def _without_pads(writer: GraphWriter, ids: Value, pad_id: int) -> Value:
+    """The number of tokens that are no pad before each that is none either, in ids [requests, source]."""
+    is_pad = writer.node("Equal", [ids, writer.const(pad_id, np.int64)])
+    others = writer.cast(writer.node("Not", [is_pad]), np.int64)
+    return writer.node("CumSum", [others, writer.const(1, np.int64)], exclusive=1)
 
 
 def _lead(writer: GraphWriter, ids: Value) -> Value:

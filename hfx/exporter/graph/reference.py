@@ -24,6 +24,7 @@ from hfx.exporter.graph.blocks import (
     Linear,
     Net,
     Norm,
+    Parameter,
     Rotary,
     Stack,
 )
@@ -62,7 +63,7 @@ class _Run:
         """The last hidden state [rows, tokens, hidden]."""
         x = _rows(stack.embedding.table.take, ids) * np.float32(stack.embedding.scale)
         if stack.positions is not None:
-            x = x + stack.positions.take(0, ids.shape[1])
+            x = x + self.positions(stack, stack.positions, ids)
         if stack.embedding_norm is not None:
             x = self.norm(x, stack.embedding_norm)
         bias = _distance_bias(stack.bias, ids.shape[1]) + self.mask
@@ -76,6 +77,14 @@ class _Run:
             for part, norm in zip(parts, layer.norms, strict=True):
                 x = x + part(self.norm(x, norm)) if stack.pre_norm else self.norm(x + part(x), norm)
         return x if stack.final_norm is None else self.norm(x, stack.final_norm)
+
+    def positions(self, stack: Stack, table: Parameter, ids: Ids) -> FloatArray:
+        if stack.pad_id is None:
+            return table.take(0, ids.shape[1])
+        others = ids != stack.pad_id
+        places = np.arange(ids.shape[1]) if self.memory is not None else others.cumsum(1) - 1
+        found: FloatArray = table.read()[np.where(others, places, -1)]
+        return found
 
     def norm(self, x: FloatArray, block: Norm) -> FloatArray:
         centred = x - x.mean(-1, keepdims=True) if block.kind == "layer" else x

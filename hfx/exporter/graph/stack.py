@@ -91,6 +91,10 @@ class StackWriter:
         writer = self.writer
         x = self._cast(self.table.rows(ids, stack.embedding), writer.compute, self.residual)
         if stack.positions is not None and positions is not None:
+            if stack.pad_id is not None:
+                is_pad = writer.node("Equal", [ids, writer.const(stack.pad_id, np.int64)])
+                last = writer.const(stack.positions.shape[0] - 1, np.int64)
+                positions = writer.node("Where", [is_pad, last, positions])
             places = writer.node("Gather", [writer.vector(stack.positions, self.residual), positions])
             x = writer.node("Add", [x, places])
         if stack.embedding_norm is not None:

@@ -104,12 +104,15 @@ class GeneratorWriter:
         lead, flat, zero = ops.shape_of(ids), graph.const([-1], np.int64), graph.const(0, np.int64)
         length = ops.gather(lead, graph.const(1, np.int64), zero)
         count = ops.range(zero, length, graph.const(1, np.int64), "i64")
-        places = ops.reshape(ops.broadcast(count, lead), flat, False)
+        places = ops.broadcast(count, lead)
+        if stack.pad_id is not None:
+            others = ops.convert(ops.not_equal(ids, graph.const(stack.pad_id, np.int64)), "i64")
+            places = ops.cum_sum(others, graph.const(1, np.int64), exclusive=True)
         bias = pad_bias(graph, count, graph.input("lengths", np.int64, [ANY]))
         if stack.bias is not None:
             bias = ops.add(bias, source_bias(graph, length, stack.bias))
         layers = self._stack(graph, self.formats.encoder, EncoderAttention(graph, lead, bias))
-        hidden = layers(stack, ops.reshape(ids, flat, False), places)
+        hidden = layers(stack, ops.reshape(ids, flat, False), ops.reshape(places, flat, False))
         for index, layer in enumerate(self.net.decoder.layers):
             if layer.cross is not None:
                 memory = layers.linear(hidden, layer.cross.memory)

@@ -61,6 +61,9 @@ class StackWriter:
         x = self._embedded(ids, stack.embedding)
         if stack.positions is not None:
             table = graph.weight(stack.positions.read(), stack.positions.name)
+            if stack.pad_id is not None:
+                is_pad = ops.equal(ids, graph.const(stack.pad_id, np.int64))
+                positions = ops.select(is_pad, graph.const(stack.positions.shape[0] - 1, np.int64), positions)
             x = ops.add(x, ops.gather(table, positions, graph.const(0, np.int64)))
         if stack.embedding_norm is not None:
             x = norm(graph, x, stack.embedding_norm)
