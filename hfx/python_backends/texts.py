@@ -77,8 +77,20 @@ class TextEncoder:
         if len(encoding) == 0:
             raise InvalidInput(f"{FIELD} has no tokens")
         refuse_tokens(FIELD, encoding.ids, self.settings.vocab_size, self._tokenizer)
+        if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):
+            raise InvalidInput(f"{FIELD} has a word without an end in {len(used.text)} characters. Divide it by blanks")
         places = _places(encoding, characters_before(raw, used)) if self._needs_places else None
         return Row((sequence(encoding, self.settings, places),), max(self._dropped(encoding), int(used.cut)))
+
+    def _cuts_word(self, encoding: Any, used: Piece) -> bool:
+        """Whether the last word of the tokens kept (the first, where texts lose their beginning) may go on outside."""
+        masked = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+        places = [place for place, special in masked if not special]
+        if not places:
+            return False
+        right = self._side == "right"
+        beside = used.text[max(end for _, end in places) :] if right else used.text[: min(start for start, _ in places)]
+        return not any(map(str.isspace, beside))
 
     def _dropped(self, encoding: Any) -> int:
         if len(encoding) < self.settings.max_length:

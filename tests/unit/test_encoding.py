@@ -160,6 +160,20 @@ def test_a_sparse_text_is_read_on_until_it_fills_the_model(bert: Any, tmp_path: 
     assert ids_of(encoder.encode([text])[0]) == bert(text, truncation=True, max_length=16)["input_ids"]
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_word_without_an_end_is_refused_where_its_place_is_asked_for(bert: Any, side: str, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, "token-classification", tmp_path, max_length=16, truncation_side=side)
+
+    def from_here(*words: str) -> str:
+        return "".join(words if side == "right" else words[::-1])
+
+    for good in ("x" * 16 * 255, from_here("Anna", " " * 9000, "x"), from_here("Anna" + " x" * 40, "x" * 9000)):
+        assert not isinstance(encoder.encode([good])[0], InvalidInput)
+    long = "x" * 4000
+    for bad in ("x" * 16 * 257, from_here("Anna ", long, long), from_here("Anna ", long, "\x00" * 100, long)):
+        assert "Divide it by blanks" in refusal(encoder.encode([bad])[0])
+
+
 # Question answering
 
 
