@@ -121,9 +121,13 @@ class WindowEncoder:
 
     def _window(self, window: Any, shift: int) -> Sequence:
         sequence_ids = np.array([-1 if each is None else each for each in window.sequence_ids], np.int32)
-        places = _word_places(window, sequence_ids == self._context) + np.int32(shift)
-        places[~self._allowed(np.array(window.ids), sequence_ids)] = SPECIAL
-        return sequence(window, self.settings, places)
+        in_context = sequence_ids == self._context
+        own = np.array(window.offsets, np.int32).reshape(-1, 2)
+        words = _word_places(window, own, in_context)
+        own[in_context] += np.int32(shift)
+        words[words[:, 0] >= 0] += np.int32(shift)
+        own[~self._allowed(np.array(window.ids), sequence_ids)] = SPECIAL
+        return sequence(window, self.settings, np.concatenate([own, words], axis=1))
 
     def _allowed(self, ids: NDArray[Any], sequence_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Where the pipeline lets an answer start or end: in the context, and at the classification token.
@@ -151,12 +155,12 @@ def _counter(tokenizer: Any) -> Any:
     return counter
 
 
-def _word_places(window: Any, in_context: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """For each token the characters of the context's word with the token's word number, else the token's own.
+def _word_places(window: Any, own: NDArray[np.int32], in_context: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """For each token the characters of the context's word with the token's word number, SPECIAL where there is none.
 
-    A word that the window's border cuts has only the characters that are in the window.
+    `own` are the characters of each token. A word that the window's border cuts has only those in the window.
     """
-    places = np.array(window.offsets, np.int32).reshape(-1, 2)
+    places = np.full_like(own, SPECIAL)
     words = np.array([-1 if word is None else word for word in window.word_ids], np.int32)
     members = np.flatnonzero(in_context & (words >= 0))
     if members.size == 0:
@@ -165,8 +169,8 @@ def _word_places(window: Any, in_context: NDArray[np.bool_]) -> NDArray[np.int32
     begins = np.full(int(words.max()) + 1, -1, np.int32)
     ends = begins.copy()
     # Assignment in order: the last one wins, so the first token of a word is written last.
-    begins[known[::-1]] = places[members[::-1], 0]
-    ends[known] = places[members, 1]
+    begins[known[::-1]] = own[members[::-1], 0]
+    ends[known] = own[members, 1]
     has_word = np.flatnonzero(words >= 0)
     has_word = has_word[begins[words[has_word]] >= 0]
     places[has_word, 0] = begins[words[has_word]]

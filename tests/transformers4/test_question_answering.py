@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, pipeline
 
 from tests import zoo
 from tests.question_answering import best_answer
-from tests.unit.test_postprocess_question_answering import CONTEXTS, STORY, random_reader
+from tests.unit.test_postprocess_question_answering import CONTEXTS, random_reader
 
 QUESTIONS = ("Where did Anna go?", "Who?", "[CLS] <s> who?")
 
@@ -24,7 +24,8 @@ def test_answers_are_the_pipelines(name: str, scale: float, side: str) -> None:
     pipe: Any = pipeline("question-answering", model=model, tokenizer=tokenizer)
     answered = 0
     for question in QUESTIONS:
-        for context in CONTEXTS if side == "right" else (STORY, STORY * 6):
+        # With padding on the left, it takes a pad that a text spells for padding before the text, and moves answers.
+        for context in CONTEXTS if side == "right" else [text for text in CONTEXTS if "<pad>" not in text]:
             expected = pipe(question=question, context=context)
             found = best_answer(model, tokenizer, question, context)
             if not isinstance(expected, dict) or expected["score"] == 0.0:

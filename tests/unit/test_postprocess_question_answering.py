@@ -76,6 +76,19 @@ def test_a_tokenizer_that_cuts_or_pads_on_the_left_answers_as_in_the_pipeline(
     assert check_equal(bert, random_reader(bert), tmp_path, pairs) == 3
 
 
+# A span may begin or end at a token that no word of the context has the number of, and then has the characters of both
+# tokens, not of their words.
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
+def test_spans_into_the_question_answer_as_in_the_pipeline(name: str, seed: int, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
+    tokenizer.padding_side = "left"
+    question = "Unbelievably friendly: where did Anna go?"
+    pairs = [(question, context) for context in ("unbelievable", "Anna, supercalifragilistic", STORY, STORY * 12)]
+    model = random_bert("ForQuestionAnswering", tokenizer, 1.5, seed=seed)
+    assert check_equal(tokenizer, model, tmp_path, pairs) == 4
+
+
 def test_rows_of_different_numbers_of_windows_answer_as_alone(bert: Any, tmp_path: Path) -> None:
     model = random_reader(bert)
     encoder = encoder_for(bert, "question-answering", tmp_path)

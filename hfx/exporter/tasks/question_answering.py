@@ -93,7 +93,7 @@ TASK = EncoderTask(
         TensorSpec(names.END, "TYPE_INT32", (1,)),
     ),
     net_outputs=net_outputs,
-    token_outputs=(TensorSpec(names.SPANS, "TYPE_INT32", (-1, -1, 2)),),
+    token_outputs=(TensorSpec(names.SPANS, "TYPE_INT32", (-1, -1, 4)),),
     postprocess_reads=(names.CONTEXT, names.SPANS),
     tokenize_settings=tokenize_settings,
     postprocess_settings=postprocess_settings,

@@ -15,7 +15,8 @@ from .inputs import Tensors, head, strings
 
 Scores = NDArray[np.float32]
 
-# In spans: -1 is a token that may not be an answer's border, -2 is no token.
+# In spans, a token's own characters are followed by those of its word. -1: a token that may not be an answer's border,
+# or is of no word; -2: no token.
 PADDING = -2
 
 MASKED = np.float32(-10000.0)
@@ -36,7 +37,7 @@ class Answer:
 
 
 class Postprocessor:
-    """start_logits, end_logits [rows, windows, width], spans [rows, windows, width, 2], context STRING [rows, 1]
+    """start_logits, end_logits [rows, windows, width], spans [rows, windows, width, 4], context STRING [rows, 1]
     -> answer STRING, score FP32, start, end INT32 (characters in the context), each [rows, 1].
     """
 
@@ -89,7 +90,13 @@ class Postprocessor:
             )
             for at in _largest(scores, CANDIDATES):
                 first, extra = divmod(int(at), scores.shape[1])
-                yield int(places[first, 0]), int(places[first + extra, 1]), float(scores.flat[at])
+                yield *_characters(places[first], places[first + extra]), float(scores.flat[at])
+
+
+def _characters(first: NDArray[np.int32], last: NDArray[np.int32]) -> tuple[int, int]:
+    """Start and end of an answer: of the words of its tokens, or of the tokens where one is of no word."""
+    column = 2 if first[2] >= 0 and last[2] >= 0 else 0
+    return int(first[column]), int(last[column + 1])
 
 
 def _probabilities(logits: Scores, allowed: NDArray[np.bool_]) -> Scores:
