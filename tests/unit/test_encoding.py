@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from hfx.exporter.tasks import question_answering
 from hfx.python_backends.encoding import InvalidInput, Settings, open_encoder, tensors
 from hfx.python_backends.hypotheses import MAX_LABELS
 from hfx.python_backends.inputs import LONGEST_TEXT, strings
@@ -197,6 +198,16 @@ def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path)
             assert (fed["spans"][0, at, length:] == -2).all()
             if "token_type_ids" in fed:
                 assert fed["token_type_ids"][0, at, :length].tolist() == window.inputs["token_type_ids"]
+
+
+def test_an_export_expects_no_more_windows_than_are_served(bert: Any, tmp_path: Path) -> None:
+    request = {"question": "Who went to Paris?", "context": SENTENCE * 60}
+    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=64)
+    expected = question_answering.expected_ids(bert, request, 64)
+    (row,) = encoder.encode([(request["question"], request["context"])])
+    assert not isinstance(row, InvalidInput)
+    assert [each.ids for each in row.sequences] == expected
+    assert len(expected) == MAX_WINDOWS
 
 
 def test_spans_are_the_words_of_the_context(bert: Any, tmp_path: Path) -> None:

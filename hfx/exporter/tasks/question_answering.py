@@ -7,6 +7,7 @@ from typing import Any
 
 from hfx import names
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings
+from hfx.python_backends.windows import MAX_WINDOWS
 from hfx.repository.config_pbtxt import TensorSpec
 
 # transformers' QuestionAnsweringPipeline: its window, the overlap of two windows, and the longest answer in words.
@@ -50,7 +51,10 @@ def samples(texts: Sequence[str]) -> list[Request]:
 
 
 def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
-    """The windows over the context, each behind the question (before it, where the tokenizer pads on the left)."""
+    """The windows over the context, each behind the question (before it, where the tokenizer pads on the left).
+
+    Only as many as are served.
+    """
     first, second = request[names.QUESTION], request[names.CONTEXT]
     if tokenizer.padding_side == "left":
         first, second = second, first
@@ -62,7 +66,7 @@ def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list
         stride=min(max_length // 2, OVERLAP),
         return_overflowing_tokens=True,
     )["input_ids"]
-    return ids
+    return ids[:MAX_WINDOWS]
 
 
 def compare(reference: Answer, answer: Answer) -> Comparison:
