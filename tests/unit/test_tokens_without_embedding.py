@@ -61,6 +61,23 @@ def test_a_classifier_refuses_the_token_and_answers_other_texts(classifier: Path
         model.infer({names.TEXT_INPUT: BAD})
 
 
+@pytest.mark.parametrize("task", ["text-classification", "text-ranking"])
+def test_a_tokenizer_without_special_tokens_gives_some_texts_no_tokens(task: str, tmp_path: Path) -> None:
+    """They are refused, and not what a checkpoint is compared by."""
+    from transformers import PreTrainedTokenizerFast
+
+    words = tiny_checkpoints.tokenizer().backend_tokenizer
+    words.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    tiny_checkpoints.save(tmp_path / "checkpoint", tiny_checkpoints.bert(num_labels=1))
+    tokenizer.save_pretrained(tmp_path / "checkpoint")
+    model = LocalModel.open(published(tmp_path / "checkpoint", task=task), "m")
+    query = {names.QUERY: ""} if task == "text-ranking" else {}
+    assert model.infer({names.TEXT_INPUT: GOOD, **query})
+    with pytest.raises(RequestRefused, match=r"ha(s|ve) no tokens"):
+        model.infer({names.TEXT_INPUT: " \n", **query})
+
+
 def test_one_such_text_in_a_batch_is_refused_alone(tmp_path: Path) -> None:
     tokenizer = tiny_checkpoints.tokenizer()
     size = len(tokenizer)

@@ -151,7 +151,9 @@ def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
 def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The checkpoint's own answers to the bundled texts, from the staged tokenizer's tokens."""
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
-    requests = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
+    samples = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
+    # Without special tokens, some texts have no tokens at all: they are refused, as there is nothing to run.
+    requests = [each for each in samples if any(plan.task.expected_ids(artefacts.tokenizer, each, plan.max_length))]
     model, reference = _reference(plan, artefacts, requests)
     checked = gate.check_tokens(model, plan.task, artefacts.tokenizer, reference)
     recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))
