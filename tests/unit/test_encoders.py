@@ -85,6 +85,24 @@ def test_the_graph_answers_like_torch_at_every_size(model_type: str, task: Task)
                 np.testing.assert_allclose(one, expected[row][name], atol=TOLERANCE, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("model_type", "by"), [("eurobert", "late"), ("eurobert", "mean"), ("modernbert", "mean")])
+def test_a_classifier_that_pools_by_the_mean_answers_alike_alone_and_in_a_batch(model_type: str, by: str) -> None:
+    task = find_task(Task.TEXT_CLASSIFICATION)
+    model = tiny_encoders.build(model_type, task.auto_class, classifier_pooling=by)
+    run, inputs = onnx_toys.session(build_graph(model, task, 1, None)), (names.INPUT_IDS, names.ATTENTION_MASK)
+
+    def logits(rows: list[dict[str, Any]]) -> Any:
+        feed = {name: np.concatenate([row[name] for row in rows]).astype(np.int32) for name in inputs}
+        return run(**feed, **{names.ITEM_SHAPE: np.array([[len(row[inputs[0]])] for row in rows], np.int32)})[0]
+
+    rows = ragged(model, (3, 9, 40, 64, 100, 64))
+    together = logits(rows)
+    for row, found in zip(rows, together, strict=True):
+        np.testing.assert_allclose(found, in_torch(model, row, [*inputs])[names.LOGITS], atol=TOLERANCE, rtol=1e-5)
+    assert np.array_equal(logits(rows[-1:])[0], logits([rows[3], rows[-1]])[1])
+    assert np.array_equal(logits(rows[4:5])[0], together[4])
+
+
 def test_every_architecture_of_the_table_is_compared() -> None:
     assert set(tiny_encoders.CONFIGS) == set(ENCODERS)
     sizes = {value for config in tiny_encoders.CONFIGS.values() for value in config.values() if isinstance(value, int)}

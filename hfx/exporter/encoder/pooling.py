@@ -6,6 +6,7 @@ answers. The graph must still be on padded tensors (see ragged.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -67,6 +68,53 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
     model.graph.initializer.extend(nodes.constants.values())
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width]))
+
+
+def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
+    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as products.
+
+    For the reason given in `append_pooling`: they are then the same alone and in any batch.
+    """
+    from hfx.exporter.encoder.nodes import NodeList
+
+    graph = model.graph
+    made = {name: node for node in graph.node for name in node.output}
+    arrays = {each.name: each for each in graph.initializer}
+    nodes, added = [], NodeList("hfx.sums.")
+    for node in graph.node:
+        product = made.get(node.input[0]) if _sums_tokens(node, arrays) else None
+        factors = list(product.input) if product is not None and product.op_type == "Mul" else []
+        weights = next((name for name in factors if _source(name, made) == mask), None)
+        if weights is None:
+            nodes.append(node)
+            continue
+        (hidden,) = (name for name in factors if name != weights)
+        before, out = len(added.nodes), node.output[0]
+        row = added.add("Transpose", [weights], out + ".row", perm=[0, 2, 1])
+        total = added.add("MatMul", [row, hidden], out + ".total")
+        added.add("Squeeze", [total, added.const("tokens_axis", [1])], out)
+        added.nodes[-1].output[0] = out
+        nodes += added.nodes[before:]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(added.constants.values())
+
+
+def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -> bool:
+    """Whether a node is the sum of [rows, tokens, width] over the tokens."""
+    from onnx import numpy_helper
+
+    if node.op_type != "ReduceSum" or len(node.input) < 2 or node.input[1] not in arrays:
+        return False
+    keeps = any(each.name == "keepdims" and each.i for each in node.attribute)
+    return not keeps and numpy_helper.to_array(arrays[node.input[1]]).tolist() == [1]
+
+
+def _source(name: str, made: Mapping[str, onnx.NodeProto]) -> str:
+    """The tensor that `name` is, but for its type and a last axis of 1."""
+    while name in made and made[name].op_type in ("Cast", "Unsqueeze"):
+        name = made[name].input[0]
+    return name
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
