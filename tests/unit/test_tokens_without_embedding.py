@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import processors
+from tokenizers import Regex, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from hfx import names
-from hfx.errors import CheckpointCorrupt, RequestRefused, UsageError
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, RequestRefused, UsageError
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.local.encoder import LocalModel
@@ -64,8 +65,6 @@ def test_a_classifier_refuses_the_token_and_answers_other_texts(classifier: Path
 @pytest.mark.parametrize("task", ["text-classification", "text-ranking"])
 def test_a_tokenizer_without_special_tokens_gives_some_texts_no_tokens(task: str, tmp_path: Path) -> None:
     """They are refused, and not what a checkpoint is compared by."""
-    from transformers import PreTrainedTokenizerFast
-
     words = tiny_checkpoints.tokenizer().backend_tokenizer
     words.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
@@ -76,6 +75,19 @@ def test_a_tokenizer_without_special_tokens_gives_some_texts_no_tokens(task: str
     assert model.infer({names.TEXT_INPUT: GOOD, **query})
     with pytest.raises(RequestRefused, match=r"ha(s|ve) no tokens"):
         model.infer({names.TEXT_INPUT: " \n", **query})
+
+
+def test_labels_that_leave_a_text_no_room_are_the_checkpoint_s_fault(tmp_path: Path) -> None:
+    tokenizer = tiny_checkpoints.tokenizer()
+    labels = {"id2label": {0: "entailment", 1: "other"}, "label2id": {"entailment": 0, "other": 1}}
+    tiny_checkpoints.save(tmp_path / "checkpoint", tiny_checkpoints.bert(max_position_embeddings=16, **labels))
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(
+        tmp_path / "checkpoint"
+    )
+    with pytest.raises(CheckpointUnsupported, match="no room for the text in 16 tokens"):
+        published(tmp_path / "checkpoint", task="zero-shot-classification")
 
 
 def test_one_such_text_in_a_batch_is_refused_alone(tmp_path: Path) -> None:

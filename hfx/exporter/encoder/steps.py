@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from hfx import names
+from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import build_graph, save
@@ -152,13 +153,26 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     """The checkpoint's own answers to the bundled texts, from the staged tokenizer's tokens."""
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
     samples = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
-    # Without special tokens, some texts have no tokens at all: they are refused, as there is nothing to run.
-    requests = [each for each in samples if any(plan.task.expected_ids(artefacts.tokenizer, each, plan.max_length))]
-    model, reference = _reference(plan, artefacts, requests)
+    try:
+        model, reference = _reference(plan, artefacts, [each for each in samples if _has_tokens(plan, artefacts, each)])
+    except RequestRefused as refusal:
+        raise CheckpointUnsupported(
+            f"{plan.checkpoint.id} can't take a text that every export is compared by. {refusal.message}",
+            "Where it reads too few tokens, a larger model_max_length in tokenizer_config.json may help.",
+        ) from refusal
     checked = gate.check_tokens(model, plan.task, artefacts.tokenizer, reference)
     recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))
     write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
     return replace(artefacts, reference=reference, parity={"tokenized_alike": checked})
+
+
+def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request) -> bool:
+    """Whether a request becomes any tokens. Without special ones some texts have none, and are refused.
+
+    With several sequences a row, a question or label has some.
+    """
+    several = plan.task.item_rank > 1
+    return several or any(plan.task.expected_ids(artefacts.tokenizer, dict(request), plan.max_length))
 
 
 def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
