@@ -66,8 +66,8 @@ class GenerationSettings:
             warnings.append(f"Fields that transformers doesn't know change no answer and are left out: {shown}{more}.")
         if self.unread:
             warnings.append(
-                f"{', '.join(self.unread)} can't be served. Nothing reads it without do_sample, so it is left out: a "
-                "request that samples does so without."
+                f"Left out are settings of sampling that can't be served, and that nothing reads without do_sample: "
+                f"{', '.join(self.unread)}. A request that samples does so without them."
             )
         if not self.eos_token_ids:
             named = " and ".join(self.origins) or FILE
