@@ -1,5 +1,5 @@
 // Which kernels this processor can run, asked of the processor and of the system.
-#include "linear.h"
+#include "trial.h"
 #include <cpuid.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -41,19 +41,24 @@ bool can_amx_int8() {
            syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
 
+bool can_and_should_amx_int8() { return can_amx_int8() && equal_and_faster(AMX_INT8, AVX512_VNNI); }
+
 struct Choice {
     const Kernels *kernels;
-    bool (*can_run)();
+    bool (*can_run)(), (*should_run)();  // where they are named; where none are
 };
-// The first that can run is used. AMX's, whose tiles were only emulated so far, are used where they are named.
-const Choice CHOICES[] = {{&AVX512_VNNI, can_avx512_vnni}, {&AVX_VNNI, can_avx_vnni}, {&AMX_INT8, can_amx_int8}};
+const Choice CHOICES[] = {
+    {&AMX_INT8, can_amx_int8, can_and_should_amx_int8},
+    {&AVX512_VNNI, can_avx512_vnni, can_avx512_vnni},
+    {&AVX_VNNI, can_avx_vnni, can_avx_vnni},
+};
 
 }  // namespace
 
 const Kernels *kernels() {
     const char *wanted = getenv("HFX_NATIVE_KERNELS");
     for (const Choice &choice : CHOICES)
-        if ((!wanted || !strcmp(wanted, choice.kernels->name)) && choice.can_run()) return choice.kernels;
+        if (wanted ? !strcmp(wanted, choice.kernels->name) && choice.can_run() : choice.should_run()) return choice.kernels;
     return nullptr;
 }
 

@@ -1,0 +1,23 @@
+"""The trial by which AMX's kernels are chosen: a kernel that computes anything else is refused, and one that is slower."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("tried", "known", "chosen"),
+    [
+        ("avx512-vnni", "amx-int8", True),  # emulated tiles take a hundred times as long
+        ("amx-int8", "avx512-vnni", False),
+        ("wrong panel", "amx-int8", False),
+        ("wrong best", "amx-int8", False),
+    ],
+)
+def test_kernels_are_chosen_that_are_equal_and_faster(any_library: Path, tried: str, known: str, chosen: bool) -> None:
+    trial = ctypes.CDLL(str(any_library)).hfx_equal_and_faster
+    trial.restype = ctypes.c_bool
+    assert trial(tried.encode(), known.encode()) is chosen
