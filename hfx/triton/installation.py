@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ PYTHON = "python"
 LIBRARY = "libtriton_python.so"
 UTILITIES = "triton_python_backend_utils.py"
 ONNXRUNTIME = "onnxruntime"
+HFX_ONNXRUNTIME = "hfx_onnxruntime"  # hfx's, beside one of NVIDIA's
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,23 @@ class Installation:
     release: str = ""
     risk: str = ""
 
-    @property
-    def has_onnxruntime(self) -> bool:
-        """Whether it has an onnxruntime backend of its own; otherwise it is given hfx's."""
-        return (self.backends / ONNXRUNTIME).is_dir()
+    def hfx_onnxruntime(self, device: str) -> str | None:
+        """The name of hfx's onnxruntime among the backends, which runs hfx's encoders; None where NVIDIA's does.
 
-    def backend_directory(self, folder: Path) -> Path:
-        """The folder of backends to start it with: its own; without onnxruntime `folder`, made of those and of hfx's.
+        On CPUs hfx's is taken beside NVIDIA's: it has native operators and pads less (docs/benchmarks-encoder.md).
+        """
+        if not (self.backends / ONNXRUNTIME).is_dir():
+            return ONNXRUNTIME  # for all models: there is no other
+        return HFX_ONNXRUNTIME if device == "cpu" and importlib.util.find_spec(ONNXRUNTIME) else None
+
+    def backend_directory(self, folder: Path, device: str = "cpu") -> Path:
+        """The folder of backends to start it with: its own, or `folder`, made of those and of hfx's.
 
         Everything in `folder` is a symbolic link, except for the library: Triton refuses a linked one for python-based
         backends ("backend library name 'libtriton_python.so' escapes backend directory").
         """
-        if self.has_onnxruntime:
+        name = self.hfx_onnxruntime(device)
+        if name is None:
             return self.backends
         python = folder / PYTHON
         python.mkdir(parents=True)
@@ -59,7 +66,7 @@ class Installation:
         for backend in self.backends.iterdir():
             if backend.name != PYTHON:
                 (folder / backend.name).symlink_to(backend)
-        _link_onnxruntime(folder / ONNXRUNTIME)
+        _link_onnxruntime(folder / name)
         return folder
 
 

@@ -26,7 +26,7 @@ from hfx.names import MANIFEST_FILE
 from hfx.repository import models, parse_config
 from hfx.repository.catalog import model_folders
 from hfx.triton import control
-from hfx.triton.merged_steps import merge_steps
+from hfx.triton.encoder_nets import use_backend
 from hfx.triton.models import CONFIG_FILE, copy_models, select_models
 
 GENERATION_FILE = ".generation"
@@ -42,13 +42,13 @@ class Unsettled(ServerError):
 class Served:
     """The models that Triton at `http_url` serves from `folder`/repository; each load may take `timeout` seconds.
 
-    `merged`: its onnxruntime backend makes answers, too (merged_steps.py).
+    `backend`: that of encoders' nets where it is hfx's (encoder_nets.py).
     """
 
     folder: Path
     http_url: str
     timeout: float
-    merged: bool = False
+    backend: str | None = None
 
     @property
     def repository(self) -> Path:
@@ -122,8 +122,8 @@ class Served:
     def _copy(self, source: Path, name: str, target: Path) -> list[str]:
         """As `_copy`, for the backends of this server."""
         folders = _copy(source, name, target)
-        if self.merged:
-            merge_steps(target)
+        if self.backend:
+            use_backend(target, self.backend)
         return [folder for folder in folders if (target / folder).is_dir()]
 
     def _replace_models(self, folders: list[str], incoming: Path, outgoing: Path) -> None:

@@ -18,13 +18,13 @@ from hfx.front.settings import Tls
 from hfx.manifest import member_folders
 from hfx.triton import process
 from hfx.triton.arguments import grpc_tls_arguments, server_arguments
+from hfx.triton.encoder_nets import use_backend
 from hfx.triton.installation import Installation
 from hfx.triton.launch import Launch, PortLost, SocketRefused, StartFailed
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels
 from hfx.triton.log import ServerLog, end_server
 from hfx.triton.log_rotation import LogRotation
-from hfx.triton.merged_steps import merge_steps
 from hfx.triton.models import check_gpu, copy_models, select_models
 from hfx.triton.reload import Served
 from hfx.triton.server import Server, choose_ports, port_taken, statistics
@@ -159,9 +159,9 @@ class TritonProcess(Server):
         self._workspace = Workspace()
         try:
             copy_models(self.repository, names, self.folder / "repository")
-            if not installation.has_onnxruntime:
-                merge_steps(self.folder / "repository")
-            self._backends = installation.backend_directory(self.folder / "backends")
+            if backend := installation.hfx_onnxruntime(self.device):
+                use_backend(self.folder / "repository", backend)
+            self._backends = installation.backend_directory(self.folder / "backends", self.device)
             (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)
             self._launch_those_that_load()
@@ -267,7 +267,7 @@ class TritonProcess(Server):
         ]
 
     def _served(self) -> Served:
-        return Served(self.folder, self.http_url, self.timeout, merged=not self.installation.has_onnxruntime)
+        return Served(self.folder, self.http_url, self.timeout, self.installation.hfx_onnxruntime(self.device))
 
     def _abandon(self, error: BaseException) -> None:
         """Clean up after a start that failed; the log stays when the error tells its path."""

@@ -21,12 +21,14 @@ done
 def install(folder: Path, *, refuses_sockets: bool = False, has_onnxruntime: bool = False) -> dict[str, str]:
     """Make `folder`/bin/tritonserver and `folder`/backends; returns the variables of a machine that has them.
 
-    With `refuses_sockets` that Triton can't listen at a Unix socket.
+    With `refuses_sockets` that Triton can't listen at a Unix socket. With `has_onnxruntime` it has a backend of that
+    name, which loads no model.
     """
     wheel = find_wheel()
     backends = wheel.backend_directory(folder / "backends")
-    if not has_onnxruntime:
-        shutil.rmtree(backends / "onnxruntime")
+    shutil.rmtree(backends / "onnxruntime")
+    if has_onnxruntime:
+        (backends / "onnxruntime").mkdir()
     (folder / "bin").mkdir()
     program = folder / "bin" / "tritonserver"
     libraries, binary = shlex.quote(wheel.environment["LD_LIBRARY_PATH"]), shlex.quote(str(wheel.binary))

@@ -107,6 +107,14 @@ def test_rows_of_different_numbers_of_windows_answer_as_alone(bert: Any, tmp_pat
         }
 
 
+def test_scores_of_a_batch_that_was_padded_to_more_windows_answer_as_alone(bert: Any, tmp_path: Path) -> None:
+    fed = encoded(encoder_for(bert, "question-answering", tmp_path), [("Who?", STORY * 3)])
+    fed |= run_torch(random_reader(bert), fed, OUTPUTS) | {"context": strings(STORY * 3)}
+    postprocessor = postprocessor_for(tmp_path, task="question-answering")
+    padded = {name: np.pad(fed[name], ((0, 0), (0, 2), (0, 8)), constant_values=50.0) for name in OUTPUTS}
+    assert postprocessor.answer(fed | padded) == postprocessor.answer(fed)
+
+
 def test_a_context_without_tokens_has_no_answer(bert: Any, tmp_path: Path) -> None:
     fed = encoded(encoder_for(bert, "question-answering", tmp_path), [("Who?", " \n ")])
     fed |= {name: np.zeros(fed["input_ids"].shape, np.float32) for name in OUTPUTS} | {"context": strings(" \n ")}

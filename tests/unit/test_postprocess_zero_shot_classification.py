@@ -98,3 +98,11 @@ def test_labels_that_do_not_fit_the_logits_are_refused(tmp_path: Path) -> None:
         ranking(tmp_path).answer(
             {"logits": np.zeros((1, 2, 3), np.float32), "candidate_labels": label_tensor(LABELS[:3])}
         )
+
+
+def test_scores_of_a_batch_that_was_padded_to_more_labels_rank_as_alone(tmp_path: Path) -> None:
+    logits = np.array([[[0.1, 0.2, 0.9], [0.3, 0.1, 0.4]]], np.float32)
+    padded = np.concatenate([logits, np.full((1, 3, 3), 50, np.float32)], axis=1)
+    fed = {"candidate_labels": label_tensor(LABELS[:2])}
+    alone, padded_to_five = (ranked(ranking(tmp_path).answer(fed | {"logits": each})) for each in (logits, padded))
+    assert alone == padded_to_five

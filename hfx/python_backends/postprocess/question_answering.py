@@ -79,7 +79,8 @@ class Postprocessor:
 
     def _candidates(self, starts: Scores, ends: Scores, spans: NDArray[np.int32]) -> Iterator[tuple[int, int, float]]:
         """(start, end, score) of each window's best spans of tokens, as characters."""
-        for start, end, places in zip(starts, ends, spans, strict=True):
+        # NVIDIA's backend pads a batch to its most windows
+        for start, end, places in zip(starts[: len(spans)], ends[: len(spans)], spans, strict=True):
             # The window's own length, not the padded one: sums of floats depend on their number.
             length = int(np.count_nonzero(places[:, 0] != PADDING))
             if length == 0:

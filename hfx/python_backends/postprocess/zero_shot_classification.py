@@ -37,8 +37,9 @@ class Postprocessor:
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """The k best labels of each row. Raises InvalidInput for a bad top_k or labels that do not fit the logits."""
         logits, labels = tensors["logits"], tensors["candidate_labels"]
-        if labels.shape != logits.shape[:2]:
+        if labels.ndim != 2 or labels.shape[0] != len(logits) or labels.shape[1] > logits.shape[1]:
             raise InvalidInput(f"candidate_labels has the shape {list(labels.shape)}, not {list(logits.shape[:2])}")
+        logits = logits[:, : labels.shape[1]]  # NVIDIA's backend pads a batch to its most labels
         count = top_k(tensors, self._default_top_k, labels.shape[1])
         alone = self._alone(tensors, labels.shape)
         scores = [self._scores(row, by_itself) for row, by_itself in zip(logits, alone, strict=True)]

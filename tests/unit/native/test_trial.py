@@ -1,4 +1,4 @@
-"""The trial by which AMX's kernels are chosen: a kernel that computes anything else is refused, and one that is slower."""
+"""The trial by which AMX's kernels are chosen: those that compute anything else are refused, and slower ones."""
 
 from __future__ import annotations
 

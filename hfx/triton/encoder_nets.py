@@ -1,8 +1,8 @@
-"""In a server's own copy of an encoder, the process of the net makes the answers, too, where that is arithmetic alone.
+"""In a server's own copy of an encoder its net runs in hfx's onnxruntime, which makes the answers, too.
 
-What is published has NAME_postprocess as a model of its own, since the onnxruntime backend of NVIDIA's images runs
-graphs only. hfx's is Python and can do both. A hop less is 11 to 23 % of the processor time of a request to a
-small net, with 16 callers or more (docs/benchmarks-encoder.md).
+What is published is for NVIDIA's onnxruntime, which runs graphs only, and has NAME_postprocess as a model of its own.
+hfx's is Python and can do both where the answers are arithmetic alone. A hop less is 11 to 23 % of the processor time
+of a request to a small net, with 16 callers or more (docs/benchmarks-encoder.md).
 """
 
 from __future__ import annotations
@@ -16,26 +16,34 @@ from hfx.python_backends.onnxruntime.config import POSTPROCESS
 from hfx.repository import parse_config
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import render_message
+from hfx.triton.installation import ONNXRUNTIME
 
 CONFIG_FILE = "config.pbtxt"
 TYPE_STRING = 13
-COMMENTS = ("Made by: hfx serve, for its own copy: NAME_net with NAME_postprocess in one process",)
+COMMENTS = ("Made by: hfx serve, for its own copy",)
 
 
-def merge_steps(repository: Path) -> None:
-    """Put the NAME_postprocess of each encoder in `repository` into its NAME_net, where that can be done."""
+def use_backend(repository: Path, backend: str) -> None:
+    """Have the NAME_net of each encoder in `repository` run in hfx's `backend`, with NAME_postprocess where it can."""
     for folder in model_folders(repository):
         net, last = (repository / (folder.name + suffix) for suffix in (NET_SUFFIX, POSTPROCESS_SUFFIX))
-        if not ((folder / MANIFEST_FILE).is_file() and net.is_dir() and last.is_dir()):
-            continue  # no encoder of hfx with a last step
-        ensemble, step = _read(folder / CONFIG_FILE), _read(last / CONFIG_FILE)
+        if not ((folder / MANIFEST_FILE).is_file() and net.is_dir()):
+            continue  # no encoder of hfx
         configs = {path: _read(path) for path in (net / CONFIG_FILE, *net.glob("configs/*.pbtxt"))}
-        if all(_can_merge(config, step) for config in configs.values()):
+        if any(config.backend != ONNXRUNTIME for config in configs.values()):
+            continue
+        step = _read(last / CONFIG_FILE) if last.is_dir() else None
+        merges = step is not None and all(_can_merge(config, step) for config in configs.values())
+        for path, config in configs.items():
+            config.backend = backend
+            if merges:
+                _add(config, step)
+            if merges or backend != ONNXRUNTIME:
+                _write(path, config)
+        if merges:
+            ensemble = _read(folder / CONFIG_FILE)
             _merge(ensemble, net.name, last.name)
             _write(folder / CONFIG_FILE, ensemble)
-            for path, config in configs.items():
-                _add(config, step)
-                _write(path, config)
             (last / "1").rename(net / POSTPROCESS)
             shutil.rmtree(last)
 
@@ -47,7 +55,7 @@ def _can_merge(net: Any, last: Any) -> bool:
         tensor.name in made or ([*tensor.dims] == [1] and tensor.data_type != TYPE_STRING and not tensor.optional)
         for tensor in last.input
     )
-    return net.backend == "onnxruntime" and is_small and sum(each.count for each in last.instance_group) <= 1
+    return is_small and sum(each.count for each in last.instance_group) <= 1
 
 
 def _add(net: Any, last: Any) -> None:

@@ -1,7 +1,8 @@
-"""The last step of an encoder, in the process of its net: which models it is done to, and what becomes of them."""
+"""The net of an encoder in hfx's onnxruntime, with the last step in its process: which models that is done to."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from hfx.repository import parse_config
 from hfx.repository.config_pbtxt import EnsembleStep, TensorSpec
-from hfx.triton.merged_steps import merge_steps
+from hfx.triton.encoder_nets import use_backend
 from tests.unit.repositories import ENSEMBLE, IDS, LOGITS, POSTPROCESS, TEXT, TOKENIZE, TOP_K, build, put
 
 GIVEN = replace(TOP_K, optional=False)
@@ -37,7 +38,7 @@ def read(repository: Path, path: str) -> Any:
 
 
 def test_a_step_of_arithmetic_is_done_by_the_net(repository: Path) -> None:
-    merge_steps(repository)
+    use_backend(repository, "onnxruntime")
     assert {path.name for path in repository.iterdir()} == {"m", "m_tokenize", "m_net"}
     assert (repository / "m_net/postprocess/settings.json").is_file()
     for path in ("m_net/config.pbtxt", "m_net/configs/cpu.pbtxt", "m_net/configs/gpu.pbtxt"):
@@ -65,12 +66,23 @@ def test_a_step_of_arithmetic_is_done_by_the_net(repository: Path) -> None:
 def test_other_steps_stay(repository: Path, change: Callable[[Path], None]) -> None:
     change(repository)
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
-    merge_steps(repository)
+    use_backend(repository, "onnxruntime")
     assert before == {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
 
 
 def test_a_step_that_was_given_several_processes_keeps_them(repository: Path) -> None:
     config = repository / "m_postprocess/config.pbtxt"
     config.write_text(config.read_text().replace("count: 1", "count: 2"))
-    merge_steps(repository)
+    use_backend(repository, "onnxruntime")
+    assert config.is_file()
+
+
+def test_another_name_of_the_backend_is_for_nets_of_hfx_alone(repository: Path) -> None:
+    config = repository / "m_postprocess/config.pbtxt"
+    config.write_text(config.read_text().replace("count: 1", "count: 2"))
+    shutil.copytree(repository / "m_net", repository / "foreign")
+    use_backend(repository, "hfx_onnxruntime")
+    for path in ("config.pbtxt", "configs/cpu.pbtxt", "configs/gpu.pbtxt"):
+        assert read(repository, f"m_net/{path}").backend == "hfx_onnxruntime"
+        assert read(repository, f"foreign/{path}").backend == "onnxruntime"
     assert config.is_file()

@@ -1,0 +1,52 @@
+"""Which onnxruntime runs hfx's encoders, and the folder of backends that a server is started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hfx.triton.installation import Installation
+
+
+def installation(folder: Path, *backends: str) -> Installation:
+    for path in ("python/libtriton_python.so", "python/triton_python_backend_utils.py", "python/stub"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).touch()
+    for backend in backends:
+        (folder / backend).mkdir()
+    return Installation(folder / "tritonserver", {}, folder, folder / "python/stub")
+
+
+@pytest.mark.parametrize(
+    ("own", "device", "made"),
+    [
+        ((), "cpu", {"python", "onnxruntime"}),
+        ((), "gpu", {"python", "onnxruntime"}),
+        (("onnxruntime", "tensorrt"), "cpu", {"python", "onnxruntime", "tensorrt", "hfx_onnxruntime"}),
+        (("onnxruntime",), "gpu", set()),
+    ],
+)
+def test_hfx_runs_encoders_on_cpus_and_where_there_is_no_other(
+    tmp_path: Path, own: tuple[str, ...], device: str, made: set[str]
+) -> None:
+    (tmp_path / "backends").mkdir()
+    server = installation(tmp_path / "backends", *own)
+    folder = server.backend_directory(tmp_path / "made", device)
+    name = server.hfx_onnxruntime(device)
+    if not made:
+        assert folder == server.backends and name is None
+        return
+    assert name is not None and {path.name for path in folder.iterdir()} == made
+    assert (folder / name / "model.py").is_symlink() and (folder / "python/stub").is_symlink()
+    for backend in own:
+        assert (folder / backend).samefile(server.backends / backend)
+
+
+def test_without_onnxruntime_for_python_the_servers_own_runs_encoders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    server = installation(tmp_path, "onnxruntime")
+    assert server.hfx_onnxruntime("cpu") is None
+    assert server.backend_directory(tmp_path / "made", "cpu") == server.backends
