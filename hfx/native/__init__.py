@@ -27,9 +27,9 @@ def library() -> Path:
 
 
 def kernels() -> str:
-    """The kernels that the operators use on this processor: "avx512-vnni" or "avx-vnni"; "" if it has none.
+    """The kernels that the operators use on this processor: amx-int8, avx512-vnni or avx-vnni; "" if it has none.
 
-    The environment variable HFX_NATIVE_KERNELS names others that it can run, as amx-int8. Raises what `library` raises.
+    The environment variable HFX_NATIVE_KERNELS names others that it can run. Raises what `library` raises.
     """
     path = library()
     try:
