@@ -5,6 +5,9 @@ unpacked into one folder of the repository, and each Python model starts with ST
 config.pbtxt), which puts that folder before everything else on sys.path. A stub imports that file before its own module
 (measured with Triton 2.51), so numpy comes from there too; no environment variable is needed.
 
+The nets of encoders are Python models, too, on CPUs: hfx's onnxruntime runs them, which has native operators and pads
+less than the image's.
+
 The folder lies in the version folder of one model: Triton takes every folder of a repository for a model, warns about
 folders of a model that are no versions, and ignores what a version folder holds beside the model's file.
 """
@@ -21,10 +24,12 @@ from typing import Any
 from hfx.deploy.deployment import DeployedModel, Deployment
 from hfx.deploy.folder import copy_models, folder_bytes, output_folder, render, render_text
 from hfx.deploy.resources import config_of, is_others
-from hfx.deploy.wheels import Wheel, fetch, requirements, runs_openvino, unpack
+from hfx.deploy.wheels import CPU_RUNTIME, Wheel, fetch, requirements, runs_openvino, unpack, uses_openvino
 from hfx.errors import UsageError
 from hfx.manifest import Precision, hash_folder, write_manifest
 from hfx.names import MANIFEST_FILE, PACKAGES_FOLDER
+from hfx.python_backends.deploy import onnxruntime_files
+from hfx.python_backends.onnxruntime.config import MODEL_FILE
 from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES
 from hfx.repository.edit import rendered
 from hfx.repository.lint import check_rules
@@ -34,6 +39,7 @@ from hfx.triton import liveness
 from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arguments
 
 START_FILE = "start.py"
+ENTRY = "model.py"  # of onnxruntime_files(): what START_FILE imports
 CHOICE = "bundle"  # in the manifest's choices
 PROBE = Path(liveness.__file__).parent  # a module of the standard library alone, which runs in any image
 
@@ -74,6 +80,8 @@ def write(deployment: Deployment, output: Path, packages: Packages, force: bool 
         copy_models(deployment, folder)
         home = folder / packages_path(deployment)
         wheels = _vendor(needed, packages, home)
+        if deployment.device == "cpu" and not all(model.is_generator for model in deployment.models):
+            _add_backend(home)
         for model in deployment.models:
             _make_ready(deployment, model, folder, packages, wheels)
         check_rules(folder, deployment.release.tag, "Export the models again.")
@@ -116,6 +124,14 @@ def _vendor(needed: Sequence[str], packages: Packages, home: Path) -> tuple[Whee
     return wheels
 
 
+def _add_backend(home: Path) -> None:
+    """Copy hfx's onnxruntime beside the packages, for the ENTRY of nets."""
+    for target, source in onnxruntime_files().items():
+        if target != ENTRY:
+            (home / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, home / target)
+
+
 # Models
 
 
@@ -129,7 +145,10 @@ def _make_ready(
         if is_others(path, configs.get(f"{model.name}_net"), device):
             (folder / path).unlink()
     for name, config in configs.items():
+        is_net = config.backend == "onnxruntime"
         _configure(folder / name, config, device, packages)
+        if is_net and config.backend == "python":
+            shutil.copyfile(onnxruntime_files()[ENTRY], folder / name / "1" / ENTRY)
         if config.backend == "python":
             text = render_text("bundle_start.py.j2", {"packages": packages_path(deployment).split("/")})
             (folder / name / "1" / START_FILE).write_text(text, encoding="utf-8")
@@ -151,13 +170,19 @@ def _configure(folder: Path, config: Any, device: str, packages: Packages) -> No
     variant = folder / VARIANTS / f"{device}.pbtxt"
     old = read_text(variant if variant.is_file() else folder / CONFIG, MAX_CONFIG_BYTES)
     changes = [f"for {device}"]
+    if config.backend == "onnxruntime" and device == "cpu":
+        config.backend = "python"
+        config.parameters[MODEL_FILE].string_value = config.default_model_filename
+        changes.append("backend python")
     if config.backend == "python":
         config.default_model_filename = START_FILE
         changes.append(f"default_model_filename {START_FILE}")
-    runs_openvino = "cpu_runtime" in config.parameters and config.parameters["cpu_runtime"].string_value == "openvino"
-    if runs_openvino and not packages.with_openvino:
-        config.parameters["cpu_runtime"].string_value = "onnxruntime"
-        changes.append("cpu_runtime onnxruntime")
+    if not packages.with_openvino and uses_openvino(config):
+        if CPU_RUNTIME in config.parameters:
+            config.parameters[CPU_RUNTIME].string_value = "onnxruntime"
+        else:
+            config.optimization.ClearField("execution_accelerators")
+        changes.append("without openvino")
     (folder / CONFIG).write_text(
         rendered(old, config, f"Changed by: hfx deploy bundle ({', '.join(changes)})"), "utf-8"
     )
@@ -165,10 +190,10 @@ def _configure(folder: Path, config: Any, device: str, packages: Packages) -> No
 
 
 def unproven(deployment: Deployment, packages: Packages) -> list[str]:
-    """The generators that --no-openvino gives a runtime which their export did not compare with the checkpoint."""
+    """The models that --no-openvino gives a runtime which their export did not compare with the checkpoint."""
     if packages.with_openvino:
         return []
-    return [model.name for model in deployment.models if model.is_generator and runs_openvino(deployment, model.name)]
+    return [model.name for model in deployment.models if runs_openvino(deployment, model)]
 
 
 def _values(deployment: Deployment, packages: Packages, wheels: Sequence[Wheel]) -> dict[str, Any]:

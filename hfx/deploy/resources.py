@@ -9,6 +9,7 @@ from typing import Any
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import Manifest
 from hfx.names import NET_SUFFIX, STREAM_SUFFIX
+from hfx.python_backends.onnxruntime.config import MODEL_FILE
 from hfx.repository import parse_config
 from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES
 from hfx.repository.subject import CONFIG, VARIANTS
@@ -88,7 +89,8 @@ def is_others(path: str, net: Any, device: str) -> bool:
     """
     file = PurePosixPath(path)
     if net is not None and file.parts[0] == net.name:
-        return ".onnx" in file.suffixes and file.name.removesuffix(".data") != net.default_model_filename
+        served = net.parameters[MODEL_FILE].string_value if MODEL_FILE in net.parameters else net.default_model_filename
+        return ".onnx" in file.suffixes and file.name.removesuffix(".data") != served
     return _other(device) in file.parts[2:-1]
 
 

@@ -16,13 +16,14 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from hfx.deploy.deployment import Deployment
+from hfx.deploy.deployment import DeployedModel, Deployment
 from hfx.deploy.folder import copy_hashed
 from hfx.deploy.resources import config_of
 from hfx.errors import FetchFailed, UsageError
 from hfx.manifest import hash_file
-from hfx.names import STREAM_SUFFIX
+from hfx.names import NET_SUFFIX, STREAM_SUFFIX
 
 # Changed together with docker/Dockerfile and constraints.txt.
 NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
@@ -33,6 +34,7 @@ CUDA_13_TAG = "25.08"  # onnxruntime-gpu's wheels are for CUDA 13, which images 
 PLATFORMS = tuple(f"manylinux_2_{glibc}_x86_64" for glibc in (35, 34, 31, 28, 27, 17))
 FETCH_SECONDS = 1800.0
 RECORD = "RECORD"
+CPU_RUNTIME = "cpu_runtime"  # a generator's parameter
 IMPORTABLE = ("purelib", "platlib")  # of NAME.data in a wheel; the rest are scripts and headers
 
 
@@ -48,30 +50,37 @@ class Wheel:
 def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
     """What the Python models of `deployment` import, as pinned requirements.
 
-    Encoders take texts apart with tokenizers; their nets are run by the image's own ONNX Runtime backend. Generators
-    need ONNX Runtime, and OpenVINO where one runs on it. Raises UsageError for an image that has another CUDA.
+    All take texts apart with tokenizers, and need ONNX Runtime, and OpenVINO where one runs on it; on GPUs the nets of
+    encoders are run by the image's own backend. Raises UsageError for an image that has another CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
     needed = [*((NUMPY,) if with_numpy else ()), TOKENIZERS]
-    if generators:
-        if deployment.device == "gpu" and deployment.release.tag < CUDA_13_TAG:
-            raise UsageError(
-                f"onnxruntime-gpu, which {generators[0].name!r} needs, is for CUDA 13; Triton {deployment.release.tag} "
-                "has an older one.",
-                f"Use --triton {CUDA_13_TAG} or later.",
-            )
+    if generators and deployment.device == "gpu" and deployment.release.tag < CUDA_13_TAG:
+        raise UsageError(
+            f"onnxruntime-gpu, which {generators[0].name!r} needs, is for CUDA 13; Triton {deployment.release.tag} "
+            "has an older one.",
+            f"Use --triton {CUDA_13_TAG} or later.",
+        )
+    if generators or deployment.device == "cpu":
         needed.append(ONNXRUNTIME[deployment.device])
-    if with_openvino and any(runs_openvino(deployment, model.name) for model in generators):
+    if with_openvino and any(runs_openvino(deployment, model) for model in deployment.models):
         needed.append(OPENVINO)
     return tuple(needed)
 
 
-def runs_openvino(deployment: Deployment, name: str) -> bool:
-    """Whether the engine of the generator NAME runs on OpenVINO."""
+def runs_openvino(deployment: Deployment, model: DeployedModel) -> bool:
+    """Whether the engine of a generator, or the net of an encoder, runs on OpenVINO."""
     if deployment.device != "cpu":
         return False
-    config = config_of(deployment.repository, name + STREAM_SUFFIX, deployment.device)
-    return bool(config.parameters["cpu_runtime"].string_value == "openvino")
+    suffix = STREAM_SUFFIX if model.is_generator else NET_SUFFIX
+    return uses_openvino(config_of(deployment.repository, model.name + suffix, deployment.device))
+
+
+def uses_openvino(config: Any) -> bool:
+    """Whether a configuration asks for OpenVINO: as an engine's runtime, or as the accelerator of a net."""
+    if CPU_RUNTIME in config.parameters:
+        return bool(config.parameters[CPU_RUNTIME].string_value == "openvino")
+    return any(each.name == "openvino" for each in config.optimization.execution_accelerators.cpu_execution_accelerator)
 
 
 # Fetching

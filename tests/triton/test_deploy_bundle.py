@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,10 +84,7 @@ def serving(folder: Path, place: Path) -> Iterator[Served]:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "bare"], check=True)
     environment = dict(wheel.environment) | {"PATH": f"{python.parent}{os.pathsep}/usr/bin:/bin"}
     backends = wheel.backend_directory(place / "backends")
-    # NVIDIA's images have an ONNX Runtime backend of their own. That of the embedded server is Python, and gets the
-    # bundle's packages.
-    for package in next(folder.glob("*/1/packages")).iterdir():
-        (backends / "onnxruntime" / package.name).symlink_to(package)
+    shutil.rmtree(backends / "onnxruntime")
     arguments = [word.replace("=/models", f"={folder}") for word in readme_line(folder)[1:]]
     addresses = [f"--{use}-address=127.0.0.1" for use in ("http", "grpc", "metrics")]
     numbers = [f"--http-port={ports.http}", f"--grpc-port={ports.grpc}", f"--metrics-port={ports.metrics}"]

@@ -133,10 +133,16 @@ def test_a_bundle_is_a_healthy_repository_of_one_device_and_the_same_each_time(d
     assert verify_files(manifest, tmp_path / "one") == []
     assert manifest.choices["bundle"]["packages"] == "m/1/packages"  # type: ignore[index,call-overload]
     assert (manifest.precision.cpu, manifest.precision.gpu) == (("fp32", None) if device == "cpu" else (None, "fp16"))
-    graphs = {path.name for path in (tmp_path / "one/m_net/1").iterdir()}
-    assert graphs == {"model.onnx" if device == "cpu" else "model.fp16.onnx"}
+    files = {path.name for path in (tmp_path / "one/m_net/1").iterdir()}
     config = parse_config((tmp_path / "one/m_net/config.pbtxt").read_text())
-    assert config.default_model_filename in graphs and not (tmp_path / "one/m_net/configs").exists()
+    assert not (tmp_path / "one/m_net/configs").exists()
+    if device == "cpu":
+        assert files == {"model.onnx", "start.py", "model.py"} and config.backend == "python"
+        assert config.parameters["model_file"].string_value == "model.onnx"
+        assert (tmp_path / "one/m/1/packages/hfx_backend/onnxruntime/model.py").is_file()
+    else:
+        assert files == {config.default_model_filename} == {"model.fp16.onnx"} and config.backend == "onnxruntime"
+        assert not (tmp_path / "one/m/1/packages/hfx_backend").exists()
     assert "m/1/packages/tokenizers-0.23.3.dist-info/METADATA" in json.loads(record)["files"], "it names the licence"
 
     # The start file gives the model the bundle's packages in a Python that has none.

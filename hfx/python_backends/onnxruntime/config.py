@@ -31,6 +31,8 @@ DTYPES: dict[str, Any] = {
 }
 # Parameters: a library of operators for ONNX Runtime beside the ONNX file, and its SHA-256.
 OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
+# Parameter: the ONNX file of a model whose default_model_filename is Python's (hfx/deploy/bundle.py).
+MODEL_FILE = "model_file"
 # Parameter: the folder, in the model's, with the files of the postprocessing that is done in the same process.
 POSTPROCESS = "postprocess"
 
@@ -55,7 +57,8 @@ def integer(config: Config, key: str, default: int) -> int:
 
 def model_file(config: Config, version_folder: Path) -> Path:
     """The ONNX file of a version; a folder of that name holds a model with external data."""
-    path = version_folder / (config.get("default_model_filename") or "model.onnx")
+    name = parameters(config).get(MODEL_FILE) or config.get("default_model_filename") or "model.onnx"
+    path = version_folder / name
     return path / "model.onnx" if path.is_dir() else path
 
 
