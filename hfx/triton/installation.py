@@ -18,7 +18,6 @@ RELEASE_VARIABLE = "NVIDIA_TRITON_SERVER_VERSION"  # in NVIDIA's images their ta
 DEFAULT_BACKENDS = Path("/opt/tritonserver/backends")
 PYTHON = "python"
 LIBRARY = "libtriton_python.so"
-UTILITIES = "triton_python_backend_utils.py"
 ONNXRUNTIME = "onnxruntime"
 HFX_ONNXRUNTIME = "hfx_onnxruntime"  # hfx's, beside one of NVIDIA's
 
@@ -61,8 +60,10 @@ class Installation:
         python = folder / PYTHON
         python.mkdir(parents=True)
         shutil.copy2(self.backends / PYTHON / LIBRARY, python)
-        for source in (self.backends / PYTHON / UTILITIES, self.stub):
-            (python / source.name).symlink_to(source)
+        beside = {path.name: path for path in (*(self.backends / PYTHON).iterdir(), self.stub)}
+        for source in beside.values():
+            if source.name != LIBRARY:
+                (python / source.name).symlink_to(source)
         for backend in self.backends.iterdir():
             if backend.name != PYTHON:
                 (folder / backend.name).symlink_to(backend)
