@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
-from hfx.exporter.generation.known_fields import KNOWN, LACKED_BY_SAMPLING, NEUTRAL, WITHOUT_EFFECT
+from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, UNSERVED_SAMPLING, WITHOUT_EFFECT
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import find_generation_task
 from hfx.exporter.source import Checkpoint
@@ -154,7 +154,7 @@ UNSUPPORTED = {"num_return_sequences": 3, **dict.fromkeys(NEUTRAL, 2), **{name: 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_what_would_change_the_answer_is_refused_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointUnsupported, match=rf"{name} in generation_config\.json is "):
-        settings(tmp_path, {name: UNSUPPORTED[name], "do_sample": name in LACKED_BY_SAMPLING})
+        settings(tmp_path, {name: UNSUPPORTED[name], "do_sample": name in UNSERVED_SAMPLING})
 
 
 UNREAD = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import helper
 
-from hfx.exporter.encoder.pooling import Mode, Pooling, append_pooling
+from hfx.exporter.encoder.pooling import Mode, Pooling, append_pooling, sum_by_products
 from tests.unit import onnx_toys
 
 WIDTH = 8
@@ -75,3 +75,18 @@ def test_a_row_is_the_same_alone_and_in_company(pooling: Pooling, tokens: int) -
     together = pool(pooling, hidden, mask)
     for row in range(len(hidden)):
         np.testing.assert_array_equal(pool(pooling, hidden[row : row + 1], mask[row : row + 1])[0], together[row])
+
+
+@pytest.mark.parametrize("factor", ["mask", "column"])
+def test_a_sum_of_the_mask_alone_stays_as_it_is(factor: str) -> None:
+    nodes = [
+        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+        helper.make_node("Mul", [factor, factor], ["product"]),
+        helper.make_node("ReduceSum", ["product", "tokens"], ["sums"], keepdims=0),
+    ]
+    model = onnx_toys.graph(nodes, [onnx_toys.integers("mask", "rows", "tokens")], [onnx_toys.integers("sums", "rows")])
+    axes = {"last": 2, "tokens": 1}
+    model.graph.initializer.extend(helper.make_tensor(name, 7, [1], [axis]) for name, axis in axes.items())
+    before = model.SerializeToString()
+    sum_by_products(model, "mask")
+    assert model.SerializeToString() == before

@@ -84,11 +84,12 @@ def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
     for node in graph.node:
         product = made.get(node.input[0]) if _sums_tokens(node, arrays) else None
         factors = list(product.input) if product is not None and product.op_type == "Mul" else []
-        weights = next((name for name in factors if _source(name, made) == mask), None)
-        if weights is None:
+        weights = next((name for name in factors if _is_column(name, made, mask)), None)
+        others = [name for name in factors if name != weights]
+        if weights is None or not others:
             nodes.append(node)
             continue
-        (hidden,) = (name for name in factors if name != weights)
+        (hidden,) = others
         before, out = len(added.nodes), node.output[0]
         row = added.add("Transpose", [weights], out + ".row", perm=[0, 2, 1])
         total = added.add("MatMul", [row, hidden], out + ".total")
@@ -110,11 +111,13 @@ def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -
     return not keeps and numpy_helper.to_array(arrays[node.input[1]]).tolist() == [1]
 
 
-def _source(name: str, made: Mapping[str, onnx.NodeProto]) -> str:
-    """The tensor that `name` is, but for its type and a last axis of 1."""
+def _is_column(name: str, made: Mapping[str, onnx.NodeProto], mask: str) -> bool:
+    """Whether the tensor `name` is [rows, tokens, 1] of the tensor `mask` [rows, tokens], in any type."""
+    axes = 0
     while name in made and made[name].op_type in ("Cast", "Unsqueeze"):
+        axes += made[name].op_type == "Unsqueeze"
         name = made[name].input[0]
-    return name
+    return name == mask and axes == 1
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:

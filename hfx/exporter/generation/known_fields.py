@@ -37,7 +37,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_mtp": (False,),
     "watermarking_config": (),
 }
-LACKED_BY_SAMPLING = ("eta_cutoff", "top_h")  # of those, what nothing reads where no token is drawn
+UNSERVED_SAMPLING = ("eta_cutoff", "top_h")  # fields of NEUTRAL that nothing reads where no token is drawn
 # Fields that say where a config came from, what else generate() returns or how it computes, never which tokens.
 WITHOUT_EFFECT = (
     "_commit_hash",

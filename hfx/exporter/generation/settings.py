@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import read_json
-from hfx.exporter.generation.known_fields import CLASS_IDS, KNOWN, LACKED_BY_SAMPLING, NEUTRAL, OFF, WITHOUT_EFFECT
+from hfx.exporter.generation.known_fields import CLASS_IDS, KNOWN, NEUTRAL, OFF, UNSERVED_SAMPLING, WITHOUT_EFFECT
 from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import bad_words_at_start, class_config, written_by_4
@@ -149,7 +149,7 @@ def _only_sampled(name: str, value: Any) -> bool:
     from hfx.python_backends.engine.errors import InvalidRequest
     from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS
 
-    if value is None or name in LACKED_BY_SAMPLING:
+    if value is None or name in UNSERVED_SAMPLING:
         return value is not None and value not in NEUTRAL[name]
     if name not in SETTINGS or SETTINGS[name].scope != SAMPLING:
         return False
