@@ -29,17 +29,17 @@ class Instances:
 
     def have_no_open_request(self, models: Collection[str], folder: Path) -> bool:
         """Whether the processes of `models` counted their open requests in `folder`, and none was open at last."""
-        return self.are_counted(models, folder) and not any(
-            any((folder / str(pid)).read_bytes()) for pid in self._pids(models)
-        )
+        counts = [folder / str(pid) for pid in self._pids(models)]
+        return all(count.exists() and not any(count.read_bytes()) for count in counts)
 
-    def are_counted(self, models: Collection[str], folder: Path) -> bool:
-        """Whether the processes of `models` count their open requests in `folder`."""
-        return all((folder / str(pid)).exists() for pid in self._pids(models))
+    def all_answered(self, models: Collection[str], folder: Path) -> bool:
+        """Whether no process, also of those replaced, has an open request by its count in `folder`.
 
-    def all_idle(self, folder: Path) -> bool:
-        """Whether no running process, also of those replaced, has an open request by its count in `folder`."""
-        return not any(any(path.read_bytes()) for path in folder.iterdir() if self._runs(int(path.name)))
+        Those of `models` that do not count have none once they have ended: a stopping server unloads what is answered.
+        """
+        if any(not (folder / str(pid)).exists() and self._runs(pid) for pid in self._pids(models)):
+            return False
+        return not any(any(count.read_bytes()) for count in folder.iterdir() if self._runs(int(count.name)))
 
     def kill(self, models: Collection[str]) -> None:
         """End the processes of `models`; a stopped one that ran on could end the server."""

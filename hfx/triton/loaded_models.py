@@ -59,9 +59,9 @@ class LoadedModels:
 
     def all_answered(self) -> bool:
         """Whether no request is open that Triton does not count when it stops; False where that can't be known."""
-        counts, folders = self.folder / OPEN_REQUESTS, model_folders(self._served.repository)
+        folders = model_folders(self._served.repository)
         later = [folder.name for folder in folders if answers_later(folder, self._device)]
-        return self._instances.are_counted(later, counts) and self._instances.all_idle(counts)
+        return self._instances.all_answered(later, self.folder / OPEN_REQUESTS)
 
     # Models that died
 

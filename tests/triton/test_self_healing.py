@@ -129,6 +129,21 @@ def test_a_stopped_engine_is_found_while_streams_come_in(repository: Path) -> No
         stop(served)
 
 
+def test_what_triton_does_not_unload_is_no_open_request(repository: Path, temporary: Path) -> None:
+    """A request that failed for its engine was stopped keeps that engine loaded in Triton 2.51; `ticks` counts none."""
+    with serving(repository) as served:
+        stream = f"{served.http_url}/v2/models/stories_stream/generate"
+        wait_until(lambda: answers(served.http_url))
+        engine = served.stub("stories_stream")
+        [count] = temporary.glob(f"hfx-triton-*/open_requests/{engine}")
+        wait_until(lambda: not any(count.read_bytes()))
+        os.kill(engine, signal.SIGSTOP)
+        assert "not healthy" in post(stream, {"text_input": "Once", "max_tokens": 2})[1]["error"]
+        served.wait_for_words("serving again after")
+        stop(served)
+        assert "no accepted request was lost" in served.words
+
+
 def test_a_model_that_does_not_load_again_is_tried_until_it_does(flaky: tuple[Path, Path]) -> None:
     repository, flag = flaky
     with serving(repository) as served:
