@@ -6,7 +6,8 @@ Models that died are loaded again from the server's own folder, models that were
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from hfx.errors import ServerError
@@ -19,6 +20,7 @@ from hfx.triton.reload import Served, Unsettled, manifest_text
 from hfx.triton.server import entry_points
 
 OPEN_REQUESTS = "open_requests"  # a file for each process that counts its own
+CLOSE_SECONDS = 10.0  # for what is being replaced when the server has ended
 
 
 class LoadedModels:
@@ -30,8 +32,9 @@ class LoadedModels:
     def __init__(self, served: Served, repository: Path, names: Sequence[str], device: str) -> None:
         self.revision = 0
         self.repository = repository
-        self.changing = threading.Lock()
         self.has_failed_to_swap = False
+        self._changing = threading.Lock()
+        self._closed = False
         self._served = served
         self._names = names
         self._device = device
@@ -49,6 +52,20 @@ class LoadedModels:
         self._instances = Instances(group)
         self._unsettled = ""
         self.has_failed_to_swap = False
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """A context in which nobody else replaces models. Raises ServerError once they are closed."""
+        with self._changing:
+            if self._closed:
+                raise ServerError("The server has been stopped.")
+            yield
+
+    def close(self) -> None:
+        """Let no model be replaced any more; one that is being replaced fails soon, as its server has ended."""
+        self._closed = True
+        if self._changing.acquire(timeout=CLOSE_SECONDS):
+            self._changing.release()
 
     def deaths(self) -> list[Death]:
         """The processes that have died, and how.
@@ -85,7 +102,7 @@ class LoadedModels:
 
         Raises ServerError with the reason when one does not load; it may be called again.
         """
-        with self.changing:
+        with self.changing():
             self._instances.kill(models)
             before = self._instances.forget(models)
             try:
@@ -124,7 +141,7 @@ class LoadedModels:
 
         Raises RepositoryError or ServerError with the reason when it does not load; the one before serves on then.
         """
-        with self.changing:
+        with self.changing():
             folders = {*self._served.members(name), *select_models(self.repository, [name])}
             before = self._instances.forget(folders)
             try:
@@ -137,7 +154,7 @@ class LoadedModels:
 
     def unload(self, name: str) -> None:
         """Serve `name` no longer, once its requests are answered."""
-        with self.changing:
+        with self.changing():
             folders = self._served.members(name)
             self._instances.forget(folders)
             for folder in reversed(folders):  # an ensemble before its members

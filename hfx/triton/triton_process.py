@@ -182,7 +182,7 @@ class TritonProcess(Server):
         process.end(self._running(), grace=0)  # and with it what a reload waits for
         self._kept_log = None
         try:
-            with self.loaded.changing:
+            with self.loaded.changing():
                 self._launch(lambda line: None)
         except PortLost as lost:
             raise port_taken(lost.use, self.host, lost.port, "another program took it meanwhile") from None
@@ -295,6 +295,8 @@ class TritonProcess(Server):
             if self._rotation is not None:
                 self._rotation.stop()
                 self._rotation = None
+            if self._loaded is not None:
+                self._loaded.close()
             if self._workspace is not None:
                 is_kept = self._loaded is not None and self._loaded.has_failed_to_swap
                 self._workspace.remove(keep=self.log if is_kept else self._kept_log)
