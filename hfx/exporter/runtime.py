@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from hfx import names, native
 from hfx.errors import CheckpointUnsupported, NativeMissing, UsageError
 from hfx.exporter.options import CpuMath, CpuRuntime, Precision
-from hfx.python_backends.engine.ort.sessions import CPUINFO, multiplies_bytes_exactly
+from hfx.python_backends.engine.ort.sessions import CPUINFO, SPIN_MICROSECONDS, multiplies_bytes_exactly
+from hfx.python_backends.onnxruntime.config import ALLOW_SPINNING, SPIN_DURATION
 from hfx.python_backends.onnxruntime.sessions import PRECISION
 
 Name = TypeVar("Name", bound=str)
@@ -71,10 +72,10 @@ class CpuChoice:
         return (("openvino", {}),) if self.runtime == "openvino" else ()
 
     def parameters(self, threads: int) -> dict[str, str]:
-        """Parameters of NAME_net. Threads don't spin: other models and the tokenizer need the cores in between."""
+        """Parameters of NAME_net. Threads spin shortly: other models and the tokenizer need the cores in between."""
         common = {"intra_op_thread_count": str(threads), "inter_op_thread_count": "1"}
         if self.runtime != "openvino":
-            return {**common, "session.intra_op.allow_spinning": "0", **self.operators}
+            return {**common, ALLOW_SPINNING: "0", SPIN_DURATION: str(SPIN_MICROSECONDS), **self.operators}
         if self.math == "bf16":
             return {**common, f"openvino.{PRECISION}": "bf16"}
         if self.quantization_group is None:

@@ -108,6 +108,10 @@ def test_session_options_come_from_the_configuration() -> None:
     assert not options.enable_cpu_mem_arena and not options.enable_mem_pattern
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    bounded = string_parameters(session__intra_op__allow_spinning="0", session__intra_op__spin_duration_us="20")
+    options = session_options({"parameters": bounded}, onnxruntime)
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "20"
     plain = session_options({}, onnxruntime)
     assert plain.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
 

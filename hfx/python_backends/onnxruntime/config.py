@@ -14,6 +14,9 @@ import numpy as np
 
 Config = Mapping[str, Any]
 
+# ONNX Runtime's entries: whether threads spin before they sleep, and for how long.
+ALLOW_SPINNING, SPIN_DURATION = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
+
 DTYPES: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,
     "TYPE_UINT8": np.uint8,
@@ -102,7 +105,11 @@ TENSORRT_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"t
 
 
 def session_options(config: Config, onnxruntime: Any) -> Any:
-    """SessionOptions: graph level, threads, execution mode, memory, and every parameter "session.*"."""
+    """SessionOptions: graph level, threads, execution mode, memory, and every parameter "session.*".
+
+    A configuration with SPIN_DURATION forbids spinning to backends whose onnxruntime knows no such entry and would
+    spin for milliseconds. This one knows it.
+    """
     level = graph_level(config)
     if level not in GRAPH_LEVELS:
         raise ConfigError(f"optimization.graph.level is {level}, not one of {sorted(GRAPH_LEVELS)}")
@@ -115,9 +122,11 @@ def session_options(config: Config, onnxruntime: Any) -> Any:
     parallel = integer(config, "execution_mode", 0) == 1
     modes = onnxruntime.ExecutionMode
     options.execution_mode = modes.ORT_PARALLEL if parallel else modes.ORT_SEQUENTIAL
-    for key, value in parameters(config).items():
-        if key.startswith("session."):
-            options.add_session_config_entry(key, value)
+    entries = {key: value for key, value in parameters(config).items() if key.startswith("session.")}
+    if SPIN_DURATION in entries:
+        entries[ALLOW_SPINNING] = "1"
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
     return options
 
 
