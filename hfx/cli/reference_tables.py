@@ -21,7 +21,7 @@ PARAMETERS = (
     ("NAME_net", "inter_op_thread_count", "operators that run at a time"),
     ("NAME_net", "max_width", "tokens of the longest row that the net takes"),
     ("NAME_net", "session.*", "an entry of ONNX Runtime's session configuration"),
-    ("NAME_net", "session.intra_op.spin_duration_us", "threads spin so long before they sleep, in hfx's backend"),
+    ("NAME_net", "session.intra_op.spin_duration_us", "µs that threads spin before they sleep; hfx's backend only"),
     ("NAME_net", "openvino.*", "a property of OpenVINO's compiled model"),
     ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file"),
     ("NAME_net", "operators_sha256", "its SHA-256, compared before it is loaded"),

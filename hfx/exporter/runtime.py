@@ -72,7 +72,7 @@ class CpuChoice:
         return (("openvino", {}),) if self.runtime == "openvino" else ()
 
     def parameters(self, threads: int) -> dict[str, str]:
-        """Parameters of NAME_net. Threads spin shortly: other models and the tokenizer need the cores in between."""
+        """Parameters of NAME_net. Threads hardly spin, as other models and the tokenizer need the cores in between."""
         common = {"intra_op_thread_count": str(threads), "inter_op_thread_count": "1"}
         if self.runtime != "openvino":
             return {**common, ALLOW_SPINNING: "0", SPIN_DURATION: str(SPIN_MICROSECONDS), **self.operators}

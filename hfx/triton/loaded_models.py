@@ -55,7 +55,7 @@ class LoadedModels:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """A context in which nobody else replaces models. Raises ServerError once they are closed."""
+        """A context in which no other thread replaces models. Raises ServerError once they are closed."""
         with self._changing:
             if self._closed:
                 raise ServerError("The server has been stopped.")

@@ -130,7 +130,7 @@ def test_a_stopped_engine_is_found_while_streams_come_in(repository: Path) -> No
 
 
 def test_what_triton_does_not_unload_is_no_open_request(repository: Path, temporary: Path) -> None:
-    """A request that failed for its engine was stopped keeps that engine loaded in Triton 2.51; `ticks` counts none."""
+    """A request that fails because its engine is stopped keeps that loaded in Triton 2.51; `ticks` counts none."""
     with serving(repository) as served:
         stream = f"{served.http_url}/v2/models/stories_stream/generate"
         wait_until(lambda: answers(served.http_url))

@@ -112,6 +112,9 @@ def test_session_options_come_from_the_configuration() -> None:
     options = session_options({"parameters": bounded}, onnxruntime)
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
     assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "20"
+    for value in ("-5", "abc", ""):
+        with pytest.raises(ConfigError, match="spin_duration_us"):
+            session_options({"parameters": string_parameters(session__intra_op__spin_duration_us=value)}, onnxruntime)
     plain = session_options({}, onnxruntime)
     assert plain.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
 

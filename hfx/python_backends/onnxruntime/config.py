@@ -108,7 +108,7 @@ def session_options(config: Config, onnxruntime: Any) -> Any:
     """SessionOptions: graph level, threads, execution mode, memory, and every parameter "session.*".
 
     A configuration with SPIN_DURATION forbids spinning to backends whose onnxruntime knows no such entry and would
-    spin for milliseconds. This one knows it.
+    spin for milliseconds. This one knows it. Raises ConfigError for a value that can't be used.
     """
     level = graph_level(config)
     if level not in GRAPH_LEVELS:
@@ -124,6 +124,8 @@ def session_options(config: Config, onnxruntime: Any) -> Any:
     options.execution_mode = modes.ORT_PARALLEL if parallel else modes.ORT_SEQUENTIAL
     entries = {key: value for key, value in parameters(config).items() if key.startswith("session.")}
     if SPIN_DURATION in entries:
+        if integer(config, SPIN_DURATION, 0) < 0:  # which ONNX Runtime would take for no bound
+            raise ConfigError(f"{SPIN_DURATION} is {entries[SPIN_DURATION]}: use microseconds, or 0 not to spin")
         entries[ALLOW_SPINNING] = "1"
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
