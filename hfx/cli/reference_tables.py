@@ -25,6 +25,7 @@ PARAMETERS = (
     ("NAME_net", "openvino.*", "a property of OpenVINO's compiled model"),
     ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file"),
     ("NAME_net", "operators_sha256", "its SHA-256, compared before it is loaded"),
+    ("NAME_net", "skips_padding", "1: it computes nothing for padding, so that rows of near widths share a run"),
     ("NAME", "engine", "of a generator: the model that holds the engine"),
     ("NAME", "task", "of a generator: its task, which clients can't tell from the tensors"),
     ("NAME_stream", "device", "cpu or gpu"),

@@ -58,6 +58,14 @@ inline Status *read_input(const ort::KernelContext *context, size_t index, Tenso
     return read(value, out);
 }
 
+// Without data where the node doesn't have that input.
+inline Status *read_optional_input(const ort::KernelContext *context, size_t index, Tensor &out) {
+    const ort::Value *value = nullptr;
+    HFX_TRY(api->input(context, index, &value));
+    out = {};
+    return value ? read(value, out) : nullptr;
+}
+
 inline Status *read_constant(const ort::KernelInfo *info, size_t index, Tensor &out) {
     const ort::Value *value = nullptr;
     int constant = 0;

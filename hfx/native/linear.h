@@ -37,6 +37,7 @@ struct Product {
     const Weights *weights;
     const uint8_t *rows;     // [count][depth]
     const float *row_scale;  // [count]
+    const int32_t *places;   // [count]: which row of y and of the residual each is; null: its own number
     long count;
     Activation activation;
     bool gated;

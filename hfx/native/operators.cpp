@@ -116,6 +116,7 @@ void destroy(void *node) {
 
 struct Quantizing {
     const float *x;
+    const int32_t *places;  // of rows in x; null: their own numbers
     const Weights *weights;
     uint8_t *rows;
     float *scale;
@@ -124,7 +125,8 @@ struct Quantizing {
 void quantize_row(void *data, size_t row) {
     const Quantizing &q = *static_cast<Quantizing *>(data);
     const Weights &w = *q.weights;
-    q.scale[row] = chosen->quantize(q.x + row * size_t(w.inputs), w.inputs, w.depth, q.rows + row * size_t(w.depth));
+    const float *x = q.x + (q.places ? size_t(q.places[row]) : row) * size_t(w.inputs);
+    q.scale[row] = chosen->quantize(x, w.inputs, w.depth, q.rows + row * size_t(w.depth));
 }
 
 // Below this many values, threads cost more than they save: one of them quantizes 10 values in a nanosecond.
@@ -136,44 +138,90 @@ Status *quantize_rows(ort::KernelContext *context, Quantizing &q, size_t count) 
     return nullptr;
 }
 
-void run_panel(void *data, size_t panel) { chosen->panel(*static_cast<Product *>(data), long(panel)); }
+// Which of `all` rows are tokens, and which are padding behind the last token of a text.
+struct Tokens {
+    Tensor last;  // [texts], or without data: all rows are tokens
+    long all, count;
+
+    Status *read(ort::KernelContext *context, size_t input, long rows) {
+        all = count = rows;
+        HFX_TRY(read_optional_input(context, input, last));
+        if (!last.data) return nullptr;
+        const long texts = last.shape.elements(), width = texts ? rows / texts : 0;
+        if (texts * width != rows) return invalid("hfx: there must be a last token for each text");
+        count = 0;
+        for (long text = 0; text < texts; text++) {
+            const long at = last.as<int32_t>()[text];
+            if (at < 0 || at >= width) return invalid("hfx: a last token is beyond its text");
+            count += at + 1;
+        }
+        return nullptr;
+    }
+    bool padded() const { return count < all; }
+    // The places of tokens and, behind them, of padding; [all].
+    void write(int32_t *places) const {
+        const long texts = last.shape.elements(), width = all / texts;
+        int32_t *padding = places + count;
+        for (long text = 0; text < texts; text++)
+            for (long at = 0; at < width; at++) *(at <= last.as<int32_t>()[text] ? places : padding)++ = int32_t(text * width + at);
+    }
+};
 
 // The input x of a node as bytes, and the product that is to be computed but for its outputs.
 struct Prepared {
     Tensor x;
     Scratch scratch;
     Product product;
+    const int32_t *padding = nullptr;  // rows of y that are to be 0
+    long padding_count = 0;
 
-    // `more` bytes of memory are wanted at `extra`.
-    Status *prepare(ort::KernelContext *context, const Node &node, size_t more = 0) {
+    // `more` bytes of memory are wanted at `extra`; `last` is the input with the last tokens, 0 where there is none.
+    Status *prepare(ort::KernelContext *context, const Node &node, size_t more = 0, size_t last = 0) {
         const Weights &w = node.weights;
         HFX_TRY(read_input(context, 0, x));
         if (!x.shape.rank || x.shape.last() != w.inputs) return invalid("hfx: the rows don't fit the weights");
-        size_t count = size_t(x.shape.rows()), bytes = count * size_t(w.depth), scales = count * sizeof(float);
-        HFX_TRY(scratch.take(context, bytes + scales + 64 + more));
+        Tokens tokens = {{}, x.shape.rows(), x.shape.rows()};
+        if (last) HFX_TRY(tokens.read(context, last, tokens.all));
+        size_t count = size_t(tokens.count), bytes = count * size_t(w.depth), scales = count * sizeof(float);
+        size_t places = tokens.padded() ? size_t(tokens.all) * sizeof(int32_t) : 0;
+        HFX_TRY(scratch.take(context, bytes + scales + places + 64 + more));
         uint8_t *rows = static_cast<uint8_t *>(scratch.memory);
         float *row_scale = reinterpret_cast<float *>(rows + bytes);  // depth is a multiple of 64
-        extra = rows + bytes + (scales + 63) / 64 * 64;
-        Quantizing quantizing = {x.as<float>(), &w, rows, row_scale};
-        product = {&w, rows, row_scale, long(count), node.form->activation, node.form->gated, nullptr, nullptr, node.outputs, 0, nullptr, nullptr};
+        int32_t *place = tokens.padded() ? reinterpret_cast<int32_t *>(rows + bytes + scales) : nullptr;
+        if (place) {
+            tokens.write(place);
+            padding = place + tokens.count, padding_count = tokens.all - tokens.count;
+        }
+        extra = rows + bytes + (scales + places + 63) / 64 * 64;
+        Quantizing quantizing = {x.as<float>(), place, &w, rows, row_scale};
+        product = {&w, rows, row_scale, place, long(count), node.form->activation, node.form->gated, nullptr, nullptr, node.outputs, 0, nullptr, nullptr};
         return quantize_rows(context, quantizing, count);
     }
     uint8_t *extra = nullptr;
 };
 
+void run_panel(void *data, size_t panel) {
+    const Prepared &prepared = *static_cast<Prepared *>(data);
+    const Product &p = prepared.product;
+    chosen->panel(p, long(panel));
+    const long first = long(panel) * COLUMNS, columns = p.outputs - first < COLUMNS ? p.outputs - first : COLUMNS;
+    for (long i = 0; i < prepared.padding_count; i++)
+        memset(p.y + prepared.padding[i] * p.outputs + first, 0, size_t(columns) * sizeof(float));
+}
+
 Status *run_linear(const Node &node, ort::KernelContext *context) {
     Prepared prepared;
-    HFX_TRY(prepared.prepare(context, node));
+    HFX_TRY(prepared.prepare(context, node, 0, node.form->residual ? 5 : 4));
     Product &product = prepared.product;
     if (node.form->residual) {
         Tensor residual;
         HFX_TRY(read_input(context, 4, residual));
-        if (residual.shape.elements() != product.count * node.outputs) return invalid("hfx: the residual doesn't fit the product");
+        if (residual.shape.elements() != prepared.x.shape.rows() * node.outputs) return invalid("hfx: the residual doesn't fit the product");
         product.residual = residual.as<float>();
     }
     HFX_TRY(make_output(context, 0, prepared.x.shape, node.outputs, reinterpret_cast<void **>(&product.y)));
     long tasks = node.weights.panels / (node.form->gated ? 2 : 1);
-    return product.count ? api->parallel(context, run_panel, size_t(tasks), &product) : nullptr;
+    return product.count ? api->parallel(context, run_panel, size_t(tasks), &prepared) : nullptr;
 }
 
 constexpr long PANELS_A_TASK = 8;
@@ -270,15 +318,21 @@ Status *compute(void *data, ort::KernelContext *context) {
 
 const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
 const char *name(const ort::Operator *op) { return form(op).title; }
+// Where a linear has the last tokens of texts, if it has them.
+size_t last_tokens(const ort::Operator *op) { return form(op).kind != Kind::linear ? 0 : form(op).residual ? 5 : 4; }
 size_t input_count(const ort::Operator *op) {
     if (form(op).kind == Kind::rows) return 3;
-    if (form(op).outliers) return 7;
-    return form(op).kind == Kind::head || form(op).residual ? 5 : 4;
+    if (form(op).kind == Kind::head) return form(op).outliers ? 7 : 5;
+    return last_tokens(op) + 1;
 }
 int input_type(const ort::Operator *op, size_t index) {
     if (index == 0 && form(op).kind == Kind::rows) return ort::INT64;
     if (index == 4 && form(op).kind == Kind::head) return ort::BOOL;
+    if (index && index == last_tokens(op)) return ort::INT32;
     return index == 1 ? ort::INT8 : ort::FLOAT;
+}
+int input_characteristic(const ort::Operator *op, size_t index) {
+    return index && index == last_tokens(op) ? ort::OPTIONAL : ort::REQUIRED;
 }
 size_t output_count(const ort::Operator *op) { return form(op).kind == Kind::head ? 2 : 1; }
 int output_type(const ort::Operator *, size_t index) { return index == 1 ? ort::INT64 : ort::FLOAT; }
@@ -287,7 +341,7 @@ Form make_form(const char *title, Kind kind, Activation activation, bool gated, 
     Form made = {};
     fill_common(made);
     made.name = name;
-    made.input_type = input_type, made.input_count = input_count;
+    made.input_type = input_type, made.input_count = input_count, made.input_characteristic = input_characteristic;
     made.output_type = output_type, made.output_count = output_count;
     made.create = create, made.compute = compute, made.destroy = destroy;
     made.title = title, made.kind = kind, made.activation = activation, made.gated = gated, made.residual = residual, made.outliers = outliers;

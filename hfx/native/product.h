@@ -57,7 +57,7 @@ void finish(const Product &p, long panel, long row, int rows, const int32_t *sum
         long column = panel * COLUMNS + j * WIDTH, left = p.outputs - column;
         if (left <= 0) break;
         for (int i = 0; i < rows; i++) {
-            long at = i * COLUMNS + j * WIDTH, place = (row + i) * p.outputs + column;
+            long at = i * COLUMNS + j * WIDTH, place = (p.places ? p.places[row + i] : row + i) * p.outputs + column;
             Floats v = activate<A>(scaled(w, column, sums + at, p.row_scale[row + i]));
             if (p.gated) v *= scaled(w, column + w.panels / 2 * COLUMNS, gated_sums + at, p.row_scale[row + i]);
             if (left >= WIDTH) {

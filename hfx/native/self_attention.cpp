@@ -1,5 +1,5 @@
 // Attention of all tokens of a text to each other, from queries, keys and values beside each other: SelfAttention with a
-// mask, SourceAttention with the length of each text, behind which its results are 0.
+// mask, SourceAttention without. Behind the last token of a text, where that is given, results are 0.
 #include "self_attention.h"
 #include "context.h"
 #include <stdlib.h>
@@ -9,7 +9,7 @@ namespace {
 
 struct Form : ort::Operator {
     const char *title;
-    bool masked, biased;  // otherwise a text has a length
+    bool masked, biased;
 };
 
 struct Node {
@@ -79,19 +79,19 @@ Status *read_mask(ort::KernelContext *context, size_t index, Run &run) {
     return nullptr;
 }
 
-// x [rows, width, 3 * heads * dim] and a mask; or x [rows * width, 3 * heads * dim], the last token of each row, two
-// inputs that only the definition in the file needs, and with a bias that.
+// x [rows, width, 3 * heads * dim], a mask and, optional, the last token of each row; or x [rows * width, 3 * heads * dim],
+// the last token of each row, two inputs that only the definition in the file needs, and with a bias that.
 Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);
     Tensor x, last = {};
     HFX_TRY(read_input(context, 0, x));
     if (x.shape.rank != (node.form->masked ? 3 : 2)) return invalid("hfx: attention reads [rows, width, 3 * heads * dim], or tokens of that width");
-    if (!node.form->masked) HFX_TRY(read_input(context, 1, last));
+    HFX_TRY(read_optional_input(context, node.form->masked ? 2 : 1, last));
     const long rows = node.form->masked ? x.shape.sizes[0] : last.shape.elements(), tokens = x.shape.rows();
     const long width = node.form->masked ? x.shape.sizes[1] : rows ? tokens / rows : 0, inner = x.shape.last() / 3, dim = inner / node.heads;
     if (!dim || dim % SELF_ATTENTION_STEP || x.shape.last() != 3 * node.heads * dim)
         return invalid("hfx: the size of a head must be a multiple of 16");
-    if (rows * width != tokens) return invalid("hfx: there must be a length for each row");
+    if (rows * width != tokens || (last.data && last.shape.elements() != rows)) return invalid("hfx: there must be a length for each row");
     const float *first = x.as<float>();
     Run run = {{first, first + inner, first + 2 * inner, nullptr, nullptr, nullptr, width, dim, 3 * inner, inner, 0, node.scale},
                node.heads, rows, last.as<int32_t>(), 0, 0, 0};
@@ -107,10 +107,14 @@ Status *compute(void *data, ort::KernelContext *context) {
 
 const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
 const char *name(const ort::Operator *op) { return form(op).title; }
-size_t input_count(const ort::Operator *op) { return form(op).masked ? 2 : form(op).biased ? 5 : 4; }
+size_t input_count(const ort::Operator *op) { return form(op).masked ? 3 : form(op).biased ? 5 : 4; }
 int input_type(const ort::Operator *op, size_t index) {
-    if (form(op).masked || index == 0 || index == 4) return ort::FLOAT;
+    if (form(op).masked) return index == 2 ? ort::INT32 : ort::FLOAT;
+    if (index == 0 || index == 4) return ort::FLOAT;
     return index == 3 ? ort::INT64 : ort::INT32;
+}
+int input_characteristic(const ort::Operator *op, size_t index) {
+    return form(op).masked && index == 2 ? ort::OPTIONAL : ort::REQUIRED;
 }
 size_t output_count(const ort::Operator *) { return 1; }
 int output_type(const ort::Operator *, size_t) { return ort::FLOAT; }
@@ -127,7 +131,7 @@ Status *add_self_attention(ort::Domain *domain) {
     for (Form &op : forms) {
         fill_common(op);
         op.name = name;
-        op.input_type = input_type, op.output_type = output_type;
+        op.input_type = input_type, op.output_type = output_type, op.input_characteristic = input_characteristic;
         op.input_count = input_count, op.output_count = output_count;
         op.create = create, op.compute = compute, op.destroy = free;
         HFX_TRY(api->add_operator(domain, &op));

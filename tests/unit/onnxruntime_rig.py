@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from hfx.exporter.encoder.ragged import flatten_inputs
 from hfx.python_backends.onnxruntime.ragged import Request
 from hfx.python_backends.onnxruntime.sessions import Feed, Outputs, Session
 from tests.unit import onnx_toys
@@ -83,15 +84,34 @@ def write_ragged(folder: Path) -> Path:
     return save(folder, nodes, inputs, outputs, zero=[0], one=[1], rest=[-1])
 
 
+def write_padding(folder: Path, *names: str) -> Path:
+    """Inputs `names` -> total, doubled of the sum of the inputs, by a graph that pads rows of any widths by itself."""
+    nodes = [
+        *(helper.make_node("Cast", [name], [f"{name}.float"], to=TensorProto.FLOAT) for name in names),
+        helper.make_node("Sum", [f"{name}.float" for name in names], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["dense"], to=TensorProto.INT32),
+        helper.make_node("ReduceSum", ["dense", "one"], ["total"], keepdims=1),
+        helper.make_node("Add", ["dense", "dense"], ["doubled"]),
+    ]
+    inputs = [value(name, ["rows", "width"], TensorProto.INT64) for name in names]
+    outputs = [value("total", ["rows", 1]), value("doubled", ["rows", "width"])]
+    path = save(folder, nodes, inputs, outputs, one=[1])
+    model = onnx.load(path)
+    flatten_inputs(model, 1, dict.fromkeys(names, 0))
+    onnx.save(model, path)
+    return path
+
+
 def request(*rows: Sequence[int], wanted: tuple[str, ...] = ("total", "doubled")) -> Request:
     return Request({"ids": np.array(rows, np.int32)}, wanted)
 
 
 class Recording:
-    """A session that notes what it is fed."""
+    """A session that notes what it is fed; by default it says of padding what `session` does."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, skips_padding: bool | None = None) -> None:
         self.session = session
+        self.skips_padding = session.skips_padding if skips_padding is None else skips_padding
         self.inputs, self.outputs = session.inputs, session.outputs
         self.feeds: list[Feed] = []
         self.wanted: list[Sequence[str]] = []

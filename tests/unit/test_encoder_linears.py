@@ -218,6 +218,43 @@ def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(thread
             np.testing.assert_array_equal(answer(session, ids[-rows:], mask[-rows:]), alone[-rows:])
 
 
+@pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
+@pytest.mark.parametrize("model_type", ["albert", "bert", "distilbert", "electra", "ernie", "roberta"])
+def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) -> None:
+    """The embedding of a text whose mask has a hole, of one without any token that is shown, and of others."""
+    task = find_task("feature-extraction")
+    model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
+    quantized = row_wise(build_graph(model, task, 1, Pooling("mean", normalize=False)), LEVELS)
+    assert quantized.skips_padding
+    run = onnx_toys.session(quantized.model, operators=library(), threads=2)
+    inputs = {value.name for value in quantized.model.graph.input}
+    random, widths = np.random.default_rng(0), (8, 40, 16, 8, 24, 40)
+    ids = [random.integers(5, model.config.vocab_size, (1, width)).astype(np.int32) for width in widths]
+    masks = [(np.arange(width) < random.integers(1, width + 1)).astype(np.int32)[None] for width in widths]
+    masks[1][0, 3], masks[4][:] = 0, 0
+
+    def embeddings(rows: slice) -> np.ndarray:
+        flat = {
+            names.INPUT_IDS: np.concatenate(ids[rows], axis=1)[0],
+            names.ATTENTION_MASK: np.concatenate(masks[rows], axis=1)[0],
+            names.ITEM_SHAPE: np.array([[width] for width in widths[rows]], np.int32),
+        }
+        flat[names.TOKEN_TYPE_IDS] = np.zeros_like(flat[names.INPUT_IDS])
+        return run(**{name: array for name, array in flat.items() if name in inputs})[0]
+
+    together = embeddings(slice(None))
+    for row in range(len(widths)):
+        np.testing.assert_array_equal(embeddings(slice(row, row + 1))[0], together[row])
+
+
+def test_what_reads_its_neighbours_in_other_ways_is_given_its_padding() -> None:
+    task = find_task("feature-extraction")
+    for model_type in ("convbert", "deberta-v2", "modernbert", "nystromformer"):
+        model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
+        graph = build_graph(model, task, 1, Pooling("mean", normalize=False))
+        assert not row_wise(graph, LEVELS).skips_padding
+
+
 def answer(session: Callable[..., list[np.ndarray]], ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Logits of padded rows."""
     rows, width = ids.shape

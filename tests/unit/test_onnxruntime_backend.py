@@ -25,6 +25,7 @@ from tests.unit.onnxruntime_rig import (
     save,
     string_parameters,
     value,
+    write_padding,
     write_ragged,
 )
 
@@ -60,6 +61,48 @@ def test_rows_of_one_shape_share_a_run(ragged_file: Path, config: dict[str, Any]
     answers = answer(session, Layout.read(config), requests)
     assert [feed["item_shape"].tolist() for feed in session.feeds] == [[[2]] * 12, [[2]], [[3]]]
     assert [outputs(found)["total"].tolist() for found in answers[9:]] == [[[18]], [[2], [4], [6]], [[15]]]
+
+
+def test_rows_of_near_widths_share_a_run_where_padding_is_skipped(tmp_path: Path) -> None:
+    session = Recording(open_session(ragged_config(), write_padding(tmp_path, "ids")), skips_padding=True)
+    rows = {1: 3, 40: 9, 50: 2, 80: 1, 99: 2, 600: 1}  # width: rows
+    requests = [request(*[[at] * width for at in range(count)]) for width, count in rows.items()]
+    requests = [requests[at] for at in (2, 0, 5, 4, 1, 3)]
+    answers = answer(session, Layout.read(ragged_config()), requests)
+    widths = [[*dict.fromkeys(feed["item_shape"][:, 0].tolist())] for feed in session.feeds]
+    assert widths == [[600], [99, 80, 50], [40], [1]]
+    for asked, found in zip(requests, answers, strict=True):
+        assert outputs(found)["total"].tolist() == asked.feed["ids"].sum(axis=1, keepdims=True).tolist()
+        assert outputs(found)["doubled"].tolist() == (asked.feed["ids"] * 2).tolist()
+        assert outputs(found)["doubled"].flags.c_contiguous
+
+
+def test_rows_of_any_widths_share_a_run_of_few_tokens(tmp_path: Path) -> None:
+    session = Recording(open_session(ragged_config(), write_padding(tmp_path, "ids")), skips_padding=True)
+    requests = [request([1] * width) for width in (3, 40, 64, 8)]
+    answer(session, Layout.read(ragged_config()), requests)
+    assert [feed["item_shape"].tolist() for feed in session.feeds] == [[[64], [40], [8], [3]]]
+
+
+def test_no_run_of_several_widths_has_more_elements_than_memory_allows(tmp_path: Path) -> None:
+    session = Recording(open_session(ragged_config(), write_padding(tmp_path, "ids")), skips_padding=True)
+    requests = [request(*[[1] * width] * 30) for width in (500, 400, 512)] + [request(*[[1] * 10_000] * 7)]
+    answers = answer(session, Layout.read(ragged_config()), requests)
+    assert [len(feed["item_shape"]) for feed in session.feeds] == [3, 3, 1, 60, 30]
+    assert [len(outputs(found)["total"]) for found in answers] == [30, 30, 30, 7]
+
+
+def test_a_request_whose_inputs_have_different_widths_shares_no_run_with_other_widths(tmp_path: Path) -> None:
+    """A token of it would stand in the place of another request's."""
+    ids, more = np.array([[1, 2]], np.int32), np.array([[9, 9, 9]], np.int32)
+    config = ragged_config()
+    config["input"] = [config["input"][0], config["input"][0] | {"name": "more"}]
+    session = Recording(open_session(config, write_padding(tmp_path, "ids", "more")), skips_padding=True)
+    odd = Request({"ids": ids, "more": more}, ("total",))
+    good = Request({"ids": np.array([[5]], np.int32), "more": np.array([[7]], np.int32)}, ("total",))
+    answers = answer(session, Layout.read(config), [odd, good])
+    assert len(session.feeds) == 2
+    assert outputs(answers[1])["total"].tolist() == [[12]]
 
 
 def test_no_run_has_more_rows_or_elements_than_memory_allows(ragged_file: Path) -> None:

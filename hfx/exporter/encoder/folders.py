@@ -19,7 +19,7 @@ from hfx.exporter.tokenizer import pad_id, vocab_limit
 from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.admission import Bound
-from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256
+from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, SKIPS_PADDING
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
@@ -151,11 +151,12 @@ def write_net(
         write_config(variant, plan.command, folder / "config.pbtxt")
 
 
-def copy_operators(folder: Path) -> dict[str, str]:
+def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
     """Copy the library of native operators beside an ONNX file in `folder`; the parameters of NAME_net that name it."""
     library = native.library()
     shutil.copyfile(library, folder / library.name)
-    return {OPERATORS: library.name, OPERATORS_SHA256: hashlib.sha256(library.read_bytes()).hexdigest()}
+    named = {OPERATORS: library.name, OPERATORS_SHA256: hashlib.sha256(library.read_bytes()).hexdigest()}
+    return named | ({SKIPS_PADDING: "1"} if skips_padding else {})
 
 
 def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> None:

@@ -17,6 +17,8 @@ from hfx.exporter.encoder.nodes import NodeList, rename
 from hfx.names import ITEM_SHAPE
 
 PREFIX = "hfx.ragged."
+REAL = PREFIX + "real"  # [sequences, widest] bool: which padded positions stand for a token of the flat tensors
+PADDED = PREFIX + "input."  # what the padded form of an input is called, with its name behind it
 
 
 def _sequence_widths(front: NodeList, item_rank: int) -> tuple[str, str, str]:

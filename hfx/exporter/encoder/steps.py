@@ -22,7 +22,7 @@ from hfx.exporter.options import Precision
 from hfx.exporter.parity.data import read_data
 from hfx.exporter.parity.texts import bundled_texts, edge_texts
 from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders, seal
-from hfx.exporter.quantize.encoder import Quantized, half, row_wise, weight_only
+from hfx.exporter.quantize.encoder import half, row_wise, weight_only
 from hfx.exporter.tokenizer import load_tokenizer, pad_id, with_embeddings
 from hfx.exporter.transformers_versions import gives_types
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
@@ -102,21 +102,18 @@ def _write_int8(
     """OpenVINO's file, and one for ONNX Runtime with native operators and without; the number of int8 weights."""
     candidates, weights = Candidates(), 0
     if "openvino" in runtimes:
-        path = folder / "openvino.onnx"
-        weights = _save(weight_only(graph), path)
+        path, quantized = folder / "openvino.onnx", weight_only(graph)
+        save(quantized.model, path)
+        weights = quantized.weights
         candidates["openvino"] = runtime.CpuChoice("openvino", quantization_group=group), path
     if row_wise_runtimes := [name for name in runtimes if name != "openvino"]:
-        path = folder / "onnxruntime.onnx"
-        weights = _save(row_wise(graph, runtime.weight_levels()), path)
+        path, quantized = folder / "onnxruntime.onnx", row_wise(graph, runtime.weight_levels())
+        save(quantized.model, path)
+        weights = quantized.weights
         for name in row_wise_runtimes:
-            operators = folders.copy_operators(folder) if name == "native" else {}
+            operators = folders.copy_operators(folder, quantized.skips_padding) if name == "native" else {}
             candidates[name] = runtime.CpuChoice(name, operators=operators), path
     return candidates, weights
-
-
-def _save(quantized: Quantized, path: Path) -> int:
-    save(quantized.model, path)
-    return quantized.weights
 
 
 def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

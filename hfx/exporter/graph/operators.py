@@ -7,6 +7,9 @@ operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16).
 
 int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
 batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch.
+
+The last input of a linear and of SelfAttention is optional: `last`, [texts] int32, the last token of each text. The
+library computes nothing for the padding behind it, and writes zeros; the definitions don't read it.
 """
 
 from __future__ import annotations
@@ -175,7 +178,7 @@ SELF = """
     y = Reshape (turned, by_token)"""
 OF_CACHES = "(y, present_k, present_v)"
 ATTENTION = {
-    "SelfAttention": f"<heads, scale> (qkv, mask) => (y) {{{SELF}\n}}",
+    "SelfAttention": f"<heads, scale> (qkv, mask, last) => (y) {{{SELF}\n}}",
     "CachedAttention": f"""<heads, scale> (qkv, past_k, past_v, last, total, lead) => {OF_CACHES} {{
     {CACHED(inputs="split, , , past_k, past_v, last, total")}
 }}""",
@@ -215,12 +218,11 @@ def function(op: str) -> onnx.FunctionProto:
         )
         text = f"{op} {attributes} {text}\n    logits = Gemm <transB = 1> (outliers, columns, sum){BEST}\n}}"
     elif op == "Int8LinearAdd":
-        text = f"{op} {attributes} (x, weight, scale, bias, residual) => (y) {{{SIZES}{PLAIN}{PRODUCT}"
+        text = f"{op} {attributes} (x, weight, scale, bias, residual, last) => (y) {{{SIZES}{PLAIN}{PRODUCT}"
         text += "\n    y = Add (sum, residual)\n}"
     else:
-        text = (
-            f"{op} {attributes} (x, weight, scale, bias) => (y) {{{SIZES}{_linear(op.removeprefix('Int8Linear'))}\n}}"
-        )
+        text = f"(x, weight, scale, bias, last) => (y) {{{SIZES}{_linear(op.removeprefix('Int8Linear'))}\n}}"
+        text = f"{op} {attributes} {text}"
     return onnx.parser.parse_function(f"{HEADER}\n{text}")
 
 

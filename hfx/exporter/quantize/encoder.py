@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from hfx.exporter.encoder.attention import FoundAttention, find_attentions
 from hfx.exporter.encoder.build import clean
@@ -29,19 +29,25 @@ from hfx.exporter.encoder.linears import (
     read_names,
 )
 from hfx.exporter.encoder.nodes import NodeList
+from hfx.exporter.encoder.ragged import PADDED, REAL
 from hfx.exporter.graph import operators
 from hfx.exporter.quantize.generator import int8_rows
+from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
 CONTRIB = "com.microsoft"
+LINEAR, ATTENTION = "Int8Linear", "SelfAttention"
+# What makes a token of its neighbours where attentions are operators: there, padding must be what it was traced as.
+OF_NEIGHBOURS = {"Softmax", "Conv", "Einsum", "DFT", "LSTM", "GRU"}
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized graph and how many weights in it are int8."""
+    """A quantized graph, how many weights in it are int8, and whether its operators leave out padding."""
 
     model: onnx.ModelProto
     weights: int
+    skips_padding: bool = False
 
 
 def weight_only(source: onnx.ModelProto) -> Quantized:
@@ -96,7 +102,7 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
     model.functions.extend(_function(op, versions[""]) for op in sorted(rows.operators))
     needed = (CONTRIB, operators.DOMAIN) if linears else ()
     model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in needed if domain not in versions)
-    return Quantized(model, len({linear.weight for linear in linears}))
+    return Quantized(model, len({linear.weight for linear in linears}), _skip_padding(model.graph, view))
 
 
 def half(source: onnx.ModelProto) -> onnx.ModelProto:
@@ -124,12 +130,12 @@ class _RowWise:
         suffix = "Add" if first.residual else operators.SUFFIXES[first.activation] if first.activation else ""
         residual = [first.residual] if first.residual else []
         sizes = {"in_features": inputs[0], "out_features": sum(outputs)}
-        return self._node("Int8Linear" + suffix, [first.x, *self._weight(parts), bias, *residual], out, **sizes)
+        return self._node(LINEAR + suffix, [first.x, *self._weight(parts), bias, *residual], out, **sizes)
 
     def attention(self, found: FoundAttention) -> list[onnx.NodeProto]:
         """The nodes of an attention: one linear for queries, keys and values, and what they attend to."""
         qkv = found.out + ".qkv"
-        node = self._node("SelfAttention", [qkv, found.mask], found.out, heads=found.heads, scale=found.scale)
+        node = self._node(ATTENTION, [qkv, found.mask], found.out, heads=found.heads, scale=found.scale)
         return [self.linear(found.projections, qkv), node]
 
     def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
@@ -147,6 +153,32 @@ class _RowWise:
             self.new.const(values, operators.panels_of(np.concatenate([int8 for int8, _ in made])))
             self.new.const(scale, np.concatenate([scales for _, scales in made]))
         return values, scale
+
+
+def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
+    """Give the operators of all tokens the last token of each text, where no other node makes a token of several."""
+    made = {name: at for at, node in enumerate(graph.node) for name in node.output}
+    mask, attentions = PADDED + ATTENTION_MASK, [node for node in graph.node if node.op_type == ATTENTION]
+    if not attentions or not {mask, REAL} <= made.keys() or OF_NEIGHBOURS & {node.op_type for node in graph.node}:
+        return False
+    linears = [node for node in graph.node if node.op_type.startswith(LINEAR)]
+    qkv = next(node for node in linears if node.output[0] == attentions[0].input[0])
+    rows, width, _ = view.shapes[qkv.input[0]]
+    of_tokens = [node for node in linears if view.shapes.get(node.input[0], ())[:-1] == (rows, width)]
+    new = NodeList("hfx.padding.")
+    shown = new.add("Cast", [new.add("Cast", [mask], "is_shown", to=TensorProto.BOOL)], "shown", to=TensorProto.INT32)
+    real = new.add("Cast", [REAL], "real", to=TensorProto.INT32)
+    # 2 where a token is shown, 1 where it is masked, 0 for padding: the last token of a text of masked ones is its own.
+    rank = new.add("Add", [shown, real], "rank")
+    at = new.add("ArgMax", [rank], "at", axis=1, keepdims=0, select_last_index=1)
+    last = new.add("Cast", [at], "last", to=TensorProto.INT32)
+    for node in (*of_tokens, *attentions):
+        node.input.append(last)
+    first = max(made[mask], made[REAL]) + 1
+    nodes = [*graph.node[:first], *new.nodes, *graph.node[first:]]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return True
 
 
 def _function(op: str, opset: int) -> onnx.FunctionProto:

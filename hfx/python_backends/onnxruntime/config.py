@@ -34,6 +34,8 @@ DTYPES: dict[str, Any] = {
 }
 # Parameters: a library of operators for ONNX Runtime beside the ONNX file, and its SHA-256.
 OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
+# Parameter: whether that library computes nothing for padding, so that rows of many widths are worth one run.
+SKIPS_PADDING = "skips_padding"
 # Parameter: the ONNX file of a model whose default_model_filename is Python's (hfx/deploy/bundle.py).
 MODEL_FILE = "model_file"
 # Parameter: the folder, in the model's, with the files of the postprocessing that is done in the same process.

@@ -1,12 +1,13 @@
 """From requests of any shapes to runs of the graph, and back: ragged inputs, batch inputs, groups, chunks.
 
 The contract is that of NVIDIA's C++ backend: inputs with allow_ragged_batch reach the graph flattened, batch_input
-tensors tell it the shapes. What is ours: only rows of one shape share a run, so that no answer depends on its
-neighbours' lengths. Knows no Triton and no runtime.
+tensors tell it the shapes. What is ours: only rows of one shape share a run, or rows of near widths where padding costs
+nearly nothing, so that no answer depends on its neighbours' lengths. Knows no Triton and no runtime.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,10 @@ class BatchInput:
 # few, as they cost a seventh of the throughput.
 RUN_ROWS = (64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 MAX_ELEMENTS = 64 * 512
+# Where padding is skipped, widths are near within this factor, or in a run of FEW_ELEMENTS, padding included: norms are
+# still computed for padding, and products of a few tokens cost nearly as much as those of more.
+NEAR = 2
+FEW_ELEMENTS = 256
 
 
 @dataclass(frozen=True)
@@ -95,30 +100,45 @@ class Request:
 class Layout:
     """What a configuration says about inputs and outputs.
 
-    `max_width` is the largest last dimension of a ragged input, 0 for any: the parameter max_width.
+    `max_width` is the largest last dimension of a ragged input, 0 for any: the parameter max_width. `by_token` are the
+    outputs that have an entry for each element of a ragged input's last dimension, and the axis of these.
     """
 
     inputs: tuple[str, ...]
     ragged: frozenset[str]
     outputs: tuple[str, ...]
+    by_token: Mapping[str, int]
     batch_inputs: tuple[BatchInput, ...]
     batched: bool
     max_width: int = 0
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a run may have any rows of any requests: there is a ragged input, and nothing counts by request."""
+        return bool(self.ragged) and all(each.kind in PER_ROW for each in self.batch_inputs)
 
     @classmethod
     def read(cls, config: Config) -> Layout:
         """The layout of a configuration. Raises ConfigError."""
         if config.get("batch_output"):
             raise ConfigError("batch_output is not supported: outputs must have one entry a row")
-        inputs = config["input"]
+        inputs, outputs = config["input"], config["output"]
+        ragged = {each["name"]: _dims(each) for each in inputs if each.get("allow_ragged_batch")}
+        axis = max(map(len, ragged.values()), default=0)
         return cls(
             inputs=tuple(each["name"] for each in inputs),
-            ragged=frozenset(each["name"] for each in inputs if each.get("allow_ragged_batch")),
-            outputs=tuple(each["name"] for each in config["output"]),
+            ragged=frozenset(ragged),
+            outputs=tuple(each["name"] for each in outputs),
+            by_token={each["name"]: axis for each in outputs if axis and -1 in _dims(each)[axis - 1 : axis]},
             batch_inputs=tuple(BatchInput.read(each) for each in config.get("batch_input") or []),
             batched=int(config.get("max_batch_size", 0)) > 0,
             max_width=integer(config, "max_width", 0),
         )
+
+
+def _dims(tensor: Mapping[str, Any]) -> list[int]:
+    """`dims` of an input or output; protobuf writes them to JSON as strings, Triton as numbers."""
+    return [int(size) for size in tensor.get("dims", ())]
 
 
 def check(layout: Layout, config: Config, session: Session) -> None:
@@ -158,7 +178,7 @@ def answer(session: Session, layout: Layout, requests: Sequence[Request]) -> lis
     """
     answers: list[Outputs | Exception] = [_shape_error(layout, request.feed) or {} for request in requests]
     runnable = [at for at, refusal in enumerate(answers) if not isinstance(refusal, InvalidShape)]
-    for members in _groups(layout, requests, runnable):
+    for members in _groups(session, layout, requests, runnable):
         group = [requests[member] for member in members]
         for member, outputs in zip(members, _answer_group(session, layout, group), strict=True):
             answers[member] = outputs
@@ -176,16 +196,50 @@ def _shape_error(layout: Layout, feed: Feed) -> InvalidShape | None:
     return None
 
 
-def _groups(layout: Layout, requests: Sequence[Request], positions: Sequence[int]) -> list[list[int]]:
-    """Those of `positions` whose requests may share a run: equal outputs, equal inputs, equal shapes of rows."""
+def _groups(session: Session, layout: Layout, requests: Sequence[Request], positions: Sequence[int]) -> list[list[int]]:
+    """Those of `positions` whose requests may share a run: equal outputs, equal inputs, equal shapes of rows.
+
+    Where the session skips padding, widths need only be near.
+    """
     if not layout.batched:
         return [[at] for at in positions]
+    mixes = session.skips_padding and layout.has_rows
     groups: dict[object, list[int]] = {}
     for at in positions:
         request = requests[at]
-        key = (request.wanted, tuple((name, array.shape[1:]) for name, array in request.feed.items()))
-        groups.setdefault(key, []).append(at)
-    return list(groups.values())
+        shapes = {name: array.shape[1:] for name, array in request.feed.items()}
+        if mixes and len({shapes.get(name) for name in layout.ragged}) == 1:  # else a row of it would be no row of both
+            shapes |= {name: shapes[name][:-1] for name in layout.ragged}
+        groups.setdefault((request.wanted, tuple(shapes.items())), []).append(at)
+    if not mixes:
+        return list(groups.values())
+    return [run for members in groups.values() for run in _of_near_widths(layout, requests, members)]
+
+
+def _of_near_widths(layout: Layout, requests: Sequence[Request], members: Sequence[int]) -> Iterator[list[int]]:
+    """`members` cut into runs of near widths, of MAX_ELEMENTS or of one request."""
+    run: list[int] = []
+    for at in sorted(members, key=lambda at: _width(layout, requests[at].feed), reverse=True):
+        if run:
+            elements = _elements(layout, [requests[each].feed for each in (*run, at)])
+            widest, width = (_width(layout, requests[each].feed) for each in (run[0], at))
+            near = widest <= NEAR * width or elements <= FEW_ELEMENTS
+            if not near or elements > MAX_ELEMENTS:
+                yield run
+                run = []
+        run.append(at)
+    yield run
+
+
+def _width(layout: Layout, feed: Feed) -> int:
+    """The last dimension of the ragged inputs."""
+    return max(feed[name].shape[-1] for name in layout.ragged)
+
+
+def _elements(layout: Layout, feeds: Sequence[Feed]) -> int:
+    """How many elements a ragged input has, padded, in one run of `feeds`."""
+    shapes = [max(feed[name].shape for name in layout.ragged) for feed in feeds]
+    return sum(shape[0] for shape in shapes) * max(math.prod(shape[1:]) for shape in shapes)
 
 
 def _answer_group(session: Session, layout: Layout, group: Sequence[Request]) -> list[Outputs | Exception]:
@@ -198,20 +252,29 @@ def _answer_group(session: Session, layout: Layout, group: Sequence[Request]) ->
 
 
 def _run(session: Session, layout: Layout, group: Sequence[Request]) -> list[Outputs]:
-    wanted = group[0].wanted
+    wanted, feeds = group[0].wanted, [request.feed for request in group]
     if not layout.batched:
-        return [session.run(_feed(layout, [group[0].feed]), wanted)]
-    counts = [_rows(request.feed) for request in group]
-    runs = [_checked(session.run(feed, wanted), rows) for feed, rows in _feeds(layout, group, sum(counts))]
+        return [session.run(_feed(layout, feeds[:1]), wanted)]
+    counts = [len(next(iter(feed.values()))) for feed in feeds]
+    runs = [_checked(session.run(feed, wanted), rows) for feed, rows in _feeds(session, layout, feeds, sum(counts))]
     whole = runs[0] if len(runs) == 1 else {name: np.concatenate([run[name] for run in runs]) for name in wanted}
-    return [*_split(whole, counts)]
+    return [_without_padding(layout, *each) for each in zip(feeds, _split(whole, counts), strict=True)]
 
 
-def _feeds(layout: Layout, group: Sequence[Request], rows: int) -> Iterator[tuple[Feed, int]]:
+def _without_padding(layout: Layout, feed: Feed, outputs: Outputs) -> Outputs:
+    """The outputs of one request without those of the tokens by which others of its run were wider."""
+    return {
+        name: np.ascontiguousarray(array[(*[slice(None)] * layout.by_token[name], slice(_width(layout, feed)))])
+        if name in layout.by_token
+        else array
+        for name, array in outputs.items()
+    }
+
+
+def _feeds(session: Session, layout: Layout, feeds: Sequence[Feed], rows: int) -> Iterator[tuple[Feed, int]]:
     """The feeds of the runs that a group needs, with the number of rows of each."""
-    feeds = [request.feed for request in group]
-    # What is counted by request would change if a request were cut, and only ragged inputs need few shapes.
-    if not layout.ragged or any(each.kind not in PER_ROW for each in layout.batch_inputs):
+    # What is counted by request would change if a request were cut, and only ragged inputs of OpenVINO need few shapes.
+    if not layout.has_rows or (session.skips_padding and _elements(layout, feeds) <= MAX_ELEMENTS):
         yield _feed(layout, feeds), rows
         return
     joined = _joined(feeds)
@@ -232,11 +295,10 @@ def _sizes(rows: int, elements: int) -> Iterator[int]:
 
 
 def _feed(layout: Layout, feeds: Sequence[Feed]) -> Feed:
-    joined = _joined(feeds)
-    feed = {
-        name: np.ascontiguousarray(array.reshape(-1) if name in layout.ragged else array)
-        for name, array in joined.items()
-    }
+    flat = [
+        {name: array.reshape(-1) if name in layout.ragged else array for name, array in each.items()} for each in feeds
+    ]
+    feed = {name: np.ascontiguousarray(array) for name, array in _joined(flat).items()}
     for batch_input in layout.batch_inputs:
         tensor = batch_input.make([each[batch_input.source] for each in feeds], layout.batched)
         for target in batch_input.targets:
@@ -248,10 +310,6 @@ def _joined(feeds: Sequence[Feed]) -> Feed:
     if len(feeds) == 1:
         return feeds[0]
     return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
-
-
-def _rows(feed: Feed) -> int:
-    return len(next(iter(feed.values())))
 
 
 def _checked(outputs: Outputs, rows: int) -> Outputs:

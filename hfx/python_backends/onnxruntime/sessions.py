@@ -23,6 +23,7 @@ from .config import (
     DTYPES,
     OPERATORS,
     OPERATORS_SHA256,
+    SKIPS_PADDING,
     Config,
     ConfigError,
     accelerators,
@@ -59,10 +60,14 @@ class Tensor:
 
 
 class Session(Protocol):
-    """A graph that can be run; not for several threads at once."""
+    """A graph that can be run; not for several threads at once.
+
+    `skips_padding`: nearly nothing is computed for the padding of a row that is shorter than others of its run.
+    """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    skips_padding: bool
 
     def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
         """The outputs `wanted` for contiguous inputs; the arrays are the caller's own."""
@@ -71,8 +76,9 @@ class Session(Protocol):
 class OnnxRuntimeSession:
     """A graph in ONNX Runtime."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, skips_padding: bool = False) -> None:
         self._session = session
+        self.skips_padding = skips_padding
         self.inputs = tuple(map(_onnx_tensor, session.get_inputs()))
         self.outputs = tuple(map(_onnx_tensor, session.get_outputs()))
         self._strings = {tensor.name for tensor in self.inputs if tensor.dtype == np.object_}
@@ -86,6 +92,8 @@ class OnnxRuntimeSession:
 
 class OpenVinoSession:
     """A graph in OpenVINO, on CPU, with one infer request; `compile_model` makes the compiled model of `model`."""
+
+    skips_padding = False
 
     def __init__(self, model: Any, compile_model: Callable[[], Any], tensor_type: Any) -> None:
         compiled = compile_model()
@@ -150,7 +158,7 @@ def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: in
     lost = [name for name, _ in chosen if name not in session.get_providers()]
     if lost:
         raise ConfigError(f"onnxruntime {onnxruntime.__version__} could not start {', '.join(lost)}: see the log above")
-    return OnnxRuntimeSession(session)
+    return OnnxRuntimeSession(session, library is not None and integer(config, SKIPS_PADDING, 0) != 0)
 
 
 def operator_library(config: Config, folder: Path) -> Path | None:

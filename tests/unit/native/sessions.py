@@ -27,9 +27,13 @@ def one_node(
     constants: Mapping[str, np.ndarray],
     attributes: Mapping[str, int],
     fed: Mapping[str, int] | None = None,
+    padded: bool = False,
 ) -> onnx.ModelProto:
-    """A graph of `operator` alone: of its `constants`, those that `fed` names with their types are inputs."""
-    more = INPUTS.get(operator, {})
+    """A graph of `operator` alone: of its `constants`, those that `fed` names with their types are inputs.
+
+    `padded`: it has the optional input `last`.
+    """
+    more = INPUTS.get(operator, {}) | ({"last": TensorProto.INT32} if padded else {})
     types = {"x": TensorProto.INT64 if operator == "Int8Rows" else TensorProto.FLOAT, **more, **(fed or {})}
     names = ["x", *(name for name in constants if name != "columns"), *more, *(["columns"] * ("columns" in constants))]
     outputs = {"y": TensorProto.FLOAT, **({"ids": TensorProto.INT64} if "Head" in operator else {})}
@@ -42,13 +46,14 @@ def one_node(
     )
 
 
-def model_of(operator: str, linear: Linear, **more: np.ndarray) -> onnx.ModelProto:
-    """`operator` with the weights of `linear`, and `more` constants."""
+def model_of(operator: str, linear: Linear, padded: bool = False, **more: np.ndarray) -> onnx.ModelProto:
+    """`operator` with the weights of `linear`, and `more` constants; `padded`: with the input `last`."""
     halves = 2 if "Gated" in operator else 1
     constants = {"weights": linear.packed(halves), "scale": linear.scale, "bias": linear.bias, **more}
     if operator == "Int8Rows":
         del constants["bias"]
-    return one_node(operator, constants, {"in_features": linear.inputs, "out_features": linear.outputs // halves})
+    sizes = {"in_features": linear.inputs, "out_features": linear.outputs // halves}
+    return one_node(operator, constants, sizes, padded=padded)
 
 
 def options(library: Path, threads: int = 1) -> onnxruntime.SessionOptions:
@@ -69,8 +74,10 @@ def open_model(model: onnx.ModelProto, settings: onnxruntime.SessionOptions) -> 
 class Operator:
     """`operator` of `library` with the weights of `linear`: calls return the output, of a head (logits, ids)."""
 
-    def __init__(self, library: Path, operator: str, linear: Linear, threads: int = 1, **more: np.ndarray) -> None:
-        self.session = open_model(model_of(operator, linear, **more), options(library, threads))
+    def __init__(
+        self, library: Path, operator: str, linear: Linear, threads: int = 1, padded: bool = False, **more: np.ndarray
+    ) -> None:
+        self.session = open_model(model_of(operator, linear, padded, **more), options(library, threads))
 
     def __call__(self, x: np.ndarray, **more: np.ndarray) -> Any:
         found = self.session.run(None, {"x": x, **more})

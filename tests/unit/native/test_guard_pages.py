@@ -21,12 +21,15 @@ COUNTS, OUTLIERS = (1, 6, 7, 16, 33), 3
 
 
 def run_guarded(
-    library: Path, operator: str, shape: tuple[int, int], count: int, at_end: bool
+    library: Path, operator: str, shape: tuple[int, int], count: int, at_end: bool, padded: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(y, what it should be), of a session whose weights, inputs and outputs are all guarded."""
+    """(y, what it should be), of a session whose weights, inputs and outputs are all guarded.
+
+    `padded`: all rows are one text, of which the first third are tokens.
+    """
     linear, x = random_linear(*shape), random_rows(count, shape[0])
     more = {"columns": random_rows(shape[1], OUTLIERS, seed=2)} if operator == "Int8HeadOutliers" else {}
-    model, settings, constants = model_of(operator, linear, **more), options(library), []
+    model, settings, constants = model_of(operator, linear, padded, **more), options(library), []
     for tensor in model.graph.initializer:
         constants.append(copy_of(numpy_helper.to_array(tensor), at_end))
         value = onnxruntime.OrtValue.ortvalue_from_numpy(constants[-1])
@@ -36,7 +39,9 @@ def run_guarded(
     session = open_model(model, settings)
     inputs = {"residual": random_rows(count, shape[1]), "wants_logits": np.array(True)}
     inputs["outliers"] = random_rows(count, OUTLIERS)
-    fed = {name: copy_of({"x": x, **inputs}[name], at_end) for name in ("x", *INPUTS.get(operator, ()))}
+    inputs["last"] = np.array([count // 3], np.int32)
+    fed_names = ("x", *INPUTS.get(operator, ()), *(["last"] if padded else []))
+    fed = {name: copy_of({"x": x, **inputs}[name], at_end) for name in fed_names}
     y = {"y": guarded((count, shape[1]), np.float32, at_end)}
     if "Head" in operator:
         y["ids"] = guarded((count, 1), np.int64, at_end)
@@ -45,7 +50,10 @@ def run_guarded(
         for name, array in arrays.items():
             bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
     session.run_with_iobinding(binding)
-    return y["y"], linear(x, fed.get("outliers"), more.get("columns")) + fed.get("residual", np.float32(0))
+    expected = linear(x, fed.get("outliers"), more.get("columns")) + fed.get("residual", np.float32(0))
+    if padded:
+        expected[count // 3 + 1 :] = 0
+    return y["y"], expected
 
 
 @pytest.mark.parametrize("at_end", [True, False])
@@ -54,6 +62,14 @@ def test_nothing_beyond_a_tensor_is_touched(library: Path, operator: str, at_end
     for shape in SHAPES:
         for count in COUNTS:
             assert_same_bits(*run_guarded(library, operator, shape, count, at_end))
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("operator", ["Int8Linear", "Int8LinearAdd"])
+def test_nothing_beyond_a_tensor_is_touched_for_padding(library: Path, operator: str, at_end: bool) -> None:
+    for shape in SHAPES:
+        for count in COUNTS:
+            assert_same_bits(*run_guarded(library, operator, shape, count, at_end, padded=True))
 
 
 @pytest.mark.parametrize("at_end", [True, False])

@@ -94,6 +94,28 @@ def test_a_residual_is_added_last(library: Path, outputs: int) -> None:
     assert_same_bits(operator(x, residual=residual), linear(x) + residual)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["", "Gelu", "GatedSilu", "Add"])
+def test_padding_is_zeros_and_tokens_are_what_they_are_without_it(library: Path, name: str, threads: int) -> None:
+    linear, lengths = random_linear(100, 130), np.array([7, 1, 4, 2, 7], np.int32)
+    x, residual = random_rows(5, 7, 100), random_rows(5, 7, 65 if "Gated" in name else 130)
+    real = np.arange(7) < lengths[:, None]
+    x[~real] = np.nan  # what is not read can't spoil anything
+    fed = {"residual": residual} if name == "Add" else {}
+    found = Operator(library, "Int8Linear" + name, linear, threads, padded=True)(x, last=lengths - 1, **fed)
+    alone = Operator(library, "Int8Linear" + name, linear, threads)
+    for row, length in enumerate(lengths):
+        own = {key: value[row, :length] for key, value in fed.items()}
+        assert_same_bits(found[row, :length], alone(x[row, :length], **own))
+    assert not found[~real].any()
+
+
+def test_one_row_a_text_has_no_padding(library: Path) -> None:
+    linear, x = random_linear(100, 130), random_rows(5, 100)
+    found = Operator(library, "Int8Linear", linear, padded=True)(x, last=np.zeros(5, np.int32))
+    assert_same_bits(found, linear(x))
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_within_a_millionth_of_float64(library: Path, name: str) -> None:
     linear, x = random_linear(100, 130), random_rows(33, 100)

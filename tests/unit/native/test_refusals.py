@@ -134,6 +134,13 @@ def test_a_residual_that_does_not_fit(any_library: Path, shape: tuple[int, ...])
         Operator(any_library, "Int8LinearAdd", LINEAR)(random_rows(2, 100), residual=np.zeros(shape, np.float32))
 
 
+@pytest.mark.parametrize("last", [[-1, 0], [0, 3], [0, 2**31 - 1], [0, 0, 0, 0], [0] * 7, []])
+def test_last_tokens_that_do_not_fit(any_library: Path, last: list[int]) -> None:
+    operator = Operator(any_library, "Int8Linear", LINEAR, padded=True)
+    with pytest.raises(errors.InvalidArgument, match="hfx: "):
+        operator(random_rows(2, 3, 100), last=np.array(last, np.int32))
+
+
 @pytest.mark.parametrize("shape", [(129, 5), (131, 5), (130, 257), (130,), (130, 5, 1), ()])
 def test_columns_of_outliers_that_do_not_fit(any_library: Path, shape: tuple[int, ...]) -> None:
     refused(any_library, "Int8HeadOutliers", constants(columns=np.zeros(shape, np.float32)))

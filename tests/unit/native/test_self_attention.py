@@ -29,14 +29,16 @@ SHAPES = [  # heads, dim, rows, width
 ]
 
 
-def model(heads: int, dim: int, portable: bool = False, **changes: Any) -> onnx.ModelProto:
-    """The operator alone; `portable`: with its definition."""
+def model(heads: int, dim: int, portable: bool = False, padded: bool = False, **changes: Any) -> onnx.ModelProto:
+    """The operator alone; `portable`: with its definition, `padded`: with the last token of each text."""
     attributes = {"heads": heads, "scale": dim**-0.5, **changes}
-    node = helper.make_node("SelfAttention", ["qkv", "mask"], ["y"], domain="hfx", **attributes)
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("qkv", "mask", "y")]
+    types = {"qkv": TensorProto.FLOAT, "mask": TensorProto.FLOAT, **({"last": TensorProto.INT32} if padded else {})}
+    node = helper.make_node("SelfAttention", [*types], ["y"], domain="hfx", **attributes)
+    ends = [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     domains = {"": 21, "hfx": 1, "com.microsoft": 1}
     return helper.make_model(
-        helper.make_graph([node], "one", ends[:2], ends[2:]),
+        helper.make_graph([node], "one", ends, [y]),
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in domains.items()],
         functions=[operators.function("SelfAttention")] if portable else [],
         ir_version=10,
@@ -74,6 +76,30 @@ def test_it_is_near_float64_and_a_text_has_the_same_bits_alone(
         for row in range(rows):
             alone = session.run(None, {"qkv": qkv[row : row + 1], "mask": mask[row : row + 1]})[0]
             np.testing.assert_array_equal(alone[0], together[row])
+
+
+@pytest.mark.parametrize(("heads", "dim", "rows", "width"), SHAPES)
+def test_padding_is_zeros_and_tokens_are_what_they_are_masked(
+    library: Path, heads: int, dim: int, rows: int, width: int
+) -> None:
+    qkv, mask = texts(heads, dim, rows, width)
+    masked = open_model(model(heads, dim), options(library)).run(None, {"qkv": qkv, "mask": mask})[0]
+    real = mask[:, 0, 0] == 0
+    qkv[~real] = np.nan  # what is not read can't spoil anything
+    last = real.sum(1, dtype=np.int32) - 1
+    for portable in (False, True):
+        session = open_model(model(heads, dim, portable, padded=True), options(library, 2))
+        found = session.run(None, {"qkv": qkv, "mask": mask, "last": last})[0]
+        np.testing.assert_array_equal(found[real], masked[real])
+        assert not found[~real].any()
+
+
+@pytest.mark.parametrize("last", [[-1, 0, 0], [0, 5, 0], [0, 0], [0] * 4, []])
+def test_last_tokens_that_do_not_fit_are_refused(any_library: Path, last: list[int]) -> None:
+    feed = {"qkv": np.zeros((3, 5, 96), np.float32), "mask": np.zeros((3, 1, 1, 5), np.float32)}
+    session = open_model(model(2, 16, padded=True), options(any_library))
+    with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: "):
+        session.run(None, feed | {"last": np.array(last, np.int32)})
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 1, 1), (1, 2, 1), (1, 1, 17), (3, 2, 17)])
