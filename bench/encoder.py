@@ -40,6 +40,8 @@ WAYS = (
     *(Way(peer, precision) for precision in PRECISIONS for peer in ("optimum", "openvino")),
     *(Way("openvino", precision) for precision in BFLOAT16),
 )
+# Tokens of texts whose lengths differ as those of the sentences of SST-2, and how many are in a batch.
+MIXED, MIXED_SIZES = "lognormal:22,0.5,64", (4, 8, 32)
 SECONDS, SERVED_SECONDS = 0.4, 2.0
 OVERLOAD, OVERLOAD_SECONDS, DEADLINE, PEAK_CALLERS = 4.0, 60.0, 10.0, 64
 PEAK, EXCESS = "64 callers", "4 times as much"
@@ -77,6 +79,24 @@ def by_operators(settings: Settings, figures: Figures) -> None:
     cases = [_case(width, size) for width in WIDTHS[: 1 if settings.quick else None] for size in SIZES[:2]]
     batches = {case.name: replace(case.batch(case.request_set(count)), net_only=True) for case in cases}
     take_turns(figures, "operators", batches, ways, settings.turns(1))
+
+
+def mixed(settings: Settings, figures: Figures) -> None:
+    """The int8 sessions on batches of texts of many lengths, which peers pad to the longest."""
+    checkpoint = SHAPE.checkpoint(settings.quick)
+    count = token_counter(checkpoint)
+    cases = [Case(mixed_name(size), Closed(size), Texts(lengths=MIXED), size) for size in MIXED_SIZES]
+    loads = {case.name: (case, case.request_set(count)) for case in cases}
+    with ExitStack() as stack:
+        int8 = settings.chosen([way for way in WAYS if way.precision == "int8"])
+        children = open_ways(int8, checkpoint, figures, stack)
+        ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
+        take_turns(figures, "mixed", loads, ways, settings.turns(5))
+
+
+def mixed_name(size: int) -> str:
+    """The name of a case of `mixed`."""
+    return f"{size} texts of many lengths"
 
 
 def overload(settings: Settings, figures: Figures) -> None:
@@ -180,6 +200,12 @@ WORKS = {
     "ops": Work(
         "The net of a classifier of distilbert-base's size by group of operators, ms",
         by_operators, operators.COLUMNS, ("hfx int8 openvino", "hfx int8 onnxruntime"), "ms",
+    ),
+    "mixed": Work(
+        "A classifier of distilbert-base's size on texts of many lengths at once, without Triton",
+        mixed, ("requests/s", "ms", "text to label ms", "processor ms a text"), ("hfx int8",), "ms",
+        tuple(Goal(mixed_name(size), "ms", ("hfx int8",), least=1.3, against=(peer,), relation="inverse")
+              for size in MIXED_SIZES for peer in ("optimum int8", "openvino int8")),
     ),
     "overload": Work(
         "A classifier of distilbert-base's size at four times its peak, deadlines of 10 s",
