@@ -22,6 +22,7 @@ SEED, TIMEOUT, MOST_TEXTS = 0, 300.0, 512
 FIRST_ID, LAST_ID = 100, 30_000  # token ids below every vocabulary that is measured, and above the special ones
 FILLER, MOST_FILLERS, MOST_WORDS = " a", 64, 4_000_000
 SENTENCE = "This is a generation for the work"
+SENTENCES = "lognormal:22,0.5,64"  # tokens of texts whose lengths differ as those of the sentences of SST-2
 SEED_TOKENS, SEED_RATE, SEED_SECONDS, SEED_BURST = 50, 50.0, 3.0, 512
 PROMPT = "Answer the question from the text. Text: {} Question: {}"
 FAQ = (

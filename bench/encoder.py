@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import command, h2load, operators, roofline
-from bench.cases import Case, Served, Texts, token_counter
+from bench.cases import SENTENCES, Case, Served, Texts, token_counter
 from bench.child import Child
 from bench.client import run_figures
 from bench.command import Settings, Work, open_ways
@@ -40,8 +40,7 @@ WAYS = (
     *(Way(peer, precision) for precision in PRECISIONS for peer in ("optimum", "openvino")),
     *(Way("openvino", precision) for precision in BFLOAT16),
 )
-# Tokens of texts whose lengths differ as those of the sentences of SST-2, and how many are in a batch.
-MIXED, MIXED_SIZES = "lognormal:22,0.5,64", (4, 8, 32)
+MIXED_SIZES = (4, 8, 32)  # texts of many lengths in a batch
 SECONDS, SERVED_SECONDS = 0.4, 2.0
 OVERLOAD, OVERLOAD_SECONDS, DEADLINE, PEAK_CALLERS = 4.0, 60.0, 10.0, 64
 PEAK, EXCESS = "64 callers", "4 times as much"
@@ -85,7 +84,7 @@ def mixed(settings: Settings, figures: Figures) -> None:
     """The int8 sessions on batches of texts of many lengths, which peers pad to the longest."""
     checkpoint = SHAPE.checkpoint(settings.quick)
     count = token_counter(checkpoint)
-    cases = [Case(mixed_name(size), Closed(size), Texts(lengths=MIXED), size) for size in MIXED_SIZES]
+    cases = [Case(mixed_name(size), Closed(size), Texts(lengths=SENTENCES), size) for size in MIXED_SIZES]
     loads = {case.name: (case, case.request_set(count)) for case in cases}
     with ExitStack() as stack:
         int8 = settings.chosen([way for way in WAYS if way.precision == "int8"])

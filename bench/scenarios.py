@@ -10,7 +10,18 @@ from functools import partial
 from pathlib import Path
 
 from bench import cases, command, roofline
-from bench.cases import SEED_BURST, SEED_RATE, SEED_SECONDS, SEED_TOKENS, SENTENCE, Case, Served, Texts, callers
+from bench.cases import (
+    SEED_BURST,
+    SEED_RATE,
+    SEED_SECONDS,
+    SEED_TOKENS,
+    SENTENCE,
+    SENTENCES,
+    Case,
+    Served,
+    Texts,
+    callers,
+)
 from bench.child import Child
 from bench.client import posts, run_figures, summary
 from bench.command import Settings, Work, open_ways
@@ -154,9 +165,10 @@ QUESTIONS = tuple(
     Case(f"questions, {callers(size)}", Closed(size), Texts("questions"), size, 4 * size, new=48) for size in (1, 8)
 )
 LABELS = tuple(  # many callers answer in few batches: they take longer until a rate is one
-    Case(f"{width} tokens, {callers(size)}", Closed(size), Texts(lengths=f"fixed:{width}"), size, seconds=seconds)
-    for width in (16, 128)
+    Case(f"{words}, {callers(size)}", Closed(size), Texts(lengths=lengths), size, seconds=seconds)
+    for words, lengths in {"16 tokens": "fixed:16", "128 tokens": "fixed:128", "sentences": SENTENCES}.items()
     for size, seconds in {1: 1.5, 8: 2.0, 16: 2.0, 64: 4.0}.items()
+    if size > 1 or lengths != SENTENCES  # alone, a sentence is a text of so many tokens
 )
 CHAT = Texts(lengths="lognormal:40,0.8,400", answers="lognormal:40,0.6,128")
 CHATS = tuple(
@@ -197,7 +209,7 @@ SCENARIOS = {
         *(goal for case in QUESTIONS for goal in _faster(case, ctranslate2=2.0, torch=6.0)),
     ),
     "classify": _work(
-        "Labels of texts of 16 and of 128 tokens, for 1 to 64 callers; peers get as many texts at once",
+        "Labels of texts of 16 and of 128 tokens and of sentences of many lengths; peers get as many texts at once",
         Scenario(Served("distilbert-base"), LABELS, (INSIDE, TORCH, OPTIMUM, INTEL)),
         *(goal for case in LABELS for goal in _faster(case, torch=3.0)),
         *(Goal(case.name, "p50 ms", (HFX,), most=1.0, against=(INSIDE.label,), relation="difference")

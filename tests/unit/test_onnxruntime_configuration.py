@@ -173,13 +173,15 @@ def test_a_configuration_that_cannot_be_honoured_is_refused(ragged_file: Path, c
 @pytest.fixture
 def operators(tmp_path: Path) -> dict[str, Any]:
     """The parameters of a model that has the library of native operators beside its file."""
-    return {"parameters": string_parameters(**copy_operators(tmp_path))}
+    return {"parameters": string_parameters(**copy_operators(tmp_path, skips_padding=True))}
 
 
 def test_the_library_of_operators_is_loaded_where_it_runs(operators: Any, ragged_file: Path) -> None:
     if HAS_NATIVE:
         assert operator_library(operators, ragged_file.parent) == ragged_file.parent / LIBRARY
-        open_session(operators, ragged_file)
+        assert open_session(operators, ragged_file).skips_padding
+        del operators["parameters"]["skips_padding"]
+        assert not open_session(operators, ragged_file).skips_padding
 
 
 @pytest.mark.parametrize("damage", [lambda file: file[:1000], lambda file: file + b"0", lambda file: b""])
@@ -202,8 +204,9 @@ def test_a_library_of_another_system_leaves_the_graphs_own_operators(
 ) -> None:
     content = b"a library of another system"
     (ragged_file.parent / "operators.so").write_bytes(content)
-    config = string_parameters(operators="operators.so", operators_sha256=hashlib.sha256(content).hexdigest())
-    session = open_session({"parameters": config}, ragged_file)
+    named = {"operators": "operators.so", "operators_sha256": hashlib.sha256(content).hexdigest()}
+    session = open_session({"parameters": string_parameters(**named, skips_padding="1")}, ragged_file)
+    assert not session.skips_padding
     feed = {"ids": np.array([1, 2], np.int32), "item_shape": np.array([[2]], np.int32)}
     assert session.run(feed, ["total"])["total"].tolist() == [[3]]
     assert "operators.so can't be loaded" in caplog.text
