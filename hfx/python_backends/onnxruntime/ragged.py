@@ -218,27 +218,30 @@ def _groups(session: Session, layout: Layout, requests: Sequence[Request], posit
 
 def _of_near_widths(layout: Layout, requests: Sequence[Request], members: Sequence[int]) -> Iterator[list[int]]:
     """`members` cut into runs of near widths, of MAX_ELEMENTS or of one request."""
+    shapes = {at: _shape(layout, requests[at].feed) for at in members}
     run: list[int] = []
-    for at in sorted(members, key=lambda at: _width(layout, requests[at].feed), reverse=True):
+    rows = 0
+    for at in sorted(members, key=lambda at: shapes[at][-1], reverse=True):
+        rows += shapes[at][0]
         if run:
-            elements = _elements(layout, [requests[each].feed for each in (*run, at)])
-            widest, width = (_width(layout, requests[each].feed) for each in (run[0], at))
-            near = widest <= NEAR * width or elements <= FEW_ELEMENTS
+            widest, width = shapes[run[0]], shapes[at][-1]
+            elements = rows * math.prod(widest[1:])
+            near = widest[-1] <= NEAR * width or elements <= FEW_ELEMENTS
             if not near or elements > MAX_ELEMENTS:
                 yield run
-                run = []
+                run, rows = [], shapes[at][0]
         run.append(at)
     yield run
 
 
-def _width(layout: Layout, feed: Feed) -> int:
-    """The last dimension of the ragged inputs."""
-    return max(feed[name].shape[-1] for name in layout.ragged)
+def _shape(layout: Layout, feed: Feed) -> tuple[int, ...]:
+    """The shape of the ragged inputs, of the widest where they differ."""
+    return max(feed[name].shape for name in layout.ragged)
 
 
 def _elements(layout: Layout, feeds: Sequence[Feed]) -> int:
     """How many elements a ragged input has, padded, in one run of `feeds`."""
-    shapes = [max(feed[name].shape for name in layout.ragged) for feed in feeds]
+    shapes = [_shape(layout, feed) for feed in feeds]
     return sum(shape[0] for shape in shapes) * max(math.prod(shape[1:]) for shape in shapes)
 
 
@@ -264,7 +267,7 @@ def _run(session: Session, layout: Layout, group: Sequence[Request]) -> list[Out
 def _without_padding(layout: Layout, feed: Feed, outputs: Outputs) -> Outputs:
     """The outputs of one request without those of the tokens by which others of its run were wider."""
     return {
-        name: np.ascontiguousarray(array[(*[slice(None)] * layout.by_token[name], slice(_width(layout, feed)))])
+        name: np.ascontiguousarray(array[(*[slice(None)] * layout.by_token[name], slice(_shape(layout, feed)[-1]))])
         if name in layout.by_token
         else array
         for name, array in outputs.items()
