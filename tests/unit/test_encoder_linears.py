@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,17 @@ from transformers.activations import ACT2FN
 
 from hfx import names
 from hfx.exporter.encoder.build import build_graph, clean
+from hfx.exporter.encoder.folders import copy_operators
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.quantize.encoder import row_wise
 from hfx.exporter.tasks import find_task
 from hfx.native import library
+from hfx.python_backends.onnxruntime.ragged import Layout, Request
+from hfx.python_backends.onnxruntime.ragged import answer as answer_requests
+from hfx.python_backends.onnxruntime.sessions import open_session
 from tests import tiny_checkpoints
 from tests.unit import onnx_toys, tiny_encoders
+from tests.unit.onnxruntime_rig import Recording, batch_input, string_parameters
 from tests.unit.processors import HAS_NATIVE, LEVELS
 
 ROWS, WIDTH, HIDDEN, OUTER = 3, 5, 64, 48
@@ -245,6 +251,45 @@ def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) 
     together = embeddings(slice(None))
     for row in range(len(widths)):
         np.testing.assert_array_equal(embeddings(slice(row, row + 1))[0], together[row])
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
+@pytest.mark.parametrize("name", ["token-classification", "question-answering", "zero-shot-classification"])
+def test_requests_of_other_widths_leave_every_output_of_a_request_as_it_is(name: str, tmp_path: Path) -> None:
+    """Of several sequences a row, too, of which some are empty."""
+    task = find_task(name)
+    model = tiny_encoders.build("bert", task.auto_class, num_attention_heads=2)
+    quantized = row_wise(build_graph(model, task, 1, None), LEVELS)
+    onnx.save(quantized.model, tmp_path / "model.onnx")
+    inputs = [value.name for value in quantized.model.graph.input if value.name != names.ITEM_SHAPE]
+    dims = [-1] * task.item_rank
+    outputs = [(spec.name, list(spec.dims)) for spec in task.net_outputs(model.config.to_dict())]
+    config = {
+        "max_batch_size": 64,
+        "input": [
+            {"name": each, "data_type": "TYPE_INT32", "dims": dims, "allow_ragged_batch": True} for each in inputs
+        ],
+        "output": [{"name": each, "data_type": "TYPE_FP32", "dims": shape} for each, shape in outputs],
+        "batch_input": [batch_input("BATCH_ITEM_SHAPE", names.ITEM_SHAPE, names.INPUT_IDS)],
+        "parameters": string_parameters(**copy_operators(tmp_path, quantized.skips_padding)),
+    }
+    session, layout = Recording(open_session(config, tmp_path / "model.onnx")), Layout.read(config)
+    assert session.skips_padding
+    random, requests = np.random.default_rng(0), []
+    for rows, sequences, width in [(1, 2, 8), (2, 2, 16), (1, 2, 40), (1, 3, 24), (2, 2, 32), (1, 2, 32)]:
+        shape = (rows, *[sequences] * (task.item_rank - 1), width)
+        mask = np.arange(width) < random.integers(1, width + 1, (*shape[:-1], 1))
+        mask[-1:, 1:] &= task.item_rank == 1  # an empty sequence
+        tensors = {names.INPUT_IDS: random.integers(5, 100, shape), names.ATTENTION_MASK: mask}
+        feed = {each: np.asarray(tensors.get(each, np.zeros(shape)), np.int32) for each in inputs}
+        requests.append(Request(feed, layout.outputs))
+    answers = answer_requests(session, layout, requests)
+    assert len(session.feeds) < len(requests)
+    for asked, found in zip(requests, answers, strict=True):
+        (alone,) = answer_requests(session, layout, [asked])
+        assert not isinstance(found, Exception) and not isinstance(alone, Exception), (found, alone)
+        for output in layout.outputs:
+            np.testing.assert_array_equal(found[output], alone[output])
 
 
 def test_what_reads_its_neighbours_in_other_ways_is_given_its_padding() -> None:
