@@ -24,7 +24,7 @@ pytestmark = pytest.mark.triton
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     repository = write_toy(tmp_path_factory.mktemp("models"))
     write_toy(repository, "narrow", queue="max_queue_size: 1")
-    write_toy(repository, "hasty", queue="default_timeout_microseconds: 1000 timeout_action: REJECT")
+    write_toy(repository, "hasty", queue="default_timeout_microseconds: 500000 timeout_action: REJECT")
     with EmbeddedServer(repository) as running:
         yield running
 
