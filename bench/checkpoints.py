@@ -49,6 +49,16 @@ SHAPES: tuple[Shape, ...] = (
         "vocab_size": 30522, "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072,
         "max_position_embeddings": 512,
     }, "bert", 512, _NEGATIVE_POSITIVE),
+    # microsoft/mpnet-base, which sentence-transformers/all-mpnet-base-v2 is
+    Shape("mpnet-base", "MPNetForSequenceClassification", "MPNetConfig", {
+        "vocab_size": 30527, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072, "max_position_embeddings": 514, "relative_attention_num_buckets": 32,
+    }, "roberta", 512, _NEGATIVE_POSITIVE),
+    # answerdotai/ModernBERT-base
+    Shape("modernbert-base", "ModernBertForSequenceClassification", "ModernBertConfig", {
+        "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12,
+        "intermediate_size": 1152, "max_position_embeddings": 8192, "cls_token_id": 0, "sep_token_id": 2,
+    }, "roberta", 8192, _NEGATIVE_POSITIVE),
     # distilbert/distilgpt2
     Shape("distilgpt2", "GPT2LMHeadModel", "GPT2Config", {
         "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 6, "n_head": 12,
@@ -81,6 +91,8 @@ BY_NAME: Mapping[str, Shape] = {shape.name: shape for shape in SHAPES}
 # The same architecture small enough for a smoke run, by class of the config.
 _SMALL: Mapping[str, Mapping[str, Any]] = {
     "DistilBertConfig": {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128},
+    "MPNetConfig": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
+    "ModernBertConfig": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96},
     "GPT2Config": {"n_embd": 128, "n_layer": 2, "n_head": 4},
     "LlamaConfig": {
         "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 6,

@@ -41,6 +41,8 @@ WAYS = (
     *(Way("openvino", precision) for precision in BFLOAT16),
 )
 MIXED_SIZES = (4, 8, 32)  # texts of many lengths in a batch
+RELATIVES, LONG = (Served("mpnet-base"), Served("modernbert-base")), "fixed:128"
+RELATIVE_LOADS = ((LONG, 1), (LONG, 8), (SENTENCES, 8), (SENTENCES, 32))
 SECONDS, SERVED_SECONDS = 0.4, 2.0
 OVERLOAD, OVERLOAD_SECONDS, DEADLINE, PEAK_CALLERS = 4.0, 60.0, 10.0, 64
 PEAK, EXCESS = "64 callers", "4 times as much"
@@ -96,6 +98,28 @@ def mixed(settings: Settings, figures: Figures) -> None:
 def mixed_name(size: int) -> str:
     """The name of a case of `mixed`."""
     return f"{size} texts of many lengths"
+
+
+def relatives(settings: Settings, figures: Figures) -> None:
+    """The int8 sessions of other architectures: on one text and on 8, of 128 tokens and of many lengths."""
+    int8 = settings.chosen([way for way in WAYS if way.precision == "int8"])
+    for shape in RELATIVES:
+        checkpoint = shape.checkpoint(settings.quick)
+        count = token_counter(checkpoint)
+        each = [
+            Case(relative_name(shape, lengths, size), Closed(size), Texts(lengths=lengths), size)
+            for lengths, size in RELATIVE_LOADS
+        ]
+        loads = {case.name: (case, case.request_set(count)) for case in each}
+        with ExitStack() as stack:
+            children = open_ways(int8, checkpoint, figures, stack)
+            ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
+            take_turns(figures, "relatives", loads, ways, settings.turns(5))
+
+
+def relative_name(shape: Served, lengths: str, size: int) -> str:
+    """The name of a case of `relatives`."""
+    return f"{shape.shape}: {size} of {'128 tokens' if lengths == LONG else 'many lengths'}"
 
 
 def overload(settings: Settings, figures: Figures) -> None:
@@ -205,6 +229,12 @@ WORKS = {
         mixed, ("requests/s", "ms", "text to label ms", "processor ms a text"), ("hfx int8",), "ms",
         tuple(Goal(mixed_name(size), "ms", ("hfx int8",), least=1.3, against=(peer,), relation="inverse")
               for size in MIXED_SIZES for peer in ("optimum int8", "openvino int8")),
+    ),
+    "relatives": Work(
+        "Classifiers of the sizes of MPNet and ModernBERT, without Triton",
+        relatives, ("requests/s", "ms", "text to label ms", "processor ms a text"), ("hfx int8",), "ms",
+        tuple(Goal(relative_name(shape, *load), "ms", ("hfx int8",), least=1.2, against=(peer,), relation="inverse")
+              for shape in RELATIVES for load in RELATIVE_LOADS for peer in ("optimum int8", "openvino int8")),
     ),
     "overload": Work(
         "A classifier of distilbert-base's size at four times its peak, deadlines of 10 s",

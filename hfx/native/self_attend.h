@@ -75,19 +75,21 @@ void multiply_all(const FloatProduct &whole, long rows, long columns) {
         }
 }
 
-// Scores of a query to weights, that beyond `width` are 0; returns their sum. The mask may be null.
-float weigh(float *scores, const float *mask, long width, float scale) {
+// Scores of a query to weights, that beyond `width` are 0; returns their sum. A mask and a bias may be null.
+float weigh(float *scores, const float *mask, const float *bias, long width, float scale) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const long whole = width / WIDTH * WIDTH, left = width - whole;
     const Ints inside = lanes < int(left);
     Floats peaks = all(-__builtin_inff());
     for (long at = 0; at < whole; at += WIDTH) {
         Floats v = fused(load<Floats>(scores + at), all(scale), mask ? load<Floats>(mask + at) : Floats{});
+        if (bias) v += load<Floats>(bias + at);
         store(scores + at, v);
         peaks = larger(v, peaks);
     }
     if (left) {
         Floats v = fused(load<Floats>(scores + whole), all(scale), mask ? load_some(mask + whole, int(left)) : Floats{});
+        if (bias) v += load_some(bias + whole, int(left));
         v = inside ? v : all(-__builtin_inff());
         store(scores + whole, v);
         peaks = larger(v, peaks);
@@ -110,19 +112,47 @@ float weigh(float *scores, const float *mask, long width, float scale) {
     return sum;
 }
 
+// A head of a token, rotated by its place: each dimension with the one half a head on.
+void rotate(const float *x, const float *cos, const float *sin, long dim, float *out) {
+    for (long d = 0; d < dim / 2; d++) {
+        const float low = x[d], high = x[d + dim / 2];
+        out[d] = low * cos[d] - high * sin[d];
+        out[d + dim / 2] = high * cos[d + dim / 2] + low * sin[d + dim / 2];
+    }
+}
+
 void self_attend(const SelfAttention &a) {
     const long columns = self_attention_columns(a.width);
     float *keys = a.buffer, *scores = keys + a.dim * columns;  // keys: [dim][columns]
+    float *queries = scores + SELF_ATTENTION_QUERIES * columns, *rotated = queries + SELF_ATTENTION_QUERIES * a.dim;
     for (long first = 0; first < columns; first += WIDTH)
-        for (long d = 0; d < a.dim; d++)
-            for (long token = first; token < first + WIDTH; token++)
-                keys[d * columns + token] = token < a.width ? a.key[token * a.stride + d] : 0.0f;
+        if (a.cos) {
+            for (long token = first; token < first + WIDTH; token++) {
+                const long place = token * a.dim;
+                if (token < a.width) rotate(a.key + token * a.stride, a.cos + place, a.sin + place, a.dim, rotated);
+                for (long d = 0; d < a.dim; d++) keys[d * columns + token] = token < a.width ? rotated[d] : 0.0f;
+            }
+        } else {
+            for (long d = 0; d < a.dim; d++)
+                for (long token = first; token < first + WIDTH; token++)
+                    keys[d * columns + token] = token < a.width ? a.key[token * a.stride + d] : 0.0f;
+        }
     for (long token = 0; token < a.width; token += SELF_ATTENTION_QUERIES) {
         const long rows = a.width - token < SELF_ATTENTION_QUERIES ? a.width - token : SELF_ATTENTION_QUERIES;
         float sums[SELF_ATTENTION_QUERIES], *out = a.out + token * a.out_stride;
-        multiply_all({a.query + token * a.stride, keys, scores, a.stride, columns, columns, a.dim}, rows, columns);
-        for (long i = 0; i < rows; i++)
-            sums[i] = weigh(scores + i * columns, a.mask ? a.mask + (token + i) * a.mask_stride : nullptr, a.width, a.scale);
+        for (long i = 0; a.cos && i < rows; i++) {
+            const long place = (token + i) * a.dim;
+            rotate(a.query + (token + i) * a.stride, a.cos + place, a.sin + place, a.dim, queries + i * a.dim);
+        }
+        if (a.cos)
+            multiply_all({queries, keys, scores, a.dim, columns, columns, a.dim}, rows, columns);
+        else
+            multiply_all({a.query + token * a.stride, keys, scores, a.stride, columns, columns, a.dim}, rows, columns);
+        for (long i = 0; i < rows; i++) {
+            const float *added[2];
+            for (int k = 0; k < 2; k++) added[k] = a.added[k] ? a.added[k] + (token + i) * a.added_stride[k] : nullptr;
+            sums[i] = weigh(scores + i * columns, added[0], added[1], a.width, a.scale);
+        }
         multiply_all({scores, a.value, out, columns, a.stride, a.out_stride, a.width}, rows, a.dim);
         for (long i = 0; i < rows; i++)
             for (long d = 0; d < a.dim; d += WIDTH)

@@ -1,5 +1,6 @@
-// Attention of all tokens of a text to each other, from queries, keys and values beside each other: SelfAttention with a
-// mask, SourceAttention without. Behind the last token of a text, where that is given, results are 0.
+// Attention of all tokens of a text to each other: from queries, keys and values beside each other, SelfAttention with a
+// mask, SourceAttention without, either with a bias; SelfAttentionRotary rotates queries and keys, SelfAttentionHeads reads
+// all three by head. Behind the last token of a text, where that is given, results are 0.
 #include "self_attention.h"
 #include "context.h"
 #include <stdlib.h>
@@ -9,7 +10,7 @@ namespace {
 
 struct Form : ort::Operator {
     const char *title;
-    bool masked, biased;
+    bool masked, biased, rotary, by_head;
 };
 
 struct Node {
@@ -20,9 +21,9 @@ struct Node {
 
 struct Run {
     SelfAttention whole;  // pointers of the first row's first head; without a buffer
-    long heads, rows;
-    const int32_t *last;             // the last token of each row; or null
-    long mask_of_row, mask_of_head;  // floats to the next
+    long heads, rows, of_row, of_head;       // of queries, keys and values: floats to the next
+    const int32_t *last;                     // the last token of each row; or null
+    long added_of_row[2], added_of_head[2];
     int failed;
 };
 
@@ -41,13 +42,12 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
 
 void attend_head(void *data, size_t task) {
     Run &run = *static_cast<Run *>(data);
-    const long row = long(task) / run.heads, head = long(task) % run.heads;
+    const long row = long(task) / run.heads, head = long(task) % run.heads, from = row * run.of_row + head * run.of_head;
     SelfAttention a = run.whole;
-    a.query += row * a.width * a.stride + head * a.dim;
-    a.key += row * a.width * a.stride + head * a.dim;
-    a.value += row * a.width * a.stride + head * a.dim;
+    a.query += from, a.key += from, a.value += from;
     a.out += row * a.width * a.out_stride + head * a.dim;
-    if (a.mask) a.mask += row * run.mask_of_row + head * run.mask_of_head;
+    for (int i = 0; i < 2; i++)
+        if (a.added[i]) a.added[i] += row * run.added_of_row[i] + head * run.added_of_head[i];
     if (run.last) {
         const long length = run.last[row] + 1;
         for (long token = length; token < a.width; token++) memset(a.out + token * a.out_stride, 0, size_t(a.dim) * sizeof(float));
@@ -63,43 +63,91 @@ void attend_head(void *data, size_t task) {
     free(buffer);
 }
 
-// A mask or bias [1 or rows, 1 or heads, 1 or width, width], whose first three may be one for all.
-Status *read_mask(ort::KernelContext *context, size_t index, Run &run) {
-    Tensor mask;
-    HFX_TRY(read_input(context, index, mask));
-    const int64_t *sizes = mask.shape.sizes;
+// A mask or bias [1 or rows, 1 or heads, 1 or width, width], whose first three may be one for all; the `place`th.
+Status *read_added(ort::KernelContext *context, size_t index, int place, Run &run) {
+    Tensor added;
+    HFX_TRY(read_input(context, index, added));
+    const int64_t *sizes = added.shape.sizes;
     const long width = run.whole.width;
-    if (mask.shape.rank != 4 || (sizes[0] != 1 && sizes[0] != run.rows) || (sizes[1] != 1 && sizes[1] != run.heads) ||
+    if (added.shape.rank != 4 || (sizes[0] != 1 && sizes[0] != run.rows) || (sizes[1] != 1 && sizes[1] != run.heads) ||
         (sizes[2] != 1 && sizes[2] != width) || sizes[3] != width)
-        return invalid("hfx: the mask doesn't fit the rows");
-    run.whole.mask = mask.as<float>();
-    run.whole.mask_stride = sizes[2] == 1 ? 0 : width;
-    run.mask_of_head = sizes[1] == 1 ? 0 : sizes[2] * width;
-    run.mask_of_row = sizes[0] == 1 ? 0 : sizes[1] * sizes[2] * width;
+        return invalid("hfx: a mask or bias doesn't fit the rows");
+    run.whole.added[place] = added.as<float>();
+    run.whole.added_stride[place] = sizes[2] == 1 ? 0 : width;
+    run.added_of_head[place] = sizes[1] == 1 ? 0 : sizes[2] * width;
+    run.added_of_row[place] = sizes[0] == 1 ? 0 : sizes[1] * sizes[2] * width;
     return nullptr;
 }
 
-// x [rows, width, 3 * heads * dim], a mask and, optional, the last token of each row; or x [rows * width, 3 * heads * dim],
-// the last token of each row, two inputs that only the definition in the file needs, and with a bias that.
+size_t place_of_mask(const Form &form) { return form.by_head ? 3 : 1; }
+size_t place_of_last(const Form &form) { return form.masked ? place_of_mask(form) + 1 + form.biased + 2 * form.rotary : 1; }
+
+// qkv [rows, width, 3 * heads * dim], or tokens [rows * width, 3 * heads * dim] of as many rows as there are last tokens.
+Status *read_joined(ort::KernelContext *context, const Form &form, const Tensor &last, Run &run) {
+    Tensor x;
+    HFX_TRY(read_input(context, 0, x));
+    if (x.shape.rank != (form.masked ? 3 : 2)) return invalid("hfx: attention reads [rows, width, 3 * heads * dim], or tokens of that width");
+    const long tokens = x.shape.rows(), inner = x.shape.last() / 3;
+    run.rows = form.masked ? x.shape.sizes[0] : last.shape.elements();
+    const long width = form.masked ? x.shape.sizes[1] : run.rows ? tokens / run.rows : 0, dim = inner / run.heads;
+    if (!dim || x.shape.last() != 3 * run.heads * dim) return invalid("hfx: the size of a head must be a multiple of 16");
+    if (run.rows * width != tokens) return invalid("hfx: there must be a length for each row");
+    const float *first = x.as<float>();
+    run.whole.query = first, run.whole.key = first + inner, run.whole.value = first + 2 * inner;
+    run.whole.width = width, run.whole.dim = dim, run.whole.stride = 3 * inner, run.whole.out_stride = inner;
+    run.of_row = width * 3 * inner, run.of_head = dim;
+    return make_output(context, 0, x.shape, inner, reinterpret_cast<void **>(&run.whole.out));
+}
+
+// Queries, keys and values [rows, heads, width, dim] each.
+Status *read_heads(ort::KernelContext *context, Run &run) {
+    Tensor of[3];
+    for (size_t i = 0; i < 3; i++) HFX_TRY(read_input(context, i, of[i]));
+    const Shape &shape = of[0].shape;
+    for (const Tensor &each : of)
+        if (each.shape.rank != 4 || memcmp(each.shape.sizes, shape.sizes, 4 * sizeof(int64_t)) || shape.sizes[1] != run.heads)
+            return invalid("hfx: attention reads queries, keys and values [rows, heads, width, dim]");
+    const long width = shape.sizes[2], dim = shape.sizes[3];
+    run.rows = shape.sizes[0];
+    run.whole.query = of[0].as<float>(), run.whole.key = of[1].as<float>(), run.whole.value = of[2].as<float>();
+    run.whole.width = width, run.whole.dim = dim, run.whole.stride = dim, run.whole.out_stride = run.heads * dim;
+    run.of_head = width * dim, run.of_row = run.heads * run.of_head;
+    const Shape joined = {{run.rows, width, run.heads * dim}, 3};
+    return make_output(context, 0, joined, run.heads * dim, reinterpret_cast<void **>(&run.whole.out));
+}
+
+// Cosines and sines of all tokens, [1, 1, width, dim] each.
+Status *read_rotation(ort::KernelContext *context, Run &run) {
+    Tensor of[2];
+    for (size_t i = 0; i < 2; i++) {
+        HFX_TRY(read_input(context, 2 + i, of[i]));
+        const Shape &shape = of[i].shape;
+        if (shape.rank != 4 || shape.elements() != run.whole.width * run.whole.dim || shape.last() != run.whole.dim)
+            return invalid("hfx: cosines and sines must be [1, 1, width, dim]");
+    }
+    run.whole.cos = of[0].as<float>(), run.whole.sin = of[1].as<float>();
+    return nullptr;
+}
+
+// Queries, keys and values, a mask, with a bias that, with rotations cosines and sines, and, optional, the last token of each row; or, without a mask, the
+// last token of each row, two inputs that only the definition in the file needs, and with a bias that.
 Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);
-    Tensor x, last = {};
-    HFX_TRY(read_input(context, 0, x));
-    if (x.shape.rank != (node.form->masked ? 3 : 2)) return invalid("hfx: attention reads [rows, width, 3 * heads * dim], or tokens of that width");
-    HFX_TRY(read_optional_input(context, node.form->masked ? 2 : 1, last));
-    const long rows = node.form->masked ? x.shape.sizes[0] : last.shape.elements(), tokens = x.shape.rows();
-    const long width = node.form->masked ? x.shape.sizes[1] : rows ? tokens / rows : 0, inner = x.shape.last() / 3, dim = inner / node.heads;
-    if (!dim || dim % SELF_ATTENTION_STEP || x.shape.last() != 3 * node.heads * dim)
-        return invalid("hfx: the size of a head must be a multiple of 16");
-    if (rows * width != tokens || (last.data && last.shape.elements() != rows)) return invalid("hfx: there must be a length for each row");
-    const float *first = x.as<float>();
-    Run run = {{first, first + inner, first + 2 * inner, nullptr, nullptr, nullptr, width, dim, 3 * inner, inner, 0, node.scale},
-               node.heads, rows, last.as<int32_t>(), 0, 0, 0};
+    const Form &form = *node.form;
+    Tensor last = {};
+    HFX_TRY(read_optional_input(context, place_of_last(form), last));
+    Run run = {};
+    run.heads = node.heads, run.whole.scale = node.scale;
+    HFX_TRY(form.by_head ? read_heads(context, run) : read_joined(context, form, last, run));
+    const long rows = run.rows, width = run.whole.width;
+    if (!run.whole.dim || run.whole.dim % SELF_ATTENTION_STEP) return invalid("hfx: the size of a head must be a multiple of 16");
+    if (last.data && last.shape.elements() != rows) return invalid("hfx: there must be a length for each row");
+    run.last = last.as<int32_t>();
     for (long row = 0; run.last && row < rows; row++)
         if (run.last[row] < 0 || run.last[row] >= width) return invalid("hfx: a length doesn't fit the rows");
-    if (node.form->masked) HFX_TRY(read_mask(context, 1, run));
-    if (node.form->biased) HFX_TRY(read_mask(context, 4, run));
-    HFX_TRY(make_output(context, 0, x.shape, inner, reinterpret_cast<void **>(&run.whole.out)));
+    if (form.masked) HFX_TRY(read_added(context, place_of_mask(form), 0, run));
+    if (form.biased) HFX_TRY(read_added(context, form.masked ? 2 : 4, form.masked, run));
+    if (form.rotary) HFX_TRY(read_rotation(context, run));
     if (!rows || !width) return nullptr;
     HFX_TRY(api->parallel(context, attend_head, size_t(rows * node.heads), &run));
     return run.failed ? api->fail(ort::FAIL, "hfx: out of memory") : nullptr;
@@ -107,22 +155,25 @@ Status *compute(void *data, ort::KernelContext *context) {
 
 const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
 const char *name(const ort::Operator *op) { return form(op).title; }
-size_t input_count(const ort::Operator *op) { return form(op).masked ? 3 : form(op).biased ? 5 : 4; }
+size_t input_count(const ort::Operator *op) { return form(op).masked ? place_of_last(form(op)) + 1 : 4 + form(op).biased; }
 int input_type(const ort::Operator *op, size_t index) {
-    if (form(op).masked) return index == 2 ? ort::INT32 : ort::FLOAT;
-    if (index == 0 || index == 4) return ort::FLOAT;
+    if (index == place_of_last(form(op))) return ort::INT32;
+    if (form(op).masked || index == 0 || index == 4) return ort::FLOAT;
     return index == 3 ? ort::INT64 : ort::INT32;
 }
 int input_characteristic(const ort::Operator *op, size_t index) {
-    return form(op).masked && index == 2 ? ort::OPTIONAL : ort::REQUIRED;
+    return form(op).masked && index == place_of_last(form(op)) ? ort::OPTIONAL : ort::REQUIRED;
 }
 size_t output_count(const ort::Operator *) { return 1; }
 int output_type(const ort::Operator *, size_t) { return ort::FLOAT; }
 
 Form forms[] = {
-    {{}, "SelfAttention", true, false},
-    {{}, "SourceAttention", false, false},
-    {{}, "SourceAttentionBias", false, true},
+    {{}, "SelfAttention", true, false, false, false},
+    {{}, "SelfAttentionBias", true, true, false, false},
+    {{}, "SelfAttentionRotary", true, false, true, false},
+    {{}, "SelfAttentionHeads", true, false, false, true},
+    {{}, "SourceAttention", false, false, false, false},
+    {{}, "SourceAttentionBias", false, true, false, false},
 };
 
 }  // namespace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,12 @@ from tests.unit.processors import HAS_NATIVE, LEVELS
 ROWS, WIDTH, HIDDEN, OUTER = 3, 5, 64, 48
 LIBRARIES = [None, *([library()] if HAS_NATIVE else [])]
 OWN = "hfx"
+# Attention that is no operator: scores are more than a product and what is added, or the mask is no addend.
+TRACED = {"convbert", "deberta", "deberta-v2", "flaubert", "mobilebert", "nystromformer", "squeezebert", "xlm"}
+FORMS = {"mpnet": {"SelfAttentionBias"}}
+FORMS |= {kind: {"SelfAttentionRotary"} for kind in ("eurobert", "modernbert", "nomic_bert")}
+FORMS |= {kind: {"SelfAttentionHeads"} for kind in ("esm", "roformer")}  # scaled, or rotated in other pairs
+FORMS |= {kind: {"SelfAttention", "SelfAttentionHeads"} for kind in ("bart", "mbart")}  # decoders attend to other texts
 
 
 def traced(module: nn.Module, *inputs: torch.Tensor) -> onnx.ModelProto:
@@ -147,9 +153,9 @@ def test_a_residual_of_the_same_shape_is_added_by_the_operator(biased: bool) -> 
     near(model, quantized, x, residual)
 
 
-@pytest.mark.parametrize("shape", [(1, WIDTH, HIDDEN), (WIDTH, HIDDEN), (ROWS, 1, HIDDEN)])
-def test_what_is_broadcast_is_added_by_a_node_of_its_own(shape: tuple[int, ...]) -> None:
-    x, other = activations(ROWS, WIDTH, HIDDEN), activations(*shape)
+@pytest.mark.parametrize("shape", [(1, WIDTH, HIDDEN), (WIDTH, HIDDEN), ("rows", 1, HIDDEN)])
+def test_what_is_broadcast_is_added_by_a_node_of_its_own(shape: tuple[int | str, ...]) -> None:
+    x, other = activations(ROWS, WIDTH, HIDDEN), activations(*(ROWS if size == "rows" else size for size in shape))
     inputs = [onnx_toys.floats("x0", "rows", WIDTH, HIDDEN), onnx_toys.floats("x1", *shape)]
     nodes = [helper.make_node("MatMul", ["x0", "w"], ["p"]), helper.make_node("Add", ["p", "x1"], ["y"])]
     weight = np.random.default_rng(0).normal(size=(HIDDEN, HIDDEN)).astype(np.float32)
@@ -196,6 +202,47 @@ def test_attention_is_one_linear_and_one_operator(width: int) -> None:
         np.testing.assert_allclose(got, want, atol=0.05 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("model_type", tiny_encoders.CONFIGS)
+def test_the_attention_of_an_architecture_is_an_operator_or_stays_as_traced(model_type: str) -> None:
+    task = find_task("feature-extraction")
+    model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
+    found = row_wise(build_graph(model, task, 1, Pooling("cls", normalize=False)), LEVELS)
+    wanted = set() if model_type in TRACED else FORMS.get(model_type, {"SelfAttention"})
+    assert {op for op in kinds(found.model) if op.startswith("SelfAttention")} == wanted
+    assert found.skips_padding == bool(wanted)
+    traced = {node.op_type for node in found.model.graph.node} & {"Softmax"}
+    assert bool(traced) == (model_type in TRACED)
+
+
+def test_keys_that_heads_share_are_read_by_head() -> None:
+    task = find_task("feature-extraction")
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = tiny_encoders.build("eurobert", task.auto_class, **sizes)
+    found = kinds(row_wise(build_graph(model, task, 1, Pooling("cls", normalize=False)), LEVELS).model)
+    assert found["SelfAttentionHeads"] == model.config.num_hidden_layers
+
+
+@pytest.mark.parametrize("model_type", sorted(set(tiny_encoders.CONFIGS) - TRACED))
+def test_operators_of_attention_answer_like_the_float_graph(model_type: str) -> None:
+    """With the library and without, in a batch with padding, with scores so large that places matter."""
+    task = find_task("feature-extraction")
+    model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and ("attn" in name or "attention" in name):
+                parameter.mul_(3.0)
+    graph = build_graph(model, task, 1, Pooling("mean", normalize=False))
+    quantized = row_wise(graph, LEVELS).model
+    random, shape = np.random.default_rng(0), (ROWS, 24)
+    ids = random.integers(5, model.config.vocab_size, shape).astype(np.int32)
+    mask = (np.arange(shape[1]) < random.integers(1, shape[1] + 1, (ROWS, 1))).astype(np.int32)
+    inputs = {value.name for value in graph.graph.input}
+    want = answer(onnx_toys.session(graph), ids, mask, inputs)
+    for path in LIBRARIES:
+        got = answer(onnx_toys.session(quantized, operators=path), ids, mask, inputs)
+        np.testing.assert_allclose(got, want, atol=0.12 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "electra"])
 def test_residuals_and_activations_of_a_layer_are_the_operators_own(model_type: str) -> None:
     task = find_task("feature-extraction")
@@ -225,7 +272,7 @@ def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(thread
 
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
-@pytest.mark.parametrize("model_type", ["albert", "bert", "distilbert", "electra", "ernie", "roberta"])
+@pytest.mark.parametrize("model_type", sorted(set(tiny_encoders.CONFIGS) - TRACED))
 def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) -> None:
     """The embedding of a text whose mask has a hole, of one without any token that is shown, and of others."""
     task = find_task("feature-extraction")
@@ -292,17 +339,15 @@ def test_requests_of_other_widths_leave_every_output_of_a_request_as_it_is(name:
             np.testing.assert_array_equal(found[output], alone[output])
 
 
-def test_what_reads_its_neighbours_in_other_ways_is_given_its_padding() -> None:
-    task = find_task("feature-extraction")
-    for model_type in ("convbert", "deberta-v2", "modernbert", "nystromformer"):
-        model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
-        graph = build_graph(model, task, 1, Pooling("mean", normalize=False))
-        assert not row_wise(graph, LEVELS).skips_padding
-
-
-def answer(session: Callable[..., list[np.ndarray]], ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Logits of padded rows."""
+def answer(
+    session: Callable[..., list[np.ndarray]],
+    ids: np.ndarray,
+    mask: np.ndarray,
+    inputs: Container[str] = (names.INPUT_IDS, names.ATTENTION_MASK, names.TOKEN_TYPE_IDS, names.ITEM_SHAPE),
+) -> np.ndarray:
+    """The output for padded rows of a graph that has these inputs."""
     rows, width = ids.shape
-    flat = {names.INPUT_IDS: ids.reshape(-1), names.ATTENTION_MASK: mask.reshape(-1)}
-    types, shape = np.zeros(ids.size, np.int32), np.full((rows, 1), width, np.int32)
-    return session(**flat, **{names.TOKEN_TYPE_IDS: types, names.ITEM_SHAPE: shape})[0]
+    feed = {names.INPUT_IDS: ids.reshape(-1), names.ATTENTION_MASK: mask.reshape(-1)}
+    feed[names.TOKEN_TYPE_IDS] = np.zeros(ids.size, np.int32)
+    feed[names.ITEM_SHAPE] = np.full((rows, 1), width, np.int32)
+    return session(**{name: array for name, array in feed.items() if name in inputs})[0]

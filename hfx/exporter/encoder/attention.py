@@ -1,36 +1,54 @@
-"""The self attention of a traced graph: nodes from three linears of one tensor to the joined heads.
+"""The self attention of a traced graph: nodes from queries, keys and values to the joined heads.
 
-What has queries that are rotated or otherwise unlike stays as it was traced.
+Where these are linears of one tensor, the linears belong to it, and so do rotations of queries and keys by place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 from onnx import helper
 
 from hfx.exporter.encoder.linears import FoundLinear, GraphView
+from hfx.exporter.encoder.shapes import Shape
 
+MOST_ADDED = 2  # to the scores: a mask, and a bias by the distance of tokens
 STEP = 16  # what the size of a head must be a multiple of
-BY_HEAD, KEYS = [0, 2, 1, 3], [0, 2, 3, 1]
+BY_HEAD, KEYS, TURNED = [0, 2, 1, 3], [0, 2, 3, 1], [0, 1, 3, 2]
 
 
 @dataclass(frozen=True)
 class FoundAttention:
-    """softmax(query @ key * scale + mask) @ value of `heads` heads; `out` [rows, width, hidden] is made at `end`."""
+    """softmax(query @ key * scale + added) @ value of `heads` heads; `out` [rows, width, hidden] is made at `end`.
 
-    projections: tuple[FoundLinear, FoundLinear, FoundLinear]  # of queries, keys and values
+    Query, key and value are `projections` of one tensor (three linears, or one for all), the first two rotated by the
+    cosines and sines of `rotation`, if any. Without projections they are `by_head`, [rows, heads, width, dim] each.
+    What is `added`, a mask and perhaps a bias, has a size of 1 or the scores' own in each dimension but the last.
+    """
+
+    projections: tuple[FoundLinear, ...]
+    rotation: tuple[str, ...]
+    by_head: tuple[str, ...]
     heads: int
     scale: float
-    mask: str
+    added: tuple[str, ...]
     out: str
     end: int
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """query @ key * scale + added, where `product` multiplies the two."""
+
+    product: onnx.NodeProto
+    scale: float
+    added: tuple[str, ...] = ()
+
+
 def find_attentions(graph: GraphView, linears: Sequence[FoundLinear]) -> list[FoundAttention]:
-    """The attentions of the main graph whose queries, keys and values are `linears` of one tensor."""
+    """The attentions of the main graph."""
     by_out = {linear.out: linear for linear in linears if not linear.activation and not linear.residual}
     found = (_attention(graph, by_out, node) for node in graph.nodes if node.op_type == "Softmax")
     return [attention for attention in found if attention]
@@ -38,58 +56,166 @@ def find_attentions(graph: GraphView, linears: Sequence[FoundLinear]) -> list[Fo
 
 def _attention(graph: GraphView, linears: Mapping[str, FoundLinear], softmax: onnx.NodeProto) -> FoundAttention | None:
     axis = next((helper.get_attribute_value(a) for a in softmax.attribute if a.name == "axis"), -1)
+    scores, mixed = _scores(graph, softmax.input[0]), _mixed(graph, softmax)
+    if axis not in (-1, 3) or not scores or not mixed or not _fit(graph, scores, *mixed):
+        return None
+    (queries, keys), (values, out) = scores.product.input, mixed
+    heads, end, by_head = int(graph.shapes[queries][1]), graph.position(out), (queries, _turned(graph, keys), values)
+    found = FoundAttention((), (), (), heads, scores.scale, scores.added, out, end)
+    sources = ((queries, BY_HEAD), (keys, KEYS), (values, BY_HEAD))
+    rotated = [_rotated(graph, name) for name in by_head[:2]]
+    rotation = rotated[0][1:] if all(rotated) and rotated[0][1:] == rotated[1][1:] else ()
+    if rotation:
+        sources = ((rotated[0][0], BY_HEAD), (rotated[1][0], BY_HEAD), (values, BY_HEAD))
+    projections = _three_linears(graph, linears, sources) or _one_linear(graph, linears, sources)
+    if projections and not (rotation and len(scores.added) > 1):
+        return replace(found, projections=projections, rotation=rotation)
+    return replace(found, by_head=by_head) if all(by_head) and len(scores.added) == 1 else None
+
+
+def _mixed(graph: GraphView, softmax: onnx.NodeProto) -> tuple[str, str] | None:
+    """The values that the weights of `softmax` mix, and the tensor in which their heads are joined again."""
     mixed = graph.reader(softmax.output[0], "MatMul")
     by_token = mixed and graph.reader(mixed.output[0], "Transpose")
-    joined = by_token and graph.reader(by_token.output[0], "Reshape")
-    scores = _scores(graph, softmax.input[0])
-    if axis not in (-1, 3) or not mixed or not by_token or not joined or not scores or _perm(by_token) != BY_HEAD:
+    joined = by_token and _joined(graph, by_token.output[0])
+    if not mixed or not by_token or not joined or mixed.input[0] != softmax.output[0] or _perm(by_token) != BY_HEAD:
         return None
-    product, scale, mask = scores
-    sources = ((product.input[0], BY_HEAD), (product.input[1], KEYS), (mixed.input[1], BY_HEAD))
-    parts = [_projection(graph, linears, name, perm) for name, perm in sources]
-    if mixed.input[0] != softmax.output[0] or len(graph.shapes.get(mask, ())) != 4 or None in parts:
-        return None
-    (query, dim), *others = (part for part in parts if part)
-    shape = graph.shapes[query.out]
-    alike = all((p.x, size, graph.shapes[p.out]) == (query.x, dim, shape) for p, size in others)
-    if not alike or graph.shapes.get(joined.output[0], ())[:2] != shape[:2]:
-        return None
-    projections = (query, others[0][0], others[1][0])
-    end = graph.position(joined.output[0])
-    return FoundAttention(projections, int(shape[-1]) // dim, scale, mask, joined.output[0], end)
+    return mixed.input[1], joined.output[0]
 
 
-def _scores(graph: GraphView, name: str) -> tuple[onnx.NodeProto, float, str] | None:
-    """The product of queries and keys behind masked scores, its scale, and the mask."""
-    masked = graph.maker(name)
-    if masked is None or masked.op_type != "Add":
+def _fit(graph: GraphView, scores: _Scores, values: str, out: str) -> bool:
+    """Whether all sizes are those of attention to the same tokens by heads that the operators take."""
+    queries, keys = (graph.shapes[name] for name in scores.product.input)
+    if len(queries) != len(BY_HEAD):
+        return False
+    rows, heads, width, dim = queries
+    if not isinstance(heads, int) or not isinstance(dim, int) or dim % STEP:
+        return False
+    mixed = keys == (rows, heads, dim, width) and graph.shapes[values] == queries
+    added = [_broadcasts(graph.shapes[name], (rows, heads, width, width)) for name in scores.added]
+    return mixed and graph.shapes[out] == (rows, width, heads * dim) and bool(added) and all(added)
+
+
+def _turned(graph: GraphView, keys: str) -> str:
+    """The keys [rows, heads, width, dim] of which `keys` are the transposed ones; empty where no node has those."""
+    node = graph.maker(keys)
+    return str(node.input[0]) if node is not None and node.op_type == "Transpose" and _perm(node) == TURNED else ""
+
+
+def _joined(graph: GraphView, name: str) -> onnx.NodeProto | None:
+    """The node that joins the heads of `name`, where that alone reads them, and perhaps their sizes."""
+    readers = [graph.nodes[position] for position in graph.readers[name]]
+    joined = next((node for node in readers if node.op_type == "Reshape" and node.input[0] == name), None)
+    sizes = [node for node in readers if node != joined]
+    own = name not in graph.kept and all(node.op_type == "Shape" and _serves(graph, node, joined) for node in sizes)
+    return joined if own else None
+
+
+def _serves(graph: GraphView, node: onnx.NodeProto, end: onnx.NodeProto | None) -> bool:
+    """Whether what `node` makes is read for `end` alone."""
+    made = [name for name in node.output if name]
+    readers = [graph.nodes[position] for name in made for position in graph.readers[name]]
+    return not graph.kept.intersection(made) and all(r == end or _serves(graph, r, end) for r in readers)
+
+
+def _scores(graph: GraphView, name: str, most: int = MOST_ADDED) -> _Scores | None:
+    """The product of queries and keys behind scores, to which at most so many tensors are added."""
+    node, scale = graph.maker(name), 1.0
+    if node is not None and node.op_type == "Add" and most:
+        for inner, other in (node.input, reversed(node.input)):
+            if found := _scores(graph, inner, most - 1):
+                return replace(found, added=(*found.added, _unexpanded(graph, other)))
+    if node is not None and node.op_type in ("Mul", "Div") and (factor := graph.scalar(node.input[1])) is not None:
+        scale, node = factor if node.op_type == "Mul" else 1 / factor, graph.maker(node.input[0])
+    return _Scores(node, scale) if node is not None and node.op_type == "MatMul" else None
+
+
+def _unexpanded(graph: GraphView, name: str) -> str:
+    """What a tensor of four dimensions was before it was repeated for all rows."""
+    node = graph.maker(name)
+    repeated = node is not None and node.op_type == "Expand" and len(graph.shapes[node.input[0]]) == len(BY_HEAD)
+    return str(node.input[0]) if node is not None and repeated else name
+
+
+def _broadcasts(shape: Shape, whole: Shape) -> bool:
+    """Whether a tensor may be added to one of four dimensions, of whose last it has all."""
+    fits = all(size in (1, full) for size, full in zip(shape, whole, strict=False))
+    return fits and len(shape) == len(whole) and shape[-1] == whole[-1]
+
+
+def _rotated(graph: GraphView, name: str) -> tuple[str, ...]:
+    """x, cosines and sines where `name` is x * cosines + (its halves of a head, turned) * sines; else nothing."""
+    node = graph.maker(name)
+    terms = node.input if node is not None and node.op_type == "Add" else ()
+    for plain, turned in (terms, reversed(terms)) if terms else ():
+        for halves, sin in _factors(graph, turned):
+            x = _halves(graph, halves)
+            cos = next((other for factor, other in _factors(graph, plain) if factor == x), "")
+            place = (1, 1, *graph.shapes[name][2:])
+            if x and cos and graph.shapes[cos] == graph.shapes[sin] == place:
+                return x, cos, sin
+    return ()
+
+
+def _factors(graph: GraphView, name: str) -> list[tuple[str, str]]:
+    """The two factors of a product, in both orders."""
+    node = graph.maker(name)
+    one, other = node.input if node is not None and node.op_type == "Mul" else ("", "")
+    return [(one, other), (other, one)] if one else []
+
+
+def _halves(graph: GraphView, name: str) -> str:
+    """x where `name` is the second half of its last dimension, negated, before the first half; else empty."""
+    joined, dim = graph.maker(name), graph.shapes[name][-1]
+    if joined is None or joined.op_type != "Concat" or len(joined.input) != 2 or not isinstance(dim, int):
+        return ""
+    negated, low = (graph.maker(part) for part in joined.input)
+    high = graph.maker(negated.input[0]) if negated is not None and negated.op_type == "Neg" else None
+    if low is None or high is None or low.input[0] != high.input[0]:
+        return ""
+    ranges = (_range(graph, low, dim), _range(graph, high, dim))
+    return str(low.input[0]) if ranges == ((0, dim // 2), (dim // 2, dim)) else ""
+
+
+def _range(graph: GraphView, node: onnx.NodeProto, size: int) -> tuple[int, int] | None:
+    """The first index and that behind the last of a slice of the last of four dimensions; None for any other node."""
+    given = [graph.integers.get(name) for name in node.input[1:]] if node.op_type == "Slice" else []
+    if len(given) != 4 or not given[0] or not given[1] or given[2] not in ((-1,), (3,)) or given[3] != (1,):
         return None
-    for scaled, mask in (masked.input, reversed(masked.input)):
-        scale, node = 1.0, graph.maker(scaled)
-        if node is not None and node.op_type in ("Mul", "Div") and (factor := graph.scalar(node.input[1])) is not None:
-            scale, node = factor if node.op_type == "Mul" else 1 / factor, graph.maker(node.input[0])
-        if node is not None and node.op_type == "MatMul":
-            return node, scale, mask
-    return None
+    return given[0][0], min(given[1][0], size)
 
 
-def _projection(
-    graph: GraphView, linears: Mapping[str, FoundLinear], name: str, perm: list[int]
-) -> tuple[FoundLinear, int] | None:
-    """The linear whose heads are `name`, and the size of a head."""
+Sources = tuple[tuple[str, list[int]], ...]  # queries, keys and values, and how each is turned from its tokens
+
+
+def _three_linears(graph: GraphView, linears: Mapping[str, FoundLinear], sources: Sources) -> tuple[FoundLinear, ...]:
+    """The linears of one tensor whose heads are the sources, where nothing else reads them; else none."""
+    splits = [_by_token(graph, *source) for source in sources]
+    made = [node and linears.get(node.input[0]) for node in splits if node is None or node.op_type == "Reshape"]
+    found = tuple(each for each in made if each)
+    own = all(graph.reader(each.out, "Reshape") == split for each, split in zip(found, splits, strict=False))
+    return found if len(found) == len(sources) and own and len({each.x for each in found}) == 1 else ()
+
+
+def _one_linear(graph: GraphView, linears: Mapping[str, FoundLinear], sources: Sources) -> tuple[FoundLinear, ...]:
+    """The one linear of which the heads are the sources, beside each other; else none."""
+    parts = [_by_token(graph, *source) for source in sources]
+    names = [part.input[0] for part in parts if part is not None and part.op_type == "Squeeze"]
+    split = graph.maker(names[0]) if names else None
+    if split is None or split.op_type != "Split" or list(split.output) != names:
+        return ()
+    rows, width, count, *_ = graph.shapes[split.input[0]]
+    joined = graph.maker(split.input[0])
+    linear = linears.get(joined.input[0]) if joined is not None and joined.op_type == "Reshape" else None
+    beside = count == len(sources) and graph.shapes[names[0]][:3] == (rows, width, 1)
+    return (linear,) if linear is not None and beside and graph.reader(linear.out, "Reshape") == joined else ()
+
+
+def _by_token(graph: GraphView, name: str, perm: list[int]) -> onnx.NodeProto | None:
+    """The node that makes the heads of each token, of which `name` are turned by `perm`."""
     turned = graph.maker(name)
-    split = graph.maker(turned.input[0]) if turned is not None and turned.op_type == "Transpose" else None
-    if turned is None or split is None or split.op_type != "Reshape" or _perm(turned) != perm:
-        return None
-    linear = linears.get(split.input[0])
-    if linear is None or graph.reader(linear.out, "Reshape") != split:
-        return None
-    whole, heads = graph.shapes.get(linear.out, ()), graph.shapes.get(split.output[0], ())
-    if len(whole) != 3 or len(heads) != 4 or whole[:2] != heads[:2]:
-        return None
-    hidden, dim = whole[-1], heads[-1]
-    fits = isinstance(hidden, int) and isinstance(dim, int) and dim % STEP == 0 and hidden % dim == 0
-    return (linear, int(dim)) if fits else None
+    found = turned is not None and turned.op_type == "Transpose" and _perm(turned) == perm
+    return graph.maker(turned.input[0]) if turned is not None and found else None
 
 
 def _perm(node: onnx.NodeProto) -> list[int]:

@@ -51,6 +51,20 @@ class _TopLevelIdentities(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(found))
 
 
+class _SameTypeCasts(ir.passes.InPlacePass):
+    """Makes identities of the casts of the main graph to the type that a tensor has; torch's tracer writes them."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Types must have been inferred."""
+        changed = False
+        for node in model.graph:
+            read = node.inputs[0] if node.op_type == "Cast" else None
+            if read is not None and read.dtype == node.attributes.get_int("to"):
+                node.op_type, changed = "Identity", True
+                node.attributes.clear()
+        return ir.passes.PassResult(model, modified=changed)
+
+
 def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     """`model` without identities, unused nodes, duplicated initializers and constants that are nodes."""
     pipeline = Sequential(
@@ -62,6 +76,12 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
         passes.ClearMetadataAndDocStringPass(),
         passes.TopologicalSortPass(),
     )
+    return ir.to_proto(pipeline(ir.from_proto(model)).model)
+
+
+def _without_casts(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` with identities where a tensor is cast to its own type."""
+    pipeline = Sequential(passes.ShapeInferencePass(), _SameTypeCasts())
     return ir.to_proto(pipeline(ir.from_proto(model)).model)
 
 
@@ -81,7 +101,7 @@ def build_graph(
     """
     outputs = task.net_outputs(model.config.to_dict())
     read = [HIDDEN_STATE] if pooling is not None else [spec.name for spec in outputs]
-    graph = clean(_export(model, task, read, exporter))
+    graph = clean(_without_casts(_export(model, task, read, exporter)))
     sum_by_products(graph, names.ATTENTION_MASK)
     if not types:
         _of_one_type(graph)

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from scipy import special
 
+from hfx.exporter.encoder.shapes import measure
 from hfx.exporter.graph.blocks import Activation
 from hfx.exporter.graph.reference import ACTIVATIONS
 
 # Below this, a weight is a head of a few labels: quantizing it would save nothing and cost the most precision.
 SMALLEST_QUANTIZED_WIDTH = 16
-LARGEST_CONSTANT = 1024  # bytes; larger ones need not be known to tell shapes
 ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -37,8 +37,6 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
 MOST_NODES = 12  # of an activation; GELU by tanh has eight
 POINTS = np.linspace(-6.0, 6.0, 49)
 TOLERANCE = 1e-5  # constants are float32; the two forms of GELU differ by 5e-4
-
-Shape = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def find_linears(graph: GraphView) -> list[FoundLinear]:
 
 
 class GraphView:
-    """Which nodes make and read a tensor of a graph, its constants, and what is known of shapes."""
+    """Which nodes make and read a tensor of a graph, its constants, sizes and indices."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.nodes = model.graph.node
@@ -123,7 +121,8 @@ class GraphView:
                 self.readers[name].append(position)
         self.floats = {i.name: i for i in model.graph.initializer if i.data_type == TensorProto.FLOAT}
         self.constants = {i.name for i in model.graph.initializer}
-        self.shapes = _shapes(model)
+        measured = measure(model)
+        self.shapes, self.integers = measured.shapes, measured.integers
 
     def maker(self, name: str) -> onnx.NodeProto | None:
         """The node that makes a tensor; None for inputs and constants."""
@@ -230,24 +229,3 @@ class GraphView:
 
 def _activation(value: NDArray[np.float64]) -> Activation | None:
     return next((k for k, f in ACTIVATIONS.items() if np.allclose(value, f(POINTS), rtol=0, atol=TOLERANCE)), None)
-
-
-def _shapes(model: onnx.ModelProto) -> dict[str, Shape]:
-    """Tensor -> its shape, with a symbol for each size that is not known; equal symbols are equal sizes."""
-    skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    graph = skeleton.graph
-    graph.name = model.graph.name
-    graph.node.extend(model.graph.node)
-    graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
-    for each in model.graph.initializer:
-        if each.ByteSize() <= LARGEST_CONSTANT:
-            graph.initializer.append(each)
-        else:
-            graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, [*each.dims]))
-    inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
-    return {
-        value.name: tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)
-        for value in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
-        if all(d.dim_param or d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
-    }

@@ -8,7 +8,7 @@ operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16).
 int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
 batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch.
 
-The last input of a linear and of SelfAttention is optional: `last`, [texts] int32, the last token of each text. The
+The last input of a linear and of a SelfAttention is optional: `last`, [texts] int32, the last token of each text. The
 library computes nothing for the padding behind it, and writes zeros; the definitions don't read it.
 """
 
@@ -154,31 +154,53 @@ INT8_CROSS = CROSS.format(
     scaled_results = Mul (attended_by_head, v_scales)""",
     results="scaled_results",
 )
-SELF = """
+SPLIT = """
     zero = Constant <value = int64[1] {0}> ()
     rest = Constant <value = int64[1] {-1}> ()
     heads_0 = Constant <value_int: int = @heads> ()
     heads_1 = Unsqueeze (heads_0, zero)
     by_head = Concat <axis = 0> (zero, zero, heads_1, rest)
-    by_token = Concat <axis = 0> (zero, zero, rest)
     queries, keys, values = Split <axis = -1, num_outputs = 3> (qkv)
     split_queries = Reshape (queries, by_head)
     split_keys = Reshape (keys, by_head)
     split_values = Reshape (values, by_head)
     q = Transpose <perm = [0, 2, 1, 3]> (split_queries)
-    k = Transpose <perm = [0, 2, 3, 1]> (split_keys)
-    v = Transpose <perm = [0, 2, 1, 3]> (split_values)
-    products = MatMul (q, k)
+    v = Transpose <perm = [0, 2, 1, 3]> (split_values)"""
+PLAIN_KEYS = """
+    turned_keys = Transpose <perm = [0, 2, 3, 1]> (split_keys)"""
+KEYS_BY_HEAD = """
+    turned_keys = Transpose <perm = [0, 1, 3, 2]> ({k})""".format
+ROTATE = """
+    low_{x}, high_{x} = Split <axis = -1, num_outputs = 2> ({x})
+    negative_{x} = Neg (high_{x})
+    halves_{x} = Concat <axis = -1> (negative_{x}, low_{x})
+    of_cos_{x} = Mul ({x}, cos)
+    of_sin_{x} = Mul (halves_{x}, sin)
+    rotated_{x} = Add (of_cos_{x}, of_sin_{x})""".format
+ROTATED_KEYS = f"""
+    k = Transpose <perm = [0, 2, 1, 3]> (split_keys){ROTATE(x="q")}{ROTATE(x="k")}{KEYS_BY_HEAD(k="rotated_k")}"""
+ADD_BIAS = """
+    biased = Add (masked, bias)"""
+SELF = """{front}
+    by_token = Constant <value = int64[3] {{0, 0, -1}}> ()
+    products = MatMul ({q}, turned_keys)
     factor = Constant <value_float: float = @scale> ()
     scaled = Mul (products, factor)
-    scores = Add (scaled, mask)
-    weights = Softmax <axis = -1> (scores)
+    masked = Add (scaled, mask){add_bias}
+    weights = Softmax <axis = -1> ({scores})
     mixed = MatMul (weights, v)
     turned = Transpose <perm = [0, 2, 1, 3]> (mixed)
     y = Reshape (turned, by_token)"""
+PLAIN_SELF = SELF.format(front=SPLIT + PLAIN_KEYS, q="q", add_bias="", scores="masked")
+BIASED_SELF = SELF.format(front=SPLIT + PLAIN_KEYS, q="q", add_bias=ADD_BIAS, scores="biased")
+ROTARY_SELF = SELF.format(front=SPLIT + ROTATED_KEYS, q="rotated_q", add_bias="", scores="masked")
+SELF_BY_HEAD = SELF.format(front=KEYS_BY_HEAD(k="k"), q="q", add_bias="", scores="masked")
 OF_CACHES = "(y, present_k, present_v)"
 ATTENTION = {
-    "SelfAttention": f"<heads, scale> (qkv, mask, last) => (y) {{{SELF}\n}}",
+    "SelfAttention": f"<heads, scale> (qkv, mask, last) => (y) {{{PLAIN_SELF}\n}}",
+    "SelfAttentionBias": f"<heads, scale> (qkv, mask, bias, last) => (y) {{{BIASED_SELF}\n}}",
+    "SelfAttentionRotary": f"<heads, scale> (qkv, mask, cos, sin, last) => (y) {{{ROTARY_SELF}\n}}",
+    "SelfAttentionHeads": f"<heads, scale> (q, k, v, mask, last) => (y) {{{SELF_BY_HEAD}\n}}",
     "CachedAttention": f"""<heads, scale> (qkv, past_k, past_v, last, total, lead) => {OF_CACHES} {{
     {CACHED(inputs="split, , , past_k, past_v, last, total")}
 }}""",

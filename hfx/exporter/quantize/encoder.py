@@ -134,8 +134,12 @@ class _RowWise:
 
     def attention(self, found: FoundAttention) -> list[onnx.NodeProto]:
         """The nodes of an attention: one linear for queries, keys and values, and what they attend to."""
+        read = {"heads": found.heads, "scale": found.scale}
+        if found.by_head:
+            return [self._node(ATTENTION + "Heads", [*found.by_head, *found.added], found.out, **read)]
+        form = "Rotary" if found.rotation else "Bias" if len(found.added) > 1 else ""
         qkv = found.out + ".qkv"
-        node = self._node(ATTENTION, [qkv, found.mask], found.out, heads=found.heads, scale=found.scale)
+        node = self._node(ATTENTION + form, [qkv, *found.added, *found.rotation], found.out, **read)
         return [self.linear(found.projections, qkv), node]
 
     def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
@@ -158,12 +162,11 @@ class _RowWise:
 def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
     """Give the operators of all tokens the last token of each text, where no other node makes a token of several."""
     made = {name: at for at, node in enumerate(graph.node) for name in node.output}
-    mask, attentions = PADDED + ATTENTION_MASK, [node for node in graph.node if node.op_type == ATTENTION]
+    mask, attentions = PADDED + ATTENTION_MASK, [node for node in graph.node if node.op_type.startswith(ATTENTION)]
     if not attentions or not {mask, REAL} <= made.keys() or OF_NEIGHBOURS & {node.op_type for node in graph.node}:
         return False
     linears = [node for node in graph.node if node.op_type.startswith(LINEAR)]
-    qkv = next(node for node in linears if node.output[0] == attentions[0].input[0])
-    rows, width, _ = view.shapes[qkv.input[0]]
+    rows, width, _ = view.shapes[attentions[0].output[0]]
     of_tokens = [node for node in linears if view.shapes.get(node.input[0], ())[:-1] == (rows, width)]
     new = NodeList("hfx.padding.")
     shown = new.add("Cast", [new.add("Cast", [mask], "is_shown", to=TensorProto.BOOL)], "shown", to=TensorProto.INT32)

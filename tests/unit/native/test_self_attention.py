@@ -14,9 +14,16 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hfx.exporter.graph import operators
+from tests.unit.native.guarded import copy_of, guarded
 from tests.unit.native.sessions import open_model, options
 
 MASKED = np.float32(-3.4e38)
+INPUTS = {
+    "SelfAttention": ("qkv", "mask"),
+    "SelfAttentionBias": ("qkv", "mask", "bias"),
+    "SelfAttentionRotary": ("qkv", "mask", "cos", "sin"),
+    "SelfAttentionHeads": ("q", "k", "v", "mask"),
+}
 SHAPES = [  # heads, dim, rows, width
     (1, 16, 1, 1),
     (2, 16, 3, 5),
@@ -29,18 +36,21 @@ SHAPES = [  # heads, dim, rows, width
 ]
 
 
-def model(heads: int, dim: int, portable: bool = False, padded: bool = False, **changes: Any) -> onnx.ModelProto:
+def model(
+    heads: int, dim: int, portable: bool = False, padded: bool = False, op: str = "SelfAttention", **changes: Any
+) -> onnx.ModelProto:
     """The operator alone; `portable`: with its definition, `padded`: with the last token of each text."""
     attributes = {"heads": heads, "scale": dim**-0.5, **changes}
-    types = {"qkv": TensorProto.FLOAT, "mask": TensorProto.FLOAT, **({"last": TensorProto.INT32} if padded else {})}
-    node = helper.make_node("SelfAttention", [*types], ["y"], domain="hfx", **attributes)
+    inputs = [*INPUTS[op], *(["last"] if padded else [])]
+    node = helper.make_node(op, inputs, ["y"], domain="hfx", **attributes)
+    types = {name: TensorProto.INT32 if name == "last" else TensorProto.FLOAT for name in inputs}
     ends = [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     domains = {"": 21, "hfx": 1, "com.microsoft": 1}
     return helper.make_model(
         helper.make_graph([node], "one", ends, [y]),
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in domains.items()],
-        functions=[operators.function("SelfAttention")] if portable else [],
+        functions=[operators.function(op)] if portable else [],
         ir_version=10,
     )
 
@@ -94,6 +104,85 @@ def test_padding_is_zeros_and_tokens_are_what_they_are_masked(
         assert not found[~real].any()
 
 
+def feed_of(op: str, heads: int, dim: int, rows: int, width: int) -> dict[str, NDArray[Any]]:
+    """Inputs of `op`: those of texts(), a random bias and random angles, and the last token of each text."""
+    qkv, mask = texts(heads, dim, rows, width)
+    parts = (part.reshape(rows, width, heads, dim).swapaxes(1, 2) for part in np.split(qkv, 3, -1))
+    by_head = {name: np.ascontiguousarray(part) for name, part in zip("qkv", parts, strict=True)}
+    random = np.random.default_rng(width)
+    bias = random.normal(size=(1, heads, width, width)).astype(np.float32)
+    angles = random.uniform(-np.pi, np.pi, (1, 1, width, dim))
+    rotation = {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+    feed = {"qkv": qkv, "mask": mask, "bias": bias, **rotation, **by_head}
+    last = (mask[:, 0, 0] == 0).sum(1, dtype=np.int32) - 1
+    return {name: feed[name] for name in INPUTS[op]} | {"last": last}
+
+
+def expected(op: str, heads: int, dim: int, rows: int, width: int) -> NDArray[Any]:
+    """What `op` makes of feed_of(), in float64."""
+    feed = feed_of(op, heads, dim, rows, width)
+    qkv, mask = texts(heads, dim, rows, width)
+    if "cos" in feed:
+        x = qkv.reshape(rows, width, 3, heads, dim).astype(np.float64)
+        low, high = np.split(x[:, :, :2], 2, -1)
+        cos, sin = (feed[name][0, 0][None, :, None, None] for name in ("cos", "sin"))
+        x[:, :, :2] = x[:, :, :2] * cos + np.concatenate([-high, low], -1) * sin
+        qkv = x.reshape(qkv.shape)
+    return exact(qkv, mask + feed.get("bias", 0), heads)
+
+
+def of_row(feed: dict[str, NDArray[Any]], row: int, length: int) -> dict[str, NDArray[Any]]:
+    """The inputs of one text alone, without its padding."""
+
+    def cut(name: str, array: NDArray[Any]) -> NDArray[Any]:
+        own = array if len(array) == 1 and name in ("bias", "cos", "sin") else array[row : row + 1]
+        tokens = {"qkv": [1], "mask": [3], "bias": [2, 3], "last": []}.get(name, [2])
+        for axis in tokens:
+            own = own.take(range(length), axis)
+        return np.ascontiguousarray(own)
+
+    return {name: cut(name, array) for name, array in feed.items()}
+
+
+@pytest.mark.parametrize("op", [op for op in INPUTS if op != "SelfAttention"])
+@pytest.mark.parametrize(("heads", "dim", "rows", "width"), SHAPES)
+def test_every_form_is_near_float64_and_a_text_has_the_same_bits_alone(
+    library: Path, op: str, heads: int, dim: int, rows: int, width: int
+) -> None:
+    feed = feed_of(op, heads, dim, rows, width)
+    whole = open_model(model(heads, dim, op=op), options(library))
+    together = whole.run(None, {name: feed[name] for name in INPUTS[op]})[0]
+    np.testing.assert_allclose(together, expected(op, heads, dim, rows, width), atol=5e-5)
+    padded = open_model(model(heads, dim, padded=True, op=op), options(library, 2))
+    found = padded.run(None, feed)[0]
+    for row, length in enumerate(feed["last"] + 1):
+        np.testing.assert_array_equal(found[row, :length], together[row, :length])
+        assert not found[row, length:].any()
+        np.testing.assert_array_equal(padded.run(None, of_row(feed, row, length))[0][0], found[row, :length])
+
+
+@pytest.mark.parametrize(("heads", "dim", "rows", "width"), SHAPES)
+def test_heads_that_stand_apart_have_the_same_bits(library: Path, heads: int, dim: int, rows: int, width: int) -> None:
+    apart, joined = (feed_of(op, heads, dim, rows, width) for op in ("SelfAttentionHeads", "SelfAttention"))
+    got = open_model(model(heads, dim, padded=True, op="SelfAttentionHeads"), options(library)).run(None, apart)[0]
+    want = open_model(model(heads, dim, padded=True), options(library)).run(None, joined)[0]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("op", INPUTS)
+@pytest.mark.parametrize("at_end", [True, False])
+def test_nothing_beyond_a_tensor_is_touched(library: Path, op: str, at_end: bool) -> None:
+    for heads, dim, rows, width in SHAPES:
+        feed = {name: copy_of(array, at_end) for name, array in feed_of(op, heads, dim, rows, width).items()}
+        session = open_model(model(heads, dim, padded=True, op=op), options(library))
+        y, binding = guarded((rows, width, heads * dim), np.float32, at_end), session.io_binding()
+        for name, array in feed.items():
+            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(y, session.run(None, feed)[0])
+
+
 @pytest.mark.parametrize("last", [[-1, 0, 0], [0, 5, 0], [0, 0], [0] * 4, []])
 def test_last_tokens_that_do_not_fit_are_refused(any_library: Path, last: list[int]) -> None:
     feed = {"qkv": np.zeros((3, 5, 96), np.float32), "mask": np.zeros((3, 1, 1, 5), np.float32)}
@@ -113,10 +202,12 @@ def test_a_mask_is_broadcast_in_every_dimension(library: Path, sizes: tuple[int,
     np.testing.assert_allclose(got, exact(qkv, mask, 2), atol=3e-5)
 
 
-def test_the_definition_computes_the_same() -> None:
-    qkv, mask = texts(2, 16, 3, 17)
-    session = onnxruntime.InferenceSession(model(2, 16, portable=True).SerializeToString())
-    np.testing.assert_allclose(session.run(None, {"qkv": qkv, "mask": mask})[0], exact(qkv, mask, 2), atol=3e-5)
+@pytest.mark.parametrize("op", INPUTS)
+def test_the_definition_computes_the_same(op: str) -> None:
+    feed = feed_of(op, 2, 16, 3, 17)
+    session = onnxruntime.InferenceSession(model(2, 16, portable=True, op=op).SerializeToString())
+    got = session.run(None, {name: feed[name] for name in INPUTS[op]})[0]
+    np.testing.assert_allclose(got, expected(op, 2, 16, 3, 17), atol=3e-5)
 
 
 def test_a_nan_stays_in_its_text(any_library: Path) -> None:
@@ -155,6 +246,36 @@ def test_shapes_that_do_not_fit_are_refused(any_library: Path, qkv: tuple[int, .
     session = open_model(model(2, 16), options(any_library))
     with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: "):
         session.run(None, feed)
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "shape"),
+    [
+        ("SelfAttentionBias", "bias", (1, 2, 17, 16)),
+        ("SelfAttentionBias", "bias", (2, 2, 17, 17)),
+        ("SelfAttentionRotary", "cos", (1, 1, 16, 16)),
+        ("SelfAttentionRotary", "sin", (1, 17, 16)),
+        ("SelfAttentionRotary", "sin", (1, 1, 34, 8)),
+        ("SelfAttentionHeads", "q", (3, 2, 17, 24)),
+        ("SelfAttentionHeads", "k", (3, 2, 16, 16)),
+        ("SelfAttentionHeads", "v", (3, 1, 17, 16)),
+        ("SelfAttentionHeads", "v", (3, 17, 32)),
+        ("SelfAttentionHeads", "mask", (2, 1, 1, 17)),
+    ],
+)
+def test_inputs_of_a_form_that_do_not_fit_are_refused(
+    any_library: Path, op: str, name: str, shape: tuple[int, ...]
+) -> None:
+    session = open_model(model(2, 16, padded=True, op=op), options(any_library))
+    with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: "):
+        session.run(None, feed_of(op, 2, 16, 3, 17) | {name: np.zeros(shape, np.float32)})
+
+
+def test_heads_of_another_size_than_sixteens_are_refused(any_library: Path) -> None:
+    session = open_model(model(2, 24, op="SelfAttentionHeads"), options(any_library))
+    feed = feed_of("SelfAttentionHeads", 2, 24, 3, 5)
+    with pytest.raises((errors.InvalidArgument, errors.Fail), match="multiple of 16"):
+        session.run(None, {name: feed[name] for name in INPUTS["SelfAttentionHeads"]})
 
 
 def source_model(heads: int, dim: int, biased: bool, portable: bool = False) -> onnx.ModelProto:

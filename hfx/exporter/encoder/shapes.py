@@ -1,0 +1,90 @@
+"""The sizes of the tensors of a traced graph, and indices in it, found by running it without its weights.
+
+A tracer writes many sizes as computations, which ONNX's inference does not follow: positions are a slice of a table, as
+long as the text is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from hfx.names import ATTENTION_MASK, ITEM_SHAPE
+
+LARGEST_CONSTANT = 1024  # bytes; larger ones, and weights, need not be known to tell shapes
+MOST_INTEGERS = 8  # of a tensor whose values are kept
+# Rows, sequences a row where there are several, and tokens a sequence, of two batches. Every model reads 16 tokens.
+BATCHES = ((2, 2, 8), (3, 5, 16))
+
+Shape = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The shape of each tensor, with a symbol for each size that depends on the batch; equal symbols are equal sizes.
+
+    `integers` are the values of tensors of few integers that are the same in every batch.
+    """
+
+    shapes: Mapping[str, Shape]
+    integers: Mapping[str, tuple[int, ...]]
+
+
+def measure(model: onnx.ModelProto) -> Measured:
+    """The main graph of `model`, run on two batches."""
+    one, other = (_run(model, *batch) for batch in BATCHES)
+    shapes = {
+        name: tuple(a if a == b else f"{a}, {b}" for a, b in zip(value.shape, other[name].shape, strict=True))
+        for name, value in one.items()
+    }
+    few = {name: value for name, value in one.items() if value.dtype.kind == "i" and value.size <= MOST_INTEGERS}
+    fixed = {name: tuple(value.ravel().tolist()) for name, value in few.items() if np.array_equal(value, other[name])}
+    return Measured(shapes, fixed)
+
+
+def _run(model: onnx.ModelProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
+    """All inputs, constants and results of the main graph with a batch of these sizes; large constants are zeros."""
+    from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
+
+    graph = onnx.GraphProto(name=model.graph.name, node=model.graph.node, input=model.graph.input)
+    feed = _feed(model.graph, rows, sequences, width)
+    for each in model.graph.initializer:
+        if each.ByteSize() <= LARGEST_CONSTANT:
+            graph.initializer.append(each)
+        else:
+            graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, [*each.dims]))
+            # Zeros that are read only take no memory.
+            feed[each.name] = np.zeros([*each.dims], helper.tensor_dtype_to_np_dtype(each.data_type))
+    made = [name for node in graph.node for name in node.output if name]
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    skeleton = onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
+    )
+    options = SessionOptions()
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = InferenceSession(skeleton.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    results = dict(zip(made, session.run(made, feed), strict=True))
+    return {each.name: numpy_helper.to_array(each) for each in graph.initializer} | feed | results
+
+
+def _feed(graph: onnx.GraphProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
+    """The inputs of a batch of these sizes, all of whose tokens are real ones with the id 0."""
+    item = next((value for value in graph.input if value.name == ITEM_SHAPE), None)
+    of_sequences = item is not None and item.type.tensor_type.shape.dim[1].dim_value == 2
+    shape = [sequences, width] if of_sequences else [width]
+    sizes = {"rows": rows, "tokens": rows * int(np.prod(shape))}
+    feed: dict[str, NDArray[np.generic]] = {}
+    for value in graph.input:
+        tensor = value.type.tensor_type
+        dims = [sizes[dim.dim_param] if dim.dim_param else dim.dim_value for dim in tensor.shape.dim]
+        fill = 1 if value.name == ATTENTION_MASK else 0
+        feed[value.name] = np.full(dims, fill, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if item is not None:
+        feed[ITEM_SHAPE] = np.array([shape] * rows, np.int32)
+    return feed
