@@ -121,35 +121,32 @@ void rotate(const float *x, const float *cos, const float *sin, long dim, float 
     }
 }
 
+// The keys of all tokens, [dim][columns], zeros behind the last; where they are rotated, one after the other in `rotated`.
+void turn_keys(const SelfAttention &a, long columns, float *keys, float *rotated) {
+    for (long first = 0; first < columns && !a.cos; first += WIDTH)
+        for (long d = 0; d < a.dim; d++)
+            for (long token = first; token < first + WIDTH; token++)
+                keys[d * columns + token] = token < a.width ? a.key[token * a.stride + d] : 0.0f;
+    for (long token = 0; token < columns && a.cos; token++) {
+        const bool inside = token < a.width;
+        if (inside) rotate(a.key + token * a.stride, a.cos + token * a.dim, a.sin + token * a.dim, a.dim, rotated);
+        for (long d = 0; d < a.dim; d++) keys[d * columns + token] = inside ? rotated[d] : 0.0f;
+    }
+}
+
 void self_attend(const SelfAttention &a) {
     const long columns = self_attention_columns(a.width);
-    float *keys = a.buffer, *scores = keys + a.dim * columns;  // keys: [dim][columns]
+    float *keys = a.buffer, *scores = keys + a.dim * columns;
     float *queries = scores + SELF_ATTENTION_QUERIES * columns, *rotated = queries + SELF_ATTENTION_QUERIES * a.dim;
-    for (long first = 0; first < columns; first += WIDTH)
-        if (a.cos) {
-            for (long token = first; token < first + WIDTH; token++) {
-                const long place = token * a.dim;
-                if (token < a.width) rotate(a.key + token * a.stride, a.cos + place, a.sin + place, a.dim, rotated);
-                for (long d = 0; d < a.dim; d++) keys[d * columns + token] = token < a.width ? rotated[d] : 0.0f;
-            }
-        } else {
-            for (long d = 0; d < a.dim; d++)
-                for (long token = first; token < first + WIDTH; token++)
-                    keys[d * columns + token] = token < a.width ? a.key[token * a.stride + d] : 0.0f;
-        }
+    turn_keys(a, columns, keys, rotated);
     for (long token = 0; token < a.width; token += SELF_ATTENTION_QUERIES) {
         const long rows = a.width - token < SELF_ATTENTION_QUERIES ? a.width - token : SELF_ATTENTION_QUERIES;
+        const float *query = a.query + token * a.stride, *added[2];
         float sums[SELF_ATTENTION_QUERIES], *out = a.out + token * a.out_stride;
-        for (long i = 0; a.cos && i < rows; i++) {
-            const long place = (token + i) * a.dim;
-            rotate(a.query + (token + i) * a.stride, a.cos + place, a.sin + place, a.dim, queries + i * a.dim);
-        }
-        if (a.cos)
-            multiply_all({queries, keys, scores, a.dim, columns, columns, a.dim}, rows, columns);
-        else
-            multiply_all({a.query + token * a.stride, keys, scores, a.stride, columns, columns, a.dim}, rows, columns);
+        for (long i = 0; i < rows && a.cos; i++)
+            rotate(query + i * a.stride, a.cos + (token + i) * a.dim, a.sin + (token + i) * a.dim, a.dim, queries + i * a.dim);
+        multiply_all({a.cos ? queries : query, keys, scores, a.cos ? a.dim : a.stride, columns, columns, a.dim}, rows, columns);
         for (long i = 0; i < rows; i++) {
-            const float *added[2];
             for (int k = 0; k < 2; k++) added[k] = a.added[k] ? a.added[k] + (token + i) * a.added_stride[k] : nullptr;
             sums[i] = weigh(scores + i * columns, added[0], added[1], a.width, a.scale);
         }

@@ -21,9 +21,9 @@ struct Node {
 
 struct Run {
     SelfAttention whole;  // pointers of the first row's first head; without a buffer
-    long heads, rows, of_row, of_head;       // of queries, keys and values: floats to the next
-    const int32_t *last;                     // the last token of each row; or null
-    long added_of_row[2], added_of_head[2];
+    long heads, rows;
+    const int32_t *last;                                      // the last token of each row; or null
+    long of_row, of_head, added_of_row[2], added_of_head[2];  // floats to the next
     int failed;
 };
 
@@ -129,8 +129,8 @@ Status *read_rotation(ort::KernelContext *context, Run &run) {
     return nullptr;
 }
 
-// Queries, keys and values, a mask, with a bias that, with rotations cosines and sines, and, optional, the last token of each row; or, without a mask, the
-// last token of each row, two inputs that only the definition in the file needs, and with a bias that.
+// Inputs: queries, keys and values, a mask, then a bias, or cosines and sines, and, optional, the last token of each row.
+// Without a mask: the last token of each row, two inputs that only the definition in the file needs, and a bias.
 Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);
     const Form &form = *node.form;
