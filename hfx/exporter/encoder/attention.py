@@ -15,6 +15,7 @@ from hfx.exporter.encoder.linears import FoundLinear, GraphView
 from hfx.exporter.encoder.shapes import Shape
 
 MOST_ADDED = 2  # to the scores: a mask, and a bias by the distance of tokens
+RANK = 3  # of linears: rows, width and what is computed for each token
 STEP = 16  # what the size of a head must be a multiple of
 BY_HEAD, KEYS, TURNED = [0, 2, 1, 3], [0, 2, 3, 1], [0, 1, 3, 2]
 
@@ -166,8 +167,9 @@ def _factors(graph: GraphView, name: str) -> list[tuple[str, str]]:
 
 def _halves(graph: GraphView, name: str) -> str:
     """x where `name` is the second half of its last dimension, negated, before the first half; else empty."""
-    joined, dim = graph.maker(name), graph.shapes[name][-1]
-    if joined is None or joined.op_type != "Concat" or len(joined.input) != 2 or not isinstance(dim, int):
+    joined = graph.maker(name)
+    dim = graph.shapes[name][-1] if joined is not None and joined.op_type == "Concat" else ""
+    if joined is None or len(joined.input) != 2 or not isinstance(dim, int):
         return ""
     negated, low = (graph.maker(part) for part in joined.input)
     high = graph.maker(negated.input[0]) if negated is not None and negated.op_type == "Neg" else None
@@ -191,10 +193,10 @@ Sources = tuple[tuple[str, list[int]], ...]  # queries, keys and values, and how
 def _three_linears(graph: GraphView, linears: Mapping[str, FoundLinear], sources: Sources) -> tuple[FoundLinear, ...]:
     """The linears of one tensor whose heads are the sources, where nothing else reads them; else none."""
     splits = [_by_token(graph, *source) for source in sources]
-    made = [node and linears.get(node.input[0]) for node in splits if node is None or node.op_type == "Reshape"]
-    found = tuple(each for each in made if each)
-    own = all(graph.reader(each.out, "Reshape") == split for each, split in zip(found, splits, strict=False))
-    return found if len(found) == len(sources) and own and len({each.x for each in found}) == 1 else ()
+    names = [node.input[0] for node in splits if node is not None and node.op_type == "Reshape"]
+    found = tuple(linears[name] for name in names if name in linears)
+    own = all(graph.reader(each.out, "Reshape") in splits and len(graph.shapes[each.out]) == RANK for each in found)
+    return found if own and len(found) == len(sources) and len({each.x for each in found}) == 1 else ()
 
 
 def _one_linear(graph: GraphView, linears: Mapping[str, FoundLinear], sources: Sources) -> tuple[FoundLinear, ...]:
@@ -208,7 +210,9 @@ def _one_linear(graph: GraphView, linears: Mapping[str, FoundLinear], sources: S
     joined = graph.maker(split.input[0])
     linear = linears.get(joined.input[0]) if joined is not None and joined.op_type == "Reshape" else None
     beside = count == len(sources) and graph.shapes[names[0]][:3] == (rows, width, 1)
-    return (linear,) if linear is not None and beside and graph.reader(linear.out, "Reshape") == joined else ()
+    if linear is None or not beside or len(graph.shapes[linear.out]) != RANK:
+        return ()
+    return (linear,) if graph.reader(linear.out, "Reshape") == joined else ()
 
 
 def _by_token(graph: GraphView, name: str, perm: list[int]) -> onnx.NodeProto | None:
