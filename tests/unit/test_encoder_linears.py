@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Container
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hfx import names
 from hfx.exporter.encoder.build import build_graph, clean
 from hfx.exporter.encoder.folders import copy_operators
 from hfx.exporter.encoder.pooling import Pooling
-from hfx.exporter.quantize.encoder import row_wise
+from hfx.exporter.quantize.encoder import Quantized, row_wise
 from hfx.exporter.tasks import find_task
 from hfx.native import library
 from hfx.python_backends.onnxruntime.ragged import Layout, Request
@@ -32,6 +33,7 @@ from tests.unit.onnxruntime_rig import Recording, batch_input, string_parameters
 from tests.unit.processors import HAS_NATIVE, LEVELS
 
 ROWS, WIDTH, HIDDEN, OUTER = 3, 5, 64, 48
+EMBEDDINGS = find_task("feature-extraction")
 LIBRARIES = [None, *([library()] if HAS_NATIVE else [])]
 OWN = "hfx"
 # Attention that is no operator: scores are more than a product and what is added, or the mask is no addend.
@@ -57,6 +59,18 @@ def traced(module: nn.Module, *inputs: torch.Tensor) -> onnx.ModelProto:
         dynamo=False,
     )
     return clean(onnx.load_from_string(written.getvalue()))
+
+
+@cache
+def embedder(model_type: str) -> tuple[onnx.ModelProto, Quantized]:
+    """The float graph of an architecture's embeddings, with scores so large that places matter, and its int8 form."""
+    model = tiny_encoders.build(model_type, EMBEDDINGS.auto_class, num_attention_heads=2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and ("attn" in name or "attention" in name):
+                parameter.mul_(3.0)
+    graph = build_graph(model, EMBEDDINGS, 1, Pooling("mean", normalize=False))
+    return graph, row_wise(graph, LEVELS)
 
 
 def kinds(model: onnx.ModelProto) -> Counter[str]:
@@ -204,9 +218,7 @@ def test_attention_is_one_linear_and_one_operator(width: int) -> None:
 
 @pytest.mark.parametrize("model_type", tiny_encoders.CONFIGS)
 def test_the_attention_of_an_architecture_is_an_operator_or_stays_as_traced(model_type: str) -> None:
-    task = find_task("feature-extraction")
-    model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
-    found = row_wise(build_graph(model, task, 1, Pooling("cls", normalize=False)), LEVELS)
+    _, found = embedder(model_type)
     wanted = set() if model_type in TRACED else FORMS.get(model_type, {"SelfAttention"})
     assert {op for op in kinds(found.model) if op.startswith("SelfAttention")} == wanted
     assert found.skips_padding == bool(wanted)
@@ -215,31 +227,23 @@ def test_the_attention_of_an_architecture_is_an_operator_or_stays_as_traced(mode
 
 
 def test_keys_that_heads_share_are_read_by_head() -> None:
-    task = find_task("feature-extraction")
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
-    model = tiny_encoders.build("eurobert", task.auto_class, **sizes)
-    found = kinds(row_wise(build_graph(model, task, 1, Pooling("cls", normalize=False)), LEVELS).model)
+    model = tiny_encoders.build("eurobert", EMBEDDINGS.auto_class, **sizes)
+    found = kinds(row_wise(build_graph(model, EMBEDDINGS, 1, Pooling("cls", normalize=False)), LEVELS).model)
     assert found["SelfAttentionHeads"] == model.config.num_hidden_layers
 
 
 @pytest.mark.parametrize("model_type", sorted(set(tiny_encoders.CONFIGS) - TRACED))
 def test_operators_of_attention_answer_like_the_float_graph(model_type: str) -> None:
-    """With the library and without, in a batch with padding, with scores so large that places matter."""
-    task = find_task("feature-extraction")
-    model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim > 1 and ("attn" in name or "attention" in name):
-                parameter.mul_(3.0)
-    graph = build_graph(model, task, 1, Pooling("mean", normalize=False))
-    quantized = row_wise(graph, LEVELS).model
+    """With the library and without, in a batch with padding."""
+    graph, quantized = embedder(model_type)
     random, shape = np.random.default_rng(0), (ROWS, 24)
-    ids = random.integers(5, model.config.vocab_size, shape).astype(np.int32)
+    ids = random.integers(5, tiny_encoders.VOCABULARY, shape).astype(np.int32)
     mask = (np.arange(shape[1]) < random.integers(1, shape[1] + 1, (ROWS, 1))).astype(np.int32)
     inputs = {value.name for value in graph.graph.input}
     want = answer(onnx_toys.session(graph), ids, mask, inputs)
     for path in LIBRARIES:
-        got = answer(onnx_toys.session(quantized, operators=path), ids, mask, inputs)
+        got = answer(onnx_toys.session(quantized.model, operators=path), ids, mask, inputs)
         np.testing.assert_allclose(got, want, atol=0.12 * np.abs(want).max())
 
 
@@ -275,14 +279,11 @@ def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(thread
 @pytest.mark.parametrize("model_type", sorted(set(tiny_encoders.CONFIGS) - TRACED))
 def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) -> None:
     """The embedding of a text whose mask has a hole, of one without any token that is shown, and of others."""
-    task = find_task("feature-extraction")
-    model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
-    quantized = row_wise(build_graph(model, task, 1, Pooling("mean", normalize=False)), LEVELS)
-    assert quantized.skips_padding
+    _, quantized = embedder(model_type)
     run = onnx_toys.session(quantized.model, operators=library(), threads=2)
     inputs = {value.name for value in quantized.model.graph.input}
     random, widths = np.random.default_rng(0), (8, 40, 16, 8, 24, 40)
-    ids = [random.integers(5, model.config.vocab_size, (1, width)).astype(np.int32) for width in widths]
+    ids = [random.integers(5, tiny_encoders.VOCABULARY, (1, width)).astype(np.int32) for width in widths]
     masks = [(np.arange(width) < random.integers(1, width + 1)).astype(np.int32)[None] for width in widths]
     masks[1][0, 3], masks[4][:] = 0, 0
 
