@@ -8,9 +8,14 @@
 namespace hfx {
 namespace {
 
+// What an operator reads beside queries, keys and values, and whether it reads these by head.
+enum Part { MASK = 1, BIAS = 2, ROTATION = 4, HEADS = 8 };
+
 struct Form : ort::Operator {
     const char *title;
-    bool masked, biased, rotary, by_head;
+    int parts;
+
+    bool has(Part part) const { return parts & part; }
 };
 
 struct Node {
@@ -79,17 +84,17 @@ Status *read_added(ort::KernelContext *context, size_t index, int place, Run &ru
     return nullptr;
 }
 
-size_t place_of_mask(const Form &form) { return form.by_head ? 3 : 1; }
-size_t place_of_last(const Form &form) { return form.masked ? place_of_mask(form) + 1 + form.biased + 2 * form.rotary : 1; }
+size_t place_of_mask(const Form &form) { return form.has(HEADS) ? 3 : 1; }
+size_t place_of_last(const Form &form) { return form.has(MASK) ? place_of_mask(form) + 1 + form.has(BIAS) + 2 * form.has(ROTATION) : 1; }
 
 // qkv [rows, width, 3 * heads * dim], or tokens [rows * width, 3 * heads * dim] of as many rows as there are last tokens.
 Status *read_joined(ort::KernelContext *context, const Form &form, const Tensor &last, Run &run) {
     Tensor x;
     HFX_TRY(read_input(context, 0, x));
-    if (x.shape.rank != (form.masked ? 3 : 2)) return invalid("hfx: attention reads [rows, width, 3 * heads * dim], or tokens of that width");
+    if (x.shape.rank != (form.has(MASK) ? 3 : 2)) return invalid("hfx: attention reads [rows, width, 3 * heads * dim], or tokens of that width");
     const long tokens = x.shape.rows(), inner = x.shape.last() / 3;
-    run.rows = form.masked ? x.shape.sizes[0] : last.shape.elements();
-    const long width = form.masked ? x.shape.sizes[1] : run.rows ? tokens / run.rows : 0, dim = inner / run.heads;
+    run.rows = form.has(MASK) ? x.shape.sizes[0] : last.shape.elements();
+    const long width = form.has(MASK) ? x.shape.sizes[1] : run.rows ? tokens / run.rows : 0, dim = inner / run.heads;
     if (!dim || x.shape.last() != 3 * run.heads * dim) return invalid("hfx: the size of a head must be a multiple of 16");
     if (run.rows * width != tokens) return invalid("hfx: there must be a length for each row");
     const float *first = x.as<float>();
@@ -138,16 +143,16 @@ Status *compute(void *data, ort::KernelContext *context) {
     HFX_TRY(read_optional_input(context, place_of_last(form), last));
     Run run = {};
     run.heads = node.heads, run.whole.scale = node.scale;
-    HFX_TRY(form.by_head ? read_heads(context, run) : read_joined(context, form, last, run));
+    HFX_TRY(form.has(HEADS) ? read_heads(context, run) : read_joined(context, form, last, run));
     const long rows = run.rows, width = run.whole.width;
     if (!run.whole.dim || run.whole.dim % SELF_ATTENTION_STEP) return invalid("hfx: the size of a head must be a multiple of 16");
     if (last.data && last.shape.elements() != rows) return invalid("hfx: there must be a length for each row");
     run.last = last.as<int32_t>();
     for (long row = 0; run.last && row < rows; row++)
         if (run.last[row] < 0 || run.last[row] >= width) return invalid("hfx: a length doesn't fit the rows");
-    if (form.masked) HFX_TRY(read_added(context, place_of_mask(form), 0, run));
-    if (form.biased) HFX_TRY(read_added(context, form.masked ? 2 : 4, form.masked, run));
-    if (form.rotary) HFX_TRY(read_rotation(context, run));
+    if (form.has(MASK)) HFX_TRY(read_added(context, place_of_mask(form), 0, run));
+    if (form.has(BIAS)) HFX_TRY(read_added(context, form.has(MASK) ? 2 : 4, form.has(MASK), run));
+    if (form.has(ROTATION)) HFX_TRY(read_rotation(context, run));
     if (!rows || !width) return nullptr;
     HFX_TRY(api->parallel(context, attend_head, size_t(rows * node.heads), &run));
     return run.failed ? api->fail(ort::FAIL, "hfx: out of memory") : nullptr;
@@ -155,25 +160,25 @@ Status *compute(void *data, ort::KernelContext *context) {
 
 const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
 const char *name(const ort::Operator *op) { return form(op).title; }
-size_t input_count(const ort::Operator *op) { return form(op).masked ? place_of_last(form(op)) + 1 : 4 + form(op).biased; }
+size_t input_count(const ort::Operator *op) { return form(op).has(MASK) ? place_of_last(form(op)) + 1 : 4 + form(op).has(BIAS); }
 int input_type(const ort::Operator *op, size_t index) {
     if (index == place_of_last(form(op))) return ort::INT32;
-    if (form(op).masked || index == 0 || index == 4) return ort::FLOAT;
+    if (form(op).has(MASK) || index == 0 || index == 4) return ort::FLOAT;
     return index == 3 ? ort::INT64 : ort::INT32;
 }
 int input_characteristic(const ort::Operator *op, size_t index) {
-    return form(op).masked && index == place_of_last(form(op)) ? ort::OPTIONAL : ort::REQUIRED;
+    return form(op).has(MASK) && index == place_of_last(form(op)) ? ort::OPTIONAL : ort::REQUIRED;
 }
 size_t output_count(const ort::Operator *) { return 1; }
 int output_type(const ort::Operator *, size_t) { return ort::FLOAT; }
 
 Form forms[] = {
-    {{}, "SelfAttention", true, false, false, false},
-    {{}, "SelfAttentionBias", true, true, false, false},
-    {{}, "SelfAttentionRotary", true, false, true, false},
-    {{}, "SelfAttentionHeads", true, false, false, true},
-    {{}, "SourceAttention", false, false, false, false},
-    {{}, "SourceAttentionBias", false, true, false, false},
+    {{}, "SelfAttention", MASK},
+    {{}, "SelfAttentionBias", MASK | BIAS},
+    {{}, "SelfAttentionRotary", MASK | ROTATION},
+    {{}, "SelfAttentionHeads", MASK | HEADS},
+    {{}, "SourceAttention", 0},
+    {{}, "SourceAttentionBias", BIAS},
 };
 
 }  // namespace
