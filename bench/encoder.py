@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -84,15 +85,8 @@ def by_operators(settings: Settings, figures: Figures) -> None:
 
 def mixed(settings: Settings, figures: Figures) -> None:
     """The int8 sessions on batches of texts of many lengths, which peers pad to the longest."""
-    checkpoint = SHAPE.checkpoint(settings.quick)
-    count = token_counter(checkpoint)
     cases = [Case(mixed_name(size), Closed(size), Texts(lengths=SENTENCES), size) for size in MIXED_SIZES]
-    loads = {case.name: (case, case.request_set(count)) for case in cases}
-    with ExitStack() as stack:
-        int8 = settings.chosen([way for way in WAYS if way.precision == "int8"])
-        children = open_ways(int8, checkpoint, figures, stack)
-        ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
-        take_turns(figures, "mixed", loads, ways, settings.turns(5))
+    _int8_sessions(settings, figures, "mixed", SHAPE, cases)
 
 
 def mixed_name(size: int) -> str:
@@ -102,19 +96,24 @@ def mixed_name(size: int) -> str:
 
 def relatives(settings: Settings, figures: Figures) -> None:
     """The int8 sessions of other architectures: on one text and on 8, of 128 tokens and of many lengths."""
-    int8 = settings.chosen([way for way in WAYS if way.precision == "int8"])
     for shape in RELATIVES:
-        checkpoint = shape.checkpoint(settings.quick)
-        count = token_counter(checkpoint)
-        each = [
+        cases = [
             Case(relative_name(shape, lengths, size), Closed(size), Texts(lengths=lengths), size)
             for lengths, size in RELATIVE_LOADS
         ]
-        loads = {case.name: (case, case.request_set(count)) for case in each}
-        with ExitStack() as stack:
-            children = open_ways(int8, checkpoint, figures, stack)
-            ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
-            take_turns(figures, "relatives", loads, ways, settings.turns(5))
+        _int8_sessions(settings, figures, "relatives", shape, cases)
+
+
+def _int8_sessions(settings: Settings, figures: Figures, work: str, shape: Served, cases: Sequence[Case]) -> None:
+    """The batches of `cases` by each session in int8, in turns."""
+    checkpoint = shape.checkpoint(settings.quick)
+    count = token_counter(checkpoint)
+    loads = {case.name: (case, case.request_set(count)) for case in cases}
+    with ExitStack() as stack:
+        int8 = settings.chosen([way for way in WAYS if way.precision == "int8"])
+        children = open_ways(int8, checkpoint, figures, stack)
+        ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
+        take_turns(figures, work, loads, ways, settings.turns(5))
 
 
 def relative_name(shape: Served, lengths: str, size: int) -> str:
