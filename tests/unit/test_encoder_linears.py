@@ -41,7 +41,9 @@ TRACED = {"convbert", "deberta", "deberta-v2", "flaubert", "mobilebert", "nystro
 FORMS = {"mpnet": {"SelfAttentionBias"}}
 FORMS |= {kind: {"SelfAttentionRotary"} for kind in ("eurobert", "modernbert", "nomic_bert")}
 FORMS |= {kind: {"SelfAttentionHeads"} for kind in ("esm", "roformer")}  # scaled, or rotated in other pairs
-FORMS |= {kind: {"SelfAttention", "SelfAttentionHeads"} for kind in ("bart", "mbart")}  # decoders attend to other texts
+FORMS |= {
+    kind: {"SelfAttention", "SelfAttentionHeads"} for kind in ("bart", "mbart")
+}  # whose decoders attend to what encoders made
 
 
 def traced(module: nn.Module, *inputs: torch.Tensor) -> onnx.ModelProto:
