@@ -134,10 +134,49 @@ void turn_keys(const SelfAttention &a, long columns, float *keys, float *rotated
     }
 }
 
+// The buckets of keys that stand `nearest` to `farthest` tokens behind a query, widened to whole vectors.
+struct Span {
+    long first, columns;
+};
+
+Span span_of(const SelfAttention &a, long nearest, long farthest) {
+    int32_t least = a.bucket[nearest], most = least;
+    for (long n = nearest; n <= farthest; n++) {
+        least = a.bucket[n] < least ? a.bucket[n] : least;
+        most = a.bucket[n] > most ? a.bucket[n] : most;
+    }
+    const long columns = ((most - least) / WIDTH + 1) * WIDTH;
+    return {least + columns > a.buckets ? a.buckets - columns : least, columns};
+}
+
+// What keys @ position queries add to the scores of a block: out [count][columns], of `count` queries from `query` on.
+void meet_position_queries(const SelfAttention &a, long query, long count, long columns, float *products, float *out) {
+    for (long key = 0; key < a.width; key += SELF_ATTENTION_QUERIES) {
+        const long rows = a.width - key < SELF_ATTENTION_QUERIES ? a.width - key : SELF_ATTENTION_QUERIES;
+        const Span span = span_of(a, key - (query + count - 1), key + rows - 1 - query);
+        multiply_all({a.key + key * a.stride, a.position_queries + span.first, products, a.stride, a.buckets, a.buckets, a.dim}, rows, span.columns);
+        for (long i = 0; i < count; i++)
+            for (long k = 0; k < rows; k++)
+                out[i * columns + key + k] = products[k * a.buckets + a.bucket[key + k - query - i] - span.first];
+    }
+}
+
+// Adds queries @ position keys, and what position queries add, to the scores of `rows` queries from `query` on.
+void add_positions(const SelfAttention &a, long query, long rows, long columns, float *products, const float *others, float *scores) {
+    const Span span = span_of(a, -(query + rows - 1), a.width - 1 - query);
+    multiply_all({a.query + query * a.stride, a.position_keys + span.first, products, a.stride, a.buckets, a.buckets, a.dim}, rows, span.columns);
+    for (long i = 0; i < rows; i++) {
+        const int32_t *bucket = a.bucket - query - i;
+        const float *own = products + i * a.buckets - span.first;
+        for (long key = 0; key < a.width; key++) scores[i * columns + key] += own[bucket[key]] + others[i * columns + key];
+    }
+}
+
 void self_attend(const SelfAttention &a) {
     const long columns = self_attention_columns(a.width);
     float *keys = a.buffer, *scores = keys + a.dim * columns;
     float *queries = scores + SELF_ATTENTION_QUERIES * columns, *rotated = queries + SELF_ATTENTION_QUERIES * a.dim;
+    float *products = rotated + a.dim, *others = products + SELF_ATTENTION_QUERIES * a.buckets;
     turn_keys(a, columns, keys, rotated);
     for (long token = 0; token < a.width; token += SELF_ATTENTION_QUERIES) {
         const long rows = a.width - token < SELF_ATTENTION_QUERIES ? a.width - token : SELF_ATTENTION_QUERIES;
@@ -146,6 +185,11 @@ void self_attend(const SelfAttention &a) {
         for (long i = 0; i < rows && a.cos; i++)
             rotate(query + i * a.stride, a.cos + (token + i) * a.dim, a.sin + (token + i) * a.dim, a.dim, queries + i * a.dim);
         multiply_all({a.cos ? queries : query, keys, scores, a.cos ? a.dim : a.stride, columns, columns, a.dim}, rows, columns);
+        if (a.bucket) {
+            const long at = token % SELF_ATTENTION_BLOCK, left = a.width - token;
+            if (!at) meet_position_queries(a, token, left < SELF_ATTENTION_BLOCK ? left : SELF_ATTENTION_BLOCK, columns, products, others);
+            add_positions(a, token, rows, columns, products, others + at * columns, scores);
+        }
         for (long i = 0; i < rows; i++) {
             for (int k = 0; k < 2; k++) added[k] = a.added[k] ? a.added[k] + (token + i) * a.added_stride[k] : nullptr;
             sums[i] = weigh(scores + i * columns, added[0], added[1], a.width, a.scale);

@@ -1,6 +1,7 @@
 // Attention of all tokens of a text to each other: from queries, keys and values beside each other, SelfAttention with a
-// mask, SourceAttention without, either with a bias; SelfAttentionRotary rotates queries and keys, SelfAttentionHeads reads
-// all three by head. Behind the last token of a text, where that is given, results are 0.
+// mask, SourceAttention without, either with a bias; SelfAttentionRotary rotates queries and keys, SelfAttentionDisentangled
+// has them meet keys and queries of relative positions, SelfAttentionHeads reads all three by head. Behind the last token of
+// a text, where that is given, results are 0.
 #include "self_attention.h"
 #include "context.h"
 #include <stdlib.h>
@@ -9,7 +10,7 @@ namespace hfx {
 namespace {
 
 // What an operator reads beside queries, keys and values, and whether it reads these by head.
-enum Part { MASK = 1, BIAS = 2, ROTATION = 4, HEADS = 8 };
+enum Part { MASK = 1, BIAS = 2, ROTATION = 4, HEADS = 8, POSITIONS = 16 };
 
 struct Form : ort::Operator {
     const char *title;
@@ -51,6 +52,7 @@ void attend_head(void *data, size_t task) {
     SelfAttention a = run.whole;
     a.query += from, a.key += from, a.value += from;
     a.out += row * a.width * a.out_stride + head * a.dim;
+    if (a.bucket) a.position_keys += head * a.dim * a.buckets, a.position_queries += head * a.dim * a.buckets;
     for (int i = 0; i < 2; i++)
         if (a.added[i]) a.added[i] += row * run.added_of_row[i] + head * run.added_of_head[i];
     if (run.last) {
@@ -59,7 +61,7 @@ void attend_head(void *data, size_t task) {
         a.width = length;
     }
     void *buffer = nullptr;
-    if (posix_memalign(&buffer, 64, size_t(self_attention_buffer(a.width, a.dim)) * sizeof(float))) {
+    if (posix_memalign(&buffer, 64, size_t(self_attention_buffer(a.width, a.dim, a.buckets)) * sizeof(float))) {
         __atomic_store_n(&run.failed, 1, __ATOMIC_RELAXED);
         return;
     }
@@ -85,7 +87,7 @@ Status *read_added(ort::KernelContext *context, size_t index, int place, Run &ru
 }
 
 size_t place_of_mask(const Form &form) { return form.has(HEADS) ? 3 : 1; }
-size_t place_of_last(const Form &form) { return form.has(MASK) ? place_of_mask(form) + 1 + form.has(BIAS) + 2 * form.has(ROTATION) : 1; }
+size_t place_of_last(const Form &form) { return form.has(MASK) ? place_of_mask(form) + 1 + form.has(BIAS) + 2 * form.has(ROTATION) + 3 * form.has(POSITIONS) : 1; }
 
 // qkv [rows, width, 3 * heads * dim], or tokens [rows * width, 3 * heads * dim] of as many rows as there are last tokens.
 Status *read_joined(ort::KernelContext *context, const Form &form, const Tensor &last, Run &run) {
@@ -134,7 +136,29 @@ Status *read_rotation(ort::KernelContext *context, Run &run) {
     return nullptr;
 }
 
-// Inputs: queries, keys and values, a mask, then a bias, or cosines and sines, and, optional, the last token of each row.
+// The bucket of the relative position of a key that stands width - 1 tokens before a query, ..., `width` behind it, of which
+// the last is the definition's alone; keys and queries of the positions, [heads, dim, buckets] each.
+Status *read_positions(ort::KernelContext *context, Run &run) {
+    Tensor bucket, of[2];
+    HFX_TRY(read_input(context, 2, bucket));
+    for (size_t i = 0; i < 2; i++) {
+        HFX_TRY(read_input(context, 3 + i, of[i]));
+        const Shape &shape = of[i].shape;
+        if (shape.rank != 3 || shape.sizes[0] != run.heads || shape.sizes[1] != run.whole.dim || shape.last() != of[0].shape.last() ||
+            shape.last() < 1 || shape.last() % SELF_ATTENTION_STEP)
+            return invalid("hfx: keys and queries of positions must be [heads, dim, buckets], buckets a multiple of 16");
+    }
+    const long width = run.whole.width, buckets = of[0].shape.last();
+    if (bucket.shape.rank != 1 || bucket.shape.elements() != 2 * width) return invalid("hfx: there must be two buckets for each token");
+    for (long n = 0; n < 2 * width; n++)
+        if (bucket.as<int32_t>()[n] < 0 || bucket.as<int32_t>()[n] >= buckets) return invalid("hfx: there is no such bucket");
+    run.whole.buckets = buckets, run.whole.bucket = bucket.as<int32_t>() + width - 1;
+    run.whole.position_keys = of[0].as<float>(), run.whole.position_queries = of[1].as<float>();
+    return nullptr;
+}
+
+// Inputs: queries, keys and values, a mask, then a bias, cosines and sines, or buckets with their keys and queries; and,
+// optional, the last token of each row.
 // Without a mask: the last token of each row, two inputs that only the definition in the file needs, and a bias.
 Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);
@@ -154,6 +178,7 @@ Status *compute(void *data, ort::KernelContext *context) {
     if (form.has(BIAS)) HFX_TRY(read_added(context, form.has(MASK) ? 2 : 4, form.has(MASK), run));
     if (form.has(ROTATION)) HFX_TRY(read_rotation(context, run));
     if (!rows || !width) return nullptr;
+    if (form.has(POSITIONS)) HFX_TRY(read_positions(context, run));
     HFX_TRY(api->parallel(context, attend_head, size_t(rows * node.heads), &run));
     return run.failed ? api->fail(ort::FAIL, "hfx: out of memory") : nullptr;
 }
@@ -162,7 +187,7 @@ const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op
 const char *name(const ort::Operator *op) { return form(op).title; }
 size_t input_count(const ort::Operator *op) { return form(op).has(MASK) ? place_of_last(form(op)) + 1 : 4 + form(op).has(BIAS); }
 int input_type(const ort::Operator *op, size_t index) {
-    if (index == place_of_last(form(op))) return ort::INT32;
+    if (index == place_of_last(form(op)) || (form(op).has(POSITIONS) && index == 2)) return ort::INT32;
     if (form(op).has(MASK) || index == 0 || index == 4) return ort::FLOAT;
     return index == 3 ? ort::INT64 : ort::INT32;
 }
@@ -176,6 +201,7 @@ Form forms[] = {
     {{}, "SelfAttention", MASK},
     {{}, "SelfAttentionBias", MASK | BIAS},
     {{}, "SelfAttentionRotary", MASK | ROTATION},
+    {{}, "SelfAttentionDisentangled", MASK | POSITIONS},
     {{}, "SelfAttentionHeads", MASK | HEADS},
     {{}, "SourceAttention", 0},
     {{}, "SourceAttentionBias", BIAS},

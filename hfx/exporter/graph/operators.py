@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hfx.exporter.graph.blocks import Activation, FloatArray, Parameter
 from hfx.exporter.quantize.generator import int8_rows
 
-DOMAIN = "hfx"
+DOMAIN, DISENTANGLED = "hfx", "SelfAttentionDisentangled"
 COLUMNS, GROUP, DEPTH = 64, 4, 64  # of a panel; weights of a column side by side; what inputs are padded to
 PANELS_A_PIECE = 64
 SUFFIXES: dict[Activation, str] = {
@@ -43,7 +43,8 @@ ACTIVATIONS = {
     "QuickGelu": "com.microsoft.QuickGelu <alpha = 1.702> (x)",
     "Silu": "com.microsoft.QuickGelu <alpha = 1.0> (x)",
 }
-HEADER = '<domain: "hfx", opset_import: ["" : 21, "com.microsoft" : 1]>'
+OPSET = 21
+HEADER = '<domain: "hfx", opset_import: ["" : {opset}, "com.microsoft" : 1]>'.format
 SIZES = """
     zero = Constant <value = int64[1] {0}> ()
     one = Constant <value = int64[1] {1}> ()
@@ -181,25 +182,63 @@ ROTATED_KEYS = f"""
     k = Transpose <perm = [0, 2, 1, 3]> (split_keys){ROTATE(x="q")}{ROTATE(x="k")}{KEYS_BY_HEAD(k="rotated_k")}"""
 ADD_BIAS = """
     biased = Add (masked, bias)"""
+# [rows, heads, width, width] of [rows, heads, width, 2 * width]: of row i, `width` columns from width - 1 - i on.
+SKEW = """
+    flat_{x} = Reshape ({x}, flat)
+    from_first_{x} = Slice (flat_{x}, before, end, two)
+    rows_{x} = Reshape (from_first_{x}, less_one)
+    skewed_{x} = Slice (rows_{x}, zero, width, three)""".format
+BY_POSITION = f"""
+    one = Constant <value = int64[1] {{1}}> ()
+    two = Constant <value = int64[1] {{2}}> ()
+    three = Constant <value = int64[1] {{3}}> ()
+    flat = Constant <value = int64[3] {{0, 0, -1}}> ()
+    twice = Shape (buckets)
+    width = Div (twice, two)
+    before = Sub (width, one)
+    odd = Sub (twice, one)
+    count = Mul (width, odd)
+    end = Add (before, count)
+    less_one = Concat <axis = 0> (zero, zero, width, odd)
+    first = Constant <value = int64[1] {{-9223372036854775807}}> ()
+    last_but_one = Constant <value = int64[1] {{-2}}> ()
+    from_behind = Slice (buckets, last_but_one, first, zero, rest)
+    unread = Slice (buckets, odd, twice, zero)
+    of_queries = Concat <axis = 0> (from_behind, unread)
+    k = Transpose <perm = [0, 2, 1, 3]> (split_keys)
+    keys_by_distance = Gather <axis = 2> (position_keys, buckets)
+    queries_by_distance = Gather <axis = 2> (position_queries, of_queries)
+    by_query = MatMul (q, keys_by_distance)
+    by_key = MatMul (k, queries_by_distance){SKEW(x="by_query")}{SKEW(x="by_key")}
+    turned_by_key = Transpose <perm = [0, 1, 3, 2]> (skewed_by_key)
+    by_position = Add (skewed_by_query, turned_by_key)
+    sums = Add (products, by_position)"""
 SELF = """{front}
     by_token = Constant <value = int64[3] {{0, 0, -1}}> ()
-    products = MatMul ({q}, turned_keys)
+    products = MatMul ({q}, turned_keys){add_positions}
     factor = Constant <value_float: float = @scale> ()
-    scaled = Mul (products, factor)
+    scaled = Mul ({sums}, factor)
     masked = Add (scaled, mask){add_bias}
     weights = Softmax <axis = -1> ({scores})
     mixed = MatMul (weights, v)
     turned = Transpose <perm = [0, 2, 1, 3]> (mixed)
     y = Reshape (turned, by_token)"""
-PLAIN_SELF = SELF.format(front=SPLIT + PLAIN_KEYS, q="q", add_bias="", scores="masked")
-BIASED_SELF = SELF.format(front=SPLIT + PLAIN_KEYS, q="q", add_bias=ADD_BIAS, scores="biased")
-ROTARY_SELF = SELF.format(front=SPLIT + ROTATED_KEYS, q="rotated_q", add_bias="", scores="masked")
-SELF_BY_HEAD = SELF.format(front=KEYS_BY_HEAD(k="k"), q="q", add_bias="", scores="masked")
+AS_JOINED = {"front": SPLIT + PLAIN_KEYS, "q": "q", "add_positions": "", "sums": "products"}
+AS_JOINED |= {"add_bias": "", "scores": "masked"}
+PLAIN_SELF = SELF.format(**AS_JOINED)
+BIASED_SELF = SELF.format(**AS_JOINED | {"add_bias": ADD_BIAS, "scores": "biased"})
+ROTARY_SELF = SELF.format(**AS_JOINED | {"front": SPLIT + ROTATED_KEYS, "q": "rotated_q"})
+DISENTANGLED_SELF = SELF.format(**AS_JOINED | {"add_positions": BY_POSITION, "sums": "sums"})
+SELF_BY_HEAD = SELF.format(**AS_JOINED | {"front": KEYS_BY_HEAD(k="k")})
 OF_CACHES = "(y, present_k, present_v)"
 ATTENTION = {
     "SelfAttention": f"<heads, scale> (qkv, mask, last) => (y) {{{PLAIN_SELF}\n}}",
     "SelfAttentionBias": f"<heads, scale> (qkv, mask, bias, last) => (y) {{{BIASED_SELF}\n}}",
     "SelfAttentionRotary": f"<heads, scale> (qkv, mask, cos, sin, last) => (y) {{{ROTARY_SELF}\n}}",
+    "SelfAttentionDisentangled": f"""<heads, scale>
+    (qkv, mask, buckets, position_keys, position_queries, last) => (y) {{
+    {DISENTANGLED_SELF}
+}}""",
     "SelfAttentionHeads": f"<heads, scale> (q, k, v, mask, last) => (y) {{{SELF_BY_HEAD}\n}}",
     "CachedAttention": f"""<heads, scale> (qkv, past_k, past_v, last, total, lead) => {OF_CACHES} {{
     {CACHED(inputs="split, , , past_k, past_v, last, total")}
@@ -224,8 +263,8 @@ ATTENTION = {
 }
 
 
-def function(op: str) -> onnx.FunctionProto:
-    """The definition of an operator of hfx/native/operators.cpp in those that every ONNX Runtime has."""
+def function(op: str, opset: int = OPSET) -> onnx.FunctionProto:
+    """The definition of an operator of hfx/native in those that every ONNX Runtime has, for a model of that opset."""
     attributes = "<in_features, out_features>"
     if op in ATTENTION:
         text = op + ATTENTION[op]
@@ -245,7 +284,7 @@ def function(op: str) -> onnx.FunctionProto:
     else:
         text = f"(x, weight, scale, bias, last) => (y) {{{SIZES}{_linear(op.removeprefix('Int8Linear'))}\n}}"
         text = f"{op} {attributes} {text}"
-    return onnx.parser.parse_function(f"{HEADER}\n{text}")
+    return onnx.parser.parse_function(f"{HEADER(opset=opset)}\n{text}")
 
 
 def _linear(form: str) -> str:

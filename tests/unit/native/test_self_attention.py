@@ -22,8 +22,10 @@ INPUTS = {
     "SelfAttention": ("qkv", "mask"),
     "SelfAttentionBias": ("qkv", "mask", "bias"),
     "SelfAttentionRotary": ("qkv", "mask", "cos", "sin"),
+    "SelfAttentionDisentangled": ("qkv", "mask", "buckets", "position_keys", "position_queries"),
     "SelfAttentionHeads": ("q", "k", "v", "mask"),
 }
+BUCKETS = 48  # of relative positions; long texts have more distances
 SHAPES = [  # heads, dim, rows, width
     (1, 16, 1, 1),
     (2, 16, 3, 5),
@@ -33,6 +35,7 @@ SHAPES = [  # heads, dim, rows, width
     (1, 80, 2, 33),
     (2, 128, 2, 70),
     (2, 64, 2, 130),
+    (1, 32, 2, 401),
 ]
 
 
@@ -43,7 +46,7 @@ def model(
     attributes = {"heads": heads, "scale": dim**-0.5, **changes}
     inputs = [*INPUTS[op], *(["last"] if padded else [])]
     node = helper.make_node(op, inputs, ["y"], domain="hfx", **attributes)
-    types = {name: TensorProto.INT32 if name == "last" else TensorProto.FLOAT for name in inputs}
+    types = {name: TensorProto.INT32 if name in ("last", "buckets") else TensorProto.FLOAT for name in inputs}
     ends = [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     domains = {"": 21, "hfx": 1, "com.microsoft": 1}
@@ -63,10 +66,17 @@ def texts(heads: int, dim: int, rows: int, width: int) -> tuple[NDArray[Any], ND
     return qkv, np.where(np.arange(width) < lengths, np.float32(0), MASKED).astype(np.float32)
 
 
+def heads_of(qkv: NDArray[Any], heads: int) -> list[NDArray[Any]]:
+    """Queries, keys and values [rows, heads, width, dim] in float64."""
+    rows, width, _ = qkv.shape
+    parts = np.split(qkv.astype(np.float64), 3, -1)
+    return [each.reshape(rows, width, heads, -1).swapaxes(1, 2) for each in parts]
+
+
 def exact(qkv: NDArray[Any], mask: NDArray[Any], heads: int) -> NDArray[Any]:
     """In float64."""
     rows, width, _ = qkv.shape
-    q, k, v = (each.reshape(rows, width, heads, -1).swapaxes(1, 2) for each in np.split(qkv.astype(np.float64), 3, -1))
+    q, k, v = heads_of(qkv, heads)
     scores = q @ k.swapaxes(2, 3) * q.shape[-1] ** -0.5 + mask
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     mixed: NDArray[Any] = weights / weights.sum(-1, keepdims=True) @ v
@@ -105,7 +115,7 @@ def test_padding_is_zeros_and_tokens_are_what_they_are_masked(
 
 
 def feed_of(op: str, heads: int, dim: int, rows: int, width: int) -> dict[str, NDArray[Any]]:
-    """Inputs of `op`: those of texts(), a random bias and random angles, and the last token of each text."""
+    """Inputs of `op`: those of texts(), a random bias, angles and positions, the last token of each text."""
     qkv, mask = texts(heads, dim, rows, width)
     parts = (part.reshape(rows, width, heads, dim).swapaxes(1, 2) for part in np.split(qkv, 3, -1))
     by_head = {name: np.ascontiguousarray(part) for name, part in zip("qkv", parts, strict=True)}
@@ -113,7 +123,13 @@ def feed_of(op: str, heads: int, dim: int, rows: int, width: int) -> dict[str, N
     bias = random.normal(size=(1, heads, width, width)).astype(np.float32)
     angles = random.uniform(-np.pi, np.pi, (1, 1, width, dim))
     rotation = {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+    given = random.normal(size=(2, heads, dim, BUCKETS)).astype(np.float32)
+    # One for each distance of near tokens, for five of far ones, and for all of the farthest.
+    distance = np.arange(width - 1, -width - 1, -1)
+    far = np.sign(distance) * np.minimum(BUCKETS // 3 + np.abs(distance) // 5, BUCKETS // 2 - 1)
+    buckets = np.where(np.abs(distance) < BUCKETS // 3, distance, far) + BUCKETS // 2
     feed = {"qkv": qkv, "mask": mask, "bias": bias, **rotation, **by_head}
+    feed |= {"buckets": buckets.astype(np.int32), "position_keys": given[0], "position_queries": given[1]}
     last = (mask[:, 0, 0] == 0).sum(1, dtype=np.int32) - 1
     return {name: feed[name] for name in INPUTS[op]} | {"last": last}
 
@@ -128,13 +144,26 @@ def expected(op: str, heads: int, dim: int, rows: int, width: int) -> NDArray[An
         cos, sin = (feed[name][0, 0][None, :, None, None] for name in ("cos", "sin"))
         x[:, :, :2] = x[:, :, :2] * cos + np.concatenate([-high, low], -1) * sin
         qkv = x.reshape(qkv.shape)
-    return exact(qkv, mask + feed.get("bias", 0), heads)
+    bias = feed.get("bias", np.zeros(1))
+    if "buckets" in feed:
+        token = np.arange(width)
+        of_key = feed["buckets"][token - token[:, None] + width - 1]  # [query, key]
+        q, k, _ = heads_of(qkv, heads)
+        bias = np.einsum("rhqd,hdqk->rhqk", q, feed["position_keys"][:, :, of_key].astype(np.float64))
+        bias += np.einsum("rhkd,hdqk->rhqk", k, feed["position_queries"][:, :, of_key].astype(np.float64))
+        bias *= dim**-0.5
+    return exact(qkv, mask + bias, heads)
 
 
 def of_row(feed: dict[str, NDArray[Any]], row: int, length: int) -> dict[str, NDArray[Any]]:
     """The inputs of one text alone, without its padding."""
 
     def cut(name: str, array: NDArray[Any]) -> NDArray[Any]:
+        if name in ("position_keys", "position_queries"):
+            return array
+        if name == "buckets":
+            width = len(array) // 2
+            return array[width - length : width + length]
         own = array if len(array) == 1 and name in ("bias", "cos", "sin") else array[row : row + 1]
         tokens = {"qkv": [1], "mask": [3], "bias": [2, 3], "last": []}.get(name, [2])
         for axis in tokens:
@@ -256,6 +285,13 @@ def test_shapes_that_do_not_fit_are_refused(any_library: Path, qkv: tuple[int, .
         ("SelfAttentionRotary", "cos", (1, 1, 16, 16)),
         ("SelfAttentionRotary", "sin", (1, 17, 16)),
         ("SelfAttentionRotary", "sin", (1, 1, 34, 8)),
+        ("SelfAttentionDisentangled", "buckets", (33,)),
+        ("SelfAttentionDisentangled", "buckets", (2, 17)),
+        ("SelfAttentionDisentangled", "position_keys", (2, 16, 64)),
+        ("SelfAttentionDisentangled", "position_queries", (2, 16, 40)),
+        ("SelfAttentionDisentangled", "position_queries", (2, 32, 48)),
+        ("SelfAttentionDisentangled", "position_queries", (3, 16, 48)),
+        ("SelfAttentionDisentangled", "position_queries", (32, 48)),
         ("SelfAttentionHeads", "q", (3, 2, 17, 24)),
         ("SelfAttentionHeads", "k", (3, 2, 16, 16)),
         ("SelfAttentionHeads", "v", (3, 1, 17, 16)),
@@ -266,9 +302,18 @@ def test_shapes_that_do_not_fit_are_refused(any_library: Path, qkv: tuple[int, .
 def test_inputs_of_a_form_that_do_not_fit_are_refused(
     any_library: Path, op: str, name: str, shape: tuple[int, ...]
 ) -> None:
-    session = open_model(model(2, 16, padded=True, op=op), options(any_library))
+    session, feed = open_model(model(2, 16, padded=True, op=op), options(any_library)), feed_of(op, 2, 16, 3, 17)
     with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: "):
-        session.run(None, feed_of(op, 2, 16, 3, 17) | {name: np.zeros(shape, np.float32)})
+        session.run(None, feed | {name: np.zeros(shape, feed[name].dtype)})
+
+
+@pytest.mark.parametrize("bucket", [-1, BUCKETS])
+def test_a_bucket_that_is_not_there_is_refused(any_library: Path, bucket: int) -> None:
+    op = "SelfAttentionDisentangled"
+    feed = feed_of(op, 2, 16, 3, 17)
+    feed["buckets"][5] = bucket
+    with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: there is no such bucket"):
+        open_model(model(2, 16, padded=True, op=op), options(any_library)).run(None, feed)
 
 
 def test_heads_of_another_size_than_sixteens_are_refused(any_library: Path) -> None:
