@@ -37,8 +37,9 @@ EMBEDDINGS = find_task("feature-extraction")
 LIBRARIES = [None, *([library()] if HAS_NATIVE else [])]
 OWN = "hfx"
 # Attention that is no operator: scores are more than a product and what is added, or the mask is no addend.
-TRACED = {"convbert", "deberta", "deberta-v2", "flaubert", "mobilebert", "nystromformer", "squeezebert", "xlm"}
+TRACED = {"convbert", "flaubert", "mobilebert", "nystromformer", "squeezebert", "xlm"}
 FORMS = {"mpnet": {"SelfAttentionBias"}}
+FORMS |= {kind: {"SelfAttentionDisentangled"} for kind in ("deberta", "deberta-v2")}
 FORMS |= {kind: {"SelfAttentionRotary"} for kind in ("eurobert", "modernbert", "nomic_bert")}
 FORMS |= {kind: {"SelfAttentionHeads"} for kind in ("esm", "roformer")}  # scaled, or rotated in other pairs
 FORMS |= {
@@ -223,9 +224,21 @@ def test_the_attention_of_an_architecture_is_an_operator_or_stays_as_traced(mode
     _, found = embedder(model_type)
     wanted = set() if model_type in TRACED else FORMS.get(model_type, {"SelfAttention"})
     assert {op for op in kinds(found.model) if op.startswith("SelfAttention")} == wanted
-    assert found.skips_padding == bool(wanted)
+    assert found.skips_padding == (bool(wanted) and model_type != "deberta-v2")  # whose convolution reads neighbours
     traced = {node.op_type for node in found.model.graph.node} & {"Softmax"}
     assert bool(traced) == (model_type in TRACED)
+
+
+def test_deberta_without_a_convolution_skips_padding() -> None:
+    """As its third version is."""
+    model = tiny_encoders.build("deberta-v2", EMBEDDINGS.auto_class, num_attention_heads=2, conv_kernel_size=0)
+    assert row_wise(build_graph(model, EMBEDDINGS, 1, Pooling("cls", normalize=False)), LEVELS).skips_padding
+
+
+def test_heads_that_the_operator_does_not_take_are_written_out() -> None:
+    model = tiny_encoders.build("deberta", EMBEDDINGS.auto_class, num_attention_heads=4)
+    found = row_wise(build_graph(model, EMBEDDINGS, 1, Pooling("cls", normalize=False)), LEVELS)
+    assert not [op for op in kinds(found.model) if op.startswith("SelfAttention")] and not found.skips_padding
 
 
 def test_keys_that_heads_share_are_read_by_head() -> None:

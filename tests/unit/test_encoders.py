@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.exporter.encoder.architectures import ENCODERS
-from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.build import build_graph, inlined
 from hfx.exporter.encoder.pooling import Pooling, pool
 from hfx.exporter.encoder.trace import OTHER, TRACED
 from hfx.exporter.load import load_model
@@ -83,6 +83,44 @@ def test_the_graph_answers_like_torch_at_every_size(model_type: str, task: Task)
                 by_token = decided.item_rank == 2 or task is Task.TOKEN_CLASSIFICATION
                 one = one[:length] if by_token else one
                 np.testing.assert_allclose(one, expected[row][name], atol=TOLERANCE, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("deberta", {"max_relative_positions": 20}),
+        ("deberta", {"pos_att_type": "c2p"}),
+        ("deberta", {"pos_att_type": ["p2c"]}),
+        ("deberta", {"pos_att_type": []}),
+        ("deberta", {"talking_head": True}),
+        ("deberta", {"relative_attention": False}),
+        ("deberta-v2", {"position_buckets": 11, "max_relative_positions": 40}),
+        ("deberta-v2", {"position_buckets": -1, "norm_rel_ebd": "none"}),
+        ("deberta-v2", {"share_att_key": False, "conv_kernel_size": 0}),
+        ("deberta-v2", {"share_att_key": False, "pos_att_type": ["p2c"]}),
+        ("deberta-v2", {"pos_att_type": ["c2p"], "num_attention_heads": 2}),
+        ("deberta-v2", {"relative_attention": False}),
+    ],
+)
+def test_relative_positions_of_any_kind_answer_like_torch(model_type: str, changes: dict[str, Any]) -> None:
+    """As one graph with operators and with their definitions in their place; of texts longer than positions reach."""
+    task = find_task(Task.TOKEN_CLASSIFICATION)
+    model = tiny_encoders.build(model_type, task.auto_class, **changes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.3)  # biases are 0 at the start
+    graph = build_graph(model, task, 1, None)
+    inputs = [value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE]
+    assert not inlined(graph).functions
+    for run in map(onnx_toys.session, (graph, inlined(graph))):
+        for lengths in BATCHES:
+            rows = ragged(model, lengths)
+            feed = {name: np.concatenate([row[name] for row in rows]).astype(np.int32) for name in inputs}
+            (found,) = run(**feed, **{names.ITEM_SHAPE: np.array([[length] for length in lengths], np.int32)})
+            for row, got in zip(rows, found, strict=True):
+                expected = in_torch(model, row, inputs)[names.LOGITS]
+                np.testing.assert_allclose(got[: len(expected)], expected, atol=TOLERANCE, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("model_type", "by"), [("eurobert", "late"), ("eurobert", "mean"), ("modernbert", "mean")])

@@ -79,6 +79,11 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     return ir.to_proto(pipeline(ir.from_proto(model)).model)
 
 
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` with the definitions of its operators in their place; itself where it has none."""
+    return clean(ir.to_proto(passes.InlinePass()(ir.from_proto(model)).model)) if model.functions else model
+
+
 def _without_casts(model: onnx.ModelProto) -> onnx.ModelProto:
     """`model` with identities where a tensor is cast to its own type."""
     pipeline = Sequential(passes.ShapeInferencePass(), _SameTypeCasts())

@@ -13,7 +13,7 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
-from hfx.exporter.encoder.build import build_graph, save
+from hfx.exporter.encoder.build import build_graph, inlined, save
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import read_pooling
@@ -76,9 +76,10 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
     folder.mkdir()
     graph, files = artefacts.graph, dict[Device, str]()
     assert graph is not None
+    plain = inlined(graph)
     if plan.gpu_precision:
         files["gpu"] = FILE_NAMES[plan.gpu_precision]
-        save(half(graph) if plan.gpu_precision == "fp16" else graph, folder / files["gpu"])
+        save(half(plain) if plan.gpu_precision == "fp16" else plain, folder / files["gpu"])
     candidates, counts = Candidates(), dict[str, Any]()
     if plan.cpu_precision:
         files["cpu"] = FILE_NAMES[plan.cpu_precision]
@@ -90,7 +91,7 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
         else:
             path = folder / files["cpu"]
             if not path.exists():
-                save(graph, path)
+                save(plain, path)
             candidates = {name: (runtime.CpuChoice(name, math=plan.cpu_math), path) for name in runtimes}
             counts["cpu_math"] = plan.cpu_math
     return replace(artefacts, files=files, candidates=candidates, choices={**artefacts.choices, **counts}, graph=None)
@@ -102,7 +103,7 @@ def _write_int8(
     """OpenVINO's file, and one for ONNX Runtime with native operators and without; the number of int8 weights."""
     candidates, weights = Candidates(), 0
     if "openvino" in runtimes:
-        path, quantized = folder / "openvino.onnx", weight_only(graph)
+        path, quantized = folder / "openvino.onnx", weight_only(inlined(graph))
         save(quantized.model, path)
         weights = quantized.weights
         candidates["openvino"] = runtime.CpuChoice("openvino", quantization_group=group), path

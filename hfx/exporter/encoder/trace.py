@@ -64,10 +64,12 @@ def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int) -> onnx.Mo
     """
     import torch
 
+    from hfx.exporter.encoder.disentangled import as_operators, define
+
     inputs = token_inputs(model)
     wrapped = _positional(model, inputs, tuple(outputs))
     first, second = (example(model, inputs, *size) for size in (TRACED, OTHER))
-    with torch.no_grad(), tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
+    with torch.no_grad(), as_operators(model), tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
         shapes = [[tuple(value.shape) for value in wrapped(*batch)] for batch in (first, second)]
         axes = {name: {0: ROWS, 1: WIDTH} for name in inputs}
         axes |= {name: _dynamic_axes(*pair) for name, *pair in zip(outputs, *shapes, strict=True)}
@@ -82,7 +84,9 @@ def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int) -> onnx.Mo
             opset_version=opset,
             dynamo=False,
         )
-        return onnx.load(file)
+        graph = onnx.load(file)
+    define(graph)
+    return graph
 
 
 def _positional(model: torch.nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> torch.nn.Module:

@@ -17,8 +17,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.exporter.encoder.attention import FoundAttention, find_attentions
-from hfx.exporter.encoder.build import clean
+from hfx.exporter.encoder.attention import STEP, FoundAttention, find_attentions
+from hfx.exporter.encoder.build import clean, inlined
 from hfx.exporter.encoder.linears import (
     FoundLinear,
     GraphView,
@@ -83,7 +83,7 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
 
     `levels` is the largest weight: 127, or 63 on processors without VNNI, whose u8 x s8 products saturate in pairs.
     """
-    model = _copy(source)
+    model = _copy(source) if _heads_fit(source) else inlined(source)
     view = GraphView(model)
     linears = find_linears(view)
     attentions = find_attentions(view, linears)
@@ -99,10 +99,17 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
     model.graph.initializer.extend(rows.new.constants.values())
     _replace(model.graph, nodes)
     versions = {entry.domain: entry.version for entry in model.opset_import}
-    model.functions.extend(_function(op, versions[""]) for op in sorted(rows.operators))
+    model.functions.extend(operators.function(op, versions[""]) for op in sorted(rows.operators))
     needed = (CONTRIB, operators.DOMAIN) if linears else ()
     model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in needed if domain not in versions)
     return Quantized(model, len({linear.weight for linear in linears}), _skip_padding(model.graph, view))
+
+
+def _heads_fit(model: onnx.ModelProto) -> bool:
+    """Whether the library takes the heads of the attentions that were traced as operators."""
+    sizes = {each.name: each.dims for each in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type == operators.DISENTANGLED]
+    return all(sizes[node.input[-1]][1] % STEP == 0 for node in nodes)
 
 
 def half(source: onnx.ModelProto) -> onnx.ModelProto:
@@ -182,14 +189,6 @@ def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
     del graph.node[:]
     graph.node.extend(nodes)
     return True
-
-
-def _function(op: str, opset: int) -> onnx.FunctionProto:
-    """The definition of an operator of ONNX's `opset`: a function may import no other than its model."""
-    function = operators.function(op)
-    for entry in function.opset_import:
-        entry.version = opset if not entry.domain else entry.version
-    return function
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
