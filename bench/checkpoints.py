@@ -59,6 +59,13 @@ SHAPES: tuple[Shape, ...] = (
         "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12,
         "intermediate_size": 1152, "max_position_embeddings": 8192, "cls_token_id": 0, "sep_token_id": 2,
     }, "roberta", 8192, _NEGATIVE_POSITIVE),
+    # microsoft/deberta-v3-base
+    Shape("deberta-v3-base", "DebertaV2ForSequenceClassification", "DebertaV2Config", {
+        "vocab_size": 128100, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 0, "relative_attention": True,
+        "max_relative_positions": -1, "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "pooler_hidden_size": 768,
+    }, "roberta", 512, _NEGATIVE_POSITIVE),
     # distilbert/distilgpt2
     Shape("distilgpt2", "GPT2LMHeadModel", "GPT2Config", {
         "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 6, "n_head": 12,

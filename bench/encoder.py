@@ -42,7 +42,7 @@ WAYS = (
     *(Way("openvino", precision) for precision in BFLOAT16),
 )
 MIXED_SIZES = (4, 8, 32)  # texts of many lengths in a batch
-RELATIVES, LONG = (Served("mpnet-base"), Served("modernbert-base")), "fixed:128"
+RELATIVES, LONG = tuple(map(Served, ("mpnet-base", "modernbert-base", "deberta-v3-base"))), "fixed:128"
 RELATIVE_LOADS = ((LONG, 1), (LONG, 8), (SENTENCES, 8), (SENTENCES, 32))
 SECONDS, SERVED_SECONDS = 0.4, 2.0
 OVERLOAD, OVERLOAD_SECONDS, DEADLINE, PEAK_CALLERS = 4.0, 60.0, 10.0, 64
@@ -230,7 +230,7 @@ WORKS = {
               for size in MIXED_SIZES for peer in ("optimum int8", "openvino int8")),
     ),
     "relatives": Work(
-        "Classifiers of the sizes of MPNet and ModernBERT, without Triton",
+        "Classifiers of the sizes of MPNet, ModernBERT and DeBERTa, without Triton",
         relatives, ("requests/s", "ms", "text to label ms", "processor ms a text"), ("hfx int8",), "ms",
         tuple(Goal(relative_name(shape, *load), "ms", ("hfx int8",), least=1.2, against=(peer,), relation="inverse")
               for shape in RELATIVES for load in RELATIVE_LOADS for peer in ("optimum int8", "openvino int8")),
