@@ -150,7 +150,7 @@ Span span_of(const SelfAttention &a, long nearest, long farthest) {
 }
 
 // What keys @ position queries add to the scores of a block: out [count][columns], of `count` queries from `query` on.
-void meet_position_queries(const SelfAttention &a, long query, long count, long columns, float *products, float *out) {
+void score_position_queries(const SelfAttention &a, long query, long count, long columns, float *products, float *out) {
     for (long key = 0; key < a.width; key += SELF_ATTENTION_QUERIES) {
         const long rows = a.width - key < SELF_ATTENTION_QUERIES ? a.width - key : SELF_ATTENTION_QUERIES;
         const Span span = span_of(a, key - (query + count - 1), key + rows - 1 - query);
@@ -187,7 +187,7 @@ void self_attend(const SelfAttention &a) {
         multiply_all({a.cos ? queries : query, keys, scores, a.cos ? a.dim : a.stride, columns, columns, a.dim}, rows, columns);
         if (a.bucket) {
             const long at = token % SELF_ATTENTION_BLOCK, left = a.width - token;
-            if (!at) meet_position_queries(a, token, left < SELF_ATTENTION_BLOCK ? left : SELF_ATTENTION_BLOCK, columns, products, others);
+            if (!at) score_position_queries(a, token, left < SELF_ATTENTION_BLOCK ? left : SELF_ATTENTION_BLOCK, columns, products, others);
             add_positions(a, token, rows, columns, products, others + at * columns, scores);
         }
         for (long i = 0; i < rows; i++) {

@@ -1,7 +1,7 @@
 // Attention of all tokens of a text to each other: from queries, keys and values beside each other, SelfAttention with a
 // mask, SourceAttention without, either with a bias; SelfAttentionRotary rotates queries and keys, SelfAttentionDisentangled
-// has them meet keys and queries of relative positions, SelfAttentionHeads reads all three by head. Behind the last token of
-// a text, where that is given, results are 0.
+// multiplies them by keys and queries of relative positions too, SelfAttentionHeads reads all three by head. Behind the last
+// token of a text, where that is given, results are 0.
 #include "self_attention.h"
 #include "context.h"
 #include <stdlib.h>

@@ -11,8 +11,8 @@ struct SelfAttention {
     const float *query, *key, *value;  // [width][dim], `stride` floats from one token to the next
     const float *added[2];             // to the scaled scores; [width], that of the next query `added_stride` on; or null
     const float *cos, *sin;            // by which queries and keys are rotated, [width][dim]; or null
-    // Keys and queries of relative positions, [dim][buckets], which a token's queries and keys meet too, and the bucket of a
-    // key that stands n tokens behind a query, bucket[n]; or null.
+    // Keys and queries of relative positions, [dim][buckets]: a token's queries are multiplied by the former, its keys by the
+    // latter; and the bucket of a key that stands n tokens behind a query, bucket[n]. Or null.
     const float *position_keys, *position_queries;
     const int32_t *bucket;
     float *out;                        // [width][dim], `out_stride` floats from one token to the next
@@ -23,7 +23,7 @@ struct SelfAttention {
 
 constexpr long SELF_ATTENTION_QUERIES = 6, SELF_ATTENTION_STEP = 16;  // dim is a multiple of the step
 inline long self_attention_columns(long width) { return (width + SELF_ATTENTION_STEP - 1) / SELF_ATTENTION_STEP * SELF_ATTENTION_STEP; }
-// Queries that keys meet the position queries of at once: with more the buffer grows, with fewer each product is for less.
+// Queries for which keys are multiplied by position queries at once: more take memory, with fewer products are made in vain.
 constexpr long SELF_ATTENTION_BLOCK = 32 * SELF_ATTENTION_QUERIES;
 // Keys by dimension, scores of a few queries, and those and a key when they are rotated; with positions, products of a few
 // tokens, and what position queries add to the scores of a block.

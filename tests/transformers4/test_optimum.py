@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.build import build_graph, inlined
 from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.pipeline import export
 from hfx.exporter.plan import make_plan
@@ -55,11 +55,11 @@ def test_it_answers_like_the_traced_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model_type", ["bert", "roberta", "distilbert", "mpnet", "deberta-v2", "albert", "electra", "bart"]
 )
-def test_the_traced_graph_has_the_same_fusions(model_type: str) -> None:
-    """Neither graph is harder for a runtime than the other: the same operators, but for a few of the masks."""
+def test_the_traced_graph_has_no_more_nodes_than_optimums(model_type: str) -> None:
+    """It is no harder for a runtime: the same operators, but for a few of the masks; of DeBERTa half as many."""
     task = find_task("text-classification")
     counts = []
     for exporter in ("own", "optimum"):
-        graph = build_graph(tiny_encoders.build(model_type, task.auto_class), task, 1, None, exporter)
+        graph = inlined(build_graph(tiny_encoders.build(model_type, task.auto_class), task, 1, None, exporter))
         counts.append(len(graph.graph.node))
-    assert abs(counts[0] - counts[1]) <= 0.05 * counts[1]
+    assert counts[0] <= (0.5 if model_type == "deberta-v2" else 1.05) * counts[1]

@@ -152,6 +152,44 @@ def test_an_activation_whose_input_is_read_elsewhere_stays() -> None:
     near(model, quantized, x)
 
 
+class Gated(nn.Module):
+    """activation(gate) * value, of one tensor or of two; `kept`: the value is an output, too."""
+
+    def __init__(self, kind: str, biased: bool = True, kept: bool = False) -> None:
+        super().__init__()
+        self.gate, self.value = (nn.Linear(HIDDEN, OUTER, bias=biased) for _ in range(2))
+        self.activation, self.kept = ACT2FN[kind], kept
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        value = self.value(x if other is None else other)
+        gated = value * self.activation(self.gate(x))
+        return torch.cat([gated, value], -1) if self.kept else gated
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "operator"), [("gelu", "Int8LinearGatedGelu"), ("silu", "Int8LinearGatedSilu"), ("tanh", "Int8Linear")]
+)
+def test_a_gate_and_what_it_is_multiplied_by_are_one_operator(kind: str, operator: str, biased: bool) -> None:
+    torch.manual_seed(0)
+    x = activations(ROWS, WIDTH, HIDDEN)
+    model = traced(Gated(kind, biased), x)
+    quantized = row_wise(model, LEVELS)
+    assert kinds(quantized.model) == {operator: 2 if operator == "Int8Linear" else 1}
+    assert quantized.weights == 2
+    near(model, quantized.model, x)
+
+
+def test_a_gate_of_what_is_read_elsewhere_or_made_of_another_tensor_stays_a_product() -> None:
+    torch.manual_seed(0)
+    x, other = activations(ROWS, WIDTH, HIDDEN), activations(ROWS, WIDTH, HIDDEN) * 2
+    for module, inputs in ((Gated("silu", kept=True), (x,)), (Gated("silu"), (x, other))):
+        model = traced(module, *inputs)
+        quantized = row_wise(model, LEVELS).model
+        assert kinds(quantized) == {"Int8Linear": 1, "Int8LinearSilu": 1}
+        near(model, quantized, *inputs)
+
+
 class Added(nn.Module):
     def __init__(self, biased: bool = True) -> None:
         super().__init__()
@@ -271,6 +309,15 @@ def test_residuals_and_activations_of_a_layer_are_the_operators_own(model_type: 
     found = kinds(row_wise(graph, LEVELS).model)
     assert found["Int8LinearAdd"] == 2 * layers
     assert found["Int8LinearGelu"] == layers
+
+
+@pytest.mark.parametrize(
+    ("model_type", "activation"), [("modernbert", "Gelu"), ("nomic_bert", "Silu"), ("eurobert", "Silu")]
+)
+def test_gates_of_a_layer_are_the_operators_own(model_type: str, activation: str) -> None:
+    found, layers = kinds(embedder(model_type)[1].model), tiny_encoders.SMALL["num_hidden_layers"]
+    assert found[f"Int8LinearGated{activation}"] == found["Int8LinearAdd"] // 2 == layers
+    assert not {"Sigmoid", "Erf"} & {node.op_type for node in embedder(model_type)[1].model.graph.node}
 
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")

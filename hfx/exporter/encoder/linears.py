@@ -7,7 +7,7 @@ compute is found by computing it, so that any way to write an activation is know
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +41,7 @@ TOLERANCE = 1e-5  # constants are float32; the two forms of GELU differ by 5e-4
 
 @dataclass(frozen=True)
 class FoundLinear:
-    """activation(x @ weight + bias), or x @ weight + bias + residual.
+    """activation(x @ weight + bias), that times what another linear makes of x, or x @ weight + bias + residual.
 
     `weight` names an initializer, [outputs, inputs] where it is `transposed`; `bias` is None where there is none.
     `nodes` are positions in the graph, at the last of which `out` is made.
@@ -55,6 +55,7 @@ class FoundLinear:
     bias: NDArray[np.float32] | None = None
     activation: Activation | None = None
     residual: str = ""
+    factor: FoundLinear | None = None
 
 
 def float_weights(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
@@ -103,7 +104,25 @@ def find_linears(graph: GraphView) -> list[FoundLinear]:
                 linear = replace(linear, residual="", nodes=linear.nodes[:-1], out=graph.addend(linear))
             taken.update(linear.nodes)
             found.append(linear)
-    return found
+    return _gated(graph, found)
+
+
+def _gated(graph: GraphView, linears: Sequence[FoundLinear]) -> list[FoundLinear]:
+    """`linears`, those that are multiplied by another one of the same tensor with that."""
+    by_out = {linear.out: linear for linear in linears}
+    gates, factors = dict[str, FoundLinear](), set[str]()
+    for linear in linears:
+        product = graph.reader(linear.out, "Mul") if linear.activation else None
+        other = by_out.get(next((name for name in product.input if name != linear.out), "")) if product else None
+        if product is None or other is None or other.x != linear.x or graph.reader(other.out, "Mul") != product:
+            continue
+        outputs = {graph.outputs(each) for each in (linear, other)}
+        if other.activation or other.residual or len(outputs) > 1:
+            continue
+        nodes = (*linear.nodes, *other.nodes, graph.position(product.output[0]))
+        gates[linear.out] = replace(linear, out=product.output[0], nodes=nodes, factor=other)
+        factors.add(other.out)
+    return [gates.get(linear.out, linear) for linear in linears if linear.out not in factors]
 
 
 class GraphView:
@@ -155,6 +174,10 @@ class GraphView:
         if activated := self._activated(linear):
             return activated
         return self._with_residual(linear)
+
+    def outputs(self, linear: FoundLinear) -> int:
+        """How many numbers it makes of a token."""
+        return int(self.weights[linear.weight].dims[0 if linear.transposed else 1])
 
     def addend(self, linear: FoundLinear) -> str:
         """The output of `linear` before its residual."""

@@ -154,6 +154,7 @@ def traceable(model: PreTrainedModel) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         _pool_at_the_last_end(model, stack)
         _keep_one_set_of_positions(model, stack)
+        _part_gates(model, stack)
         _zero_padding(model, stack)
         yield
 
@@ -194,6 +195,29 @@ def _keep_one_set_of_positions(model: PreTrainedModel, stack: contextlib.ExitSta
     if hasattr(module, "build_rpos"):
         stack.callback(setattr, module, "build_rpos", module.build_rpos)
         module.build_rpos = lambda query_layer, key_layer, relative_pos, *settings: relative_pos
+
+
+def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
+    """ModernBERT makes gates and values by one linear. By two, as other models do, they are found as one operator."""
+    import torch
+
+    class Parted(torch.nn.Module):
+        def __init__(self, own: Any) -> None:
+            super().__init__()
+            self.gate, self.value = parts = [torch.nn.Linear(1, 1, device="meta") for _ in range(2)]
+            biases = (None, None) if own.Wi.bias is None else map(torch.nn.Parameter, own.Wi.bias.detach().chunk(2))
+            for part, weight, bias in zip(parts, own.Wi.weight.detach().chunk(2), biases, strict=True):
+                part.register_parameter("weight", torch.nn.Parameter(weight))
+                part.register_parameter("bias", bias)
+            self.act, self.down = own.act, own.Wo
+
+        def forward(self, hidden: torch.Tensor) -> Any:
+            return self.down(self.act(self.gate(hidden)) * self.value(hidden))
+
+    parents = [module for module in model.modules() if type(getattr(module, "mlp", None)).__name__ == "ModernBertMLP"]
+    for parent in parents:
+        stack.callback(setattr, parent, "mlp", parent.mlp)
+        parent.mlp = Parted(parent.mlp).eval()
 
 
 def _zero_padding(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:

@@ -90,7 +90,8 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
     rows, made = _RowWise(view.weights, levels), dict[int, list[onnx.NodeProto]]()
     joined = {linear.out for attention in attentions for linear in attention.projections}
     for linear in linears:
-        made[linear.nodes[-1]] = [] if linear.out in joined else [rows.linear([linear], linear.out)]
+        parts = [linear, linear.factor] if linear.factor else [linear]
+        made[linear.nodes[-1]] = [] if linear.out in joined else [rows.linear(parts, linear.out)]
     for attention in attentions:
         made[attention.end] = rows.attention(attention)
     absorbed = {position for linear in linears for position in linear.nodes}
@@ -102,7 +103,8 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
     model.functions.extend(operators.function(op, versions[""]) for op in sorted(rows.operators))
     needed = (CONTRIB, operators.DOMAIN) if linears else ()
     model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in needed if domain not in versions)
-    return Quantized(model, len({linear.weight for linear in linears}), _skip_padding(model.graph, view))
+    weights = {part.weight for linear in linears for part in (linear, linear.factor) if part}
+    return Quantized(model, len(weights), _skip_padding(model.graph, view))
 
 
 def _heads_fit(model: onnx.ModelProto) -> bool:
@@ -129,15 +131,17 @@ class _RowWise:
         self.operators: set[str] = set()
 
     def linear(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
-        """The node of one linear, or of several that read the same and whose outputs stand beside each other."""
+        """The node of one linear, or of several of one tensor: their outputs beside each other, or a gate's product."""
         first = parts[0]
         outputs, inputs = zip(*(self.weights[p.weight].dims[:: 1 if p.transposed else -1] for p in parts), strict=True)
         biases = [np.zeros(n, np.float32) if p.bias is None else p.bias for p, n in zip(parts, outputs, strict=True)]
         bias = self.new.const(out + ".bias", np.concatenate(biases))
         suffix = "Add" if first.residual else operators.SUFFIXES[first.activation] if first.activation else ""
         residual = [first.residual] if first.residual else []
-        sizes = {"in_features": inputs[0], "out_features": sum(outputs)}
-        return self._node(LINEAR + suffix, [first.x, *self._weight(parts), bias, *residual], out, **sizes)
+        gated = "Gated" if first.factor else ""
+        sizes = {"in_features": inputs[0], "out_features": outputs[0] if gated else sum(outputs)}
+        weight = self._weight(parts, by_part=bool(gated))
+        return self._node(LINEAR + gated + suffix, [first.x, *weight, bias, *residual], out, **sizes)
 
     def attention(self, found: FoundAttention) -> list[onnx.NodeProto]:
         """The nodes of an attention: one linear for queries, keys and values, and what they attend to."""
@@ -153,15 +157,17 @@ class _RowWise:
         self.operators.add(op)
         return helper.make_node(op, inputs, [out], name=out, domain=operators.DOMAIN, **attributes)
 
-    def _weight(self, parts: Sequence[FoundLinear]) -> tuple[str, str]:
-        """The constants with the weights of `parts` in panels, and their scales; made once."""
+    def _weight(self, parts: Sequence[FoundLinear], by_part: bool) -> tuple[str, str]:
+        """The constants with the weights of `parts` in panels, or of each in its own, and their scales; made once."""
         # A weight may be read both ways.
         stored = "+".join(part.weight + (".transposed" if part.transposed else "") for part in parts)
         values, scale = stored + ".int8", stored + ".scale"
         if values not in self.new.constants:
             floats = [(numpy_helper.to_array(self.weights[part.weight]), part.transposed) for part in parts]
             made = [int8_rows(weight if transposed else weight.T, self.levels) for weight, transposed in floats]
-            self.new.const(values, operators.panels_of(np.concatenate([int8 for int8, _ in made])))
+            weights = [int8 for int8, _ in made]
+            panels = [operators.panels_of(each) for each in (weights if by_part else [np.concatenate(weights)])]
+            self.new.const(values, np.concatenate(panels))
             self.new.const(scale, np.concatenate([scales for _, scales in made]))
         return values, scale
 
