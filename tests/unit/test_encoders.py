@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from hfx import names
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter.encoder.architectures import ENCODERS
 from hfx.exporter.encoder.build import build_graph, inlined
 from hfx.exporter.encoder.pooling import Pooling, pool
@@ -121,6 +122,12 @@ def test_relative_positions_of_any_kind_answer_like_torch(model_type: str, chang
             for row, got in zip(rows, found, strict=True):
                 expected = in_torch(model, row, inputs)[names.LOGITS]
                 np.testing.assert_allclose(got[: len(expected)], expected, atol=TOLERANCE, rtol=1e-5)
+
+
+def test_relative_positions_that_fail_in_torch_are_refused() -> None:
+    task = find_task(Task.TEXT_CLASSIFICATION)
+    with pytest.raises(CheckpointUnsupported, match="can't be exported to ONNX: division by zero"):
+        build_graph(tiny_encoders.build("deberta-v2", task.auto_class, position_buckets=1), task, 1, None)
 
 
 @pytest.mark.parametrize(("model_type", "by"), [("eurobert", "late"), ("eurobert", "mean"), ("modernbert", "mean")])

@@ -146,7 +146,7 @@ def _export(model: PreTrainedModel, task: EncoderTask, outputs: list[str], expor
             raise StorageFull(
                 f"The graph can't be written: {error}.", "Free space in TMPDIR, or point it elsewhere."
             ) from error
-        except (ValueError, RuntimeError, AttributeError, TypeError, LookupError) as error:
+        except (ArithmeticError, ValueError, RuntimeError, AttributeError, TypeError, LookupError) as error:
             reason = (str(error) or repr(error)).splitlines()[0]
             raise CheckpointUnsupported(
                 f"{type(model).__name__} can't be exported to ONNX: {reason}", ADVICE[exporter]

@@ -113,7 +113,7 @@ def _buckets(own: Any, count: int) -> torch.Tensor:
     if getattr(own, "position_buckets", -1) > 0:
         in_buckets = sys.modules[type(own).__module__].make_log_bucket_position
         distance = in_buckets(distance, own.position_buckets, own.max_relative_positions)
-    return torch.clamp(distance + count // 2, 0, count - 1).to(torch.int32)
+    return torch.clamp(distance.to(torch.long) + count // 2, 0, count - 1).to(torch.int32)
 
 
 Parts = tuple[torch.Tensor, torch.Tensor, nn.Module | None, nn.Module | None]

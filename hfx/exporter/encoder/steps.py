@@ -87,7 +87,7 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
         runtimes = runtime.possible_runtimes(requested, precision=plan.cpu_precision)
         if plan.cpu_precision == "int8":
             group = int(artefacts.model.config.hidden_size)
-            candidates, counts["int8_weights"] = _write_int8(graph, folder, runtimes, group)
+            candidates, counts["int8_weights"] = _write_int8(graph, plain, folder, runtimes, group)
         else:
             path = folder / files["cpu"]
             if not path.exists():
@@ -98,12 +98,12 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
 
 
 def _write_int8(
-    graph: onnx.ModelProto, folder: Path, runtimes: Sequence[runtime.Runtime], group: int
+    graph: onnx.ModelProto, plain: onnx.ModelProto, folder: Path, runtimes: Sequence[runtime.Runtime], group: int
 ) -> tuple[Candidates, int]:
-    """OpenVINO's file, and one for ONNX Runtime with native operators and without; the number of int8 weights."""
+    """OpenVINO's file, of `plain`, and one for ONNX Runtime, whatever operators it has; the number of int8 weights."""
     candidates, weights = Candidates(), 0
     if "openvino" in runtimes:
-        path, quantized = folder / "openvino.onnx", weight_only(inlined(graph))
+        path, quantized = folder / "openvino.onnx", weight_only(plain)
         save(quantized.model, path)
         weights = quantized.weights
         candidates["openvino"] = runtime.CpuChoice("openvino", quantization_group=group), path
