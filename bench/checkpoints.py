@@ -99,6 +99,8 @@ BY_NAME: Mapping[str, Shape] = {shape.name: shape for shape in SHAPES}
 _SMALL: Mapping[str, Mapping[str, Any]] = {
     "DistilBertConfig": {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128},
     "MPNetConfig": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
+    "DebertaV2Config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+                        "pooler_hidden_size": 64},
     "ModernBertConfig": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96},
     "GPT2Config": {"n_embd": 128, "n_layer": 2, "n_head": 4},
     "LlamaConfig": {
