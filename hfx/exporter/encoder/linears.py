@@ -41,7 +41,7 @@ TOLERANCE = 1e-5  # constants are float32; the two forms of GELU differ by 5e-4
 
 @dataclass(frozen=True)
 class FoundLinear:
-    """activation(x @ weight + bias), that times what another linear makes of x, or x @ weight + bias + residual.
+    """activation(x @ weight + bias), or that times the linear `factor` of x; or x @ weight + bias + residual.
 
     `weight` names an initializer, [outputs, inputs] where it is `transposed`; `bias` is None where there is none.
     `nodes` are positions in the graph, at the last of which `out` is made.
@@ -108,7 +108,7 @@ def find_linears(graph: GraphView) -> list[FoundLinear]:
 
 
 def _gated(graph: GraphView, linears: Sequence[FoundLinear]) -> list[FoundLinear]:
-    """`linears`, those that are multiplied by another one of the same tensor with that."""
+    """`linears`, in which one with an activation and one of the same tensor that it is multiplied by are one."""
     by_out = {linear.out: linear for linear in linears}
     gates, factors = dict[str, FoundLinear](), set[str]()
     for linear in linears:
