@@ -1,0 +1,97 @@
+"""An encoder's attention by lengths alone: near float64, and for a source the same bits in any batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from hfx.exporter.graph import operators
+from tests.unit.native.sessions import open_model, options
+from tests.unit.native.test_self_attention import SHAPES, exact
+
+
+def source_model(heads: int, dim: int, biased: bool, portable: bool = False) -> onnx.ModelProto:
+    """Attention by lengths alone; `portable`: with its definition."""
+    op, names = "SourceAttentionBias" if biased else "SourceAttention", ("qkv", "last", "total", "lead", "bias")
+    kinds = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT)
+    ends = [helper.make_tensor_value_info(*each, None) for each in zip(names, kinds, strict=True)][: 5 if biased else 4]
+    node = helper.make_node(op, [end.name for end in ends], ["y"], domain="hfx", heads=heads, scale=dim**-0.5)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    domains = {"": 21, "hfx": 1, "com.microsoft": 1}
+    return helper.make_model(
+        helper.make_graph([node], "one", ends, [y]),
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in domains.items()],
+        functions=[operators.function(op)] if portable else [],
+        ir_version=10,
+    )
+
+
+def sources(heads: int, dim: int, rows: int, width: int, biased: bool) -> dict[str, NDArray[Any]]:
+    """Random sources of random lengths, the longest as wide as the batch."""
+    random = np.random.default_rng(rows * width + dim)
+    last = random.integers(0, width, rows).astype(np.int32)
+    last[0] = width - 1
+    bias = random.normal(size=(1, heads, width, width)).astype(np.float32)
+    return {
+        "qkv": random.normal(size=(rows * width, 3 * heads * dim)).astype(np.float32),
+        "last": last,
+        "total": np.array(width, np.int32),
+        "lead": np.array([rows, width, -1]),
+        **({"bias": bias} if biased else {}),
+    }
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("heads", "dim", "rows", "width"), [shape for shape in SHAPES if shape[3] > 1])
+def test_a_source_is_near_float64_and_has_the_same_bits_at_any_width(
+    library: Path, heads: int, dim: int, rows: int, width: int, biased: bool
+) -> None:
+    feed = sources(heads, dim, rows, width, biased)
+    session = open_model(source_model(heads, dim, biased), options(library))
+    together = session.run(None, feed)[0].reshape(rows, width, -1)
+    tokens = feed["qkv"].reshape(rows, width, -1)
+    for row, length in enumerate(feed["last"] + 1):
+        bias = feed["bias"][:, :, :length, :length] if biased else np.zeros((1, heads, length, length), np.float32)
+        source = tokens[row : row + 1, :length]
+        np.testing.assert_allclose(together[row, :length], exact(source, bias, heads)[0], atol=3e-5)
+        assert not together[row, length:].any()
+        own = {"qkv": source[0], "last": feed["last"][row : row + 1], "total": np.array(length, np.int32)}
+        own["lead"] = np.array([1, length, -1])
+        alone = session.run(None, own | ({"bias": np.ascontiguousarray(bias)} if biased else {}))[0]
+        np.testing.assert_array_equal(alone, together[row, :length])
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_definition_of_a_source_computes_the_same(library: Path, biased: bool) -> None:
+    feed = sources(2, 16, 3, 17, biased)
+    portable = onnxruntime.InferenceSession(source_model(2, 16, biased, portable=True).SerializeToString())
+    native = open_model(source_model(2, 16, biased), options(library))
+    real = np.arange(17) <= feed["last"][:, None]
+    got, want = (session.run(None, feed)[0].reshape(3, 17, -1)[real] for session in (native, portable))
+    np.testing.assert_allclose(got, want, atol=3e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("last", np.array([16, 17, 3], np.int32)),
+        ("last", np.array([16, -1, 3], np.int32)),
+        ("last", np.array([16, 3], np.int32)),
+        ("qkv", np.zeros((3, 17, 96), np.float32)),
+        ("qkv", np.zeros((51, 95), np.float32)),
+        ("bias", np.zeros((1, 2, 17, 16), np.float32)),
+        ("bias", np.zeros((1, 3, 17, 17), np.float32)),
+    ],
+)
+def test_a_source_that_does_not_fit_is_refused(any_library: Path, name: str, value: NDArray[Any]) -> None:
+    session = open_model(source_model(2, 16, biased=True), options(any_library))
+    with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: "):
+        session.run(None, sources(2, 16, 3, 17, biased=True) | {name: value})
