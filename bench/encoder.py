@@ -42,7 +42,8 @@ WAYS = (
     *(Way("openvino", precision) for precision in BFLOAT16),
 )
 MIXED_SIZES = (4, 8, 32)  # texts of many lengths in a batch
-RELATIVES, LONG = tuple(map(Served, ("mpnet-base", "modernbert-base", "deberta-v3-base"))), "fixed:128"
+RELATIVES = tuple(Served(shape) for shape in ("mpnet-base", "modernbert-base", "deberta-v3-base"))
+LONG = "fixed:128"
 RELATIVE_LOADS = ((LONG, 1), (LONG, 8), (SENTENCES, 8), (SENTENCES, 32))
 SECONDS, SERVED_SECONDS = 0.4, 2.0
 OVERLOAD, OVERLOAD_SECONDS, DEADLINE, PEAK_CALLERS = 4.0, 60.0, 10.0, 64

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from hfx.exporter.graph import operators
 from tests.unit.native.libraries import SANITIZED
 from tests.unit.native.reference import Linear
 
@@ -54,6 +55,20 @@ def model_of(operator: str, linear: Linear, padded: bool = False, **more: np.nda
         del constants["bias"]
     sizes = {"in_features": linear.inputs, "out_features": linear.outputs // halves}
     return one_node(operator, constants, sizes, padded=padded)
+
+
+def attention_model(operator: str, fed: Mapping[str, int], portable: bool, **attributes: Any) -> onnx.ModelProto:
+    """An attention of what is `fed`, with its types; `portable`: with its definition."""
+    ends = [helper.make_tensor_value_info(name, kind, None) for name, kind in fed.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node(operator, list(fed), ["y"], domain="hfx", **attributes)
+    domains = {"": 21, "hfx": 1, "com.microsoft": 1}
+    return helper.make_model(
+        helper.make_graph([node], "one", ends, [y]),
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in domains.items()],
+        functions=[operators.function(operator)] if portable else [],
+        ir_version=10,
+    )
 
 
 def options(library: Path, threads: int = 1) -> onnxruntime.SessionOptions:

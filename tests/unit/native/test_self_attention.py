@@ -10,12 +10,11 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-from hfx.exporter.graph import operators
 from tests.unit.native.guarded import copy_of, guarded
-from tests.unit.native.sessions import open_model, options
+from tests.unit.native.sessions import attention_model, open_model, options
 
 MASKED = np.float32(-3.4e38)
 INPUTS = {
@@ -43,19 +42,9 @@ def model(
     heads: int, dim: int, portable: bool = False, padded: bool = False, op: str = "SelfAttention", **changes: Any
 ) -> onnx.ModelProto:
     """The operator alone; `portable`: with its definition, `padded`: with the last token of each text."""
-    attributes = {"heads": heads, "scale": dim**-0.5, **changes}
     inputs = [*INPUTS[op], *(["last"] if padded else [])]
-    node = helper.make_node(op, inputs, ["y"], domain="hfx", **attributes)
     types = {name: TensorProto.INT32 if name in ("last", "buckets") else TensorProto.FLOAT for name in inputs}
-    ends = [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    domains = {"": 21, "hfx": 1, "com.microsoft": 1}
-    return helper.make_model(
-        helper.make_graph([node], "one", ends, [y]),
-        opset_imports=[helper.make_opsetid(domain, version) for domain, version in domains.items()],
-        functions=[operators.function(op)] if portable else [],
-        ir_version=10,
-    )
+    return attention_model(op, types, portable, **{"heads": heads, "scale": dim**-0.5, **changes})
 
 
 def texts(heads: int, dim: int, rows: int, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -305,6 +294,15 @@ def test_inputs_of_a_form_that_do_not_fit_are_refused(
     session, feed = open_model(model(2, 16, padded=True, op=op), options(any_library)), feed_of(op, 2, 16, 3, 17)
     with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: "):
         session.run(None, feed | {name: np.zeros(shape, feed[name].dtype)})
+
+
+@pytest.mark.parametrize("count", [2, 3, 32, 33])
+def test_a_definition_fails_with_fewer_buckets_than_two_for_each_token(count: int) -> None:
+    op = "SelfAttentionDisentangled"
+    session = onnxruntime.InferenceSession(model(2, 16, portable=True, op=op).SerializeToString())
+    feed = {name: array for name, array in feed_of(op, 2, 16, 3, 17).items() if name in INPUTS[op]}
+    with pytest.raises(errors.Fail):
+        session.run(None, feed | {"buckets": np.zeros(count, np.int32)})
 
 
 @pytest.mark.parametrize("bucket", [-1, BUCKETS])

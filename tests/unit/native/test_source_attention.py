@@ -10,11 +10,10 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-from hfx.exporter.graph import operators
-from tests.unit.native.sessions import open_model, options
+from tests.unit.native.sessions import attention_model, open_model, options
 from tests.unit.native.test_self_attention import SHAPES, exact
 
 
@@ -22,16 +21,10 @@ def source_model(heads: int, dim: int, biased: bool, portable: bool = False) -> 
     """Attention by lengths alone; `portable`: with its definition."""
     op, names = "SourceAttentionBias" if biased else "SourceAttention", ("qkv", "last", "total", "lead", "bias")
     kinds = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT)
-    ends = [helper.make_tensor_value_info(*each, None) for each in zip(names, kinds, strict=True)][: 5 if biased else 4]
-    node = helper.make_node(op, [end.name for end in ends], ["y"], domain="hfx", heads=heads, scale=dim**-0.5)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    domains = {"": 21, "hfx": 1, "com.microsoft": 1}
-    return helper.make_model(
-        helper.make_graph([node], "one", ends, [y]),
-        opset_imports=[helper.make_opsetid(domain, version) for domain, version in domains.items()],
-        functions=[operators.function(op)] if portable else [],
-        ir_version=10,
-    )
+    fed = dict(zip(names, kinds, strict=True))
+    if not biased:
+        del fed["bias"]
+    return attention_model(op, fed, portable, heads=heads, scale=dim**-0.5)
 
 
 def sources(heads: int, dim: int, rows: int, width: int, biased: bool) -> dict[str, NDArray[Any]]:
