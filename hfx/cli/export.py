@@ -64,7 +64,8 @@ def command(
     cpu_math: Annotated[
         CpuMath,
         typer.Option(
-            help="Encoders: the fp32 file's arithmetic on CPU; bf16 (OpenVINO, AVX512-BF16) is faster, less exact.",
+            help="Encoders: the fp32 file's arithmetic on CPU; bf16 (OpenVINO) is less exact, and faster on some "
+            "processors.",
             rich_help_panel=MODEL,
         ),
     ] = "fp32",

@@ -8,12 +8,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "native": "native operators"}
+MATH = {"fp32": "float32", "bf16": "bfloat16"}
 MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
 DEFAULT_REPOSITORY = Path("model_repository")
 
@@ -25,7 +27,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
     lines = [f"Published {manifest.name} ({manifest.task}) to {repository}: {megabytes:.1f} MB."]
     for device in ("cpu", "gpu"):
         if figures := parity.get(device):
-            how = _math(manifest) + _runtime(manifest.choices.get("cpu_runtime")) if device == "cpu" else ""
+            how = _runtime(manifest.choices.get("cpu_runtime")) + _math(manifest) if device == "cpu" else ""
             lines.append(f"  {device.upper():9} {figures['precision']}{how}")
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
     for file, figures in (parity.get("data") or {}).items():
@@ -45,10 +47,12 @@ def details(manifest: Manifest) -> list[str]:
                 reserve = {"precision": parity[device]["precision"], "runtime": runtime, **figures}
                 lines.append(f"  {device}, in reserve: {_figures_line(reserve)}")
     choice: Any = manifest.choices.get("cpu_runtime")
-    for runtime, times in (choice or {}).get("milliseconds", {}).items():
-        shapes = ", ".join(f"{_shape(shape)} {ms:.2f} ms" for shape, ms in times.items())
-        lines.append(f"  {RUNTIMES.get(runtime, runtime)}: {shapes}")
-    return lines
+    lines += [_times(RUNTIMES.get(name, name), each) for name, each in (choice or {}).get("milliseconds", {}).items()]
+    return lines + [_times(f"in {MATH[name]}", each) for name, each in _times_of_math(manifest).items()]
+
+
+def _times(what: str, times: Mapping[str, float]) -> str:
+    return f"  {what}: " + ", ".join(f"{_shape(shape)} {ms:.2f} ms" for shape, ms in times.items())
 
 
 def next_command(repository: Path) -> str:
@@ -57,8 +61,22 @@ def next_command(repository: Path) -> str:
 
 
 def _math(manifest: Manifest) -> str:
-    """What an fp32 file is computed in, where that is not float32."""
-    return ", computed in bfloat16" if manifest.choices.get("cpu_math") == "bf16" else ""
+    """What an fp32 file is computed in, where that is not float32, and whether it is faster."""
+    if manifest.choices.get("cpu_math") != "bf16":
+        return ""
+    times = _times_of_math(manifest)
+    if not times:  # published before they were measured
+        return ", computed in bfloat16"
+    exact, rounded = (geometric_mean(times[math].values()) for math in ("fp32", "bf16"))
+    if rounded < exact:
+        return f", computed in bfloat16, {exact / rounded:.2f} times as fast as float32 here"
+    return f", computed in bfloat16, which takes {rounded / exact:.2f} times as long as --cpu-math fp32 here"
+
+
+def _times_of_math(manifest: Manifest) -> Mapping[str, Mapping[str, float]]:
+    choices: Mapping[str, Any] = manifest.choices
+    times: Mapping[str, Mapping[str, float]] = choices.get("cpu_math_milliseconds", {})
+    return times
 
 
 def _runtime(choice: Any) -> str:

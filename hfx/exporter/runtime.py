@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,13 +168,32 @@ def choose(
             if _depends_on_batch(session, inputs, item_rank, max_length):
                 refused[runtime] = "its answers depend on the batch on this processor"
         sessions = {runtime: s for runtime, s in sessions.items() if runtime not in refused} or sessions
-    figures: dict[Runtime, dict[str, float]] = {runtime: {} for runtime in sessions}
+    figures = _times(sessions, inputs, item_rank, max_length)
+    return replace(candidates[fastest(figures)][0], milliseconds=figures, refused=refused)
+
+
+def times_of_math(
+    choice: CpuChoice, path: Path, inputs: tuple[str, ...], item_rank: int, threads: int, max_length: int
+) -> dict[CpuMath, dict[str, float]]:
+    """What an fp32 file takes in float32 and in bfloat16, which is slower on some processors that have it."""
+    from hfx.python_backends.onnxruntime.sessions import open_session
+
+    configs = {math: replace(choice, math=math).backend_config(threads) for math in get_args(CpuMath)}
+    sessions = {math: open_session(config, path, "CPU", 0) for math, config in configs.items()}
+    return _times(sessions, inputs, item_rank, max_length)
+
+
+def _times(
+    sessions: Mapping[Name, Any], inputs: tuple[str, ...], item_rank: int, max_length: int
+) -> dict[Name, dict[str, float]]:
+    """Name -> {"ROWSxWIDTH": median milliseconds} over TIMED_SHAPES of at most `max_length`."""
+    figures: dict[Name, dict[str, float]] = {name: {} for name in sessions}
     for rows, width in ((rows, min(width, max_length)) for rows, width in TIMED_SHAPES):
         feed = _feed(inputs, item_rank, rows, width)
-        ways = {runtime: partial(s.run, feed, [o.name for o in s.outputs]) for runtime, s in sessions.items()}
-        for runtime, seconds in interleave(ways).items():
-            figures[runtime][f"{rows}x{width}"] = round(1e3 * seconds, 3)
-    return replace(candidates[fastest(figures)][0], milliseconds=figures, refused=refused)
+        ways = {name: partial(s.run, feed, [o.name for o in s.outputs]) for name, s in sessions.items()}
+        for name, seconds in interleave(ways).items():
+            figures[name][f"{rows}x{width}"] = round(1e3 * seconds, 3)
+    return figures
 
 
 def _depends_on_batch(session: Any, inputs: tuple[str, ...], item_rank: int, max_length: int) -> bool:

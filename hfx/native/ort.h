@@ -52,8 +52,8 @@ struct Api {
     Status *constant(const KernelInfo *info, size_t index, int *is_constant, const Value **out) const { return call<249, Status *>(info, index, is_constant, out); }
     Status *allocator(const KernelContext *context, const MemoryInfo *memory, Allocator **out) const { return call<253, Status *>(context, memory, out); }
     void release(Allocator *allocator) const { call<132, void>(allocator); }
-    // Runs work(data, 0) ... work(data, count - 1) on the session's threads, which take equal ranges of consecutive
-    // numbers each, and waits for them.
+    // Runs work(data, 0) ... work(data, count - 1) on the session's threads, and waits for them. Each thread takes the
+    // next number of a range of its own, and of another thread's range when its own is done.
     Status *parallel(const KernelContext *context, void (*work)(void *, size_t), size_t count, void *data) const {
         return call<274, Status *>(context, work, count, size_t(0), data);
     }

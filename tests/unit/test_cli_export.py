@@ -52,11 +52,37 @@ def test_the_figures_of_a_generator_are_told_in_words() -> None:
     assert "  OpenVINO: 1 text of 16 tokens and 16 new ones 1.50 ms" in details(published)
 
 
-def test_the_summary_says_that_an_encoder_is_computed_in_bfloat16() -> None:
-    parity = {"cpu": {"precision": "fp32", "requests": 9, "agreement": 1.0, "ties": 0.0}}
-    choices = {"cpu_math": "bf16", "cpu_runtime": {"runtime": "openvino", "requested": "auto", "milliseconds": {}}}
-    _, line, _ = summary(manifest(parity=parity, choices=choices), Path("r"))
-    assert line.split(maxsplit=1) == ["CPU", "fp32, computed in bfloat16 on OpenVINO"]
+@pytest.mark.parametrize(
+    ("times", "told", "figures"),
+    [
+        ({}, "", []),  # published before they were measured
+        (
+            {"fp32": {"1x16": 6, "8x64": 24}, "bf16": {"1x16": 4, "8x64": 9}},
+            ", 2.00 times as fast as float32 here",
+            [
+                "1 text of 16 tokens 6.00 ms, 8 texts of 64 tokens 24.00 ms",
+                "1 text of 16 tokens 4.00 ms, 8 texts of 64 tokens 9.00 ms",
+            ],
+        ),
+        (
+            {"fp32": {"1x16": 6}, "bf16": {"1x16": 9}},
+            ", which takes 1.50 times as long as --cpu-math fp32 here",
+            ["1 text of 16 tokens 6.00 ms", "1 text of 16 tokens 9.00 ms"],
+        ),
+    ],
+)
+def test_the_summary_says_that_an_encoder_is_computed_in_bfloat16_and_whether_that_is_faster(
+    times: dict[str, dict[str, float]], told: str, figures: list[str]
+) -> None:
+    compared = {"mean_drift": 1e-3, "max_drift": 1e-2, "delta": 0.1, "company": 0}
+    parity = {"cpu": {"precision": "fp32", "requests": 9, "agreement": 1.0, "ties": 0.0, **compared}}
+    runtime = {"runtime": "openvino", "requested": "auto", "milliseconds": {}}
+    choices = {"cpu_math": "bf16", "cpu_math_milliseconds": times, "cpu_runtime": runtime}
+    published = manifest(parity=parity, choices=choices)
+    _, line, _ = summary(published, Path("r"))
+    assert line.split(maxsplit=1) == ["CPU", f"fp32 on OpenVINO, computed in bfloat16{told}"]
+    names = ("in float32", "in bfloat16")
+    assert details(published)[2:] == [f"  {name}: {each}" for name, each in zip(names, figures, strict=False)]
 
 
 def test_what_was_not_compared_and_what_was_refused_is_told() -> None:

@@ -53,6 +53,9 @@ def test_configuration_manifest_and_list_say_what_it_is_computed_in(repository: 
     for name, math in ((EXACT, "fp32"), (ROUNDED, "bf16")):
         choices: Any = listed[name].manifest.choices  # type: ignore[union-attr]
         assert (choices["cpu_math"], choices["cpu_runtime"]["runtime"]) == (math, "openvino")
+        times = choices.get("cpu_math_milliseconds", {})
+        assert set(times) == ({"fp32", "bf16"} if math == "bf16" else set())
+        assert all(set(each) == {"1x16", "8x64"} and min(each.values()) > 0 for each in times.values())
         config = (repository / f"{name}_net" / "config.pbtxt").read_text()
         assert ('key: "openvino.INFERENCE_PRECISION_HINT"' in config) == (math == "bf16")
     assert [_row(_entry(listed[name]))[3] for name in (EXACT, ROUNDED)] == ["openvino", "openvino bf16"]

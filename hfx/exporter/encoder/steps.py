@@ -135,6 +135,10 @@ def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
     choices = {**artefacts.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}
     if plan.cpu_precision == "fp32" and choice.runtime == "onnxruntime":
         choices["fused_operators"] = runtime.online_fusions(kept)
+    if plan.cpu_math == "bf16":
+        choices["cpu_math_milliseconds"] = runtime.times_of_math(
+            choice, kept, artefacts.inputs, plan.task.item_rank, plan.threads, plan.max_length
+        )
     return replace(artefacts, choice=choice, choices=choices, candidates={})
 
 
