@@ -6,6 +6,9 @@ STAMP  := $(VENV)/.installed
 NATIVE := hfx/native/libhfx_operators.so
 SOURCES := hfx exporter client perf batch python_backends tests examples bench
 
+# Hundreds of tests start processes. Without bytecode files each would compile torch and transformers anew, for seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install format check test test-fast test-full azure-checks demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
 
