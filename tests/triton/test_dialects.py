@@ -6,6 +6,7 @@ import http.client
 import json
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -127,15 +128,19 @@ def test_a_client_that_leaves_frees_its_slots(path: str, body: Any, streams: boo
     wait_until(lambda: slots_used(dialects) == 0, "its slots are free", SOON)
 
 
+def _has_taken(server: ServeProcess, texts: int) -> bool:
+    return slots_used(server) + gauge(server, "hfx_queue_length") == texts
+
+
 def test_a_full_queue_is_a_429_with_a_time_to_try_again(dialects: ServeProcess) -> None:
     """32 texts a request; the engine has four slots and lets 64 requests wait."""
     connections = []
     try:
-        for _ in range(6):
+        for sent in (32, 64):  # one after the other: of two at once, neither may find places for all of its texts
             connections.append(http.client.HTTPConnection(dialects.http_url.rpartition("/")[2], timeout=SECONDS))
             body = json.dumps({"model": RECITAL, "prompt": ["a"] * 32, **ENDLESS})
             connections[-1].request("POST", "/v1/completions", body, {"Authorization": f"Bearer {API_KEY}"})
-        wait_until(lambda: gauge(dialects, "hfx_queue_length") > 64 - 32, "32 more have no place", SECONDS)
+            wait_until(partial(_has_taken, dialects, sent), f"{sent} texts have places", SECONDS)
 
         def refused() -> dict[str, tuple[int, dict[str, str], Any]]:
             bodies = {
