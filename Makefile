@@ -44,14 +44,14 @@ check: install ## Lint, format, types and import rules
 # (tests/conftest.py). More threads of torch than one only take turns.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
 
-test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
+test: install ## Every check, and every test but those of test-full (20 minutes on two cores)
 	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
 	$(PYTEST) tests/triton tests/unit tests/attacks
 
 zoo-shared: install
 	$(BIN)/python -m tests.zoo build --shared
 
-test-fast: install ## The tests that start no server, export nothing and train nothing (3 minutes)
+test-fast: install ## The tests that start no server, export nothing and train nothing (5 minutes)
 	$(PYTEST) tests/unit tests/attacks -m 'not slow and not triton and not full'
 
 # An environment of its own: optimum's exporter wants transformers 4.57.
