@@ -37,7 +37,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
 
 
 def details(manifest: Manifest) -> list[str]:
-    """Every figure of the gate, and the times of the CPU runtimes."""
+    """Every figure of the gate, and the times of the CPU runtimes, or of float32 and bfloat16 in one of them."""
     parity: dict[str, Any] = dict(manifest.parity)
     lines = ["Figures:"]
     for device in ("cpu", "gpu"):
@@ -46,9 +46,11 @@ def details(manifest: Manifest) -> list[str]:
             for runtime, figures in parity[device].get("reserve", {}).items():
                 reserve = {"precision": parity[device]["precision"], "runtime": runtime, **figures}
                 lines.append(f"  {device}, in reserve: {_figures_line(reserve)}")
+    if times := _times_of_math(manifest):
+        return lines + [_times(f"in {MATH[name]}", each) for name, each in times.items()]
     choice: Any = manifest.choices.get("cpu_runtime")
-    lines += [_times(RUNTIMES.get(name, name), each) for name, each in (choice or {}).get("milliseconds", {}).items()]
-    return lines + [_times(f"in {MATH[name]}", each) for name, each in _times_of_math(manifest).items()]
+    times = (choice or {}).get("milliseconds", {})
+    return lines + [_times(RUNTIMES.get(name, name), each) for name, each in times.items()]
 
 
 def _times(what: str, times: Mapping[str, float]) -> str:
