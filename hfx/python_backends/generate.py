@@ -18,7 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
-from .engine.errors import Draining, EngineError, InvalidRequest
+from .engine.errors import Draining, EngineError, InvalidRequest, QueueFull
 from .generation.generator import TextGenerator
 from .generation.pieces import Piece
 from .generation.streams import TextStream
@@ -30,6 +30,7 @@ from .serving.request import CancelRegistry, Channel, GenerateRequest, Tensors
 from .serving.response_writer import reason_of
 from .serving.triton_channel import TritonChannel
 
+QUEUE_FULL = "queue_full"  # the reason in the metrics
 CANCELLED = Piece("", finish_reason="cancelled")
 LAST_RESPONSES_SECONDS = 5.0  # to send callers that the engine has closed
 
@@ -63,7 +64,10 @@ class TritonPythonModel:
         )
         self.folder = args["model_repository"]
         self.published = publication(self.folder)
-        self.relays = RelayServer(config["name"], self._take_relayed, self.registry.cancel, self.published)
+        most_open = self.generator.engine.most_open
+        self.relays = RelayServer(
+            config["name"], self._take_relayed, self.registry.cancel, most_open, self._count_full, self.published
+        )
 
     def execute(self, requests: list[Any]) -> None:
         """Take the requests; their responses come later."""
@@ -104,6 +108,9 @@ class TritonPythonModel:
                 raise InvalidRequest("stream", True, allowed)
             if self.draining and not request.cancels:
                 raise Draining("the server is stopping", "Send the request to another")
+            most = self.generator.engine.most_open()
+            if most is not None and self.under_way >= most and not request.cancels:
+                raise QueueFull(f"{self.under_way} requests are under way, of {most} that may", "Try again later")
         except EngineError as refusal:
             request.answer([], refusal)
         if request.cancels and not request.is_answered:
@@ -126,6 +133,10 @@ class TritonPythonModel:
         with self.changed:
             self.under_way -= 1
             self.changed.notify_all()
+
+    def _count_full(self, requests: int) -> None:
+        with self.changed:
+            self.refused[QUEUE_FULL] += requests
 
     def _count(self, error: Exception) -> None:
         reason = reason_of(error)

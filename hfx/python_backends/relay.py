@@ -21,7 +21,9 @@ from .serving.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, publication,
 from .serving.triton_channel import TritonChannel
 
 IDLE_SECONDS = 0.05
-TOO_LONG = "TOO_LONG"  # the reason of a text that the engine would refuse (response_writer.py)
+CANCEL_REQUEST = "cancel_request"
+TOO_LONG, QUEUE_FULL = "TOO_LONG", "QUEUE_FULL"  # reasons by which the engine would refuse (response_writer.py)
+OLD_SECONDS = 0.25  # an answer that is older refuses nothing: the next request brings a new one
 
 
 class PendingCall:
@@ -55,6 +57,9 @@ class TritonPythonModel:
         self._lock = threading.Lock()
         self._open: dict[int, PendingCall] = {}
         self._connection: FramedSocket | None = None
+        self._most_open: int | None = None  # by the engine's last answer
+        self._most_open_until = 0.0
+        self._refused = 0  # calls, since the last message to the engine, which counts them
         self._poller: CancellationPoller[PendingCall] = CancellationPoller()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="cancellation", daemon=True)
@@ -77,6 +82,11 @@ class TritonPythonModel:
 
     def _submit(self, request: Any) -> None:
         call = PendingCall(request, next(self._numbers))
+        if self._is_full() and not any(tensor.name() == CANCEL_REQUEST for tensor in request.inputs()):
+            message = f"{len(self._open)} requests are under way, of {self._most_open} that may. Try again later"
+            call.channel.fail(f"[hfx:{QUEUE_FULL}] {message}", "UNAVAILABLE")
+            self._refused += 1
+            return
         try:
             inputs = {tensor.name(): _plain(tensor) for tensor in request.inputs()}
         except InvalidInput as refusal:
@@ -91,10 +101,23 @@ class TritonPythonModel:
             self._open[call.number] = call
         self._poller.add(call)
         try:
-            connection.send({"id": call.number, "inputs": inputs, "parameters": request.parameters()})
+            refused, self._refused = self._refused, 0
+            connection.send(
+                {"id": call.number, "inputs": inputs, "parameters": request.parameters(), "refused": refused}
+            )
         except OSError:
             connection.close()
             self._abandon(connection)  # its reader may have done so before this call was there
+
+    def _is_full(self) -> bool:
+        """Whether the engine would refuse a request, which it is spared."""
+        now = time.monotonic()
+        if self._most_open is None or len(self._open) < self._most_open:
+            return False
+        if now > self._most_open_until:
+            self._most_open_until = now + OLD_SECONDS
+            return False
+        return True
 
     def _connected(self) -> FramedSocket:
         with self._lock:
@@ -115,6 +138,7 @@ class TritonPythonModel:
         """Answer a call with the engine's message; false at the end."""
         if message is None:
             return False
+        self._most_open, self._most_open_until = message["most_open"], time.monotonic() + OLD_SECONDS
         with self._lock:
             call = self._open.pop(message["id"], None)
         try:

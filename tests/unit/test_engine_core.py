@@ -140,10 +140,12 @@ def test_a_full_queue_refuses_and_takes_nothing(folder: Path) -> None:
     with gated_engine(folder, gate, slots=1, max_queue=2) as engine:
         running = engine.submit(ask((1, 2), 9, folder))
         gate.wait_until_reached()  # the first has its row; the scheduler's thread stands still
+        assert engine.most_open() is None
         waiting = [engine.submit(ask((1, at), 9, folder)) for at in range(2)]
         with pytest.raises(QueueFull, match="2 requests wait, of 2 that may"):
             engine.submit(ask((1, 2), 9, folder))
         assert engine.stats().waiting == 2
+        assert engine.most_open() == 3
         gate.open()
         assert all(len(handle.result(10)[0].ids) == 9 for handle in (running, *waiting))
         assert len(engine.submit(ask((1, 2), 9, folder)).result(10)[0].ids) == 9
@@ -157,8 +159,10 @@ def test_requests_that_get_a_row_at_once_need_no_place_in_the_queue(folder: Path
         handles += [engine.submit(ask((1, at), 9, folder)) for at in range(6)]  # five rows are free, one may wait
         with pytest.raises(QueueFull):
             engine.submit(ask((1, 2), 9, folder))
+        assert engine.most_open() == 7
         gate.open()
         assert all(len(handle.result(10)[0].ids) == 9 for handle in handles)
+        assert engine.most_open() == 7
 
 
 def test_a_deadline_that_passes_fails_the_request_and_frees_its_rows(folder: Path) -> None:

@@ -26,12 +26,16 @@ class Engine:
         self.cancelled: list[str] = []
         self.parameters = ""
         self.news = threading.Semaphore(0)
-        self.relays = RelayServer(name, self._take, self._cancel)
+        self.refused = 0
+        self.relays = RelayServer(name, self._take, self._cancel, lambda: 7, self._count)
 
     def _take(self, tensors: Any, parameters: str, channel: Channel, request_id: str) -> None:
         self.parameters = parameters
         self.asked.append((dict(tensors), channel, request_id))
         self.news.release()
+
+    def _count(self, refused: int) -> None:
+        self.refused += refused
 
     def _cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
@@ -69,13 +73,15 @@ def test_bytes_of_any_kind_travel(raw: bytes, engine: Engine, connection: Framed
 
 def test_answers_and_errors_come_back_with_their_numbers(engine: Engine, connection: FramedSocket) -> None:
     for number in (7, 8):
-        connection.send({"id": number, "inputs": {"text_input": [str(number)]}})
+        connection.send({"id": number, "inputs": {"text_input": [str(number)]}, "refused": 2})
         engine.wait()
     engine.asked[1][1].fail("[hfx:QUEUE_FULL] 9 requests wait", "UNAVAILABLE")
     sent = outputs("a 🦊", finish_reason="stop", input_tokens=3, output_tokens=2, log_probs=(-0.5,))
     engine.asked[0][1].send(sent, final=True)
-    assert connection.receive() == {"id": 8, "error": "[hfx:QUEUE_FULL] 9 requests wait", "code": "UNAVAILABLE"}
-    assert connection.receive() == {"id": 7, "outputs": {**sent, "output_log_probs": [-0.5]}}
+    refusal = {"error": "[hfx:QUEUE_FULL] 9 requests wait", "code": "UNAVAILABLE"}
+    assert connection.receive() == {"id": 8, "most_open": 7, **refusal}
+    assert connection.receive() == {"id": 7, "most_open": 7, "outputs": {**sent, "output_log_probs": [-0.5]}}
+    assert engine.refused == 4
 
 
 def test_a_relay_cancels_its_own_requests_only(
@@ -104,7 +110,8 @@ def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, connection: F
 
 def test_a_request_that_meets_a_bug_is_refused_and_others_go_on(engine: Engine, connection: FramedSocket) -> None:
     connection.send({"id": 1, "inputs": {"text_input": 5}})  # no relay sends such a thing
-    assert connection.receive() == {"id": 1, "error": "[hfx:FAILED] 'int' object is not iterable", "code": "INTERNAL"}
+    failure = {"error": "[hfx:FAILED] 'int' object is not iterable", "code": "INTERNAL"}
+    assert connection.receive() == {"id": 1, "most_open": 7, **failure}
     connection.send({"id": 2, "inputs": {"text_input": ["a"]}})
     engine.wait()
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from .core import Core, Stats
-from .errors import EngineClosed, EngineError
+from .errors import EngineClosed, EngineError, QueueFull
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .handle import Handle
 from .jobs import Drafter, Job, new_job
@@ -29,6 +29,7 @@ LOG = logging.getLogger(__name__)
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
+FULL_SECONDS = 1.0  # after a refusal, and while at least half of the queue is in use: requests are refused unseen
 THREAD_NAME = "generation-engine"
 CPU = "CPU"  # the provider whose memory is real where it is written only, so that there can be rows for several batches
 
@@ -47,6 +48,7 @@ class Engine:
         # Reentrant: the collector may finalize an abandoned stream, and so cancel it, in the midst of a locked section.
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
+        self._full_until = float("-inf")
         self._rested = False
         self._closing = False
         self._failure: BaseException | None = None
@@ -118,6 +120,22 @@ class Engine:
         self._enqueue(job)
         return job.handle
 
+    def most_open(self) -> int | None:
+        """How many requests may be under way in all; None where the queue has not been full for a while.
+
+        With it a request is refused before its text is read: to read and refuse one by `submit` takes the interpreter
+        from the steps for as long as several tokens.
+        """
+        now = time.monotonic()
+        if now > self._full_until:
+            return None
+        scheduler = self._core.scheduler
+        waiting = scheduler.waiting + len(self._submitted)
+        if 2 * waiting >= self.max_queue:
+            self._full_until = now + FULL_SECONDS
+        free = max(0, scheduler.slots - scheduler.rows_in_use)
+        return len(self._core.jobs) + len(self._submitted) - waiting + free + self.max_queue
+
     def stats(self) -> Stats:
         """Counters and the state at the moment."""
         with self._lock:
@@ -148,7 +166,11 @@ class Engine:
     def _enqueue(self, job: Job) -> None:
         with self._lock:
             self._refuse_if_closed()
-            self._core.scheduler.check_room([*self._submitted, job], self.max_queue)
+            try:
+                self._core.scheduler.check_room([*self._submitted, job], self.max_queue)
+            except QueueFull:
+                self._full_until = time.monotonic() + FULL_SECONDS
+                raise
             job.arrival = next(self._arrivals)
             self._submitted.append(job)
             self._work.notify()

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 # Seconds from one poll of a request to its next: so that there are MOST polls a second, within limits.
-SHORTEST, LONGEST = 0.1, 0.2
+SHORTEST, LONGEST = 0.1, 2.0
 MOST = 1000
 SLICE = 0.01  # seconds between two rounds of polls, so that a thread does not wake for each
 

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Optional
 
 from .ipc import FramedSocket, address, bytes_of, check_peer
 from .request import Channel, Tensors
@@ -18,14 +18,16 @@ RETRY_SECONDS = 0.1
 
 # Takes a request's tensors and parameters, the channel to its caller, and an id that nobody can guess.
 Take = Callable[[Tensors, str, Channel, str], None]
+MostOpen = Callable[[], Optional[int]]  # how many requests may be under way; None: any number
 
 
 class RelayChannel:
     """The channel to a caller of a relay, which gets one response; the relay itself polls whether it has left."""
 
-    def __init__(self, connection: FramedSocket, number: int) -> None:
+    def __init__(self, connection: FramedSocket, number: int, most_open: MostOpen) -> None:
         self._connection = connection
         self._number = number
+        self._most_open = most_open
 
     def send(self, outputs: Mapping[str, Any], final: bool) -> None:
         """Send the response."""
@@ -41,17 +43,31 @@ class RelayChannel:
 
     def _answer(self, answer: dict[str, Any]) -> None:
         try:
-            self._connection.send({"id": self._number, **answer})
+            self._connection.send({"id": self._number, "most_open": self._most_open(), **answer})
         except OSError:
             self._connection.closed = True  # the relay has died, and its callers know
 
 
 class RelayServer:
-    """Hands requests of relays to `take`, and the ids of those they cancel to `cancel`, from threads of its own."""
+    """Hands requests of relays to `take`, and the ids of those they cancel to `cancel`, from threads of its own.
 
-    def __init__(self, engine: str, take: Take, cancel: Callable[[str], None], published: str = "") -> None:
+    Each answer has `most_open`, by which a relay refuses requests itself while the engine's queue is full; how many it
+    has refused, `count_refused` gets.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        take: Take,
+        cancel: Callable[[str], None],
+        most_open: MostOpen,
+        count_refused: Callable[[int], None],
+        published: str = "",
+    ) -> None:
         self._take = take
         self._cancel = cancel
+        self._most_open = most_open
+        self._count_refused = count_refused
         self._closing = threading.Event()
         self._connections: list[FramedSocket] = []
         self._listener = socket.socket(socket.AF_UNIX)
@@ -110,11 +126,12 @@ class RelayServer:
                 if "cancel" in message:
                     self._cancel(f"{relay}-{message['cancel']}")
                 else:
-                    self._request(message, RelayChannel(connection, message["id"]), relay)
+                    self._request(message, RelayChannel(connection, message["id"], self._most_open), relay)
         finally:
             connection.close()  # also after a bug: the relay then fails its calls, which would wait for ever
 
     def _request(self, message: dict[str, Any], channel: RelayChannel, relay: str) -> None:
+        self._count_refused(message.get("refused", 0))
         try:
             tensors = ((name, list(map(_raw, items))) for name, items in message["inputs"].items())
             self._take(tensors, message.get("parameters", ""), channel, f"{relay}-{message['id']}")
