@@ -107,7 +107,18 @@ def _agreement(figures: Mapping[str, Any]) -> list[str]:
     if "forced" not in figures:
         return [f"{share} of {figures['requests']} answers are the checkpoint's{_ties(figures)}"]
     forced = figures["forced"]
-    return [f"{share} of {forced['positions']} next tokens are the checkpoint's{_ties(forced)}", _whole_texts(figures)]
+    return [
+        f"{share} of {forced['positions']} next tokens are the checkpoint's{_ties(forced)}{_longest(figures)}",
+        _whole_texts(figures),
+    ]
+
+
+def _longest(figures: Mapping[str, Any]) -> str:
+    """The next tokens of long texts, and the longest prompt; models of earlier versions were not compared there."""
+    long = figures.get("long")
+    if not long:
+        return ""
+    return f"; and {100 * long['agreement']:.2f} % of {long['positions']} in prompts of up to {long['longest']} tokens"
 
 
 def _whole_texts(figures: Mapping[str, Any]) -> str:
@@ -165,9 +176,20 @@ def _generator_line(figures: Mapping[str, Any]) -> str:
         f"{100 * figures['agreement']:.2f} %"
         + (f" (beside {100 * forced['ties']:.2f} % ties)" if forced["ties"] else "")
         + f", largest difference of a logit {forced['delta']:.1e}, same texts: {same}, "
+        + _long_texts(figures)
         + (
             "alone and in a batch equal to the bit"
             if other == 0
             else f"{other} texts whose last bits depend on the batch"
         )
+    )
+
+
+def _long_texts(figures: Mapping[str, Any]) -> str:
+    long = figures.get("long")
+    if not long:
+        return ""
+    return (
+        f"up to {long['longest']} tokens: agreement {100 * long['agreement']:.2f} % of {long['positions']} tokens of "
+        f"running text, error of logits {long['error']:.1e} ({figures['forced']['error']:.1e} at short texts), "
     )

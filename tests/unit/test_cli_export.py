@@ -52,6 +52,17 @@ def test_the_figures_of_a_generator_are_told_in_words() -> None:
     assert "  OpenVINO: 1 text of 16 tokens and 16 new ones 1.50 ms" in details(published)
 
 
+def test_the_longest_prompt_that_was_compared_is_told() -> None:
+    long = {"texts": 3, "longest": 1024, "positions": 384, "agreement": 0.9922, "ties": 0.0, "error": 0.03}
+    figures = {**GENERATOR, "forced": {**GENERATOR["forced"], "error": 0.02}, "long": long}
+    published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": figures}, choices={})
+    tokens = summary(published, Path("model_repository"))[2]
+    assert tokens.endswith("the checkpoint's; and 99.22 % of 384 in prompts of up to 1024 tokens")
+    assert "up to 1024 tokens: agreement 99.22 % of 384 tokens of running text" in "\n".join(details(published))
+    short = {"cpu": {**GENERATOR, "long": None}}
+    assert "up to" not in "".join(summary(manifest(task=Task.TEXT_GENERATION, parity=short, choices={}), Path("r")))
+
+
 @pytest.mark.parametrize(
     ("times", "told", "figures"),
     [

@@ -11,9 +11,9 @@ import pytest
 
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation.engine_folder import write_engine_folder
-from hfx.exporter.generation.forced import is_tie, measure_forced
+from hfx.exporter.generation.forced import is_tie, measure_forced, open_rows
 from hfx.exporter.generation.gate import measure_beams, measure_greedy, open_engine
-from hfx.exporter.generation.limits import LIMITS, Figures, Forced, Whole, failures, judge, limits
+from hfx.exporter.generation.limits import LIMITS, Figures, Forced, Long, Whole, failures, judge, limits
 from hfx.exporter.generation.prompts import Effort, Prompt, Reader, choose_prompts
 from hfx.exporter.generation.reference import PLAIN, Positions, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
@@ -23,20 +23,25 @@ from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.runner import SessionSettings
+from hfx.python_backends.engine.spec import read_spec
 from tests.unit import writing_checkpoints
 
-FORCED = Forced("bundled", 1000, 1.0, 0.0, None, 1e-5, 1e-6, 1000)
+FORCED = Forced("bundled", 1000, 1.0, 0.0, None, 1e-5, 1e-6, 1000, 1e-2)
 WHOLE = Whole(128, 1.0, 0.0, 24, 0)
-FIGURES = Figures(FORCED, WHOLE, WHOLE, 4, 1e-5)
+LONG = Long(3, 1015, 400, 1.0, 0.0, 1e-2, 1e-6)
+FIGURES = Figures(FORCED, WHOLE, WHOLE, 4, 1e-5, LONG)
 NAN = float("nan")
 
 
-def figures(forced: dict[str, Any] | None = None, greedy: Any = None, beams: Any = None) -> Figures:
+def figures(
+    forced: dict[str, Any] | None = None, greedy: Any = None, beams: Any = None, long: dict[str, Any] | None = None
+) -> Figures:
     return replace(
         FIGURES,
         forced=replace(FORCED, **(forced or {})),
         greedy=replace(WHOLE, **(greedy or {})),
         beams=replace(WHOLE, **(beams or {})),
+        long=replace(LONG, **(long or {})),
     )
 
 
@@ -54,6 +59,11 @@ def figures(forced: dict[str, Any] | None = None, greedy: Any = None, beams: Any
         ("int8", figures(beams={"company": 2}), "beams: 2 of 24"),
         ("int4", figures(forced={"agreement": 0.98}), "token agreement"),
         ("fp16", figures(forced={"agreement": 0.98}), "token agreement"),
+        ("fp32", figures(long={"delta_share": 2e-3}), "2.00e-03 of the largest logit at 400 positions"),
+        ("fp32", figures(long={"error": 3e-2}), "error of logits 3.00e-02 .* up to 1015 tokens, at most 2.00e-02"),
+        ("int8", figures(long={"error": 3e-2}), "error of logits"),
+        ("int4", figures(forced={"error": 0.1}, long={"error": 0.21}), "at most 2.00e-01"),
+        ("int8", figures(long={"error": NAN}), "error of logits nan"),
     ],
 )
 def test_a_figure_beyond_its_limit_is_said(precision: Any, found: Figures, said: str) -> None:
@@ -69,6 +79,8 @@ def test_a_figure_beyond_its_limit_is_said(precision: Any, found: Figures, said:
         ("fp32", figures(beams={"same": 0.99})),
         ("int8", figures(forced={"agreement": 0.99}, greedy={"same": 0.5})),
         ("int8", replace(FIGURES, beams=None)),
+        ("int8", replace(FIGURES, long=None)),
+        ("int8", figures(forced={"error": 0.1}, long={"error": 0.19, "delta_share": 0.1, "agreement": 0.9})),
     ],
 )
 def test_what_may_be_is_let_through(precision: Any, found: Figures) -> None:
@@ -161,6 +173,11 @@ def torch_side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 SESSION = SessionSettings(threads=1)
 
 
+def forced(plan: Any, engine: Path, reference: Any) -> Forced:
+    with open_rows(read_spec(engine), SESSION) as runner:
+        return measure_forced(runner, reference, plan.settings.decoder_start_token_ids)
+
+
 def settings(plan: Any, **changed: Any) -> Settings:
     start = plan.settings.decoder_start_token_ids
     eos = plan.settings.eos_token_ids
@@ -169,7 +186,7 @@ def settings(plan: Any, **changed: Any) -> Settings:
 
 def test_every_position_agrees_in_fp32(torch_side: Any) -> None:
     plan, engine, reference = torch_side
-    found = measure_forced(engine, reference, plan.settings.decoder_start_token_ids, SESSION)
+    found = forced(plan, engine, reference)
     assert found.positions == sum(map(len, reference.greedy)) == found.rows
     assert found.agreement == 1.0
     assert found.delta_share < 1e-5
@@ -180,10 +197,10 @@ def test_another_expectation_is_a_disagreement(torch_side: Any) -> None:
     first = reference.positions[0]
     wrong = replace(first, best=np.roll(first.best, 1, axis=1), logits=np.roll(first.logits, 1, axis=1))
     changed = replace(reference, positions=(wrong, *reference.positions[1:]), noise=0.0)
-    found = measure_forced(engine, changed, plan.settings.decoder_start_token_ids, SESSION)
+    found = forced(plan, engine, changed)
     assert found.agreement == pytest.approx(1 - len(reference.greedy[0]) / found.positions)
     own = tuple(replace(prompt, own=index == 0) for index, prompt in enumerate(reference.prompts))
-    judged = measure_forced(engine, replace(changed, prompts=own), plan.settings.decoder_start_token_ids, SESSION)
+    judged = forced(plan, engine, replace(changed, prompts=own))
     assert (judged.texts, judged.agreement, judged.bundled_agreement) == ("verify-data", 0.0, 1.0)
 
 

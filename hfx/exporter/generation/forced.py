@@ -6,8 +6,8 @@ Each position is predicted from the checkpoint's own tokens before it (teacher f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +18,38 @@ from hfx.exporter.generation.reference import Positions, Reference
 from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.runner import DecoderRunner, Outputs, Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
-from hfx.python_backends.engine.spec import read_spec
+from hfx.python_backends.engine.spec import EngineSpec
 
 ROWS = 16
 WIDTH = 1  # one row a request
+TINY = 1e-30  # logits that are all alike have no spread
 Logits = NDArray[np.float32]
 
 
-def measure_forced(folder: Path, reference: Reference, start: Ids, settings: SessionSettings) -> Forced:
-    """Compare every position. Raises the engine's ModelRefused where the folder can't run here."""
+@contextmanager
+def open_rows(spec: EngineSpec, settings: SessionSettings) -> Iterator[Runner]:
+    """A runner with ROWS rows of one request each. Raises the engine's ModelRefused where the model can't run here."""
+    runner = open_runner(spec, ROWS, settings)
+    try:
+        runner.open_partition(WIDTH)
+        yield runner
+    finally:
+        runner.close()
+
+
+def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
+    """Compare every position."""
     own, bundled = Tally(), Tally()
-    rows, delta = 0, 0.0
+    rows, delta, error = 0, 0.0, 0.0
     prompts = [prompt.ids for prompt in reference.prompts]
-    for prompt, position, logits in forced_logits(folder, prompts, reference.greedy, start, settings):
+    for prompt, position, logits in forced_logits(runner, prompts, reference.greedy, start):
         expected = reference.positions[prompt]
         token, best = int(logits.argmax()), int(expected.best[position, 0])
         is_a_tie = is_tie(expected, position, best, token, 2 * reference.noise)
         (own if reference.prompts[prompt].own else bundled).count(token == best, is_a_tie)
         if position in expected.rows:
             rows += 1
+            error = float(np.maximum(error, relative_error(logits, expected.rows[position])))  # as well
             delta = float(np.maximum(delta, np.abs(logits - expected.rows[position]).max()))  # NaN if any is
         elif not np.isfinite(logits).all():
             delta = float("nan")
@@ -50,6 +63,7 @@ def measure_forced(folder: Path, reference: Reference, start: Ids, settings: Ses
         delta=delta,
         delta_share=delta / reference.largest,
         rows=rows,
+        error=error,
     )
 
 
@@ -83,25 +97,26 @@ def is_tie(expected: Positions, position: int, first: int, second: int, margin: 
     return bool(abs(logits[best.index(first)] - logits[best.index(second)]) <= margin)
 
 
+def relative_error(logits: Logits, expected: Logits) -> float:
+    """The norm of the difference as a share of that of `expected`; what all logits have in common counts in neither."""
+    difference = logits - expected
+    spread = float(np.linalg.norm(expected - expected.mean()))
+    return float(np.linalg.norm(difference - difference.mean())) / max(spread, TINY)
+
+
 def forced_logits(
-    folder: Path, prompts: Sequence[Ids], continuations: Sequence[Ids], start: Ids, settings: SessionSettings
+    runner: Runner, prompts: Sequence[Ids], continuations: Sequence[Ids], start: Ids
 ) -> Iterator[tuple[int, int, Logits]]:
     """(prompt, position, logits [vocabulary]) of each position of each continuation; a row is valid until the next.
 
-    `start` is what an encoder-decoder's decoder begins with. Raises ModelRefused where the model can't run here.
+    `start` is what an encoder-decoder's decoder begins with.
     """
-    spec = read_spec(folder)
-    runner = open_runner(spec, ROWS, settings)
-    try:
-        runner.open_partition(WIDTH)
-        # Longest first: the rows that are still wanted are always the first ones.
-        order = sorted(range(len(prompts)), key=lambda i: (-len(continuations[i]), len(prompts[i])))
-        for first in range(0, len(order), ROWS):
-            batch = order[first : first + ROWS]
-            yield from _batch(runner, batch, prompts, continuations, start)
-            runner.release_memory()
-    finally:
-        runner.close()
+    # Longest first: the rows that are still wanted are always the first ones.
+    order = sorted(range(len(prompts)), key=lambda i: (-len(continuations[i]), len(prompts[i])))
+    for first in range(0, len(order), ROWS):
+        batch = order[first : first + ROWS]
+        yield from _batch(runner, batch, prompts, continuations, start)
+        runner.release_memory()
 
 
 def _batch(

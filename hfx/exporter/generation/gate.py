@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names
-from hfx.exporter.generation.forced import is_tie, measure_forced
+from hfx.exporter.generation.forced import is_tie, measure_forced, open_rows
+from hfx.exporter.generation.forced_long import measure_long
 from hfx.exporter.generation.limits import LIMITS, Figures, Whole
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Effort, Ids, spread_indices
@@ -20,6 +21,7 @@ from hfx.exporter.verify import Recorded
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.runner import SessionSettings
+from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.generation.configuration import Configuration
 from hfx.python_backends.generation.settings import resolve_config
 
@@ -69,7 +71,10 @@ def plain_fields(tokens: int) -> dict[str, Any]:
 
 def measure(folder: Path, plan: GeneratorPlan, reference: Reference, work: Work, session: SessionSettings) -> Figures:
     """Run the engine folder on the reference's prompts. Raises the engine's ModelRefused where it can't run here."""
-    forced = measure_forced(folder, reference, plan.settings.decoder_start_token_ids, session)
+    spec = read_spec(folder)
+    with open_rows(spec, session) as runner:
+        forced = measure_forced(runner, reference, plan.settings.decoder_start_token_ids)
+        long = measure_long(runner, spec, reference)
     # fp32 graphs have a noise of their own, which their logits show; what is further off than that is no noise.
     trusted = (LIMITS["fp32"].delta or 0.0) * reference.largest
     margin = 2 * max(reference.noise, forced.delta if forced.delta <= trusted else 0.0)
@@ -77,7 +82,7 @@ def measure(folder: Path, plan: GeneratorPlan, reference: Reference, work: Work,
     with open_engine(folder, reference, session) as engine:
         greedy = measure_greedy(engine, reference, work.greedy, alone, margin)
         beams = measure_beams(engine, reference, work.beams, alone, margin) if reference.beams else None
-    return Figures(forced, greedy, beams, reference.num_beams, reference.noise)
+    return Figures(forced, greedy, beams, reference.num_beams, reference.noise, long)
 
 
 def recorded(reference: Reference, work: Work, text_of: Callable[[Ids], str]) -> Recorded:

@@ -101,7 +101,7 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
     side = "right" if configuration.has_encoder else "left"
     compared = 0
     for text in texts:
-        expected = _truncated(tokenizer, configuration.prefix + text, longest, side)
+        expected = truncated(tokenizer, configuration.prefix + text, longest, side)
         if not expected:
             continue  # nothing to continue
         if encoder.encode(text, config).prompt != expected:
@@ -147,7 +147,8 @@ def open_encoder(version: Path) -> Any:
     return PromptEncoder(Tokenizer.from_file(str(version / TOKENIZER)), Configuration.read(version))
 
 
-def _truncated(tokenizer: Any, text: str, longest: int, side: str) -> Ids:
+def truncated(tokenizer: Any, text: str, longest: int, side: str) -> Ids:
+    """At most `longest` ids of a text, special ones included, as transformers cuts at the `side` "left" or "right"."""
     before = tokenizer.truncation_side
     tokenizer.truncation_side = side
     try:

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hfx.exporter.generation.long_texts import LongText
 from hfx.exporter.generation.prompts import Ids, Prompt, spread_indices
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.python_backends.engine.request import Settings
 
 BEST = 8  # logits that are kept of each position
 KEPT_BYTES = 16 << 20  # of whole rows of logits, spread over all positions
+COLUMNS = 4096  # of the vocabulary, whose logits are kept of each place of a long text
 ALONE = 4  # prompts that torch runs again, alone, to learn its own noise
 # Settings of generate that need nothing but the logits: greedy runs show whether those are right.
 PLAIN: Mapping[str, Any] = {
@@ -37,6 +39,21 @@ class Positions:
 
 
 @dataclass(frozen=True)
+class LongReference:
+    """torch's logits at the places of a long text: `positions` has one for each, in their order, and no whole rows.
+
+    `sample` [places, tokens] are the logits of `columns` of the vocabulary, and `past` [2 * layers, inputs, heads *
+    head_dim] an encoder-decoder's keys and values of its inputs.
+    """
+
+    text: LongText
+    positions: Positions
+    columns: NDArray[np.int64]
+    sample: NDArray[np.float32]
+    past: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True)
 class Reference:
     """The checkpoint's continuations of `prompts`: greedy ones of all, and those with `num_beams` beams of the first.
 
@@ -53,12 +70,21 @@ class Reference:
     num_beams: int
     beams: tuple[Ids, ...]
     beam_scores: tuple[float, ...]
+    long: tuple[LongReference, ...] = ()
 
 
 def make_reference(
-    generator: TorchGenerator, prompts: Sequence[Prompt], tokens: int, beam_texts: int, beams: Settings
+    generator: TorchGenerator,
+    prompts: Sequence[Prompt],
+    tokens: int,
+    beam_texts: int,
+    beams: Settings,
+    long: Sequence[LongText] = (),
 ) -> Reference:
-    """Continue `prompts` by `tokens` tokens in torch, and the first `beam_texts` of them with the beams of `beams`."""
+    """Continue `prompts` by `tokens` tokens in torch, and the first `beam_texts` of them with the beams of `beams`.
+
+    The texts of `long` are read, and not continued.
+    """
     ids = [prompt.ids for prompt in prompts]
     greedy, _ = generator.generate(ids, **PLAIN, max_new_tokens=tokens)
     positions, largest = _positions(generator, ids, greedy)
@@ -83,6 +109,16 @@ def make_reference(
         num_beams=beams.num_beams,
         beams=tuple(searched[0]),
         beam_scores=tuple(searched[1]),
+        long=tuple(_long(generator, text) for text in long),
+    )
+
+
+def _long(generator: TorchGenerator, text: LongText) -> LongReference:
+    logits, past = generator.logits_at(text.source, text.inputs, text.places)
+    best = logits.topk(min(BEST, logits.shape[1]))
+    columns = np.array(spread_indices(logits.shape[1], COLUMNS))
+    return LongReference(
+        text, Positions(best.indices.numpy(), best.values.numpy(), {}), columns, logits.numpy()[:, columns], past
     )
 
 

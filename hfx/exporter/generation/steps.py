@@ -17,6 +17,7 @@ from hfx.errors import CheckpointUnsupported
 from hfx.exporter.generation import comparison, folders, gate, runtimes
 from hfx.exporter.generation.data import DataReference, answer_data, measure_data, texts_of
 from hfx.exporter.generation.engine_folder import keep_runtime, release_memory, write
+from hfx.exporter.generation.long_texts import LongReader
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts, effort_for
 from hfx.exporter.generation.reference import Reference, make_reference
@@ -102,7 +103,8 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
         raise CheckpointUnsupported(
             f"{plan.checkpoint.id} reads {reader.longest} tokens of a text, too few for any.", "Raise --max-length."
         )
-    reference = make_reference(generator, prompts, work.greedy.max_tokens, work.effort.beam_texts, work.beams)
+    long = _long_reader(plan, artefacts).read([*texts_of(labelled), *texts])
+    reference = make_reference(generator, prompts, work.greedy.max_tokens, work.effort.beam_texts, work.beams, long)
     data = answer_data(plan, labelled, generator, version)
     recorded = gate.recorded(reference, work, generator.text)
     write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
@@ -117,6 +119,19 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
         recorded=recorded,
         parity={"tokenized_alike": checked},
         choices=choices,
+    )
+
+
+def _long_reader(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> LongReader:
+    spec = artefacts.first_spec(plan)
+    return LongReader(
+        artefacts.tokenizer,
+        plan.settings.prefix,
+        plan.settings.decoder_start_token_ids,
+        spec.vocab_size,
+        spec.heads,
+        min(spec.max_length, plan.max_length),
+        min(spec.max_source, plan.max_source or 0),
     )
 
 

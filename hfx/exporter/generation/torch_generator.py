@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 RUN_SHARE = 0.05
 LEAST_RUN_BYTES = 32 << 20
 ROWS_A_RUN = 128
+# The linears of a decoder's self attention in transformers' BART and T5.
+KEYS_AND_VALUES = re.compile(r"(self_attn\.[kv]_proj|SelfAttention\.[kv])$")
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,32 @@ class TorchGenerator:
             found = self._forward([prompts[i] for i in chosen], [continuations[i] for i in chosen])
             while found:  # each is let go before the next is looked at
                 yield chosen[len(chosen) - len(found)], found.pop(0)
+
+    def logits_at(
+        self, source: Ids, inputs: Ids, places: Sequence[int]
+    ) -> tuple[torch.Tensor, NDArray[np.float32] | None]:
+        """Logits [places, vocabulary] behind some of a decoder's `inputs`; with a `source`, what the inputs leave.
+
+        That are keys and values [2 * layers, inputs, heads * head_dim] of the decoder's self attention, by layer.
+        """
+        import torch
+
+        kept: list[NDArray[np.float32]] = []
+        feed = {"decoder_input_ids" if source else "input_ids": torch.tensor([inputs])}
+        # Only some rows go through the head: those of all would be 200 MB of logits for a thousand tokens.
+        hooks = [self.model.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][:, places],))]
+        if source:
+            feed["input_ids"] = torch.tensor([source])
+            for name, linear in self.model.get_decoder().named_modules():
+                if KEYS_AND_VALUES.search(name):
+                    hooks.append(linear.register_forward_hook(lambda _, given, found: kept.append(found[0].numpy())))
+        try:
+            with torch.inference_mode():
+                logits: torch.Tensor = self.model(**feed, use_cache=False).logits[0]
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return logits, np.stack(kept) if kept else None
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of ids as transformers' pipelines give it, up to the first of the stop strings."""

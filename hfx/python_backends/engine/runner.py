@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Union, runtime_checkable
+from typing import Any, Protocol, Union, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,9 @@ class RunnerPartition(Protocol):
     @property
     def verifier(self) -> Verifier | None:
         """Itself; None where a token has other bits in a run of several, and where rows are beams."""
+
+    def put_past(self, row: int, past: NDArray[Any]) -> None:
+        """Fill the first positions of a row: [2 * layers, positions, heads, head_dim], each layer's K before its V."""
 
     def move(self, source: int, target: int) -> None:
         """Make group `target` hold what group `source` does: caches, lengths, next inputs."""

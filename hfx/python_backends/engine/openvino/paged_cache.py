@@ -229,6 +229,15 @@ class PagedRows:
         self.tables.shrink(row, 0)
         self.set_past(row, 0)
 
+    def put(self, row: int, values: Sequence[NDArray[Any]]) -> None:
+        """Fill a row with [heads, length, head_dim] of each part; see PagedCache.put."""
+        length = values[0].shape[1]
+        self.clear(row)
+        self.tables.grow(row, length)
+        for part, each in enumerate(values):
+            self._cache.put(part, self.tables.of(row), each)
+        self.set_past(row, length)
+
     def set_past(self, row: int, past: int) -> None:
         """Say how many positions the row has, whose blocks hold them."""
         self.past[row] = past

@@ -27,7 +27,6 @@ class PagedSources:
     """
 
     def __init__(self, cache: PagedCache, groups: int, length: int, width: int, request: InferRequest) -> None:
-        self._cache = cache
         self._request = request
         self._rows = PagedRows(cache, groups, length, request)
         layers = range(len(cache.parts) // 2)
@@ -46,14 +45,10 @@ class PagedSources:
 
     def put(self, group: int, values: Sequence[NDArray[Any]]) -> None:
         """Fill `group`: [heads, length, head_dim] for each part, K of layer i at 2 * i and V at 2 * i + 1."""
-        length = values[0].shape[1]
-        self._rows.clear(group)
-        self._rows.tables.grow(group, length)
-        blocks = self._rows.tables.of(group)
+        self._rows.put(group, values)
         for part, each in enumerate(values):
-            self._cache.put(part, blocks, each)
             self._last[part, group] = each[:, -1].reshape(-1)
-        self._rows.set_past(group, length - 1)
+        self._rows.set_past(group, values[0].shape[1] - 1)
 
     def share(self, source: int, target: int) -> None:
         """Make group `target` hold what group `source` does."""
@@ -120,6 +115,18 @@ class GrownRows:
     def clear(self, row: int) -> None:
         """Empty the row."""
         self.past[row] = 0
+
+    def put(self, row: int, values: Sequence[NDArray[Any]]) -> None:
+        """Fill a row with [heads, length, head_dim] of each part; rows before it keep what they have."""
+        length = values[0].shape[1]
+        if (capacity := _capacity(length)) > self.array.shape[3]:
+            self._lay_out(capacity, row, int(self.past[:row].max(initial=0)))
+        for part, each in zip(self.array, values, strict=True):
+            part[row, :, :length] = each
+        self._mark += len(self._mark)
+        self._marks[row, :length] = self._mark[row]
+        self.past[row] = length
+        self._touched = max(self._touched, row + 1)
 
     def reorder(self, pairs: Sequence[tuple[int, int]]) -> None:
         """(source, target) rows of one length; no source is a target."""
@@ -217,6 +224,11 @@ class PagedPartition:
         for row in range(group * self.width, (group + 1) * self.width):
             self.own.clear(row)
             self.positions[row] = 0
+
+    def put_past(self, row: int, past: NDArray[Any]) -> None:
+        """As numbered in PagedCache, whose numbers must not be packed."""
+        self.own.put(row, list(past.transpose(0, 2, 1, 3)))
+        self.positions[row] = past.shape[1]
 
     def move(self, source: int, target: int) -> None:
         """Own and cross K/V, positions and next inputs."""

@@ -90,6 +90,12 @@ class DecoderPartition:
         for row in range(group * self.width, (group + 1) * self.width):
             self.start(row, 0)
 
+    def put_past(self, row: int, past: NDArray[Any]) -> None:
+        """As numbered in KvCache."""
+        for part, values in enumerate(past):
+            self.cache.put(part, row, values)
+        self.start(row, past.shape[1])
+
     def empty(self, first: int, end: int) -> None:
         """Make groups from `first` to `end`, which are not in use, such that they cost little."""
         if self.cross is not None:
