@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation.engine_folder import write_engine_folder
-from hfx.exporter.generation.forced import is_tie, measure_forced, open_rows
-from hfx.exporter.generation.gate import measure_beams, measure_greedy, open_engine
+from hfx.exporter.generation.forced import ROWS, is_tie, measure_forced, open_rows
+from hfx.exporter.generation.gate import SLOTS, measure_beams, measure_greedy, open_engine
 from hfx.exporter.generation.limits import LIMITS, Figures, Forced, Long, Whole, failures, judge, limits
 from hfx.exporter.generation.prompts import Effort, Prompt, Reader, choose_prompts
 from hfx.exporter.generation.reference import PLAIN, Positions, make_reference
@@ -21,6 +22,7 @@ from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import make_plan
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
+from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.runner import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
@@ -174,8 +176,13 @@ SESSION = SessionSettings(threads=1)
 
 
 def forced(plan: Any, engine: Path, reference: Any) -> Forced:
-    with open_rows(read_spec(engine), SESSION) as runner:
+    with closing(open_rows(read_spec(engine), ROWS, SESSION)) as runner:
         return measure_forced(runner, reference, plan.settings.decoder_start_token_ids)
+
+
+def opened(folder: Path, reference: Any) -> Engine:
+    spec = read_spec(folder)
+    return open_engine(open_rows(spec, SLOTS, SESSION), spec, reference, SESSION)
 
 
 def settings(plan: Any, **changed: Any) -> Settings:
@@ -207,7 +214,7 @@ def test_another_expectation_is_a_disagreement(torch_side: Any) -> None:
 def test_whole_texts_are_those_of_torch_alone_and_together(torch_side: Any) -> None:
     plan, folder, reference = torch_side
     beams = settings(plan, num_beams=3, max_tokens=7, min_tokens=2)
-    with open_engine(folder, reference, SESSION) as engine:
+    with opened(folder, reference) as engine:
         assert measure_greedy(engine, reference, settings(plan), 3, 1e-4) == Whole(6, 1.0, 0.0, 3, 0)
         assert measure_beams(engine, reference, beams, 4, 1e-4) == Whole(4, 1.0, 0.0, 4, 0)
 
@@ -216,7 +223,7 @@ def test_texts_that_part_are_counted(torch_side: Any) -> None:
     plan, folder, reference = torch_side
     other = (reference.greedy[0][0] + 1) % 29
     changed = replace(reference, greedy=((other, *reference.greedy[0][1:]), *reference.greedy[1:]))
-    with open_engine(folder, reference, SESSION) as engine:
+    with opened(folder, reference) as engine:
         greedy = measure_greedy(engine, changed, settings(plan), 0, 1e-4)
     assert (greedy.same, greedy.alone) == (pytest.approx(5 / 6), 0)
 

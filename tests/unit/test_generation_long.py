@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from hfx.errors import VerificationFailed
 from hfx.exporter import families
 from hfx.exporter.families.family import Family
 from hfx.exporter.generation import engine_folder
-from hfx.exporter.generation.forced import measure_forced, open_rows
+from hfx.exporter.generation.forced import ROWS, measure_forced, open_rows
 from hfx.exporter.generation.forced_long import measure_long
 from hfx.exporter.generation.gate import Figures
 from hfx.exporter.generation.limits import LIMITS, Whole, judge
@@ -105,7 +106,7 @@ def figures(side: Checked, folder: Path, precision: Any, runtime: Any) -> Figure
     formats, openvino = FORMATS[precision], runtime == "openvino"
     checkpoint = side.plan.checkpoint
     spec = engine_folder.write_engine_folder(checkpoint, folder, formats, weight_levels(), openvino, LENGTH, of_native)
-    with open_rows(spec, SessionSettings(threads=1, runtime=runtime)) as runner:
+    with closing(open_rows(spec, ROWS, SessionSettings(threads=1, runtime=runtime))) as runner:
         forced = measure_forced(runner, side.reference, side.plan.settings.decoder_start_token_ids)
         long = measure_long(runner, spec, side.reference)
     print(f"{forced.agreement=:.4f} {forced.error=:.2e} {long=}")

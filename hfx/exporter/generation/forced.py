@@ -6,7 +6,6 @@ Each position is predicted from the checkpoint's own tokens before it (teacher f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,15 +25,11 @@ TINY = 1e-30  # logits that are all alike have no spread
 Logits = NDArray[np.float32]
 
 
-@contextmanager
-def open_rows(spec: EngineSpec, settings: SessionSettings) -> Iterator[Runner]:
-    """A runner with ROWS rows of one request each. Raises the engine's ModelRefused where the model can't run here."""
-    runner = open_runner(spec, ROWS, settings)
-    try:
-        runner.open_partition(WIDTH)
-        yield runner
-    finally:
-        runner.close()
+def open_rows(spec: EngineSpec, rows: int, settings: SessionSettings) -> Runner:
+    """A runner with rows of one request each, ROWS or more. Raises the engine's ModelRefused if it can't run here."""
+    runner = open_runner(spec, rows, settings)
+    runner.open_partition(WIDTH)
+    return runner
 
 
 def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:

@@ -1,11 +1,12 @@
 """The gate: an engine folder, run by the code that will serve it, against the checkpoint's continuations.
 
-Each part opens the model anew, so that only one is in memory.
+One opening serves all of it: the logits are those of the runner that the engine then has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from hfx.exporter.generation.reference import Reference
 from hfx.exporter.verify import Recorded
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.runner import SessionSettings
-from hfx.python_backends.engine.spec import read_spec
+from hfx.python_backends.engine.runner import Runner, SessionSettings
+from hfx.python_backends.engine.spec import EngineSpec, read_spec
 from hfx.python_backends.generation.configuration import Configuration
 from hfx.python_backends.generation.settings import resolve_config
 
@@ -72,14 +73,17 @@ def plain_fields(tokens: int) -> dict[str, Any]:
 def measure(folder: Path, plan: GeneratorPlan, reference: Reference, work: Work, session: SessionSettings) -> Figures:
     """Run the engine folder on the reference's prompts. Raises the engine's ModelRefused where it can't run here."""
     spec = read_spec(folder)
-    with open_rows(spec, session) as runner:
+    with ExitStack() as stack:
+        runner = open_rows(spec, SLOTS, session)
+        stack.callback(runner.close)
         forced = measure_forced(runner, reference, plan.settings.decoder_start_token_ids)
         long = measure_long(runner, spec, reference)
+        stack.pop_all()  # the engine closes it: sessions of BART-large take ONNX Runtime 6 s to open
     # fp32 graphs have a noise of their own, which their logits show; what is further off than that is no noise.
     trusted = (LIMITS["fp32"].delta or 0.0) * reference.largest
     margin = 2 * max(reference.noise, forced.delta if forced.delta <= trusted else 0.0)
     alone = work.effort.alone
-    with open_engine(folder, reference, session) as engine:
+    with open_engine(runner, spec, reference, session) as engine:
         greedy = measure_greedy(engine, reference, work.greedy, alone, margin)
         beams = measure_beams(engine, reference, work.beams, alone, margin) if reference.beams else None
     return Figures(forced, greedy, beams, reference.num_beams, reference.noise, long)
@@ -93,16 +97,9 @@ def recorded(reference: Reference, work: Work, text_of: Callable[[Ids], str]) ->
     return Recorded(tuple(requests), tuple(answers))
 
 
-def open_engine(folder: Path, reference: Reference, session: SessionSettings) -> Engine:
-    """The engine in `folder`, with room for all of the reference's prompts. Raises ModelRefused."""
-    return Engine.open(
-        folder,
-        slots=SLOTS,
-        max_queue=len(reference.prompts),
-        threads=session.threads,
-        provider=session.provider,
-        runtime=session.runtime,
-    )
+def open_engine(runner: Runner, spec: EngineSpec, reference: Reference, session: SessionSettings) -> Engine:
+    """The engine of a runner with SLOTS rows, with room for all of the reference's prompts."""
+    return Engine.of(runner, spec, session, slots=SLOTS, max_queue=len(reference.prompts))
 
 
 def measure_greedy(engine: Engine, reference: Reference, settings: Settings, alone: int, margin: float) -> Whole:

@@ -86,13 +86,37 @@ class Engine:
             raise EngineError(
                 f"prefix_cache_mb is {prefix_cache_mb}", "It must be at least 0, which is no prefix cache"
             )
-        spec = read_spec(Path(folder))
-        settings = SessionSettings(threads, provider, runtime)
+        spec, settings = read_spec(Path(folder)), SessionSettings(threads, provider, runtime)
         runner = open_runner(spec, slots, settings)
+        return cls.of(
+            runner,
+            spec,
+            settings,
+            slots=slots,
+            max_queue=max_queue,
+            beams=beams,
+            prefix_cache_mb=prefix_cache_mb,
+            guesses=guesses,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        runner: Runner,
+        spec: EngineSpec,
+        settings: SessionSettings,
+        *,
+        slots: int,
+        max_queue: int,
+        beams: Collection[int] = (),
+        prefix_cache_mb: int | None = None,
+        guesses: bool = True,
+    ) -> Engine:
+        """The engine of a runner with `slots` rows, which it closes in the end; see `open`."""
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
         prefixes = open_prefix_cache(runner, prefix_cache_mb)
-        separates = provider == CPU
+        separates = settings.provider == CPU
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
         scheduler = FairScheduler(slots, spec.has_encoder, runner.limits, light_rows, prefixes)
