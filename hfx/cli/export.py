@@ -59,7 +59,7 @@ def command(
     device: Annotated[Device, typer.Option(help="What to build for.", rich_help_panel=MODEL)] = "both",
     cpu_runtime: Annotated[
         CpuRuntime,
-        typer.Option(help="Runtime on the CPU; auto times all and takes the fastest.", rich_help_panel=MODEL),
+        typer.Option(help="Runtime on the CPU; auto takes the fastest.", rich_help_panel=MODEL),
     ] = "auto",
     cpu_math: Annotated[
         CpuMath,

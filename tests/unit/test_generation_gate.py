@@ -28,9 +28,9 @@ from hfx.python_backends.engine.runner import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 from tests.unit import writing_checkpoints
 
-FORCED = Forced("bundled", 1000, 1.0, 0.0, None, 1e-5, 1e-6, 1000, 1e-2)
+FORCED = Forced("bundled", 1000, 1.0, 0.0, None, 1e-5, 1e-6, 1000, 1e-2, 2e-2)
 WHOLE = Whole(128, 1.0, 0.0, 24, 0)
-LONG = Long(3, 1015, 400, 1.0, 0.0, 1e-2, 1e-6)
+LONG = Long(3, 1015, 400, 1.0, 0.0, 1e-2, 2e-2, 1e-6)
 FIGURES = Figures(FORCED, WHOLE, WHOLE, 4, 1e-5, LONG)
 NAN = float("nan")
 
@@ -66,6 +66,7 @@ def figures(
         ("int8", figures(long={"error": 3e-2}), "error of logits"),
         ("int4", figures(forced={"error": 0.1}, long={"error": 0.21}), "at most 2.00e-01"),
         ("int8", figures(long={"error": NAN}), "error of logits nan"),
+        ("int8", figures(long={"worst": 0.09}), "worst error of logits 9.00e-02 .*, at most 8.00e-02"),
     ],
 )
 def test_a_figure_beyond_its_limit_is_said(precision: Any, found: Figures, said: str) -> None:

@@ -35,7 +35,7 @@ def open_rows(spec: EngineSpec, rows: int, settings: SessionSettings) -> Runner:
 def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
     """Compare every position."""
     own, bundled = Tally(), Tally()
-    rows, delta, error = 0, 0.0, 0.0
+    errors, delta = Errors(), 0.0
     prompts = [prompt.ids for prompt in reference.prompts]
     for prompt, position, logits in forced_logits(runner, prompts, reference.greedy, start):
         expected = reference.positions[prompt]
@@ -43,8 +43,7 @@ def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
         is_a_tie = is_tie(expected, position, best, token, 2 * reference.noise)
         (own if reference.prompts[prompt].own else bundled).count(token == best, is_a_tie)
         if position in expected.rows:
-            rows += 1
-            error = float(np.maximum(error, relative_error(logits, expected.rows[position])))  # as well
+            errors.add(logits, expected.rows[position])
             delta = float(np.maximum(delta, np.abs(logits - expected.rows[position]).max()))  # NaN if any is
         elif not np.isfinite(logits).all():
             delta = float("nan")
@@ -57,8 +56,9 @@ def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
         bundled_agreement=bundled.agreement if own.positions and bundled.positions else None,
         delta=delta,
         delta_share=delta / reference.largest,
-        rows=rows,
-        error=error,
+        rows=errors.rows,
+        error=errors.mean,
+        worst=errors.worst,
     )
 
 
@@ -83,6 +83,31 @@ class Tally:
         return self.same / decided if decided else 1.0
 
 
+@dataclass
+class Errors:
+    """Of rows of logits: the norm of the difference as a share of the norm of what is expected.
+
+    What all logits of a row have in common is left out of both.
+    """
+
+    rows: int = 0
+    squares: float = 0.0
+    worst: float = 0.0
+
+    def add(self, logits: Logits, expected: Logits) -> None:
+        """Add one row."""
+        difference, spread = logits - expected, float(np.linalg.norm(expected - expected.mean()))
+        error = float(np.linalg.norm(difference - difference.mean())) / max(spread, TINY)
+        self.rows += 1
+        self.squares += error * error
+        self.worst = float(np.maximum(self.worst, error))  # NaN if any is
+
+    @property
+    def mean(self) -> float:
+        """The root of the mean square."""
+        return float(np.sqrt(self.squares / max(self.rows, 1)))
+
+
 def is_tie(expected: Positions, position: int, first: int, second: int, margin: float) -> bool:
     """Whether two different tokens have logits in torch that are at most `margin` apart, both among the best."""
     best = expected.best[position].tolist()
@@ -90,13 +115,6 @@ def is_tie(expected: Positions, position: int, first: int, second: int, margin: 
         return False
     logits = expected.logits[position]
     return bool(abs(logits[best.index(first)] - logits[best.index(second)]) <= margin)
-
-
-def relative_error(logits: Logits, expected: Logits) -> float:
-    """The norm of the difference as a share of that of `expected`; what all logits have in common counts in neither."""
-    difference = logits - expected
-    spread = float(np.linalg.norm(expected - expected.mean()))
-    return float(np.linalg.norm(difference - difference.mean())) / max(spread, TINY)
 
 
 def forced_logits(

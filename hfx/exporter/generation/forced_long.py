@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.generation.forced import Tally, is_tie, relative_error
+from hfx.exporter.generation.forced import Errors, Tally, is_tie
 from hfx.exporter.generation.limits import Long
 from hfx.exporter.generation.long_texts import LongText
 from hfx.exporter.generation.reference import Reference
@@ -25,7 +25,7 @@ Logits = NDArray[np.float32]
 
 def measure_long(runner: Runner, spec: EngineSpec, reference: Reference) -> Long | None:
     """Compare every place of the reference's long texts; None where it has none."""
-    tally, errors, delta = Tally(), list[float](), 0.0
+    tally, errors, delta = Tally(), Errors(), 0.0
     for long in reference.long:
         indices = {place: index for index, place in enumerate(long.text.places)}
         for place, logits in long_logits(runner, spec, long.text, long.past):
@@ -33,10 +33,10 @@ def measure_long(runner: Runner, spec: EngineSpec, reference: Reference) -> Long
             token, best = int(logits.argmax()), int(long.positions.best[index, 0])
             tally.count(token == best, is_tie(long.positions, index, best, token, 2 * reference.noise))
             sample = logits[long.columns]
-            errors.append(relative_error(sample, long.sample[index]))
+            errors.add(sample, long.sample[index])
             delta = float(np.maximum(delta, np.abs(sample - long.sample[index]).max()))  # NaN if any is
         runner.release_memory()
-    if not errors:
+    if not errors.rows:
         return None
     return Long(
         texts=len(reference.long),
@@ -44,7 +44,8 @@ def measure_long(runner: Runner, spec: EngineSpec, reference: Reference) -> Long
         positions=tally.positions,
         agreement=tally.agreement,
         ties=tally.ties / tally.positions,
-        error=float(np.max(errors)),
+        error=errors.mean,
+        worst=errors.worst,
         delta_share=delta / reference.largest,
     )
 

@@ -11,11 +11,11 @@ import numpy as np
 from hfx.errors import VerificationFailed
 from hfx.exporter.options import Precision
 
-# The largest error at long texts may be so many times that at short ones, or this. Of random and trained GPT-2, Llama,
-# BART and T5, in all precisions and runtimes, it is 0.6 to 1.4 times as large; with wrong positions, distances or
-# chunks 3 to 30 times in int8. Next tokens would not tell: of right int8 engines 96 to 99 % are equal in running text,
-# and of wrong ones up to 100 %.
-MOST_GROWTH, LEAST_ERROR = 2.0, 0.02
+# The usual and the worst error of logits at long texts, as multiples of those at short ones; or LEAST_ERROR. Of right
+# random and trained GPT-2, Llama, BART and T5, int8 in all runtimes, they are 0.6 to 1.2 and 0.5 to 2.1. Where
+# positions, distances or chunks are wrong (tests/unit/test_generation_long.py), one of both is 2.3 to 40. Next tokens
+# do not tell: of right int8 engines 96 to 99 % are equal in running text, of wrong ones up to 100 %.
+MOST_GROWTH, MOST_WORST, LEAST_ERROR = 2.0, 4.0, 0.02
 OWN_TEXTS = "The bundled texts may be unlike what it was trained on: give some of yours with --verify-data. "
 
 
@@ -72,7 +72,7 @@ class Forced:
     share of positions with another token whose logit in torch is as high, within torch's own noise. `texts` says
     whose positions they are: of the user's own texts where there are any, then `bundled_agreement` is that of the
     others. `delta` is the largest difference of a logit, `delta_share` the same as a share of the largest logit, over
-    `rows` whole rows of both, and `error` the largest of a row (forced.relative_error).
+    `rows` whole rows of both. `error` is the usual and `worst` the largest error of a row (forced.Errors).
     """
 
     texts: str
@@ -84,6 +84,7 @@ class Forced:
     delta_share: float
     rows: int
     error: float
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Long:
     agreement: float
     ties: float
     error: float
+    worst: float
     delta_share: float
 
 
@@ -174,15 +176,18 @@ def failures(figures: Figures, limits: Limits) -> list[str]:
 
 def _long_checks(figures: Figures, limits: Limits) -> dict[str, bool]:
     """Long texts are judged by logits: the next token of any text is less sure than that of the checkpoint's own."""
-    long, most = figures.long, max(MOST_GROWTH * figures.forced.error, LEAST_ERROR)
+    long, short = figures.long, figures.forced
     if long is None:
         return {}
     where = f"at {long.positions} positions of texts up to {long.longest} tokens"
-    checks = {f"error of logits {long.error:.2e} {where}, at most {most:.2e}": long.error <= most}
+    most, worst = (max(limit, LEAST_ERROR) for limit in (MOST_GROWTH * short.error, MOST_WORST * short.worst))
+    checks = {
+        f"error of logits {long.error:.2e} {where}, at most {most:.2e}": long.error <= most,
+        f"worst error of logits {long.worst:.2e} {where}, at most {worst:.2e}": long.worst <= worst,
+    }
     if limits.delta is not None:
-        checks[
-            f"largest difference {long.delta_share:.2e} of the largest logit {where}, at most {limits.delta:.0e}"
-        ] = long.delta_share <= limits.delta
+        text = f"largest difference {long.delta_share:.2e} of the largest logit {where}, at most {limits.delta:.0e}"
+        checks[text] = long.delta_share <= limits.delta
     return checks
 
 

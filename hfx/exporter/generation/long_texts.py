@@ -66,11 +66,15 @@ class LongReader:
         """One text at the model's limit, one just over a chunk of prompts, one between; fewer of a short model."""
         # The last position is that of a token that is written, and never read.
         inputs = self._lengths(self.max_length - 1)
-        sources = self._lengths(self.max_source) if self.max_source else [0] * len(inputs)
+        pairs = [(0, length) for length in inputs]
+        if self.max_source:
+            pairs = [
+                (source, inputs[min(at, len(inputs) - 1, 1)])
+                for at, source in enumerate(self._lengths(self.max_source))
+            ]
         chosen = []
-        for at in range(max(len(inputs), len(sources))):
-            length, source = inputs[min(at, len(inputs) - 1)], sources[min(at, len(sources) - 1)]
-            first = at * len(texts) // 3
+        for at, (source, length) in enumerate(pairs):
+            first = at * len(texts) // len(pairs)
             text = self._text([*texts[first:], *texts[:first]], length, source)
             if text is not None:
                 chosen.append(text)
@@ -87,7 +91,7 @@ class LongReader:
     def _lengths(self, limit: int) -> list[int]:
         longest = min(limit, math.isqrt(MOST_SCORES // self.heads))
         short = min(CHUNK + 1 + STEPS, longest)
-        return [longest, short, (longest + short) // 2] if short < longest else [longest]
+        return [longest, short, math.isqrt(longest * short)] if short < longest else [longest]
 
     def _prompt(self, texts: Sequence[str], length: int) -> Ids:
         """`length` tokens of a prompt, special ones included; fewer where the tokenizer makes no more of the texts."""

@@ -43,7 +43,7 @@ class Effort:
 EFFORTS: tuple[tuple[float, Effort], ...] = (
     (60e6, Effort(texts=128, tokens=32, beam_texts=112, beam_tokens=24, prompt_tokens=128, long_texts=2, alone=24)),
     (200e6, Effort(texts=32, tokens=24, beam_texts=16, beam_tokens=16, prompt_tokens=64, long_texts=0, alone=8)),
-    (float("inf"), Effort(texts=12, tokens=16, beam_texts=6, beam_tokens=8, prompt_tokens=40, long_texts=0, alone=3)),
+    (float("inf"), Effort(texts=12, tokens=12, beam_texts=6, beam_tokens=8, prompt_tokens=40, long_texts=0, alone=3)),
 )
 
 
