@@ -50,8 +50,8 @@ class LongText:
 class LongReader:
     """How texts become long ones: a transformers tokenizer, what goes before a text, and what a decoder begins with.
 
-    `max_length` and `max_source` (0 without an encoder) are the model's, `vocab_size` is the decoder's, and `heads` are
-    those of one attention.
+    `max_length` and `max_source` (0 without an encoder) are the model's. Tokens from `vocab_size` on are left out: some
+    tokenizers have more than their model. `heads` are those of one attention.
     """
 
     tokenizer: Any
@@ -100,7 +100,7 @@ class LongReader:
             ids = truncated(self.tokenizer, self.prefix + " ".join([*texts] * times), length, "right")
             if len(ids) == length:
                 break
-        return ids
+        return tuple(token for token in ids if token < self.vocab_size)
 
     def _written(self, texts: Sequence[str], length: int) -> Ids:
         """`length` inputs of a decoder behind an encoder: what it begins with, and tokens that it may have written."""
@@ -111,9 +111,9 @@ class LongReader:
 
 
 def starts(length: int, steps: int) -> Ids:
-    """How many inputs the rows hold: those of the last steps, around the first and the last chunk, and between."""
+    """How many inputs the rows hold: those of the last steps, around the first chunks and the last, and between."""
     last = length - steps
-    ends = (CHUNK, last // CHUNK * CHUNK)
+    ends = (CHUNK, 2 * CHUNK, last // CHUNK * CHUNK)  # OpenVINO's chunks are twice as long
     chosen = {start for start in (last, EARLY, *ends, *(end + 1 for end in ends)) if 0 < start <= last}
     for index in spread_indices(last, ROWS):
         if len(chosen) < ROWS:

@@ -103,7 +103,7 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
         raise CheckpointUnsupported(
             f"{plan.checkpoint.id} reads {reader.longest} tokens of a text, too few for any.", "Raise --max-length."
         )
-    long = _long_reader(plan, artefacts).read([*texts_of(labelled), *texts])
+    long = _long_reader(plan, artefacts, generator).read([*texts_of(labelled), *texts])
     reference = make_reference(generator, prompts, work.greedy.max_tokens, work.effort.beam_texts, work.beams, long)
     data = answer_data(plan, labelled, generator, version)
     recorded = gate.recorded(reference, work, generator.text)
@@ -122,13 +122,13 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
     )
 
 
-def _long_reader(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> LongReader:
+def _long_reader(plan: GeneratorPlan, artefacts: GeneratorArtefacts, generator: TorchGenerator) -> LongReader:
     spec = artefacts.first_spec(plan)
     return LongReader(
         artefacts.tokenizer,
         plan.settings.prefix,
         plan.settings.decoder_start_token_ids,
-        spec.vocab_size,
+        min(spec.vocab_size, generator.model.get_input_embeddings().num_embeddings),
         spec.heads,
         min(spec.max_length, plan.max_length),
         min(spec.max_source, plan.max_source or 0),
