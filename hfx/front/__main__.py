@@ -20,6 +20,7 @@ from hfx.front.dialects.server import DialectServer
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.settings import FAULT, MESSAGE_BYTES, Settings, Tls
 from hfx.front.upstream import Upstream
+from hfx.front.web_access import WebAccess
 
 NEVER_SECONDS = 1 << 30
 TICK_SECONDS = 1.0
@@ -34,7 +35,8 @@ def main(argument: str) -> None:
     limits, keys = settings.limits.within(descriptors), read_keys(settings.key_file)
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     dialects = DialectServer(spoken, upstream, settings.repository, limits)
-    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects)
+    web = WebAccess(settings.hosts, settings.origins)
+    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects, web)
     config = uvicorn.Config(
         app,
         loop="uvloop",

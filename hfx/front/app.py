@@ -21,11 +21,14 @@ from hfx.front.response import REQUEST_ID, Response, Send
 from hfx.front.routes import METRICS, endpoint
 from hfx.front.settings import Limits
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
+from hfx.front.web_access import WebAccess, check_media_type, preflight
 
 # What Triton reads of a request's headers. Content-Type is not among them: it parses a form's body on its stack.
 FORWARDED = {b"accept-encoding", b"traceparent", b"tracestate"}
 CLOSE: Header = (b"connection", b"close")
-SINGLE = {b"content-length", b"content-encoding", b"authorization", HEAD_LENGTH}
+SINGLE = {
+    b"host", b"origin", b"content-length", b"transfer-encoding", b"content-encoding", b"authorization", HEAD_LENGTH,
+}  # fmt: skip
 # Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
 UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
@@ -38,7 +41,7 @@ Scope = dict[str, Any]
 class App:
     """Passes requests on to `upstream` within `limits`, for callers with one of `keys` (none: for all).
 
-    `metrics` is where /metrics is; `dialects` answers what is not in Triton's protocol.
+    `metrics` is where /metrics is; `dialects` answers what is not in Triton's protocol. `web` says which pages may ask.
     """
 
     def __init__(
@@ -49,10 +52,12 @@ class App:
         keys: Sequence[str],
         access_log: bool,
         dialects: DialectServer,
+        web: WebAccess,
     ) -> None:
         self._upstream = upstream
         self._dialects = dialects
         self._metrics = metrics
+        self._web = web
         self.limits = limits
         self.fault = ""  # why a model, or Triton, is not in service; by `hfx serve` (__main__.py)
         self._keys = [_digest(key.encode()) for key in keys]
@@ -68,8 +73,14 @@ class App:
         response = Response(send, self._request_id(scope["headers"]))
         target = None
         try:
+            headers = _single_headers(scope["headers"])
+            response.headers += self._check_page(scope, headers)
+            check_media_type(scope["method"], headers)
+            if (allowed := preflight(scope["method"], headers)) is not None:
+                await response.document(b"", allowed)
+                return
             target = self._dialects.find(scope["method"], scope["raw_path"])
-            await self._answer(scope, receive, response, target)
+            await self._answer(scope, receive, headers, response, target)
         except Refusal as refusal:
             error = target.dialect.error if target else error_object
             await response.refuse(refusal.headers, error(refusal))
@@ -92,8 +103,20 @@ class App:
                 return value
         return b"%b-%x" % (self._id_prefix, next(self._id_numbers))
 
-    async def _answer(self, scope: Scope, receive: Receive, response: Response, target: Target | None) -> None:
-        headers = _single_headers(scope["headers"])
+    def _check_page(self, scope: Scope, headers: dict[bytes, bytes]) -> list[Header]:
+        """The headers of the answer to a web page. Raises Refusal for one that may not ask."""
+        if scope["raw_path"] != HEALTH:  # load balancers name any host
+            self._web.check_host(headers, scope["http_version"])
+        return self._web.check_origin(scope["method"], headers)
+
+    async def _answer(
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: dict[bytes, bytes],
+        response: Response,
+        target: Target | None,
+    ) -> None:
         path, method = scope["raw_path"], scope["method"].encode()
         is_public = target is not None and target.route.is_public
         if path == HEALTH:

@@ -241,6 +241,8 @@ def test_https_with_keys_and_client_certificates_also_for_grpc(repository: Path,
         (["--api-key-file", "/nowhere"], "can't be read"),
         (["--api-key-file", "/dev/null"], "no API key"),
         (["--max-body", "0"], "--max-body"),
+        (["--allowed-host", "models.example:80"], "without a port"),
+        (["--cors-origin", "http://localhost:3000/"], "without a path"),
     ],
 )
 def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(

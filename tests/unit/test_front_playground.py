@@ -33,7 +33,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 
 
 def get(front: Front, path: str, body: bytes = b"") -> tuple[int, http.client.HTTPMessage, str]:
-    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     status, headers, answer = ask(front, head + body)
     return status, headers, answer.decode()
 
