@@ -16,6 +16,7 @@ from typing import Any
 from hfx.front.access_log import AccessLog
 from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
+from hfx.front.infer_request import binary_request
 from hfx.front.refusals import RETRY, Header, Refusal, error_object, overloaded
 from hfx.front.response import REQUEST_ID, Response, Send
 from hfx.front.routes import METRICS, endpoint
@@ -137,6 +138,9 @@ class App:
             if target is not None:
                 await self._dialects.answer(target, body, client, response)
                 return
+            if part == b"infer":
+                body, json_length = binary_request(body, None if head_length is None else int(head_length))
+                head_length = b"%d" % json_length
             head = request_head(method, path, len(body), _forwarded(headers, part, head_length))
             await self._pass_on(self._metrics if path == METRICS else self._upstream, head, body, client, response)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from tests.triton.serve_process import SECONDS, ServeProcess
@@ -17,13 +19,16 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
     "<{{ message.role }}>{{ message.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
-def call(server: ServeProcess, path: str, body: Any = None, key: str = API_KEY) -> tuple[int, dict[str, str], Any]:
+def call(
+    server: ServeProcess, path: str, body: Any = None, key: str = API_KEY, headers: Mapping[str, str] = NO_HEADERS
+) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of the answer to a POST of `body` (bytes: as they are), or to a GET without one."""
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    request = urllib.request.Request(server.http_url + path, data, headers)
+    own = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(server.http_url + path, data, {**own, **headers})
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             return answer.status, dict(answer.headers), json.load(answer)

@@ -15,7 +15,8 @@ from typing import Any
 from hfx.front.settings import Limits
 from hfx.triton.front import Front
 
-INFER = "/v2/models/toy/infer"
+INFER = "/v2/models/toy/infer"  # whose bodies are written anew
+GENERATE = "/v2/models/toy/generate"  # whose bodies go on as they came
 SECONDS = 60.0
 LARGE = 12 << 20  # bytes of an answer to a body with the word large: more than sockets hold
 
@@ -111,7 +112,7 @@ def connect(front: Front) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=SECONDS)
 
 
-def post(body: bytes, path: str = INFER, **headers: str) -> bytes:
+def post(body: bytes, path: str = GENERATE, **headers: str) -> bytes:
     """The bytes of a request."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]

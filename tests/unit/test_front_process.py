@@ -166,7 +166,7 @@ def test_a_server_that_breaks_before_its_answer_is_a_502_and_none_at_all_a_503(
     triton: tuple[int, Seen], path: str
 ) -> None:
     with fronted(triton[0]) as front:
-        status, headers, _ = ask(front, post(b"break", f"/v2/models/toy/{path}"))
+        status, headers, _ = ask(front, post(b'{"id": "break", "inputs": []}', f"/v2/models/toy/{path}"))
         assert (status, headers["retry-after"]) == (502, "1")
         assert ask(front, SMALL)[0] == 200
     with fronted(free_port()) as front:
@@ -243,6 +243,6 @@ def test_the_access_log_has_a_line_for_each_request(
         ask(front, post(b"[" * 70))
         wait_until(logged)
     first, second, third = (line.split(" ") for line in lines)
-    assert first[1:5] == ["127.0.0.1", "POST", "/v2/models/toy/infer", "200"] and first[-1] == "my-id.1"
+    assert first[1:5] == ["127.0.0.1", "POST", "/v2/models/toy/generate", "200"] and first[-1] == "my-id.1"
     assert second[3:5] == ["/nowhere", "404"] and second[-1] == generated
     assert third[4] == "400"

@@ -1,0 +1,195 @@
+"""Infer requests of the V2 protocol: read strictly, and written anew with binary tensors alone.
+
+Triton 2.51 sizes the buffer of a JSON tensor by the product of its shape in 64 bits, which wraps: INT32 of shape
+[1, 2**62] has a buffer of 0 bytes, and its values are written past the end. So Triton is sent no JSON tensor, and no
+shape that does not fit its content. What Triton does not read of a request is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hfx.client.tensors import BYTES, DATA_TYPES
+from hfx.front.fields import shown
+from hfx.front.refusals import Refusal
+
+MOST_DIMENSIONS = 8
+MOST_SIZE = 2**31 - 1  # of a dimension, also beside one of 0
+ITEM_BYTES = {name: dtype.itemsize for name, dtype in DATA_TYPES.items()} | {"BF16": 2}
+LENGTH_BYTES = 4  # before each string
+NOT_IN_JSON = ("FP16", "BF16")
+BINARY_SIZE = "binary_data_size"
+# Of a request, and of an output; others mean nothing to Triton, or shared memory, which is closed.
+OUTPUT_PARAMETERS = {"binary_data": bool, "classification": int}
+INT64 = range(-(2**63), 2**63)
+
+
+def binary_request(body: bytes, head_length: int | None) -> tuple[bytes, int]:
+    """The request with binary tensors, and the length of its JSON, which comes first.
+
+    `head_length` is that of `body`; None: all is JSON, 0: all is one raw tensor, which stays as it is. Raises Refusal
+    (400).
+    """
+    if head_length == 0:
+        return body, 0
+    request = _object(_parsed(body[:head_length]), "The request")
+    head: dict[str, Any] = {}
+    if "id" in request:
+        head["id"] = _typed(request["id"], str, "id")
+    if "parameters" in request:
+        head["parameters"] = _parameters(request["parameters"])
+    if "outputs" in request:
+        head["outputs"] = [_output(each) for each in _list(request["outputs"], "outputs")]
+    head["inputs"], contents = _inputs(_list(request.get("inputs"), "inputs"), body[head_length or len(body) :])
+    encoded = json.dumps(head).encode()
+    return b"".join((encoded, *contents)), len(encoded)
+
+
+def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """The heads and contents of the inputs; those that are not JSON are in `binary`, one after the other."""
+    heads, contents, position = [], [], 0
+    for tensor in tensors:
+        fields = _object(tensor, "An input")
+        name = _name(fields)
+        shape, datatype = _shape(name, fields.get("shape")), fields.get("datatype")
+        if datatype != BYTES and (not isinstance(datatype, str) or datatype not in ITEM_BYTES):
+            raise _refused(name, f"has the datatype {shown(datatype)}", f"Send {', '.join([BYTES, *ITEM_BYTES])}")
+        parameters = _object(fields.get("parameters", {}), f"parameters of the input {name!r}")
+        if any(key.startswith("shared_memory") for key in parameters):
+            raise _refused(name, "is in shared memory, which is closed", "Send its values")
+        if BINARY_SIZE in parameters:
+            size = parameters[BINARY_SIZE]
+            if type(size) is not int or not 0 <= size <= len(binary) - position:
+                raise _refused(name, f"has a {BINARY_SIZE} of {shown(size)}", "Send the size of its content in bytes")
+            content, position = binary[position : position + size], position + size
+            _check_size(name, datatype, shape, size)
+        else:
+            content = _content(name, datatype, shape, fields.get("data"))
+        contents.append(content)
+        heads.append({"name": name, "datatype": datatype, "shape": shape, "parameters": {BINARY_SIZE: len(content)}})
+    if position != len(binary):
+        raise Refusal(400, f"{len(binary) - position} bytes of the body are of no input. Send {BINARY_SIZE} with each.")
+    return heads, contents
+
+
+def _name(fields: Mapping[str, Any]) -> str:
+    name = _typed(fields.get("name"), str, "The name of a tensor")
+    if "\0" in name:  # where Triton ends it
+        raise Refusal(400, f"The name of a tensor is {shown(name)}. Send one of the model's.")
+    return name  # type: ignore[no-any-return]
+
+
+def _shape(name: str, shape: Any) -> list[int]:
+    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
+        raise _refused(name, f"has the shape {shown(shape)}", f"Send a list of at most {MOST_DIMENSIONS} sizes")
+    if any(type(size) is not int or not 0 <= size <= MOST_SIZE for size in shape):
+        raise _refused(name, f"has the shape {shown(shape)}", f"Send sizes from 0 to {MOST_SIZE}")
+    return shape
+
+
+def _check_size(name: str, datatype: str, shape: Sequence[int], size: int) -> None:
+    """Raise Refusal for binary content that can't be of the shape; Triton itself counts the strings of BYTES."""
+    least = math.prod(shape) * ITEM_BYTES.get(datatype, LENGTH_BYTES)
+    if size != least if datatype != BYTES else size < least:
+        raise _refused(name, f"has {size} bytes for the shape {shown(shape)}", "Send a shape that fits its content")
+
+
+def _content(name: str, datatype: str, shape: Sequence[int], data: Any) -> bytes:
+    """The bytes of a tensor whose values are JSON: a list, nested or not."""
+    if datatype in NOT_IN_JSON:
+        raise _refused(name, f"is of {datatype} and JSON", "Send its values as binary data, or another datatype")
+    values = _flat(data) if isinstance(data, list) else []
+    if not isinstance(data, list) or len(values) != math.prod(shape):
+        has = f"{len(values)} values" if isinstance(data, list) else "no list of values"
+        raise _refused(name, f"has {has} in data for the shape {shown(shape)}", "Send as many as its shape says")
+    try:
+        return _strings(values) if datatype == BYTES else _numbers(datatype, values)
+    except (TypeError, OverflowError, UnicodeError):
+        raise _refused(name, f"has values in data that are not of {datatype}", "Send values of its datatype") from None
+
+
+def _flat(data: list[Any]) -> list[Any]:
+    if list not in set(map(type, data)):
+        return data
+    return [value for each in data for value in (_flat(each) if isinstance(each, list) else (each,))]
+
+
+def _strings(values: Sequence[Any]) -> bytes:
+    """Raises TypeError, and UnicodeError for half of a surrogate pair."""
+    _check_types(values, {str})
+    encoded = [value.encode() for value in values]
+    return b"".join(part for item in encoded for part in (struct.pack("<I", len(item)), item))
+
+
+def _numbers(datatype: str, values: Sequence[Any]) -> bytes:
+    """Raises TypeError for other types than the tensor's, and OverflowError for integers beyond it."""
+    dtype = DATA_TYPES[datatype]
+    if dtype.kind == "f":
+        _check_types(values, {int, float})
+        with np.errstate(over="ignore"):  # infinite, as Triton's own conversion
+            return np.array(values, np.float64).astype(dtype).tobytes()
+    _check_types(values, {bool} if dtype.kind == "b" else {int})
+    if dtype.kind != "b" and values:
+        bounds = np.iinfo(dtype.name)
+        if min(values) < bounds.min or max(values) > bounds.max:
+            raise OverflowError
+    return np.array(values, dtype).tobytes()
+
+
+def _check_types(values: Sequence[Any], types: set[type]) -> None:
+    if not set(map(type, values)) <= types:
+        raise TypeError
+
+
+def _output(output: Any) -> dict[str, Any]:
+    fields = _object(output, "An output")
+    name = _name(fields)
+    parameters = _object(fields.get("parameters", {}), f"parameters of the output {name!r}")
+    if any(key.startswith("shared_memory") for key in parameters):
+        raise Refusal(400, f"The output {name!r} is for shared memory, which is closed. Leave that out.")
+    kept = {key: _typed(parameters[key], kind, key) for key, kind in OUTPUT_PARAMETERS.items() if key in parameters}
+    if not 0 < kept.get("classification", 1) <= MOST_SIZE:
+        raise Refusal(400, f"classification is {shown(kept['classification'])}. Send a number from 1 to {MOST_SIZE}.")
+    return {"name": name, "parameters": kept}
+
+
+def _parameters(parameters: Any) -> Mapping[str, Any]:
+    """A request's parameters: strings, numbers and booleans, as Triton has them."""
+    for name, value in _object(parameters, "parameters").items():
+        is_number = isinstance(value, int) and value in INT64
+        if not (isinstance(value, str) or is_number or (isinstance(value, float) and math.isfinite(value))):
+            raise Refusal(400, f"The parameter {shown(name)} is {shown(value)}. Send a text, a number, true or false.")
+    return parameters  # type: ignore[no-any-return]
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refusal(400, "The body is not JSON. Send one JSON object in UTF-8.") from None
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    return _typed(value, dict, what)  # type: ignore[no-any-return]
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    return _typed(value, list, what)  # type: ignore[no-any-return]
+
+
+def _typed(value: Any, kind: type, what: str) -> Any:
+    """`value` when its type is `kind` itself: a boolean is no integer. Raises Refusal."""
+    if type(value) is not kind:
+        wanted = {str: "a string", dict: "an object", list: "a list", bool: "true or false", int: "an integer"}[kind]
+        raise Refusal(400, f"{what} is {shown(value)}. Send {wanted}.")
+    return value
+
+
+def _refused(name: str, what: str, fix: str) -> Refusal:
+    return Refusal(400, f"The input {shown(name)} {what}. {fix}.")

@@ -1,0 +1,119 @@
+"""Tensors that would end tritonserver, sent to every kind of model over both protocols: each is refused, none harms."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import tritonclient.grpc as grpc_client
+from tritonclient.grpc import service_pb2
+
+from tests.triton.dialect_calls import PROMPT, call
+from tests.triton.generation_rig import RECITAL
+from tests.triton.serve_process import ServeProcess
+
+pytestmark = pytest.mark.triton
+
+WRAPS = 1 << 62  # times the 4 bytes of an INT32 is 0 in 64 bits
+SHAPES = (
+    [1, WRAPS],
+    [1, 2**61],
+    [WRAPS, 4],
+    [2**32, 2**32],
+    [1, 2**28],
+    [1, -1],
+    [-1, -1],
+    [0, 2**62],
+    [1] * 9,
+    [2, 0],
+)
+# A model, and a numeric input of it.
+INPUTS = (
+    ("sentiment-fp32", "top_k"),
+    ("sentiment-fp32_tokenize", "top_k"),
+    ("sentiment-fp32_net", "input_ids"),
+    ("nli-fp32", "top_k"),
+    (RECITAL, "max_tokens"),
+    (f"{RECITAL}_stream", "seed"),
+)
+TEXT = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a lovely garden"]}
+
+
+def attacked(name: str, shape: list[int]) -> list[tuple[bytes, dict[str, str]]]:
+    """Bodies with an INT32 input of a shape that its values do not have, and their headers."""
+    tensor = {"name": name, "datatype": "INT32", "shape": shape}
+    binary = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 4}}]}).encode()
+    empty = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 0}}]}).encode()
+    plain = json.dumps({"inputs": [TEXT, {**tensor, "data": [1]}]}).encode()
+    return [
+        (plain, {}),
+        (plain.replace(b'"shape"', b'"\\u0073hape"'), {}),
+        (json.dumps({"inputs": [TEXT, {**tensor, "data": [1] * 20_000}]}).encode(), {}),
+        (binary + bytes(4), {"Inference-Header-Content-Length": str(len(binary))}),
+        (empty, {"Inference-Header-Content-Length": str(len(empty))}),
+    ]
+
+
+def served_still(dialects: ServeProcess, server: int) -> None:
+    assert dialects.server == server
+    assert call(dialects, "/v2/models/sentiment-fp32/infer", {"inputs": [TEXT]})[0] == 200
+
+
+@pytest.mark.parametrize(("model", "name"), INPUTS)
+def test_a_shape_beyond_its_values_is_refused_over_http(dialects: ServeProcess, model: str, name: str) -> None:
+    server = dialects.server
+    for shape in SHAPES:
+        for body, headers in attacked(name, shape):
+            status, _, answer = call(dialects, f"/v2/models/{model}/infer", body, headers=headers)
+            assert status in (400, 404, 501), (shape, answer)
+    served_still(dialects, server)
+
+
+@pytest.mark.parametrize(("model", "name"), INPUTS)
+def test_a_shape_beyond_its_values_is_refused_over_grpc(dialects: ServeProcess, model: str, name: str) -> None:
+    server = dialects.server
+    with grpc_client.InferenceServerClient(dialects.ready["grpc_url"].removeprefix("grpc://")) as client:
+        for shape in SHAPES:
+            if any(size >= 2**63 for size in shape):
+                continue
+            for content in (bytes(4), b"", bytes(80_000)):
+                raw = service_pb2.ModelInferRequest(model_name=model)
+                raw.inputs.add(name=name, datatype="INT32", shape=shape)
+                raw.raw_input_contents.append(content)
+                typed = service_pb2.ModelInferRequest(model_name=model)
+                typed.inputs.add(name=name, datatype="INT32", shape=shape).contents.int_contents[:] = [1]
+                for request in (raw, typed):
+                    with pytest.raises(Exception, match=r"INVALID_ARGUMENT|UNIMPLEMENTED|NOT_FOUND|UNAVAILABLE"):
+                        client._client_stub.ModelInfer(request, timeout=60)
+    served_still(dialects, server)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": [1] * 100_000}, {"max_tokens": [[1], [2]]}, {"max_tokens": []}, {"max_tokens": 1.5},
+        {"max_tokens": -(2**63)}, {"max_tokens": 2**200}, {"seed": "1"}, {"text_input": 5},
+        {"text_input": ["a"] * 1000},        {"text_input": {"a": 1}}, {"id": {"a": 1}},
+        {"parameters": {"max_tokens": [1]}}, {"parameters": 3},
+    ],
+)  # fmt: skip
+def test_values_of_another_form_are_refused_by_the_generate_extension(
+    dialects: ServeProcess, fields: dict[str, Any]
+) -> None:
+    server = dialects.server
+    for path in (f"{RECITAL}/generate", f"{RECITAL}_stream/generate"):
+        status, _, _ = call(dialects, f"/v2/models/{path}", {"text_input": PROMPT, "max_tokens": 1, **fields})
+        assert status == 400 or "parameters" in fields
+    served_still(dialects, server)
+
+
+def test_answers_have_the_form_that_the_request_wants(dialects: ServeProcess) -> None:
+    def answer(**fields: Any) -> Any:
+        return call(dialects, "/v2/models/sentiment-fp32/infer", {"id": "a", "inputs": [TEXT], **fields})[2]
+
+    label = answer(outputs=[{"name": "label"}])["outputs"]
+    assert [output["name"] for output in label] == ["label"]
+    assert isinstance(label[0]["data"], list)
+    assert answer()["id"] == "a"
+    assert {output["name"] for output in answer()["outputs"]} >= {"label", "score"}
