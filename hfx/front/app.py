@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hfx.front.access_log import AccessLog
+from hfx.front.cancellation import refuse_cancellation
 from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
 from hfx.front.infer_request import binary_request
@@ -141,6 +142,7 @@ class App:
             if part == b"infer":
                 body, json_length = binary_request(body, None if head_length is None else int(head_length))
                 head_length = b"%d" % json_length
+            refuse_cancellation(body if head_length is None else body[: int(head_length)])
             head = request_head(method, path, len(body), _forwarded(headers, part, head_length))
             await self._pass_on(self._metrics if path == METRICS else self._upstream, head, body, client, response)
 
