@@ -129,8 +129,9 @@ class App:
         if path == READY:
             await self._answer_health(scope, receive, headers, response)
             return
-        with self._admitted() as reserve:
+        with self._bounded() as (reserve, admit):
             body = await read_body(receive, headers, 0 if is_public else self.limits.body, reserve)
+            admit()  # only now: slow bodies keep no other request out
             head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
             check_body(body, head_length)
             client = scope["extensions"]["hfx"]["connection"]
@@ -157,12 +158,9 @@ class App:
         await self._pass_on(self._upstream, request_head(b"GET", READY, 0, []), b"", client, response)
 
     @contextmanager
-    def _admitted(self) -> Iterator[Callable[[int], None]]:
-        """Counts a request, and what its body takes by the function that it yields. Raises Refusal (503)."""
-        if self._requests >= self.limits.requests:
-            raise overloaded(f"{self.limits.requests} requests are in progress, as many as are taken at a time.")
-        self._requests += 1
-        reserved = 0
+    def _bounded(self) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
+        """Functions that count what a request's body takes, and the request; both raise Refusal (503)."""
+        reserved = admitted = 0
 
         def reserve(size: int) -> None:
             nonlocal reserved
@@ -171,11 +169,18 @@ class App:
             reserved += size
             self._held += size
 
+        def admit() -> None:
+            nonlocal admitted
+            if self._requests >= self.limits.requests:
+                raise overloaded(f"{self.limits.requests} requests are in progress, as many as are taken at a time.")
+            admitted = 1
+            self._requests += 1
+
         try:
-            yield reserve
+            yield reserve, admit
         finally:
             self._held -= reserved
-            self._requests -= 1
+            self._requests -= admitted
 
     def _check_key(self, headers: dict[bytes, bytes]) -> None:
         if not self._keys:

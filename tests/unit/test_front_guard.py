@@ -190,6 +190,9 @@ def test_a_large_length_is_refused_before_the_body_comes(front: Front) -> None:
         ["Content-Length: 2", "Transfer-Encoding : chunked"],
         ["Transfer-Encoding: chunked, identity"],
         ["Transfer-Encoding: xchunked"],
+        ["Transfer-Encoding: gzip, chunked"],
+        ["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"],
         ["Content-Length: 2", "X-Folded: a\r\n b"],
         ["Content-Length: 2", "X-Line: a\nTransfer-Encoding: chunked"],
         ["Content-Length: 2", "X-Null: a\0b"],
@@ -333,6 +336,39 @@ def test_idle_connections_give_way_to_new_ones() -> None:
             connection.close()
 
 
+def test_bodies_that_come_slowly_keep_no_other_request_out() -> None:
+    with upstream() as (port, _), fronted(port, Limits(connections=8, requests=2)) as front:
+        slow = [connect(front) for _ in range(4)]
+        for connection in slow:
+            connection.sendall(post(b"{}")[:-1])
+        assert [ask(front, post(b"{}"))[0] for _ in range(3)] == [200] * 3
+        for connection in slow[:2]:
+            connection.sendall(b"}")
+            assert read_answer(connection)[0] == 200
+        for connection in slow:
+            connection.close()
+
+
+@pytest.mark.slow
+def test_the_slowest_incomplete_request_gives_way_to_a_new_connection() -> None:
+    with upstream() as (port, _), fronted(port, Limits(connections=3, head_seconds=60)) as front:
+        new = []
+        head, body, fast = (connect(front) for _ in range(3))
+        head.sendall(b"POST /")
+        body.sendall(post(b"{}" + b" " * 100)[:-100])
+        fast.sendall(post(b"{}" + b" " * 99_999)[:-1])
+        time.sleep(1.5)  # longer than they are left alone
+        for slowest in (head, body):
+            assert ask(front, post(b"{}"))[0] == 200
+            assert read_answer(slowest)[0] == 408
+            slowest.close()
+            new.append(connect(front))
+        fast.sendall(b" ")
+        assert read_answer(fast)[0] == 200
+        for connection in (fast, *new):
+            connection.close()
+
+
 def test_requests_and_connections_have_a_limit() -> None:
     with upstream() as (port, seen), fronted(port, Limits(connections=4, requests=2)) as front:
         busy = [connect(front) for _ in range(4)]
@@ -343,7 +379,7 @@ def test_requests_and_connections_have_a_limit() -> None:
             connection.sendall(post(b"{}"))
             status, headers, _ = read_answer(connection)
             assert (status, headers["retry-after"]) == (503, "1")
-            connection.sendall(b"POST %b HTTP/1.1\r\n" % GENERATE.encode())  # in progress: it does not give way
+            connection.sendall(b"POST %b HTTP/1.1\r\n" % GENERATE.encode())  # begun just now: it does not give way
         status, headers, _ = ask(front, post(b"{}"))
         assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
         seen.hold.set()
