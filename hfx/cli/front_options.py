@@ -132,16 +132,14 @@ class FrontOptions:
 
     @property
     def key_file(self) -> str:
-        """The path of the file with the API keys; empty without one. Raises UsageError for a file without a key."""
+        """The path of the file with the API keys; empty without one. Raises UsageError for a file without keys."""
         if self.api_key_file is None:
             return ""
-        try:
-            keys = self.api_key_file.read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"The file of API keys can't be read: {error}.", "Give a text file.") from None
-        if not keys:
-            raise UsageError(f"{self.api_key_file} holds no API key.", "Write one into each line.")
-        return str(self.api_key_file.absolute())
+        from hfx.front.keys import read_keys
+
+        path = str(self.api_key_file.absolute())
+        read_keys(path)
+        return path
 
     def check_host(self, host: str, tls: Tls | None) -> None:
         """Raise UsageError when others than this machine could use HTTP at `host` without a key or a certificate."""

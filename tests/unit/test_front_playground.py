@@ -27,7 +27,7 @@ GENERATION = {"defaults": {"num_beams": 4}, "languages": None, "max_source": Non
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text("a key")
+    keys.write_text("a-key-of-the-tests")
     with upstream() as (port, _), fronted(port, key_file=str(keys)) as running:
         yield running
 
