@@ -13,7 +13,7 @@ import pytest
 from hfx.front.settings import Limits
 from hfx.triton.front import Front
 from tests import chromium
-from tests.unit.front_rig import INFER, Seen, ask, fronted, upstream
+from tests.unit.front_rig import GENERATE, Seen, ask, fronted, upstream
 
 FRIEND = "https://app.example"
 JSON = {"Content-Type": "application/json"}
@@ -35,7 +35,7 @@ def shared() -> Iterator[Front]:
         yield front
 
 
-def send(front: Front, method: str = "POST", path: str = INFER, **headers: str) -> tuple[int, dict[str, str]]:
+def send(front: Front, method: str = "POST", path: str = GENERATE, **headers: str) -> tuple[int, dict[str, str]]:
     """The status and headers of the answer to a request with `headers`, whose names have _ for -."""
     host, port = front.url.rpartition("/")[2].split(":")
     names = {"Host": f"{host}:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
@@ -58,7 +58,9 @@ def test_a_server_of_this_machine_answers_by_its_names(host: str, served: tuple[
 def test_a_foreign_host_reaches_nothing_but_health(host: str, served: tuple[Front, Seen]) -> None:
     front, seen = served
     seen.requests.clear()
-    answers = [send(front, *request, Host=host)[0] for request in (("POST", INFER), ("GET", "/models"), ("GET", "/"))]
+    answers = [
+        send(front, *request, Host=host)[0] for request in (("POST", GENERATE), ("GET", "/models"), ("GET", "/"))
+    ]
     assert answers == [403] * 3
     assert seen.requests == []
     assert send(front, "GET", "/health", Host=host)[0] == 200
@@ -108,7 +110,7 @@ def test_what_is_allowed_by_name_is_answered_with_cors_headers(shared: Front) ->
     assert headers["access-control-allow-methods"] == "GET, POST"
     assert headers["access-control-allow-headers"] == "authorization, content-type"
     assert send(shared, "OPTIONS", Origin="https://evil.example", **asked)[0] == 403
-    for path, expected in ((INFER, 200), ("/nothing", 404)):
+    for path, expected in ((GENERATE, 200), ("/nothing", 404)):
         status, headers = send(shared, path=path, Origin=FRIEND, **JSON)
         assert (status, headers["access-control-allow-origin"]) == (expected, FRIEND)
 
@@ -126,7 +128,7 @@ def test_a_front_beyond_this_machine_answers_by_any_name_unless_there_are_some()
 
 
 def test_an_answer_is_taken_as_what_it_says(served: tuple[Front, Seen]) -> None:
-    for method, path in (("POST", INFER), ("POST", "/nothing"), ("GET", "/openapi.json"), ("GET", "/")):
+    for method, path in (("POST", GENERATE), ("POST", "/nothing"), ("GET", "/openapi.json"), ("GET", "/")):
         assert send(served[0], method, path)[1]["x-content-type-options"] == "nosniff"
 
 
@@ -179,7 +181,7 @@ def test_a_page_of_another_origin_has_nothing_computed(
     front, seen = served
     seen.requests.clear()
     for url in (front.url, front.url.replace("127.0.0.1", "localhost")):
-        assert fetched(tab, stranger, url + INFER, **options) in ([0, "TypeError"], [0, ""])
+        assert fetched(tab, stranger, url + GENERATE, **options) in ([0, "TypeError"], [0, ""])
     assert seen.requests == []
 
 
@@ -192,7 +194,7 @@ def test_a_name_that_is_resolved_to_this_machine_gets_no_page(tab: chromium.Page
 @chromium.needs_chromium
 def test_a_page_of_the_server_may_ask_it_by_each_of_its_names(tab: chromium.Page, served: tuple[Front, Seen]) -> None:
     for url in (served[0].url, served[0].url.replace("127.0.0.1", "localhost")):
-        assert fetched(tab, url + "/", INFER, headers=JSON) == [200, INFER]
+        assert fetched(tab, url + "/", GENERATE, headers=JSON) == [200, GENERATE]
 
 
 @chromium.needs_chromium
@@ -200,5 +202,5 @@ def test_a_page_of_an_allowed_origin_reads_the_answer(tab: chromium.Page, strang
     origin = stranger.removesuffix("/index.html")
     with upstream() as (port, _), fronted(port, cors_origins=[origin]) as front:
         headers = JSON | {"Authorization": "Bearer x"}  # wants a preflight
-        assert fetched(tab, stranger, front.url + INFER, headers=headers) == [200, INFER]
-        assert fetched(tab, stranger, front.url + INFER) == [415, ""]
+        assert fetched(tab, stranger, front.url + GENERATE, headers=headers) == [200, GENERATE]
+        assert fetched(tab, stranger, front.url + GENERATE) == [415, ""]
