@@ -203,7 +203,7 @@ def test_a_large_length_is_refused_before_the_body_comes(front: Front) -> None:
 )
 def test_what_two_servers_could_read_differently_is_refused(front: Front, seen: Seen, lines: list[str]) -> None:
     head = "\r\n".join([f"POST {GENERATE} HTTP/1.1", "Host: localhost", *lines])
-    status, _, _ = ask(front, head.encode() + b"\r\n\r\n{}\r\n0\r\n\r\n")
+    status, _, _ = ask(front, head.encode() + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
     assert status == 400
     assert seen.requests == []
 
