@@ -6,11 +6,17 @@ by the model.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from hfx.errors import UsageError
+
+SHOWN = 60  # characters of a value in a message
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 2 * SHOWN
+_SHORT.maxlist = _SHORT.maxdict = SHOWN // 3
 
 INTEGERS = {
     name: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if name.startswith("INT") else (0, 2**bits - 1)
@@ -76,7 +82,7 @@ def check_values(model: ModelMetadata, values: Mapping[str, Sequence[object]]) -
         datatype = model.input_types[name]
         for item in (item for item in items if not _holds(datatype, item)):
             raise UsageError(
-                f"The input {name} of {model.name!r} is {_shown(item)}; it takes {_described(datatype)}.",
+                f"The input {name} of {model.name!r} is {shown(item)}; it takes {_described(datatype)}.",
                 "Give a value of that kind.",
             )
 
@@ -108,6 +114,7 @@ def _described(datatype: str) -> str:
     return "a number" if datatype in FLOATS else "True or False" if datatype == "BOOL" else "a text"
 
 
-def _shown(item: object) -> str:
-    text = repr(item)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def shown(value: object) -> str:
+    """`value` in at most 60 characters, as messages show it; of a huge one, no more is read."""
+    text = repr(value[:SHOWN]) if isinstance(value, str) else _SHORT.repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

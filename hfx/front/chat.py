@@ -32,7 +32,7 @@ async def chat_prompt(files: ModelFiles, model: ServedModel, messages: Any) -> s
     conversation = checked_messages(messages)
     prompt = await _RENDERER.prompt(chat["template"], chat["special_tokens"], conversation)
     begin = chat["special_tokens"].get("bos_token", "")
-    if begin and prompt.startswith(begin) and (await files.encodings(model, ["a"]))[0].tokens[0] == begin:
+    if begin and prompt.startswith(begin) and (await files.tokenized(model, ["a"], _first_token))[0] == begin:
         return prompt[len(begin) :]  # the tokenizer adds it again
     return prompt
 
@@ -42,6 +42,10 @@ def checked_messages(messages: Any) -> list[dict[str, str]]:
     if not isinstance(messages, list) or not messages:
         raise Refusal(400, f"messages is {shown(messages)}. Send a list of messages.", param="messages")
     return [_message(message) for message in messages]
+
+
+def _first_token(_: str, encoding: Any) -> str:
+    return str(encoding.tokens[0])
 
 
 class ChatRenderer:

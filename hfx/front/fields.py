@@ -11,6 +11,7 @@ from hfx.front.catalog import ServedModel
 from hfx.front.failures import refused, refused_setting
 from hfx.front.refusals import Refusal
 from hfx.metadata import check_text
+from hfx.metadata import shown as shown
 from hfx.names import GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.engine.errors import InvalidRequest
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
@@ -107,9 +108,3 @@ def check_task(model: ServedModel, *tasks: Task, param: str = "model") -> None:
 def check_generator(model: ServedModel) -> None:
     """Raise Refusal (400) unless `model` generates texts."""
     check_task(model, *GENERATION_TASKS)
-
-
-def shown(value: Any) -> str:
-    """`value` as messages show it."""
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."

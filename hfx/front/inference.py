@@ -48,6 +48,10 @@ class Inference:
         self._client = client
         self.catalog = catalog
 
+    def has_left(self) -> bool:
+        """Whether the client has closed its connection."""
+        return self._client.has_left
+
     async def rows(self, model: ServedModel, requests: Sequence[Call[Result]]) -> list[Result]:
         """The results of calls with the same settings, in order; as many as the model takes are one request."""
         batches = [requests[start : start + model.batch] for start in range(0, len(requests), model.batch)]

@@ -1,23 +1,29 @@
 """Files of the served models, read from the repository: tokenizers, for counts and lists of tokens, and settings.
 
 They are opened when a request first needs one, and again once they have changed. A thread does so, and reads texts that
-are not short: the event loop has other requests.
+are not short: the event loop has other requests. A tokenizer takes 300 times a text's memory, so one thread reads at a
+time, and of a text no more than the model's own step does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hfx.front.catalog import ServedModel
+from hfx.front.guard import Disconnected
 from hfx.front.refusals import Refusal
-from hfx.names import GENERATION_TASKS, MANIFEST_FILE, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TOKENIZE_SUFFIX
+from hfx.names import GENERATION_TASKS, MANIFEST_FILE, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TEXT_INPUT, TOKENIZE_SUFFIX
+from hfx.python_backends.inputs import BYTES_PER_TOKEN, piece
 
 TOKENIZER, SETTINGS, CHAT, GENERATION = "tokenizer.json", "settings.json", "chat.json", "generation.json"
 SHORT = 2000  # characters that are read in less time than a thread takes to begin
 Stamp = tuple[int, int]
+Result = TypeVar("Result")
 
 
 class ModelFiles:
@@ -27,18 +33,30 @@ class ModelFiles:
         self._repository = repository
         self._opened: dict[str, tuple[Stamp, Any]] = {}
         self._warm: set[str] = set()  # models whose tokenizers are open
+        self._reading = asyncio.Lock()
 
-    async def encodings(self, model: ServedModel, texts: list[str], special: bool = True) -> list[Any]:
-        """The tokenizers.Encoding of each text, as the model reads it, or without `special` tokens."""
+    async def tokenized(
+        self,
+        model: ServedModel,
+        texts: list[str],
+        use: Callable[[str, Any], Result],
+        special: bool = True,
+        has_left: Callable[[], bool] = lambda: False,
+    ) -> list[Result]:
+        """What `use` makes of each text and its tokenizers.Encoding, as the model reads it or without `special` ones.
+
+        Raises Disconnected once the client `has_left`.
+        """
         if model.name in self._warm and sum(map(len, texts)) <= SHORT:
-            return self._encodings(model, texts, special)
-        encodings = await asyncio.to_thread(self._encodings, model, texts, special)
+            return self._tokenized(model, texts, use, special, has_left)
+        async with self._reading:
+            results = await asyncio.to_thread(self._tokenized, model, texts, use, special, has_left)
         self._warm.add(model.name)
-        return encodings
+        return results
 
-    async def count(self, model: ServedModel, texts: list[str]) -> int:
-        """The number of tokens that the model reads of all texts."""
-        return sum(len(encoding) for encoding in await self.encodings(model, texts))
+    async def count(self, model: ServedModel, texts: list[str], has_left: Callable[[], bool]) -> int:
+        """The number of tokens that the model reads of all texts. Raises Disconnected."""
+        return sum(await self.tokenized(model, texts, lambda _, encoding: len(encoding), has_left=has_left))
 
     def settings(self, model: ServedModel, suffix: str = POSTPROCESS_SUFFIX) -> dict[str, Any]:
         """The settings.json of a member of an encoder."""
@@ -66,10 +84,25 @@ class ModelFiles:
             raise Refusal(501, "This front has no model repository. Start it by `hfx serve`.")
         return Path(self._repository, f"{model.name}{suffix}", "1")
 
-    def _encodings(self, model: ServedModel, texts: list[str], special: bool) -> list[Any]:
+    def _tokenized(
+        self,
+        model: ServedModel,
+        texts: list[str],
+        use: Callable[[str, Any], Result],
+        special: bool,
+        has_left: Callable[[], bool],
+    ) -> list[Result]:
         suffix = STREAM_SUFFIX if model.task in GENERATION_TASKS else TOKENIZE_SUFFIX
         tokenizer = self._open(self._folder(model, suffix) / TOKENIZER, _open_tokenizer)
-        return tokenizer.encode_batch(texts, add_special_tokens=special)  # type: ignore[no-any-return]
+        cut = tokenizer.truncation or {}
+        limit = cut["max_length"] * BYTES_PER_TOKEN[-1] if cut else sys.maxsize
+        results = []
+        for text in texts:
+            if has_left():
+                raise Disconnected
+            read = piece(TEXT_INPUT, text.encode(), limit, cut.get("direction", "right")).text
+            results.append(use(text, tokenizer.encode(read, add_special_tokens=special)))
+        return results
 
     def _open(self, file: Path, read: Any) -> Any:
         """What `read` makes of `file`, as the file is now. Raises Refusal (501)."""

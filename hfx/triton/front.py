@@ -21,10 +21,13 @@ from dataclasses import replace
 from hfx.errors import ServerError
 from hfx.extras import install_command
 from hfx.front.settings import FAULT, MESSAGE_BYTES, Limits, Settings, Tls
+from hfx.triton.liveness.process_table import read_process
 from hfx.triton.process import ends_with_parent, exit_reason
 from hfx.triton.server import LOOPBACK, address, bind, contact, is_loopback, port_taken
 
-SILENCE_SECONDS = 10.0  # without a heartbeat: then the front hangs
+SILENCE_SECONDS = 10.0  # without a heartbeat: then the front hangs, unless it computes
+MOST_SILENCES = 6  # in a row, however much it computes
+BUSY = 0.1  # of the time: a front that computes that much is slow, not dead
 START_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 5.0  # between two starts of fronts that die at once
 LOCAL_NAMES = ("localhost", LOOPBACK, "[::1]")  # of this machine, for its own programs
@@ -191,13 +194,17 @@ class Front:
 
     def _watch(self, running: subprocess.Popen[bytes], control: socket.socket) -> str:
         """Return when the front has ended, or has been killed because its heartbeats ceased."""
-        patience = START_SECONDS
+        patience, silences, computed = START_SECONDS, 0, 0.0
         while True:
             readable, _, _ = select.select([control], [], [], patience)
+            before, computed = computed, _cpu_seconds(running.pid)
             if not readable:
+                silences += 1
+                if computed - before > BUSY * patience and silences < MOST_SILENCES and self._started.is_set():
+                    continue
                 running.kill()
                 running.wait()
-                return f"gave no sign for {patience:g} s"
+                return f"gave no sign for {silences * patience:g} s"
             try:
                 beats = control.recv(4096)
             except OSError:
@@ -205,7 +212,12 @@ class Front:
             if not beats:
                 return f"died ({exit_reason(running.wait())})"
             self._started.set()
-            patience = SILENCE_SECONDS
+            patience, silences = SILENCE_SECONDS, 0
+
+
+def _cpu_seconds(pid: int) -> float:
+    process = read_process(pid)
+    return process.cpu_seconds if process else 0.0
 
 
 def _check_packages() -> None:

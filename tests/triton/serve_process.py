@@ -53,6 +53,13 @@ class ServeProcess:
         return wait_until(lambda: [line for line in list(self._lines) if words in line], repr(words), seconds)[0]
 
     @property
+    def fronts(self) -> list[int]:
+        """The process ids of its HTTP fronts: one, unless it is being replaced."""
+        tasks = Path(f"/proc/{self.running.pid}/task").iterdir()
+        children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+        return sorted(children - {self.server})
+
+    @property
     def server(self) -> int:
         """The process id of its tritonserver."""
         [child] = Path(f"/proc/{self.running.pid}/task/{self.running.pid}/children").read_text().split()

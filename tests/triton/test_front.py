@@ -87,17 +87,10 @@ def test_a_gzip_bomb_and_a_large_body_are_413_and_no_form_is_parsed(served: Serv
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     assert post(served, b"a=" * (8 << 20), headers=form)[0] == 400
     assert post(served, JSON, headers=form)[0] == 200
-    [front] = fronts(served)
+    [front] = served.fronts
     [peak] = [line for line in Path(f"/proc/{front}/status").read_text().splitlines() if line.startswith("VmHWM")]
     assert int(peak.split()[1]) < 400_000
     assert served.server == server
-
-
-def fronts(served: ServeProcess) -> list[int]:
-    """The process ids of the front of `served`."""
-    tasks = Path(f"/proc/{served.running.pid}/task").iterdir()
-    children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
-    return sorted(children - {served.server})
 
 
 # Clients
@@ -170,13 +163,13 @@ def test_a_killed_front_is_replaced_while_triton_runs_on(repository: Path) -> No
     with serving(repository, "--access-log") as served:
         server = served.server
         for _ in range(2):
-            [front] = fronts(served)
+            [front] = served.fronts
             os.kill(front, signal.SIGKILL)
             assert infer(served.http_url, "toy", "four") == "4 characters"
         served.wait_for_words("the HTTP front died (killed by signal 9); starting another one.")
         served.wait_for_words(f"POST {INFER} 200")
         assert served.server == server
-        [front] = fronts(served)
+        [front] = served.fronts
         served.running.kill()
         served.end()
         wait_until(lambda: not Path(f"/proc/{front}").exists())

@@ -13,7 +13,6 @@ import pytest
 
 from hfx.triton.liveness.__main__ import main
 from tests.triton.serve_process import ServeProcess, infer, serving
-from tests.triton.test_front import fronts
 from tests.triton.toy_models import PYTHON, loading, write_model, write_toy
 from tests.waiting import wait_until
 
@@ -48,7 +47,7 @@ def test_a_dead_model_is_unhealthy_until_it_is_served_again(tmp_path: Path, caps
         assert health(served, "/v2/health/live") == (200, "")
         assert checked(served, capsys) == (1, f"unhealthy: {reason}\n")
         assert infer(served.http_url, "toy", "four") == "4 characters"
-        [front] = fronts(served)
+        [front] = served.fronts
         os.kill(front, signal.SIGKILL)
         served.wait_for_words("the HTTP front died")
         wait_until(lambda: health(served) == (503, reason))

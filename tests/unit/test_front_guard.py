@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfx.front.guard import JSON_DEPTH, check_body, check_json
+from hfx.front.guard import BLOCK_BYTES, JSON_DEPTH, JSON_MARKS, check_body, check_json
 from hfx.front.refusals import Refusal
 from hfx.front.settings import Limits
 from hfx.triton.front import Front
@@ -74,7 +74,7 @@ def test_json_is_taken_to_its_depth_and_brackets_in_texts_do_not_count(text: byt
         nested(JSON_DEPTH + 1),
         b"[" * 3_000_000,
         b'{"a":' * 100 + b"1" + b"}" * 100,
-        b"[]" * 200_000 + nested(JSON_DEPTH + 1),
+        b"[]" * 90_000 + nested(JSON_DEPTH + 1),
         b'"\\"' + b"[" * 65 + b'"' + nested(65),
         b'"\\\\"' + nested(65),
         b"[]" * 99 + b"]",
@@ -86,6 +86,24 @@ def test_json_that_is_too_deep_or_does_not_close_is_refused(text: bytes) -> None
     with pytest.raises(Refusal) as caught:
         check_json(text)
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("text", [b"[" + b"0," * JSON_MARKS + b"0]", b"{" + b'"":0,' * JSON_MARKS + b'"":0}'])
+def test_json_of_too_many_values_is_refused_unparsed_and_in_a_text_they_do_not_count(text: bytes) -> None:
+    with pytest.raises(Refusal) as caught:
+        check_json(text)
+    assert caught.value.status == 413
+    quoted = json.dumps(text.decode()).encode()
+    assert check_json(quoted) == len(quoted)
+
+
+@pytest.mark.parametrize("length", range(BLOCK_BYTES - 5, BLOCK_BYTES + 1))
+def test_escapes_at_the_border_of_a_block_are_read_as_a_parser_reads_them(length: int) -> None:
+    for end in ('"', "\\", '\\"', "\\\\", '\\\\"'):
+        quoted = json.dumps("x" * length + end).encode()
+        assert check_json(b"[" + quoted + b"," + json.dumps("[{" * 100).encode() + b"]") > 0
+        with pytest.raises(Refusal):
+            check_json(b"[" + quoted + b"," + nested(JSON_DEPTH) + b"]")
 
 
 @settings(deadline=None)

@@ -9,6 +9,8 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -96,6 +98,20 @@ def test_a_front_that_hangs_is_replaced(triton: tuple[int, Seen], monkeypatch: p
         assert ask(front, SMALL)[0] == 200
         assert front.pid != before
     assert said == ["the HTTP front gave no sign for 3 s; starting another one."]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "seconds"), [("while True: pass", 6), ("import time; time.sleep(99)", 1)])
+def test_a_front_without_heartbeats_is_given_more_time_while_it_computes(
+    program: str, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_module, "SILENCE_SECONDS", 1.0)
+    own, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with own, control, subprocess.Popen([sys.executable, "-c", program]) as running:
+        control.send(b".")
+        front = Front("127.0.0.1", 0, limits=Limits())
+        assert front._watch(running, own) == f"gave no sign for {seconds} s"
+        front.kill()
 
 
 def test_a_front_that_stops_finishes_what_it_has_and_takes_nothing_new(triton: tuple[int, Seen]) -> None:

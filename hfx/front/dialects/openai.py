@@ -175,7 +175,7 @@ async def embeddings(request: DialectRequest) -> bytes:
     results = await request.inference.rows(model, [call(one) for one in inputs])
     vectors = [result.vector for result in results]
     _check_dimensions(fields, len(vectors[0]))
-    tokens = await request.files.count(model, inputs)
+    tokens = await request.files.count(model, inputs, request.inference.has_left)
     data = [
         {"object": "embedding", "index": index, "embedding": vector_json(vector, encoding)}
         for index, vector in enumerate(vectors)

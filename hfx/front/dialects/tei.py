@@ -26,6 +26,7 @@ from hfx.names import TOKENIZE_SUFFIX, Task
 from hfx.python_backends.postprocess.text_classification import sigmoid
 
 MOST_INPUTS = 512
+TOKENIZED_BYTES = 1 << 18  # of one request: their tokens take 100 MB as JSON values
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
 TOO_LONG = "TOO_LONG"
@@ -105,8 +106,11 @@ async def tokenize(request: DialectRequest) -> bytes:
     _refuse_prompt(fields)
     model = await _model(request, *TASKS) if not request.model else await request.inference.catalog.model(request.model)
     inputs = _inputs(fields)
-    encodings = await request.files.encodings(model, inputs, flag(fields, "add_special_tokens", True))
-    return dumped([_tokens(one, encoding) for one, encoding in zip(inputs, encodings, strict=True)])
+    if sum(len(one.encode()) for one in inputs) > TOKENIZED_BYTES:
+        raise Refusal(413, f"The inputs have more than {TOKENIZED_BYTES} bytes. Send fewer, or shorter ones.")
+    special = flag(fields, "add_special_tokens", True)
+    rows = await request.files.tokenized(model, inputs, _tokens, special, request.inference.has_left)
+    return b"[%b]" % b",".join(rows)
 
 
 async def info(request: DialectRequest) -> bytes:
@@ -198,9 +202,9 @@ def _refuse_prompt(fields: Fields) -> None:
         raise Refusal(400, "prompt_name is not known: models have no prompts here. Leave it out.", param="prompt_name")
 
 
-def _tokens(source: str, encoding: Any) -> list[dict[str, Any]]:
+def _tokens(source: str, encoding: Any) -> bytes:
     rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
-    return [
+    tokens = [
         {
             "id": token_id,
             "text": token if special else source[start:stop],
@@ -210,6 +214,7 @@ def _tokens(source: str, encoding: Any) -> list[dict[str, Any]]:
         }
         for token_id, token, (start, stop), special in rows
     ]
+    return dumped(tokens)
 
 
 def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
+
+_SHORT = reprlib.Repr()
+_SHORT.maxother = 160
+
 
 class EngineError(Exception):
     """What happened (`message`), and what to do next (`fix`, may be empty)."""
@@ -19,7 +24,7 @@ class InvalidRequest(EngineError):
     """The value of `field` can't be taken; `allowed` says what can, and `message`, if given, says all of it."""
 
     def __init__(self, field: str, value: object, allowed: str, message: str = "") -> None:
-        shown = repr(value)
+        shown = repr(value[:80]) if isinstance(value, str) else _SHORT.repr(value)
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         super().__init__(message or f"{field} is {shown}; allowed: {allowed}")
         self.field = field
