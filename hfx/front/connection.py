@@ -182,8 +182,8 @@ class ClientConnection(HttpToolsProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether no request is in progress but one that is not complete."""
-        return self.is_idle or (self._receiving is Receiving.BODY and not self.pipeline)
+        """Whether it is open, and no request is in progress but one that is not complete."""
+        return not self.has_left and (self.is_idle or (self._receiving is Receiving.BODY and not self.pipeline))
 
     def rate(self, now: float) -> tuple[float, float]:
         """The bytes per second of the request that is not complete, and since when: idle connections sort before."""

@@ -60,7 +60,7 @@ def check_media_type(method: str, headers: Mapping[bytes, bytes]) -> None:
 
 
 def preflight(method: str, headers: Mapping[bytes, bytes]) -> list[Header] | None:
-    """The further headers of the answer to a preflight (204); None where the request is none."""
+    """The further headers of the answer to a preflight; None where the request is none."""
     if method != "OPTIONS" or b"origin" not in headers or b"access-control-request-method" not in headers:
         return None
     requested = headers.get(b"access-control-request-headers", b"")
