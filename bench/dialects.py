@@ -136,7 +136,7 @@ def _generation() -> dict[str, Any]:
 async def _read_events(host: str, port: int, path: str, body: dict[str, Any]) -> None:
     content = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection(host, port)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     writer.write(head.encode() + content)
     assert b" 200 " in await reader.readline()
     while line := await reader.readline():

@@ -7,6 +7,7 @@ and hfx.cli.output are light). It gets its output from `reporter(context)` and r
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -126,6 +127,9 @@ def _run(arguments: list[str], reporter: Reporter) -> int:
 
 
 def _unexpected(error: Exception, reporter: Reporter) -> int:
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        fault = UsageError("A path is longer than this system's can be.", "Give the name of a file or a folder.")
+        return reporter.failure(fault, fault.exit_code, cause=error)
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
     fix = "" if reporter.debug else "--debug shows more. Please report it: this should not happen."
     return reporter.failure(HfxError(f"Unexpected: {reason}", fix), 1, kind=type(error).__name__, cause=error)

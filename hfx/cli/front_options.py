@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from hfx.front.settings import Limits, Tls
 
 MIB = 1 << 20
+HOST = re.compile(r"\*|[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,41 @@ class FrontOptions:
         bool, Option("--no-playground", envvar="HFX_NO_PLAYGROUND", help="No page at / to try the models on.")
     ] = False
 
+    allowed_host: Annotated[
+        list[str] | None,
+        Option(
+            envvar="HFX_ALLOWED_HOST",
+            help="Name of the server in requests, beside localhost; * takes any. May be given several times.",
+            metavar="NAME",
+        ),
+    ] = None
+    cors_origin: Annotated[
+        list[str] | None,
+        Option(
+            envvar="HFX_CORS_ORIGIN",
+            help="Origin of web pages that may send requests; * takes any. May be given several times.",
+            metavar="ORIGIN",
+        ),
+    ] = None
+
+    @property
+    def allowed_hosts(self) -> list[str]:
+        """The names of the server. Raises UsageError for what is none."""
+        for name in self.allowed_host or ():
+            if not HOST.fullmatch(name):
+                raise UsageError(f"{name!r} is not the name of a host.", "Give it without http:// and without a port.")
+        return self.allowed_host or []
+
+    @property
+    def cors_origins(self) -> list[str]:
+        """The origins of foreign web pages. Raises UsageError for what is none."""
+        for origin in self.cors_origin or ():
+            if not ORIGIN.fullmatch(origin):
+                raise UsageError(
+                    f"{origin!r} is not the origin of web pages.", "Give it as http://HOST:PORT, without a path."
+                )
+        return self.cors_origin or []
+
     @property
     def limits(self) -> Limits:
         """The bounds of the front."""
@@ -94,16 +132,14 @@ class FrontOptions:
 
     @property
     def key_file(self) -> str:
-        """The path of the file with the API keys; empty without one. Raises UsageError for a file without a key."""
+        """The path of the file with the API keys; empty without one. Raises UsageError for a file without keys."""
         if self.api_key_file is None:
             return ""
-        try:
-            keys = self.api_key_file.read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"The file of API keys can't be read: {error}.", "Give a text file.") from None
-        if not keys:
-            raise UsageError(f"{self.api_key_file} holds no API key.", "Write one into each line.")
-        return str(self.api_key_file.absolute())
+        from hfx.front.keys import read_keys
+
+        path = str(self.api_key_file.absolute())
+        read_keys(path)
+        return path
 
     def check_host(self, host: str, tls: Tls | None) -> None:
         """Raise UsageError when others than this machine could use HTTP at `host` without a key or a certificate."""

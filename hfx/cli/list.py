@@ -64,12 +64,17 @@ def _runtime(choice: Any) -> str | None:
     return str(runtime) if runtime else None
 
 
+def _agreement(figures: Any) -> float | None:
+    """The share of equal answers on a device; None where it was not measured, or the manifest has something else."""
+    share = figures.get("agreement") if isinstance(figures, dict) else None
+    return share if isinstance(share, float) else None
+
+
 def _row(entry: dict[str, Any]) -> tuple[object, ...]:
     if entry["task"] is None:
         return (entry["name"], "-", "-", "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
-    agreements = [
-        f"{key} {100 * figures['agreement']:.1f} %" for key in ("cpu", "gpu") if (figures := entry["parity"].get(key))
-    ]
+    shares = {device: _agreement(entry["parity"].get(device)) for device in ("cpu", "gpu")}
+    agreements = [f"{device} {100 * share:.1f} %" for device, share in shares.items() if share is not None]
     precision = entry["precision"]
     return (
         entry["name"],

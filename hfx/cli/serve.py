@@ -69,6 +69,8 @@ def command(
         tls=tls,
         access_log=front_options.access_log,
         playground=not front_options.no_playground,
+        allowed_hosts=front_options.allowed_hosts,
+        cors_origins=front_options.cors_origins,
         repository=str(repository.absolute()),
         report=report.warn,
     )

@@ -8,7 +8,6 @@ import resource
 import socket
 import ssl
 import sys
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -17,9 +16,11 @@ from hfx.front.app import App
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
+from hfx.front.keys import read_keys
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.settings import FAULT, MESSAGE_BYTES, Settings, Tls
 from hfx.front.upstream import Upstream
+from hfx.front.web_access import WebAccess
 
 NEVER_SECONDS = 1 << 30
 TICK_SECONDS = 1.0
@@ -31,10 +32,12 @@ def main(argument: str) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients decide how often it would say something
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.triton.process raises it
     upstream = Upstream(settings.upstream)
-    limits, keys = settings.limits.within(descriptors), read_keys(settings.key_file)
+    limits = settings.limits.within(descriptors)
+    keys = read_keys(settings.key_file) if settings.key_file else ()
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     dialects = DialectServer(spoken, upstream, settings.repository, limits)
-    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects)
+    web = WebAccess(settings.hosts, settings.origins)
+    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects, web)
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -113,11 +116,6 @@ def _tls_options(tls: Tls | None) -> dict[str, Any]:
     if tls.client_authorities:
         options |= {"ssl_ca_certs": tls.client_authorities, "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return options
-
-
-def read_keys(path: str) -> list[str]:
-    """The keys in the lines of the file at `path`; none for an empty path."""
-    return [line.strip() for line in Path(path).read_text("utf-8").splitlines() if line.strip()] if path else []
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hfx.front.access_log import AccessLog
+from hfx.front.cancellation import refuse_cancellation
 from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
 from hfx.front.infer_request import binary_request
@@ -23,11 +24,14 @@ from hfx.front.response import REQUEST_ID, Response, Send
 from hfx.front.routes import METRICS, endpoint
 from hfx.front.settings import Limits
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
+from hfx.front.web_access import WebAccess, check_media_type, preflight
 
 # What Triton reads of a request's headers. Content-Type is not among them: it parses a form's body on its stack.
 FORWARDED = {b"accept-encoding", b"traceparent", b"tracestate"}
 CLOSE: Header = (b"connection", b"close")
-SINGLE = {b"content-length", b"content-encoding", b"authorization", HEAD_LENGTH}
+SINGLE = {
+    b"host", b"origin", b"content-length", b"transfer-encoding", b"content-encoding", b"authorization", HEAD_LENGTH,
+}  # fmt: skip
 # Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
 UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
@@ -41,7 +45,7 @@ Scope = dict[str, Any]
 class App:
     """Passes requests on to `upstream` within `limits`, for callers with one of `keys` (none: for all).
 
-    `metrics` is where /metrics is; `dialects` answers what is not in Triton's protocol.
+    `metrics` is where /metrics is; `dialects` answers what is not in Triton's protocol. `web` says which pages may ask.
     """
 
     def __init__(
@@ -52,10 +56,12 @@ class App:
         keys: Sequence[str],
         access_log: bool,
         dialects: DialectServer,
+        web: WebAccess,
     ) -> None:
         self._upstream = upstream
         self._dialects = dialects
         self._metrics = metrics
+        self._web = web
         self.limits = limits
         self.fault = ""  # why a model, or Triton, is not in service; by `hfx serve` (__main__.py)
         self._keys = [_digest(key.encode()) for key in keys]
@@ -72,8 +78,14 @@ class App:
         response = Response(send, self._request_id(scope["headers"]))
         target = None
         try:
+            headers = _single_headers(scope["headers"])
+            response.headers += self._check_page(scope, headers)
+            check_media_type(scope["method"], headers)
+            if (allowed := preflight(scope["method"], headers)) is not None:
+                await response.document(b"", allowed)
+                return
             target = self._dialects.find(scope["method"], scope["raw_path"])
-            await self._answer(scope, receive, response, target)
+            await self._answer(scope, receive, headers, response, target)
         except Refusal as refusal:
             error = target.dialect.error if target else error_object
             await response.refuse(refusal.headers, error(refusal))
@@ -96,8 +108,20 @@ class App:
                 return value
         return b"%b-%x" % (self._id_prefix, next(self._id_numbers))
 
-    async def _answer(self, scope: Scope, receive: Receive, response: Response, target: Target | None) -> None:
-        headers = _single_headers(scope["headers"])
+    def _check_page(self, scope: Scope, headers: dict[bytes, bytes]) -> list[Header]:
+        """The headers of the answer to a web page. Raises Refusal for one that may not ask."""
+        if scope["raw_path"] != HEALTH:  # load balancers name any host
+            self._web.check_host(headers, scope["http_version"])
+        return self._web.check_origin(scope["method"], headers)
+
+    async def _answer(
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: dict[bytes, bytes],
+        response: Response,
+        target: Target | None,
+    ) -> None:
         path, method = scope["raw_path"], scope["method"].encode()
         is_public = target is not None and target.route.is_public
         if path == HEALTH:
@@ -108,8 +132,9 @@ class App:
         if path == READY:
             await self._answer_health(scope, receive, headers, response)
             return
-        with self._admitted() as reserve:
+        with self._bounded() as (reserve, admit):
             body = await read_body(receive, headers, 0 if is_public else self.limits.body, reserve)
+            admit()  # only now: slow bodies keep no other request out
             head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
             reserve(await self._checked(body, head_length))
             client = scope["extensions"]["hfx"]["connection"]
@@ -121,6 +146,7 @@ class App:
             if part == b"infer":
                 body, json_length = binary_request(body, None if head_length is None else int(head_length))
                 head_length = b"%d" % json_length
+            refuse_cancellation(body if head_length is None else body[: int(head_length)])
             head = request_head(method, path, len(body), _forwarded(headers, part, head_length))
             await self._pass_on(self._metrics if path == METRICS else self._upstream, head, body, client, response)
 
@@ -135,12 +161,9 @@ class App:
         await self._pass_on(self._upstream, request_head(b"GET", READY, 0, []), b"", client, response)
 
     @contextmanager
-    def _admitted(self) -> Iterator[Callable[[int], None]]:
-        """Counts a request, and what its body takes by the function that it yields. Raises Refusal (503)."""
-        if self._requests >= self.limits.requests:
-            raise overloaded(f"{self.limits.requests} requests are in progress, as many as are taken at a time.")
-        self._requests += 1
-        reserved = 0
+    def _bounded(self) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
+        """Functions that count what a request's body takes, and the request; both raise Refusal (503)."""
+        reserved = admitted = 0
 
         def reserve(size: int) -> None:
             nonlocal reserved
@@ -149,11 +172,18 @@ class App:
             reserved += size
             self._held += size
 
+        def admit() -> None:
+            nonlocal admitted
+            if self._requests >= self.limits.requests:
+                raise overloaded(f"{self.limits.requests} requests are in progress, as many as are taken at a time.")
+            admitted = 1
+            self._requests += 1
+
         try:
-            yield reserve
+            yield reserve, admit
         finally:
             self._held -= reserved
-            self._requests -= 1
+            self._requests -= admitted
 
     async def _checked(self, body: bytes, head_length: bytes | None) -> int:
         """As `check_body`; a large body is checked in a thread, one at a time (16 MiB: up to 0.2 s)."""

@@ -21,6 +21,7 @@ from hfx.names import MEMBER_SUFFIXES, Task
 
 REFRESH_SECONDS = 2.0
 OK = 200
+NAME_LENGTH = 255  # of a model's folder
 INDEX = "/v2/repository/index"
 Fetch = Callable[[str, str], Awaitable[tuple[int, bytes]]]  # method, path -> status, body
 
@@ -83,12 +84,12 @@ class Catalog:
 
     async def _read(self, name: str) -> ServedModel:
         status, body = 404, b""
-        if name and not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)):
+        if 0 < len(name) <= NAME_LENGTH and not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)):
             status, body = await self._fetch("GET", f"/v2/models/{quote(name, safe='')}/config")
         if status != OK:
             self._models.pop(name, None)
             raise ModelUnknown(
-                f"There is no model {name!r}.", f"The served models are: {', '.join(await self.names())}."
+                f"There is no model {name[:NAME_LENGTH]!r}.", f"The served models are: {', '.join(await self.names())}."
             )
         model = served_model(json.loads(body))
         self._models[name] = (time.monotonic(), model)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hfx.front.app import App
 
 REFUSED_SECONDS = 2.0  # in which a connection above the limit may send a request, to be told
-YIELDING_SECONDS = 1.0  # after which an idle connection gives way to a new one
+YIELDING_SECONDS = 1.0  # after which a connection without a complete request gives way to a new one
 
 URL_BYTES = 8 << 10
 HEAD_BYTES = 64 << 10
@@ -52,18 +52,21 @@ class ClientConnection(HttpToolsProtocol):
         self._is_refused = False
         self._refusal = (400, "This is no valid HTTP/1.1 request. Send one.")
         self._head_bytes = self._headers_seen = self._frame_bytes = 0
+        self._request_since, self._request_bytes = self._since, 0  # of the one that comes, or has yet to begin
 
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected; above the limit the longest idle one gives way, or this one is refused."""
+        """A client has connected; above the limit the slowest one gives way, or this one is refused."""
         super().connection_made(transport)
         if len(self.connections) <= self._limits.connections:
             return
         others = (other for other in self.connections if other is not self and isinstance(other, ClientConnection))
-        idle = [other for other in others if other.is_idle and self._since - other._since > YIELDING_SECONDS]
-        if idle:
-            min(idle, key=lambda other: other._since).transport.close()
+        slow = [
+            other for other in others if other.is_receiving and self._since - other._request_since > YIELDING_SECONDS
+        ]
+        if slow:
+            min(slow, key=lambda other: other.rate(self._since))._give_way()
         elif len(self.connections) <= self._limits.connections + self._limits.spare:
             self._is_refused = True
             self._deadline = self._since + REFUSED_SECONDS
@@ -84,6 +87,7 @@ class ClientConnection(HttpToolsProtocol):
         self._since = self.loop.time()
         if self._receiving is Receiving.NOTHING:  # also before a line end, which begins no request
             self._receive_head()
+        self._request_bytes += len(data)
         if self._receiving is Receiving.HEAD:
             self._head_bytes += len(data)
         else:
@@ -126,6 +130,8 @@ class ClientConnection(HttpToolsProtocol):
         self._headers_seen += 1
         if self._headers_seen > HEADERS or len(name) + len(value) > HEAD_BYTES:
             self._reject(431, f"The request has more than {HEADERS} headers, or a huge one. Send fewer.")
+        if name.lower() == b"transfer-encoding" and value.lower() != b"chunked":
+            self._reject(400, "This Transfer-Encoding is not known. Send chunked alone, or a Content-Length.")
         if self._receiving is Receiving.HEAD:  # trailers mean nothing to Triton
             super().on_header(name, value)
 
@@ -174,6 +180,15 @@ class ClientConnection(HttpToolsProtocol):
         """Whether no request is in progress."""
         return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether it is open, and no request is in progress but one that is not complete."""
+        return not self.has_left and (self.is_idle or (self._receiving is Receiving.BODY and not self.pipeline))
+
+    def rate(self, now: float) -> tuple[float, float]:
+        """The bytes per second of the request that is not complete, and since when: idle connections sort before."""
+        return self._request_bytes / (now - self._request_since), self._request_since
+
     def check(self, now: float) -> None:
         """End the connection when its time is over at `now`, on the loop's clock."""
         if now - self._blocked_since > self._limits.write_seconds:
@@ -198,11 +213,19 @@ class ClientConnection(HttpToolsProtocol):
         self._refusal = (status, message)
         raise ValueError(message)
 
+    def _give_way(self) -> None:
+        if self._request_bytes == 0:
+            self.transport.close()
+        else:
+            self.refuse(408, "The request comes slowly, and all connections are in use. Send it without pauses.")
+
     def _receive_head(self) -> None:
         self._receiving = Receiving.HEAD
         self._head_bytes = 0
+        self._request_since, self._request_bytes = self._since, 0
         self._deadline = self._since + self._limits.head_seconds
 
     def _await_request(self) -> None:
         self._head_bytes = 0
+        self._request_since, self._request_bytes = self._since, 0
         self._deadline = self._since + self._limits.idle_seconds if self.is_idle else math.inf

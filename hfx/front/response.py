@@ -8,14 +8,16 @@ from typing import Any
 from hfx.front.refusals import Header, dumped, json_head
 
 REQUEST_ID = b"x-request-id"
+NOSNIFF: Header = (b"x-content-type-options", b"nosniff")  # a browser must not take JSON for a page
 Send = Callable[[Any], Awaitable[None]]
 
 
 class Response:
-    """The answer to a client, and what the access log tells of it."""
+    """The answer to a client, and what the access log tells of it; `headers` are those of every kind of answer."""
 
     def __init__(self, send: Send, request_id: bytes) -> None:
         self.request_id = request_id
+        self.headers: list[Header] = [NOSNIFF, (REQUEST_ID, request_id)]
         self._send = send
         self.status = 0
         self.bytes = 0
@@ -24,9 +26,7 @@ class Response:
     async def start(self, status: int, headers: Sequence[Header]) -> None:
         """Send the head."""
         self.status = status
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, (REQUEST_ID, self.request_id)]}
-        )
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
 
     async def body(self, piece: bytes, more: bool) -> None:
         """Send a piece of the body."""

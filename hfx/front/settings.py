@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
@@ -57,6 +58,7 @@ class Settings:
     `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
     are. `key_file` holds an API key in each line; empty: none asked. `repository` is the folder of the served models,
     where their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on.
+    `hosts` are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages.
     """
 
     listener: int
@@ -69,6 +71,8 @@ class Settings:
     access_log: bool = False
     repository: str = ""
     playground: bool = True
+    hosts: Sequence[str] = ()
+    origins: Sequence[str] = ()
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.front`."""

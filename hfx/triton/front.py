@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,13 +23,14 @@ from hfx.extras import install_command
 from hfx.front.settings import FAULT, MESSAGE_BYTES, Limits, Settings, Tls
 from hfx.triton.liveness.process_table import read_process
 from hfx.triton.process import ends_with_parent, exit_reason
-from hfx.triton.server import address, bind, contact, port_taken
+from hfx.triton.server import LOOPBACK, address, bind, contact, is_loopback, port_taken
 
 SILENCE_SECONDS = 10.0  # without a heartbeat: then the front hangs, unless it computes
 MOST_SILENCES = 6  # in a row, however much it computes
 BUSY = 0.1  # of the time: a front that computes that much is slow, not dead
 START_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 5.0  # between two starts of fronts that die at once
+LOCAL_NAMES = ("localhost", LOOPBACK, "[::1]")  # of this machine, for its own programs
 PACKAGES = ("uvicorn", "httptools", "uvloop")
 
 
@@ -37,7 +38,9 @@ class Front:
     """The public HTTP port at HOST:PORT (0: a free one) of the server whose own HTTP is at a port of 127.0.0.1.
 
     `repository` is the folder of the served models, for their tokenizers. `playground` is whether GET / answers with a
-    page to try them on. `report` receives a line for each front that had to be replaced.
+    page to try them on. `allowed_hosts` are names of the server in a request's `Host`, beside this machine's; at an
+    address beyond it any will do without them. `cors_origins` are those of other servers' web pages that may send
+    requests. `report` receives a line for each front that had to be replaced.
     """
 
     def __init__(
@@ -51,13 +54,27 @@ class Front:
         access_log: bool = False,
         repository: str = "",
         playground: bool = True,
+        allowed_hosts: Sequence[str] = (),
+        cors_origins: Sequence[str] = (),
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         _check_packages()
         host = address(host)
         self._listener = bind(host, port, "http", listening=False)
+        hosts = (*LOCAL_NAMES, host, *allowed_hosts) if allowed_hosts or is_loopback(host) else ()
         self._settings = Settings(
-            self._listener.fileno(), -1, "", "", limits, key_file, tls, access_log, repository, playground
+            self._listener.fileno(),
+            -1,
+            "",
+            "",
+            limits,
+            key_file,
+            tls,
+            access_log,
+            repository,
+            playground,
+            hosts,
+            cors_origins,
         )
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None

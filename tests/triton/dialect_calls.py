@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.triton.serve_process import SECONDS, ServeProcess
 
-API_KEY = "a-key-of-tests"
+API_KEY = "a-key-of-the-tests"
 ENCODERS = ("sentiment-fp32", "entities-fp32", "answers-fp32", "nli-fp32", "similar-int8")
 RANKER = "ranker"
 PROMPT = "Anna was"

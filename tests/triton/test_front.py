@@ -209,15 +209,18 @@ def test_https_with_keys_and_client_certificates_also_for_grpc(repository: Path,
     certificate, key = make_certificate(tmp_path, "server")
     client = make_certificate(tmp_path, "client")
     keys = tmp_path / "keys"
-    keys.write_text("a-key\n")
+    keys.write_text("a-key-of-the-tests\n")
     files = ("--tls-cert", certificate, "--tls-key", key, "--tls-client-ca", client[0], "--api-key-file", str(keys))
     with serving(repository, *files) as served:
         assert served.http_url.startswith("https://") and served.ready["grpc_url"].startswith("grpcs://")
         known, unknown = Tls(certificate, *client), Tls(certificate)
         for url in (served.http_url, served.ready["grpc_url"]):
-            with Client(url, tls=known, token="a-key") as reached:
+            with Client(url, tls=known, token="a-key-of-the-tests") as reached:
                 assert reached.classify("toy", "one", top_k=1).label == "3 characters"
-            with Client(url, tls=unknown, token="a-key", retries=0, timeout=5) as refused, pytest.raises(ServerError):
+            with (
+                Client(url, tls=unknown, token="a-key-of-the-tests", retries=0, timeout=5) as refused,
+                pytest.raises(ServerError),
+            ):
                 refused.classify("toy", "one")
         with Client(served.http_url, tls=known, token="no-key") as refused, pytest.raises(ServerError, match="API key"):
             refused.classify("toy", "one")
@@ -233,14 +236,19 @@ def test_https_with_keys_and_client_certificates_also_for_grpc(repository: Path,
         (["--tls-cert", "KEY", "--tls-key", "KEY"], "PEM"),
         (["--api-key-file", "/nowhere"], "can't be read"),
         (["--api-key-file", "/dev/null"], "no API key"),
+        (["--api-key-file", "SHORT"], "Line 3 of"),
         (["--max-body", "0"], "--max-body"),
+        (["--allowed-host", "models.example:80"], "without a port"),
+        (["--cors-origin", "http://localhost:3000/"], "without a path"),
     ],
 )
 def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(
     repository: Path, tmp_path: Path, options: list[str], words: str
 ) -> None:
     certificate, key = make_certificate(tmp_path, "server")
-    given = [{"CERT": certificate, "KEY": key}.get(option, option) for option in options]
+    (tmp_path / "keys").write_text("# of the laptop\n\nshort-key\n")
+    files = {"CERT": certificate, "KEY": key, "SHORT": str(tmp_path / "keys")}
+    given = [files.get(option, option) for option in options]
     done = subprocess.run([*HFX, "serve", str(repository), *given], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert words in done.stderr

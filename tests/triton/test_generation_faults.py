@@ -95,7 +95,9 @@ def test_an_sse_socket_that_nobody_reads_slows_nobody(writing_server: EmbeddedSe
         connection.settimeout(60)
         connection.connect((host, int(port)))
         path = f"/v2/models/{RECITAL}_stream/generate_stream"
-        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        connection.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        )
         others_go_on(writing_server, recital)
         received = b""
         while b'"finish_reason":"length"' not in received.replace(b" ", b""):

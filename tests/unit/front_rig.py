@@ -114,7 +114,7 @@ def connect(front: Front) -> socket.socket:
 
 def post(body: bytes, path: str = GENERATE, **headers: str) -> bytes:
     """The bytes of a request."""
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 

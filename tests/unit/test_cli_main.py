@@ -25,6 +25,7 @@ HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", 
 RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
 Fail = Callable[[BaseException], None]
 Run = Callable[..., subprocess.CompletedProcess[str]]
+LONG = "a" * 5000
 NOBODY = ["infer", "name", "text", "--url", "127.0.0.1:1"]
 
 
@@ -36,6 +37,13 @@ def hfx(capsys: pytest.CaptureFixture[str]) -> Run:
         return subprocess.CompletedProcess(words, main(words), *capsys.readouterr())
 
     return run
+
+
+@pytest.mark.parametrize("words", [["list", LONG], ["verify", LONG], ["lint", LONG], ["infer", LONG, "x", "--local"]])
+def test_a_name_that_no_file_can_have_is_a_usage_error(words: list[str], hfx: Run) -> None:
+    done = hfx(*words)
+    assert done.returncode == 2
+    assert "longer than" in done.stderr and "Unexpected" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], *([name, "--help"] for name in commands.COMMANDS)])

@@ -181,7 +181,7 @@ def test_a_body_out_of_bounds_is_refused(front: Front, seen: Seen, request_bytes
 
 
 def test_a_body_of_the_largest_size_is_taken_in_chunks_too_and_one_more_byte_is_not(front: Front, seen: Seen) -> None:
-    chunked = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % GENERATE.encode()
+    chunked = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % GENERATE.encode()
     chunk = b"%x\r\n%b\r\n" % (BODY // 4, b" " * (BODY // 4))
     assert ask(front, post(b" " * BODY))[0] == 200
     assert ask(front, chunked + 4 * chunk + b"0\r\n\r\n")[0] == 200
@@ -190,7 +190,7 @@ def test_a_body_of_the_largest_size_is_taken_in_chunks_too_and_one_more_byte_is_
 
 
 def test_a_large_length_is_refused_before_the_body_comes(front: Front) -> None:
-    head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n" % GENERATE.encode()
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n" % GENERATE.encode()
     assert ask(front, head)[0] == 413
 
 
@@ -208,6 +208,9 @@ def test_a_large_length_is_refused_before_the_body_comes(front: Front) -> None:
         ["Content-Length: 2", "Transfer-Encoding : chunked"],
         ["Transfer-Encoding: chunked, identity"],
         ["Transfer-Encoding: xchunked"],
+        ["Transfer-Encoding: gzip, chunked"],
+        ["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"],
         ["Content-Length: 2", "X-Folded: a\r\n b"],
         ["Content-Length: 2", "X-Line: a\nTransfer-Encoding: chunked"],
         ["Content-Length: 2", "X-Null: a\0b"],
@@ -217,8 +220,8 @@ def test_a_large_length_is_refused_before_the_body_comes(front: Front) -> None:
     ],
 )
 def test_what_two_servers_could_read_differently_is_refused(front: Front, seen: Seen, lines: list[str]) -> None:
-    head = "\r\n".join([f"POST {GENERATE} HTTP/1.1", "Host: x", *lines])
-    status, _, _ = ask(front, head.encode() + b"\r\n\r\n{}\r\n0\r\n\r\n")
+    head = "\r\n".join([f"POST {GENERATE} HTTP/1.1", "Host: localhost", *lines])
+    status, _, _ = ask(front, head.encode() + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
     assert status == 400
     assert seen.requests == []
 
@@ -247,7 +250,9 @@ def test_a_header_without_end_is_refused(front: Front) -> None:
 
 def test_chunks_of_nothing_but_extensions_are_refused(front: Front) -> None:
     with connect(front) as connection:
-        connection.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % GENERATE.encode())
+        connection.sendall(
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % GENERATE.encode()
+        )
         assert is_cut_while_sending(connection, b"1;" + b"x" * 10_000 + b"\r\n \r\n")
 
 
@@ -273,7 +278,7 @@ def test_chunks_of_nothing_but_extensions_are_refused(front: Front) -> None:
     ],
 )
 def test_only_the_open_paths_of_v2_are_passed_on(front: Front, method: str, path: str, status: int) -> None:
-    assert ask(front, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())[0] == status
+    assert ask(front, f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())[0] == status
 
 
 # Connections
@@ -309,7 +314,7 @@ def impatient() -> Iterator[Front]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [b"POST / HT", post(b"x" * 10)[:-5], b"GET /v2 HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize("start", [b"POST / HT", post(b"x" * 10)[:-5], b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n"])
 def test_a_request_that_does_not_go_on_is_answered_408(impatient: Front, start: bytes) -> None:
     assert ask(impatient, start)[0] == 408
 
@@ -329,7 +334,7 @@ def test_a_body_that_drips_is_cut_at_its_whole_time(impatient: Front) -> None:
 @pytest.mark.slow
 def test_a_connection_that_says_nothing_is_closed(impatient: Front) -> None:
     with connect(impatient) as silent, connect(impatient) as kept, connect(impatient) as blank:
-        kept.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+        kept.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert read_answer(kept)[0] == 200
         blank.sendall(b"\r\n")
         assert is_closed(silent)
@@ -349,6 +354,39 @@ def test_idle_connections_give_way_to_new_ones() -> None:
             connection.close()
 
 
+def test_bodies_that_come_slowly_keep_no_other_request_out() -> None:
+    with upstream() as (port, _), fronted(port, Limits(connections=8, requests=2)) as front:
+        slow = [connect(front) for _ in range(4)]
+        for connection in slow:
+            connection.sendall(post(b"{}")[:-1])
+        assert [ask(front, post(b"{}"))[0] for _ in range(3)] == [200] * 3
+        for connection in slow[:2]:
+            connection.sendall(b"}")
+            assert read_answer(connection)[0] == 200
+        for connection in slow:
+            connection.close()
+
+
+@pytest.mark.slow
+def test_the_slowest_incomplete_request_gives_way_to_a_new_connection() -> None:
+    with upstream() as (port, _), fronted(port, Limits(connections=3, head_seconds=60)) as front:
+        new = []
+        head, body, fast = (connect(front) for _ in range(3))
+        head.sendall(b"POST /")
+        body.sendall(post(b"{}" + b" " * 100)[:-100])
+        fast.sendall(post(b"{}" + b" " * 99_999)[:-1])
+        time.sleep(1.5)  # longer than they are left alone
+        for slowest in (head, body):
+            assert ask(front, post(b"{}"))[0] == 200
+            assert read_answer(slowest)[0] == 408
+            slowest.close()
+            new.append(connect(front))
+        fast.sendall(b" ")
+        assert read_answer(fast)[0] == 200
+        for connection in (fast, *new):
+            connection.close()
+
+
 def test_requests_and_connections_have_a_limit() -> None:
     with upstream() as (port, seen), fronted(port, Limits(connections=4, requests=2)) as front:
         busy = [connect(front) for _ in range(4)]
@@ -359,7 +397,7 @@ def test_requests_and_connections_have_a_limit() -> None:
             connection.sendall(post(b"{}"))
             status, headers, _ = read_answer(connection)
             assert (status, headers["retry-after"]) == (503, "1")
-            connection.sendall(b"POST %b HTTP/1.1\r\n" % GENERATE.encode())  # in progress: it does not give way
+            connection.sendall(b"POST %b HTTP/1.1\r\n" % GENERATE.encode())  # begun just now: it does not give way
         status, headers, _ = ask(front, post(b"{}"))
         assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
         seen.hold.set()

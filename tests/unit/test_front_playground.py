@@ -27,13 +27,13 @@ GENERATION = {"defaults": {"num_beams": 4}, "languages": None, "max_source": Non
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text("a key")
+    keys.write_text("a-key-of-the-tests")
     with upstream() as (port, _), fronted(port, key_file=str(keys)) as running:
         yield running
 
 
 def get(front: Front, path: str, body: bytes = b"") -> tuple[int, http.client.HTTPMessage, str]:
-    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     status, headers, answer = ask(front, head + body)
     return status, headers, answer.decode()
 

@@ -188,7 +188,7 @@ def test_a_server_that_breaks_before_its_answer_is_a_502_and_none_at_all_a_503(
     with fronted(free_port()) as front:
         status, headers, _ = ask(front, SMALL)
         assert (status, headers["retry-after"]) == (503, "1")
-        assert ask(front, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 503
+        assert ask(front, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 503
 
 
 def test_an_answer_that_breaks_has_no_end_for_the_client_either(triton: tuple[int, Seen]) -> None:
@@ -208,16 +208,24 @@ def test_an_answer_that_breaks_has_no_end_for_the_client_either(triton: tuple[in
 
 def test_a_key_is_asked_for_everywhere_but_at_health(triton: tuple[int, Seen], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("first-key\n\nsecond-key\n")
+    keys.write_text("# of the laptop\nfirst-key-of-tests\n\nsecond-key-of-tests\n")
     with fronted(triton[0], key_file=str(keys)) as front:
-        for header in ("", "Bearer wrong", "Bearer", "Basic first-key", "first-key", "Bearer first-key second-key"):
+        for header in (
+            "",
+            "Bearer wrong",
+            "Bearer",
+            "Basic first-key-of-tests",
+            "first-key-of-tests",
+            "Bearer # of the laptop",
+            "Bearer first-key-of-tests second-key-of-tests",
+        ):
             status, headers, _ = ask(front, post(b"{}", Authorization=header))
             assert (status, headers["www-authenticate"]) == (401, "Bearer")
         assert ask(front, SMALL)[0] == 401
         assert ask(front, post(b"{}", "/v2/logging"))[0] == 401
-        assert ask(front, post(b"{}", Authorization="Bearer first-key"))[0] == 200
-        assert ask(front, post(b"{}", Authorization="bearer second-key"))[0] == 200
-        assert ask(front, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
+        assert ask(front, post(b"{}", Authorization="Bearer first-key-of-tests"))[0] == 200
+        assert ask(front, post(b"{}", Authorization="bearer second-key-of-tests"))[0] == 200
+        assert ask(front, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
 
 
 def test_tls_and_client_certificates(triton: tuple[int, Seen], tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from hfx.cli import main
 from hfx.errors import RepositoryError
 from hfx.repository import model, models
 from tests.unit.manifests import fill
@@ -47,3 +49,14 @@ def test_one_model_is_found_by_name(tmp_path: Path) -> None:
 def test_a_missing_repository_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="no folder"):
         models(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("parity", [1, [], "x", {}, {"agreement": None}, {"agreement": "x"}, {"agreement": 10**400}])
+def test_a_model_whose_agreement_is_none_is_listed_without_it(
+    parity: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path, "m")
+    path = tmp_path / "m/hfx.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"parity": {"cpu": parity, "gpu": {"agreement": 0.5}}}))
+    assert main(["list", str(tmp_path)]) == 0
+    assert "  gpu 50.0 %" in capsys.readouterr().out

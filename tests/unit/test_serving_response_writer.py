@@ -119,7 +119,9 @@ class Open:
     polls: int = 0
 
 
-@pytest.mark.parametrize(("count", "period"), [(1, SHORTEST), (7, SHORTEST), (150, 150 / MOST), (600, 600 / MOST), (3000, LONGEST)])
+@pytest.mark.parametrize(
+    ("count", "period"), [(1, SHORTEST), (7, SHORTEST), (150, 150 / MOST), (600, 600 / MOST), (3000, LONGEST)]
+)
 def test_each_request_is_polled_once_a_period(count: int, period: float) -> None:
     poller: CancellationPoller[Open] = CancellationPoller()
     requests = [Open() for _ in range(count)]

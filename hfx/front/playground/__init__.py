@@ -33,7 +33,6 @@ POLICY = (
 )
 HEADERS: tuple[Header, ...] = (
     (b"content-security-policy", POLICY),
-    (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
