@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 from hfx.errors import NativeMissing
@@ -38,4 +39,9 @@ def kernels() -> str:
         raise NativeMissing(f"{path} can't be loaded: {error}.", "Run `python -m hfx.native.build` again.") from error
     ask.restype = ctypes.c_char_p
     name: bytes = ask()
+    if name == b"?":
+        raise NativeMissing(
+            f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels.",
+            "Set it to amx-int8, avx512-vnni, avx-vnni or none, or leave it out.",
+        )
     return name.decode()

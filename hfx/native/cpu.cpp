@@ -62,9 +62,18 @@ const Kernels *kernels() {
     return nullptr;
 }
 
+bool names_no_kernels() {
+    const char *wanted = getenv("HFX_NATIVE_KERNELS");
+    if (!wanted || !strcmp(wanted, "none")) return false;
+    for (const Choice &choice : CHOICES)
+        if (!strcmp(wanted, choice.kernels->name)) return false;
+    return true;
+}
+
 }  // namespace hfx
 
+// The name of the kernels; empty where this processor has none, "?" where HFX_NATIVE_KERNELS names none.
 extern "C" __attribute__((visibility("default"))) const char *hfx_native_kernels() {
     const hfx::Kernels *found = hfx::kernels();
-    return found ? found->name : "";
+    return found ? found->name : hfx::names_no_kernels() ? "?" : "";
 }

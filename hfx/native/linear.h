@@ -67,6 +67,8 @@ struct Kernels {
 
 // The kernels for this processor; null where none fits. HFX_NATIVE_KERNELS names others that it can run.
 const Kernels *kernels();
+// Whether HFX_NATIVE_KERNELS is set to a name that no kernels have; "none" stands for none of them.
+bool names_no_kernels();
 extern const Kernels AVX512_VNNI, AVX_VNNI, AMX_INT8;
 
 }  // namespace hfx

@@ -382,14 +382,17 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
     if (!api) api = base->api(ort::VERSION);
     if (!api) return base->api(1)->fail(ort::FAIL, "hfx: ONNX Runtime 1.17 or later is needed");
     if (!chosen) chosen = kernels();
+    if (!chosen && names_no_kernels()) return api->fail(ort::FAIL, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx-vnni and none");
     if (!chosen) return api->fail(ort::FAIL, "hfx: this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8");
     if (!cpu_memory) HFX_TRY(api->cpu_memory(&cpu_memory));
     if (!domain) {
         make_forms();
-        HFX_TRY(api->new_domain("hfx", &domain));
-        for (size_t i = 0; i < form_count; i++) HFX_TRY(api->add_operator(domain, &forms[i]));
-        HFX_TRY(add_attention_operators(domain));
-        HFX_TRY(add_self_attention(domain));
+        ort::Domain *whole;
+        HFX_TRY(api->new_domain("hfx", &whole));
+        for (size_t i = 0; i < form_count; i++) HFX_TRY(api->add_operator(whole, &forms[i]));
+        HFX_TRY(add_attention_operators(whole));
+        HFX_TRY(add_self_attention(whole));
+        domain = whole;  // after a failure the next session begins anew, not with a part of the operators
     }
     return api->add_domain(options, domain);
 }

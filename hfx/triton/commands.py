@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +24,12 @@ from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.workspace import PREFIX
 
 SOCKET = "commands"
-STATUS_SECONDS = 10.0
+STATUS_SECONDS = 5.0  # for all servers together, as they are asked at the same time
 WATCH_SECONDS = 1.0
+STILL_SECONDS = 2.0  # without a change of its files: then a model that did not load may have been copied to its end
+
+
+Files = frozenset[tuple[str, int, int]]
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,15 @@ class Outcome:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class FilesSeen:
+    """A model's files when it was `tried`, and those that are there `since` then (time.monotonic)."""
+
+    tried: Files
+    files: Files
+    since: float
+
+
 class Commands:
     """Carries commands out on the models `loaded`, and says so in lines to `report`."""
 
@@ -44,6 +58,7 @@ class Commands:
         self._loaded = loaded
         self._report = report
         self._passed_over: dict[str, bytes] = {}  # publications that did not load, or were taken out by a command
+        self._incomplete: dict[str, FilesSeen] = {}  # of models that did not load
         folder = os.open(loaded.folder, os.O_PATH)
         try:  # by the folder's descriptor: a socket's path has 107 bytes at most
             self._listener = _Listener(f"/proc/self/fd/{folder}/{SOCKET}", self._carry_out)
@@ -60,8 +75,19 @@ class Commands:
             time.sleep(WATCH_SECONDS)
             with suppress(HfxError, OSError):  # the repository, or the server, is away
                 for name in self._loaded.changed():
-                    if self._passed_over.get(name) != self._loaded.published(name):
+                    if self._passed_over.get(name) != self._loaded.published(name) or self._is_copied(name):
                         self._reload(name)
+
+    def _is_copied(self, name: str) -> bool:
+        """Whether the files of a model that did not load have changed since, and then been still for STILL_SECONDS."""
+        seen = self._incomplete.get(name)
+        if seen is None:
+            return False
+        now, files = time.monotonic(), files_of(self._loaded.repository, name)
+        if files != seen.files:
+            self._incomplete[name] = FilesSeen(seen.tried, files, now)
+            return False
+        return files != seen.tried and now - seen.since >= STILL_SECONDS
 
     def _carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
         names = list(map(str, request.get("models", ())))
@@ -81,12 +107,15 @@ class Commands:
         is_served = name in self._loaded.served()
         if is_served and manifest and name not in self._loaded.changed():
             return Outcome(name, "unchanged")
+        files = files_of(self._loaded.repository, name)
         try:
             self._loaded.reload(name)
         except (HfxError, OSError) as error:
             self._passed_over[name] = manifest
+            self._incomplete[name] = FilesSeen(files, files, began)
             self._report(f"{name} is not served as it is published now: {error}")
             return Outcome(name, "failed", time.monotonic() - began, str(error))
+        self._incomplete.pop(name, None)
         seconds = time.monotonic() - began
         self._report(f"{name} is served as it is published now, after {seconds:.1f} s.")
         return Outcome(name, "reloaded" if is_served else "added", seconds)
@@ -95,9 +124,20 @@ class Commands:
         if name not in self._loaded.served():
             return Outcome(name, "failed", reason=f"{name} is not served.")
         self._passed_over[name] = self._loaded.published(name)
+        self._incomplete.pop(name, None)
         self._loaded.unload(name)
         self._report(f"{name} is served no longer.")
         return Outcome(name, "unloaded")
+
+
+def files_of(repository: Path, name: str) -> Files:
+    """The files of the folders whose names begin with `name`: path, size and time of the last change in ns."""
+    found = set()
+    for path in repository.glob(f"{name}*/**/*"):
+        with suppress(OSError):  # it has just been renamed
+            status = path.lstat()
+            found.add((str(path), status.st_size, status.st_mtime_ns))
+    return frozenset(found)
 
 
 class _Listener(socketserver.ThreadingUnixStreamServer):
@@ -125,14 +165,18 @@ class _Handler(socketserver.StreamRequestHandler):
 
 def servers_of(repository: Path) -> list[Path]:
     """The sockets of the servers of this user that serve `repository`."""
-    found = []
-    for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{SOCKET}")):
-        with suppress(OSError, ServerError):  # another user's, or one that has ended
-            if path.lstat().st_uid == os.getuid():
-                status = send(path, "status", timeout=STATUS_SECONDS)
-                if status["repository"] == str(repository.resolve()):
-                    found.append(path)
-    return found
+    paths = sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{SOCKET}"))
+    with ThreadPoolExecutor(max(1, len(paths))) as pool:
+        served = list(pool.map(_repository, paths))
+    return [path for path, folder in zip(paths, served, strict=True) if folder == str(repository.resolve())]
+
+
+def _repository(path: Path) -> str:
+    """The repository of the server at `path`; empty where it does not answer this user."""
+    with suppress(OSError, ServerError):  # another user's, one that has ended, or one that is stopped
+        if path.lstat().st_uid == os.getuid():
+            return str(send(path, "status", timeout=STATUS_SECONDS)["repository"])
+    return ""
 
 
 def send(path: Path, command: str, models: Sequence[str] = (), timeout: float | None = None) -> dict[str, Any]:

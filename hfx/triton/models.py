@@ -15,7 +15,7 @@ from typing import Any
 
 from hfx.errors import ModelCorrupt, ModelMissing, RepositoryError, UsageError
 from hfx.manifest import read_manifest, verify_files
-from hfx.names import MANIFEST_FILE
+from hfx.names import MANIFEST_FILE, MEMBER_SUFFIXES
 from hfx.releases import MINIMUM_SECURE
 from hfx.repository import Entry, models, parse_config, recover
 from hfx.repository.catalog import model_folders
@@ -48,21 +48,28 @@ def check_published(repository: Path, names: Sequence[str], report: Callable[[st
 
 
 def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]:
-    """As `check_published` of all models, but the names of damaged ones, each with a line to `report`.
+    """As `check_published` of all models, but the folders of damaged ones, each model with a line to `report`.
 
-    Raises ModelCorrupt when all are damaged.
+    Raises ModelCorrupt when all are damaged. The members of one without a readable manifest look like models.
     """
-    damaged: list[str] = []
+    damaged: dict[str, ModelCorrupt] = {}
     names = [entry.name for entry in models(repository)]
     for name in names:
         try:
             check_published(repository, [name], report)
         except ModelCorrupt as error:
-            damaged.append(name)
-            if len(damaged) == len(names):
-                raise
-            report(f"{error.message}\nThe other models are served.")
-    return damaged
+            damaged[name] = error
+    left_out = [name for name in names if any(name in _family(each) for each in damaged)]
+    for problem in damaged.values():
+        if len(left_out) == len(names):
+            raise problem
+        report(f"{problem.message}\nThe other models are served.")
+    return left_out
+
+
+def _family(name: str) -> set[str]:
+    """The names of a model's folders."""
+    return {name, *(name + suffix for suffix in MEMBER_SUFFIXES)}
 
 
 def check_release(repository: Path, names: Sequence[str], tag: str) -> None:

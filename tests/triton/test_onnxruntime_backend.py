@@ -1,6 +1,7 @@
 """Encoders in NVIDIA's own onnxruntime backend, which pads batches: answers in company are those alone.
 
-HFX_TEST_ONNXRUNTIME_BACKEND names the folder of a build (build_onnxruntime_backend.sh), which no package registry has.
+HFX_TEST_ONNXRUNTIME_BACKEND names the folder of an installation of it, such as backends/onnxruntime of NVIDIA's
+images; no package registry has one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.waiting import wait_until
 BACKEND = os.environ.get("HFX_TEST_ONNXRUNTIME_BACKEND", "")
 pytestmark = [
     pytest.mark.triton,
-    pytest.mark.skipif(not BACKEND, reason="HFX_TEST_ONNXRUNTIME_BACKEND names no build of NVIDIA's backend"),
+    pytest.mark.skipif(not BACKEND, reason="HFX_TEST_ONNXRUNTIME_BACKEND names no installation of NVIDIA's backend"),
 ]
 MODELS = {
     "sentiment": "sentiment-distilbert",

@@ -157,7 +157,9 @@ def text_of(served: ServeProcess) -> str:
     return infer(served.http_url, "stories", PROMPT, max_tokens=20)
 
 
-def test_a_watching_server_follows_publications_and_a_served_model_is_removed_by_force(repository: Path) -> None:
+def test_a_watching_server_follows_publications_and_a_served_model_is_removed_by_force(
+    repository: Path, tmp_path: Path
+) -> None:
     write_toy(repository)
     with serving(repository, "--watch") as served:
         old, server = text_of(served), served.server
@@ -166,6 +168,7 @@ def test_a_watching_server_follows_publications_and_a_served_model_is_removed_by
         assert text_of(served) != old
         assert hfx("reload", "--repository", repository) == (0, {"repository": str(repository), "models": []})
         assert hfx("remove", "stories", "--repository", repository)[0] == 2
+        aside = shutil.copytree(repository, tmp_path / "aside")
         code, removed = hfx("remove", "stories", "--repository", repository, "--force")
         assert (code, sorted(removed["folders"])) == (0, ["stories", "stories_stream"])
         assert not list(repository.glob("stories*"))
@@ -173,9 +176,20 @@ def test_a_watching_server_follows_publications_and_a_served_model_is_removed_by
         status, _ = post(f"{served.http_url}/v2/models/stories/infer", {"inputs": []})
         assert status >= 400
         assert infer(served.http_url, "toy", "four") == "4 characters"
+        copy_slowly(aside, repository, served)
+        assert text_of(served) != old
         assert served.server == server
         served.running.terminate()
         assert served.end() == 0, served.words
+
+
+def copy_slowly(source: Path, repository: Path, served: ServeProcess) -> None:
+    """The manifest is there, and the model does not load, before its last file is."""
+    publish_another(source)
+    shutil.copytree(source / "stories", repository / "stories")
+    served.wait_for_words("stories is not served as it is published now")
+    shutil.copytree(source / "stories_stream", repository / "stories_stream")
+    wait_until(lambda: served.words.count("stories is served as it is published now") == 2)
 
 
 def test_a_reload_tells_what_became_of_each_model(repository: Path) -> None:

@@ -212,6 +212,18 @@ def test_a_library_of_another_system_leaves_the_graphs_own_operators(
     assert "operators.so can't be loaded" in caplog.text
 
 
+def test_a_library_that_can_not_be_loaded_is_refused_where_sums_would_be_wrong(
+    ragged_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"a library in a folder that executes nothing"
+    (ragged_file.parent / "operators.so").write_bytes(content)
+    (ragged_file.parent / "cpuinfo").write_text("processor : 0\nflags : fpu avx2 avx512f\n")
+    monkeypatch.setattr(sessions, "CPUINFO", ragged_file.parent / "cpuinfo")
+    named = {"operators": "operators.so", "operators_sha256": hashlib.sha256(content).hexdigest()}
+    with pytest.raises(ConfigError, match="set TMPDIR to a folder that may hold programs"):
+        open_session({"parameters": string_parameters(**named)}, ragged_file)
+
+
 def test_a_processor_without_kernels_is_told(operators: Any, ragged_file: Path) -> None:
     script = (
         "from hfx.python_backends.onnxruntime.sessions import open_session\n"

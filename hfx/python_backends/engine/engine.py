@@ -157,7 +157,7 @@ class Engine:
         waiting = scheduler.waiting + len(self._submitted)
         if 2 * waiting >= self.max_queue:
             self._full_until = now + FULL_SECONDS
-        free = max(0, scheduler.slots - scheduler.rows_in_use)
+        free = scheduler.free_rows
         return len(self._core.jobs) + len(self._submitted) - waiting + free + self.max_queue
 
     def stats(self) -> Stats:

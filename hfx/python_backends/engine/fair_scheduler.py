@@ -71,6 +71,11 @@ class FairScheduler:
         return sum(self._used())
 
     @property
+    def free_rows(self) -> int:
+        """How many rows light requests may still have, those reserved for them included."""
+        return max(0, self.slots - self.rows_in_use) + max(0, self.reserve - self._used()[LIGHT])
+
+    @property
     def waiting(self) -> int:
         """How many requests wait for rows."""
         return sum(len(batch.waiting) for batch in self.batches)

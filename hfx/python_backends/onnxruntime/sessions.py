@@ -164,8 +164,8 @@ def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: in
 def operator_library(config: Config, folder: Path) -> Path | None:
     """The library of operators in `folder` that the configuration names; None where it can't be loaded here.
 
-    The graph's own definitions of its operators run then. Raises ConfigError where it is not the file that was
-    exported: one that is not whole could end the process.
+    The graph's own definitions of its operators run then, where the processor computes them exactly. Raises ConfigError
+    where it does not, and for another file than was exported: one that is not whole could end the process.
     """
     name, digest = (parameters(config).get(key, "") for key in (OPERATORS, OPERATORS_SHA256))
     if not name:
@@ -177,7 +177,12 @@ def operator_library(config: Config, folder: Path) -> Path | None:
         raise ConfigError(f"{path} is not the file that was exported: copy or export the model again")
     try:
         ctypes.CDLL(str(path))
-    except OSError as error:  # another operating system or architecture
+    except OSError as error:  # another operating system or architecture, or a folder that executes nothing
+        if not multiplies_bytes_exactly():
+            raise ConfigError(
+                f"{name} can't be loaded ({error}), and without VNNI instructions this processor adds 8-bit products "
+                "wrongly: set TMPDIR to a folder that may hold programs, or export the model on this machine"
+            ) from None
         LOG.warning("%s can't be loaded (%s): ONNX Runtime serves by the graph's own operators", name, error)
         return None
     return path
@@ -216,9 +221,19 @@ def openvino_properties(config: Config) -> dict[str, str]:
 
 def multiplies_bfloat16() -> bool:
     """Whether the processor has the instructions for which OpenVINO computes in bfloat16 by default."""
+    return "avx512_bf16" in (_flags() or ())
+
+
+def multiplies_bytes_exactly() -> bool:
+    """Whether products of 8-bit numbers are added without overflow: true but for x86 processors without VNNI."""
+    flags = _flags()
+    return flags is None or not {"avx512_vnni", "avx_vnni"}.isdisjoint(flags)
+
+
+def _flags() -> list[str] | None:
+    """What an x86 processor has; None on others."""
     text = CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else ""
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
-    return "avx512_bf16" in flags
+    return next((line.split() for line in text.splitlines() if line.startswith("flags")), None)
 
 
 def _import_openvino() -> Any:

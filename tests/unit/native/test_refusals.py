@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ import pytest
 from onnx import TensorProto
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
+from hfx.errors import NativeMissing
+from hfx.native import kernels, library
+from hfx.python_backends.engine.errors import ProviderMissing
+from hfx.python_backends.engine.ort.sessions import operators_refusal
+from hfx.python_backends.engine.spec import OperatorLibrary
 from tests.unit.native.reference import random_linear, random_rows
 from tests.unit.native.sessions import Operator, one_node, open_model, options
 
@@ -187,6 +193,68 @@ def test_an_older_onnx_runtime(any_library: Path, tmp_path: Path) -> None:
 def test_a_processor_without_kernels(any_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = tmp_path / "fresh.so"
     shutil.copy(any_library, fresh)
-    monkeypatch.setenv("HFX_NATIVE_KERNELS", "another")
+    monkeypatch.setenv("HFX_NATIVE_KERNELS", "none")
     with pytest.raises(errors.Fail, match="hfx: this processor"):
         onnxruntime.SessionOptions().register_custom_ops_library(str(fresh))
+
+
+@pytest.mark.parametrize("name", ["avx512-vni", "AVX-VNNI", "", " none"])
+def test_kernels_that_are_not_known_are_refused_by_their_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = tmp_path / "fresh.so"
+    shutil.copy(library(), fresh)
+    monkeypatch.setenv("HFX_NATIVE_KERNELS", name)
+    with pytest.raises(errors.Fail, match="HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx-vnni and none"):
+        onnxruntime.SessionOptions().register_custom_ops_library(str(fresh))
+    with pytest.raises(NativeMissing, match="which names no kernels"):
+        kernels()
+    with pytest.raises(ProviderMissing, match="which names no kernels"):
+        operators_refusal(OperatorLibrary(fresh, hashlib.sha256(fresh.read_bytes()).hexdigest(), "float32", {}))
+
+
+def test_operators_are_all_there_after_a_registration_that_failed_midway(
+    any_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a table of functions whose third operator can't be added, once."""
+    monkeypatch.setenv("HFX_NATIVE_KERNELS", any_library.stem.partition("-")[2])
+    added: list[int] = []
+    domains: list[int] = []
+    failure = 7
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p))
+    def new_domain(name: bytes, out: Any) -> None:
+        out[0] = 100 + len(domains)
+        domains.append(len(added))
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    def add_operator(domain: int, operator: int) -> int | None:
+        added.append(domain)
+        return failure if len(added) == 3 else None
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    def add_domain(options: int, domain: int) -> None:
+        given.append(domain)
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+    def cpu_memory(kind: int, memory: int, out: Any) -> None:
+        out[0] = 1
+
+    given: list[int] = []
+    table = (ctypes.c_void_p * 275)()
+    for slot, function in ((26, new_domain), (27, add_operator), (28, add_domain), (69, cpu_memory)):
+        table[slot] = ctypes.cast(function, ctypes.c_void_p).value
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
+    def api(version: int) -> int:
+        return ctypes.addressof(table)
+
+    base = (ctypes.c_void_p * 2)(ctypes.cast(api, ctypes.c_void_p), None)
+    fresh = tmp_path / "fresh.so"
+    shutil.copy(any_library, fresh)
+    register = ctypes.CDLL(str(fresh)).RegisterCustomOps
+    register.restype = ctypes.c_void_p
+    assert register(None, base) == failure
+    assert (register(None, base), register(None, base)) == (None, None)
+    assert given == [101, 101] and domains == [0, 3]
+    assert len(added) - 3 > 16 and set(added[3:]) == {101}

@@ -61,7 +61,10 @@ def multiplies_bytes_exactly(cpuinfo: Path = CPUINFO) -> bool:
 
 
 def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None:
-    """Why the native operators beside a model can't serve it here, and what to do; None where they can."""
+    """Why the native operators beside a model can't serve it here, and what to do; None where they can.
+
+    Raises ProviderMissing where HFX_NATIVE_KERNELS names no kernels.
+    """
     if library is None:
         return "the model has no native operators", "Export it again with --cpu-runtime native"
     # A library that is not whole could end the process: its hash is compared before it is loaded.
@@ -72,7 +75,13 @@ def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None
     except (OSError, AttributeError) as error:  # for another system or architecture, or another library
         return f"{library.path.name} can't be loaded ({error})", ELSEWHERE
     kernels.restype = ctypes.c_char_p
-    if not kernels():
+    name = kernels()
+    if name == b"?":
+        raise ProviderMissing(
+            f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels",
+            "Set it to amx-int8, avx512-vnni, avx-vnni or none, or leave it out",
+        )
+    if not name:
         return "this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8", ELSEWHERE
     return None
 
