@@ -79,6 +79,7 @@ TIMEOUT_MS = "timeout_ms"
 CANCEL_REQUEST = "cancel_request"  # of an engine: the id of another request, which is to end
 RETURN_LOG_PROBS = "return_log_probs"
 LOGPROBS = "logprobs"
+ADD_SPECIAL_TOKENS = "add_special_tokens"
 TEXT_OUTPUT = "text_output"
 FINISH_REASON = "finish_reason"
 INPUT_TOKENS = "input_tokens"

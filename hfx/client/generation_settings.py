@@ -44,6 +44,7 @@ class GenerationSettings:
     `overlap`               Chunks: sentences that two share (a whole number from 0 to 16)
     `source_lang`           Translation: the code of the text's language, the model's own: fra_Latn, fr_XX, fr
     `target_lang`           Translation: the code of the answer's language
+    `add_special_tokens`    Put the tokenizer's special tokens around the text; false for one that has its own
     `return_log_probs`      The tokens' log-probabilities
     `logprobs`              The tokens, and this many of the likeliest in the place of each; not with beams (a whole
                             number from 0 to 20)
@@ -70,6 +71,7 @@ class GenerationSettings:
     overlap: int | None = None
     source_lang: str | None = None
     target_lang: str | None = None
+    add_special_tokens: bool | None = None
     return_log_probs: bool | None = None
     logprobs: int | None = None
 
@@ -102,6 +104,7 @@ class Settings(TypedDict, total=False):
     overlap: int | None
     source_lang: str | None
     target_lang: str | None
+    add_special_tokens: bool | None
     return_log_probs: bool | None
     logprobs: int | None
     # Names of other servers.

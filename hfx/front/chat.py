@@ -12,9 +12,10 @@ from typing import Any
 
 from hfx.extras import install_command
 from hfx.front.catalog import ServedModel
-from hfx.front.fields import shown, text
+from hfx.front.fields import Fields, shown, text
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Refusal
+from hfx.names import ADD_SPECIAL_TOKENS
 
 SECONDS = 5.0  # a template takes milliseconds; the first one 0.2 s more, as its process starts
 ANSWER_BYTES = 64 << 20  # of a prompt as JSON
@@ -23,18 +24,32 @@ CONSTANT = {"add_generation_prompt": True, "tools": None, "documents": None}  # 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-async def chat_prompt(files: ModelFiles, model: ServedModel, messages: Any) -> str:
+async def chat_prompt(
+    files: ModelFiles, model: ServedModel, messages: Any, renderer: ChatRenderer | None = None
+) -> str:
     """The prompt that the model continues with its next message. Raises Refusal (400)."""
     chat = files.chat(model)
     if chat is None:
         message = f"The model {model.name!r} has no chat template. Send its prompt to /v1/completions."
         raise Refusal(400, message, param="messages")
     conversation = checked_messages(messages)
-    prompt = await _RENDERER.prompt(chat["template"], chat["special_tokens"], conversation)
+    prompt = await (renderer or _RENDERER).prompt(chat["template"], chat["special_tokens"], conversation)
+    if ADD_SPECIAL_TOKENS in model.metadata.input_types:
+        return prompt
     begin = chat["special_tokens"].get("bos_token", "")
     if begin and prompt.startswith(begin) and (await files.tokenized(model, ["a"], _first_token))[0] == begin:
         return prompt[len(begin) :]  # the tokenizer adds it again
     return prompt
+
+
+def chat_settings(model: ServedModel, fields: Fields) -> Fields:
+    """`fields` of a request, with what transformers encodes a rendered chat with: its template writes special tokens.
+
+    A model that was published before it had the setting begins the text by itself, which `chat_prompt` allows for.
+    """
+    if ADD_SPECIAL_TOKENS not in model.metadata.input_types or fields.get(ADD_SPECIAL_TOKENS) is not None:
+        return fields
+    return {**fields, ADD_SPECIAL_TOKENS: False}
 
 
 def checked_messages(messages: Any) -> list[dict[str, str]]:

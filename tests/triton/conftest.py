@@ -13,8 +13,8 @@ from hfx.triton import EmbeddedServer
 from tests import tiny_checkpoints
 from tests.conftest import PUBLISHED
 from tests.published import export_checkpoint, export_zoo, few_texts
-from tests.triton import reciting
-from tests.triton.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS, RANKER
+from tests.triton import reciting, talking
+from tests.triton.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
 from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 from tests.triton.serve_process import ServeProcess, serving
@@ -64,8 +64,14 @@ def recital() -> reciting.Recital:
 
 
 @pytest.fixture(scope="session")
-def many_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a model of nearly each task, RECITAL, and RANKER, whose weights are random."""
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of TALKER."""
+    return talking.save(tmp_path_factory.mktemp("checkpoint") / TALKER)
+
+
+@pytest.fixture(scope="session")
+def many_tasks(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a model of nearly each task, RECITAL, and RANKER and TALKER, whose weights are random."""
     folder = tmp_path_factory.mktemp("many-tasks")
     for name in ENCODERS:
         checkpoint, precision, runtime = PUBLISHED[name]
@@ -78,6 +84,7 @@ def many_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (checkpoint / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     with few_texts():
         export_checkpoint(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])
+        export_checkpoint(talker, folder, name=TALKER)
     return folder
 
 

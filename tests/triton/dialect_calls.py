@@ -14,6 +14,7 @@ from tests.triton.serve_process import SECONDS, ServeProcess
 API_KEY = "a-key-of-the-tests"
 ENCODERS = ("sentiment-fp32", "entities-fp32", "answers-fp32", "nli-fp32", "similar-int8")
 RANKER = "ranker"
+TALKER = "talker"
 PROMPT = "Anna was"
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from hfx.client import Client
-from tests.triton.dialect_calls import API_KEY, PROMPT, call
+from tests.triton import talking
+from tests.triton.dialect_calls import API_KEY, PROMPT, TALKER, call
 from tests.triton.generation_rig import RECITAL
 from tests.triton.reciting import Recital
 from tests.triton.serve_process import ServeProcess
@@ -194,6 +196,20 @@ def test_a_chat_continues_what_the_template_makes_of_its_messages(
     else:
         [choice] = api.chat.completions.create(**options).choices
         assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", expected, "length")
+
+
+@pytest.mark.parametrize("content", ["Anna went to <s>the</s> market.", ""])
+def test_a_chat_has_the_tokens_and_the_answer_of_transformers(
+    content: str, api: openai.OpenAI, grpc: Client, talker: Path
+) -> None:
+    messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]
+    expected, count = talking.answered(talker, messages, 24)
+    answer = api.chat.completions.create(model=TALKER, messages=messages, max_completion_tokens=24)
+    assert answer.usage and answer.usage.prompt_tokens == count
+    assert answer.choices[0].message.content == expected
+    text = f"<|im_start|>{content}"
+    bare, usual = (grpc.generate(TALKER, text, max_tokens=1, add_special_tokens=added) for added in (False, True))
+    assert usual.input_tokens == bare.input_tokens + 1 == grpc.generate(TALKER, text, max_tokens=1).input_tokens
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,21 @@ def test_special_tokens_stay_where_a_text_to_continue_is_cut() -> None:
     assert encode(tokenizer, LONG, {"long": "truncate", "max_tokens": 20}, max_length=64).prompt == expected
 
 
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_text_without_special_tokens_has_their_places_for_itself(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]()
+    whole = tuple(tokenizer(LONG, add_special_tokens=False)["input_ids"])
+    bare = {"add_special_tokens": False, "long": "truncate"}
+    source = encode(tokenizer, LONG, bare, max_source=64)
+    assert (source.prompt, source.truncated_tokens) == (whole[:64], len(whole) - 64)
+    continued = encode(tokenizer, LONG, bare | {"max_tokens": 20}, max_length=64)
+    assert (continued.prompt, continued.truncated_tokens) == (whole[-44:], len(whole) - 44)
+    count = len(tokenizer(LINES[0], add_special_tokens=False)["input_ids"])
+    assert len(encode(tokenizer, LINES[0], {"add_special_tokens": False}, max_length=count + 1).prompt) == count
+    with pytest.raises(DoesNotFit):
+        encode(tokenizer, LINES[0], max_length=count + 1)
+
+
 def test_a_text_has_no_room_beside_too_many_new_tokens_and_special_ones() -> None:
     tokenizer = byte_level("bart")
     with pytest.raises(DoesNotFit):

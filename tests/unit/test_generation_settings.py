@@ -70,7 +70,7 @@ def test_every_field_can_be_set() -> None:
     }  # fmt: skip
     sampling = dict.fromkeys(of_scope(SAMPLING), 0.5) | {"top_k": 5}
     texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
-    tokens = {"logprobs": 3}
+    tokens = {"logprobs": 3, "add_special_tokens": False}
     languages = {"source_lang": "fr", "target_lang": "de"}
     assert {*values, *sampling, *texts, *tokens, *languages} == {*SETTINGS}
     beams, sampled = chosen(values).settings, chosen(sampling).settings

@@ -123,6 +123,15 @@ def test_a_text_has_the_tokens_of_its_language_however_long_it_is(generators: Ge
         assert (ids[0], ids[-1]) == (short[0], short[-1])
 
 
+@pytest.mark.parametrize("name", [name for name in TRANSLATORS if name != "marian"])
+def test_a_text_without_special_tokens_has_no_language(generators: Generators, name: str) -> None:
+    configuration, prompts = generators(name).configuration, generators(name)._prompts
+    ids = prompts.encode(TEXTS[0], resolve_config({"add_special_tokens": False}, configuration)).prompt
+    assert list(ids) == TRANSLATORS[name].tokenizer()(TEXTS[0], add_special_tokens=False)["input_ids"]
+    with pytest.raises(InvalidRequest, match="add_special_tokens"):
+        resolve_config({"add_special_tokens": False, "source_lang": TRANSLATORS[name].pairs[0][0]}, configuration)
+
+
 def test_texts_of_several_languages_run_together(generators: Generators) -> None:
     pairs = TRANSLATORS["mbart50"].pairs
     streams = [generators("mbart50").stream(TEXTS[0], source_lang=a, target_lang=b) for a, b in pairs]

@@ -139,8 +139,13 @@ def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, spec: E
     write_json(version / SETTINGS_FILE, generation_json(plan, tokenizer, spec))
     template = chat_template(tokenizer)
     if template:
-        special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
-        write_json(version / CHAT_FILE, {"format": FORMAT, "template": template, "special_tokens": special})
+        write_json(version / CHAT_FILE, chat_json(tokenizer, template))
+
+
+def chat_json(tokenizer: Any, template: str) -> dict[str, Any]:
+    """The content of chat.json."""
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    return {"format": FORMAT, "template": template, "special_tokens": special}
 
 
 def chat_template(tokenizer: Any) -> str:

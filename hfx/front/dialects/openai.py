@@ -16,7 +16,7 @@ from hfx.client import calls
 from hfx.client.results import Generation, Piece, joined
 from hfx.client.settings import GenerationSettings
 from hfx.front.catalog import ServedModel
-from hfx.front.chat import chat_prompt
+from hfx.front.chat import chat_prompt, chat_settings
 from hfx.front.dialect import Dialect, DialectRequest, Events, Handler, Route, event
 from hfx.front.fields import (
     Fields,
@@ -151,7 +151,8 @@ async def completions(request: DialectRequest) -> bytes | Events:
     fields = json_object(request.content)
     model = await _named_model(request, fields)
     check_generator(model)
-    return await _answer(request, PLAIN, _completion(request, PLAIN, model, texts(fields.get("prompt"), "prompt")))
+    prompts = texts(fields.get("prompt"), "prompt")
+    return await _answer(request, PLAIN, _completion(request.id, PLAIN, model, fields, prompts))
 
 
 async def chat_completions(request: DialectRequest) -> bytes | Events:
@@ -160,7 +161,7 @@ async def chat_completions(request: DialectRequest) -> bytes | Events:
     model = await _named_model(request, fields)
     check_generator(model)
     prompt = await chat_prompt(request.files, model, fields.get("messages"))
-    return await _answer(request, CHAT, _completion(request, CHAT, model, [prompt]))
+    return await _answer(request, CHAT, _completion(request.id, CHAT, model, chat_settings(model, fields), [prompt]))
 
 
 async def embeddings(request: DialectRequest) -> bytes:
@@ -205,8 +206,7 @@ def _routes(name: str, handler: Handler, summary: str) -> tuple[Route, Route]:
     return Route("POST", f"/v1/{name}", handler, summary), Route("POST", below + name, handler, summary)
 
 
-def _completion(request: DialectRequest, style: Style, model: ServedModel, prompts: Sequence[str]) -> Completion:
-    fields = json_object(request.content)
+def _completion(name: str, style: Style, model: ServedModel, fields: Fields, prompts: Sequence[str]) -> Completion:
     _refuse_unsupported(fields)
     settings = replace(_settings(fields), logprobs=style.alternatives(fields))
     count = whole_number(fields, "n", 1, MOST_CHOICES, 1)
@@ -215,7 +215,7 @@ def _completion(request: DialectRequest, style: Style, model: ServedModel, promp
     options = fields.get("stream_options") or {}
     if not isinstance(options, dict) or (options and not streams):
         raise Refusal(400, "stream_options go with stream. Send both or neither.", param="stream_options")
-    head = {"id": f"{style.prefix}-{request.id}", "created": int(time.time()), "model": model.name}
+    head = {"id": f"{style.prefix}-{name}", "created": int(time.time()), "model": model.name}
     return Completion(model, tuple(prompts), _seeded(settings, count), streams, flag(options, "include_usage"), head)
 
 

@@ -11,14 +11,14 @@ from hfx.front.catalog import ServedModel
 from hfx.front.dialect import DialectRequest
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Refusal, dumped
-from hfx.names import GENERATION_TASKS, LOGPROBS, LONG, RETURN_LOG_PROBS, SEED, Task
+from hfx.names import ADD_SPECIAL_TOKENS, GENERATION_TASKS, LOGPROBS, LONG, RETURN_LOG_PROBS, SEED, Task
 from hfx.python_backends.engine.generation_settings import CHUNKS, SETTINGS, TRANSLATION, Setting, of_scope
 
 Kind = Literal["text", "line", "lines", "integer", "number", "choice"]
 KINDS: Mapping[str, Kind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "choice"}
 LANGUAGES = of_scope(TRANSLATION)
 COMMON = ("max_tokens", "temperature", "top_p", "num_beams", *LANGUAGES)  # the others are folded away
-UNSHOWN = (RETURN_LOG_PROBS, LOGPROBS)  # the page shows texts, not their tokens
+UNSHOWN = (RETURN_LOG_PROBS, LOGPROBS, ADD_SPECIAL_TOKENS)  # the page shows texts, not their tokens
 
 
 @dataclass(frozen=True)

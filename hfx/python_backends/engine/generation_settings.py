@@ -183,6 +183,9 @@ class Texts:
         None, "STRING", _language, "the code of the text's language, the model's own: fra_Latn, fr_XX, fr", TRANSLATION
     )
     target_lang: Optional[str] = setting(None, "STRING", _language, "the code of the answer's language", TRANSLATION)
+    add_special_tokens: bool = setting(
+        True, "BOOL", boolean, "put the tokenizer's special tokens around the text; false for one that has its own"
+    )
     return_log_probs: bool = setting(False, "BOOL", boolean, "the tokens' log-probabilities")
     # None: no tokens.
     logprobs: Optional[int] = setting(

@@ -36,13 +36,13 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._configuration = configuration
         self._vocab_size = vocab_size
-        self._specials = tokenizer.num_special_tokens_to_add(is_pair=False)
+        self._added = tokenizer.num_special_tokens_to_add(is_pair=False)
         prefix = len(tokenizer.encode(configuration.prefix, add_special_tokens=False))
-        self._capacity = self._longest() - self._specials
+        self._capacity = self._longest() - self._added
         self.room = self._capacity - prefix
         if self.room < 1:
             raise ModelDamaged(
-                f"the model holds {self._longest()} tokens; prefix and special tokens take {self._specials + prefix}"
+                f"the model holds {self._longest()} tokens; prefix and special tokens take {self._added + prefix}"
             )
 
     def encode(self, text: Text, config: GenerationConfig) -> Request:
@@ -80,8 +80,12 @@ class PromptEncoder:
         configuration = self._configuration
         return configuration.max_length - 1 if configuration.max_source is None else configuration.max_source
 
+    def _specials(self, config: GenerationConfig) -> int:
+        """The number of special tokens that a text gets."""
+        return self._added if config.add_special_tokens else 0
+
     def _source(self, raw: bytes, config: GenerationConfig) -> Request:
-        encoding, dropped = self._fitted(raw, self._capacity, "right")
+        encoding, dropped = self._fitted(raw, self._longest() - self._specials(config), "right")
         if dropped and config.long == "error":
             longest = self._longest()
             fix = f"Shorten it, or set long to truncate to use its first {longest} tokens, or to chunk"
@@ -90,19 +94,19 @@ class PromptEncoder:
 
     def _beginning(self, raw: bytes, config: GenerationConfig) -> Request:
         """A text to continue: it shares its positions with the new tokens."""
-        length, settings = self._configuration.max_length, config.settings
+        length, settings, specials = self._configuration.max_length, config.settings, self._specials(config)
         is_cut, by_default = config.long == "truncate", self._configuration.default_max_length
         reserved = settings.max_tokens if is_cut or config.asks_for_tokens else max(settings.min_tokens, 1)
         if by_default is not None and not config.asks_for_tokens:  # the answer gets what the text leaves of it
             length = min(length, by_default)
             reserved = max(settings.min_tokens, length // 2 if is_cut else 1)
-        room = length - reserved - self._specials
+        room = length - reserved - specials
         encoding, dropped = self._fitted(raw, max(room, 1), "left")
         if len(encoding) + dropped > room and (room < 1 or not is_cut):
             fix = f"The text may have {length - reserved} beside {reserved} new ones"
             fix += "; with max_tokens set, more fit" if length < self._configuration.max_length else ""
             fix += "" if is_cut else "; with long set to truncate, the last of a longer text are used"
-            needed = reserved + self._specials + len(encoding) + dropped
+            needed = reserved + specials + len(encoding) + dropped
             raise DoesNotFit("tokens for its text and the new ones", needed, length, fix)
         ids = self._ids(encoding, config)
         settings = replace(settings, max_tokens=min(settings.max_tokens, length - len(ids)))
@@ -123,7 +127,7 @@ class PromptEncoder:
         return encoding, dropped
 
     def _ids(self, encoding: Any, config: GenerationConfig) -> tuple[int, ...]:
-        ids = self._tokenizer.post_process(encoding).ids
+        ids = self._tokenizer.post_process(encoding, add_special_tokens=config.add_special_tokens).ids
         languages = self._configuration.languages
         if config.source_id is not None and languages and languages.source_index is not None:
             ids[languages.source_index] = config.source_id  # in the place of the default language's

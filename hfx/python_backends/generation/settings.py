@@ -63,7 +63,7 @@ def resolve_config(
     values.setdefault("long", "truncate" if configuration.has_encoder else "error")
     return GenerationConfig(
         settings=_engine_settings(values, _with_target(values, configuration)),
-        source_id=_language("source_lang", values, configuration.languages),
+        source_id=_source_id(given, values, configuration),
         asks_for_tokens="max_tokens" in given,
         deadline=_deadline(timeout),
         **{each.name: values[each.name] for each in TEXTS if each.name in values},
@@ -156,6 +156,15 @@ def _language(name: str, values: Mapping[str, Any], languages: Languages | None)
         others = len(languages.ids) - len(shown)
         raise InvalidRequest(name, code, ", ".join(shown) + (f" and {others} other languages" if others else ""))
     return languages.ids[code]
+
+
+def _source_id(given: Mapping[str, Any], values: Mapping[str, Any], configuration: Configuration) -> int | None:
+    """The token of the text's language, which is one of its special tokens; None where it is not set."""
+    if values.get("add_special_tokens", True):
+        return _language("source_lang", values, configuration.languages)
+    if "source_lang" in given:
+        raise InvalidRequest("source_lang", given["source_lang"], "nothing where add_special_tokens is false")
+    return None
 
 
 def _with_target(values: Mapping[str, Any], configuration: Configuration) -> Configuration:
