@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hfx.extras import install_command
 from hfx.front.catalog import ServedModel
-from hfx.front.fields import Fields, shown, text
+from hfx.front.fields import Fields, check_count, shown, text
 from hfx.front.model_files import ModelFiles
-from hfx.front.refusals import Refusal
+from hfx.front.refusals import Refusal, overloaded
 from hfx.names import ADD_SPECIAL_TOKENS
 
-SECONDS = 5.0  # a template takes milliseconds; the first one 0.2 s more, as its process starts
+WORKERS = 4  # processes
+SECONDS = 5.0  # to wait, and to render: milliseconds in most templates, 0.2 s more where a process is started
+QUICK_SECONDS = 0.1  # of processor time
+WAITING = 256  # chats of one template
+MESSAGES, BYTES = 2048, 4 << 20  # of a conversation: a million tokens
 ANSWER_BYTES = 64 << 20  # of a prompt as JSON
 WORKER = Path(__file__).with_name("chat_worker.py")
 CONSTANT = {"add_generation_prompt": True, "tools": None, "documents": None}  # as transformers gives them
@@ -27,7 +35,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 async def chat_prompt(
     files: ModelFiles, model: ServedModel, messages: Any, renderer: ChatRenderer | None = None
 ) -> str:
-    """The prompt that the model continues with its next message. Raises Refusal (400)."""
+    """The prompt that the model continues with its next message. Raises Refusal (400, 413, 501, 503)."""
     chat = files.chat(model)
     if chat is None:
         message = f"The model {model.name!r} has no chat template. Send its prompt to /v1/completions."
@@ -53,10 +61,24 @@ def chat_settings(model: ServedModel, fields: Fields) -> Fields:
 
 
 def checked_messages(messages: Any) -> list[dict[str, str]]:
-    """Messages with a role and a text; parts of a content are joined. Raises Refusal (400)."""
+    """Messages with a role and a text; parts of a content are joined. Raises Refusal (400, 413)."""
     if not isinstance(messages, list) or not messages:
         raise Refusal(400, f"messages is {shown(messages)}. Send a list of messages.", param="messages")
-    return [_message(message) for message in messages]
+    check_count(len(messages), "messages", MESSAGES)
+    checked = [_message(message) for message in messages]
+    size = sum(len(message["content"].encode()) for message in checked)
+    if size > BYTES:
+        raise Refusal(413, f"The messages have {size} bytes of text. Send {BYTES} at most.", param="messages")
+    return checked
+
+
+@dataclass(eq=False)
+class _Template:
+    """A template's turns: one render at a time. `is_quick` is whether the last one took little processor time."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    is_quick: bool = False
 
 
 def _first_token(_: str, encoding: Any) -> str:
@@ -64,31 +86,54 @@ def _first_token(_: str, encoding: Any) -> str:
 
 
 class ChatRenderer:
-    """Renders templates one after the other, in a process (chat_worker.py) that is killed when one takes too long.
+    """Renders templates in processes (chat_worker.py), one render of each template at a time; for one event loop.
 
-    A template is a program that comes with the checkpoint: jinja2's sandbox bounds neither its time nor its memory.
+    A template is a program that comes with the checkpoint: jinja2's sandbox bounds neither its time nor its memory. A
+    process that takes too much is killed. Half of the processes are for templates that were quick the last time, so
+    that others, however many, do not hold them up.
     """
 
     def __init__(self) -> None:
-        self._worker: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()
+        self._templates: defaultdict[str, _Template] = defaultdict(_Template)
+        self._room = {is_quick: asyncio.Semaphore(WORKERS // 2) for is_quick in (False, True)}
+        self._idle: list[asyncio.subprocess.Process] = []
 
     async def prompt(
         self, template: str, special_tokens: Mapping[str, str], messages: Sequence[Mapping[str, str]]
     ) -> str:
-        """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501)."""
+        """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501, 503)."""
         if importlib.util.find_spec("jinja2") is None:
             raise Refusal(501, f"Chat templates need jinja2. Run: {install_command('front')}")
         variables = {**special_tokens, **CONSTANT, "messages": messages}
-        async with self._lock:
+        state = self._templates[template]
+        async with self._turn(state):
+            state.is_quick = False  # also where its caller leaves meanwhile
             answer = await self._answer(json.dumps({"template": template, "variables": variables}).encode())
+            state.is_quick = answer.get("seconds", QUICK_SECONDS) < QUICK_SECONDS
         if "text" not in answer:
             message = f"The model's chat template refuses the messages: {answer['error']}. Send others."
             raise Refusal(400, message, param="messages")
-        return answer["text"]
+        return str(answer["text"])
 
-    async def _answer(self, request: bytes) -> dict[str, str]:
-        worker = self._worker = await self._running()
+    @asynccontextmanager
+    async def _turn(self, template: _Template) -> AsyncIterator[None]:
+        """A turn of the template, and one of the processes. Raises Refusal (503) where too many wait, or too long."""
+        if template.waiting >= WAITING:
+            raise overloaded(f"{WAITING} chats wait for the model's chat template, as many as may.")
+        template.waiting += 1
+        async with AsyncExitStack() as turn:
+            try:
+                async with asyncio.timeout(SECONDS):
+                    await turn.enter_async_context(template.lock)
+                    await turn.enter_async_context(self._room[template.is_quick])
+            except TimeoutError:
+                raise overloaded(f"Other chats have taken the chat templates for {SECONDS:g} s.") from None
+            finally:
+                template.waiting -= 1
+            yield
+
+    async def _answer(self, request: bytes) -> dict[str, Any]:
+        worker = await self._worker()
         assert worker.stdin is not None
         assert worker.stdout is not None
         complete = False
@@ -96,29 +141,37 @@ class ChatRenderer:
             async with asyncio.timeout(SECONDS):
                 worker.stdin.write(request + b"\n")
                 await worker.stdin.drain()
-                answer: dict[str, str] = json.loads(await worker.stdout.readline())
+                line = await worker.stdout.readline()
+                if not line and await worker.wait() == -signal.SIGPROF:
+                    return {"error": "it takes more processor time than a template may have"}
+                answer: dict[str, Any] = json.loads(line)
             complete = True
         except TimeoutError:
             return {"error": f"it takes longer than {SECONDS:g} s"}
         except (OSError, ValueError):
             return {"error": "it needs more memory than a template may have"}
         finally:
-            if not complete:  # also when its caller has left: the answer must not become that of the next request
-                self._end(worker)
+            if complete:
+                self._idle.append(worker)
+            elif worker.returncode is None:  # also when its caller has left: the next one must not get its answer
+                worker.kill()
+                await worker.wait()  # there are never more than WORKERS
         return answer
 
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._worker is not None and self._worker.returncode is None:
-            return self._worker
+    async def _worker(self) -> asyncio.subprocess.Process:
+        while True:
+            if not self._idle:
+                await asyncio.shield(self._start())  # a caller that leaves meanwhile leaves it to the next one
+            worker = self._idle.pop()
+            if worker.returncode is None:
+                return worker
+
+    async def _start(self) -> None:
         pipe = asyncio.subprocess.PIPE
-        return await asyncio.create_subprocess_exec(
+        worker = await asyncio.create_subprocess_exec(
             sys.executable, "-I", str(WORKER), stdin=pipe, stdout=pipe, limit=ANSWER_BYTES
         )
-
-    def _end(self, worker: asyncio.subprocess.Process) -> None:
-        self._worker = None
-        if worker.returncode is None:
-            worker.kill()
+        self._idle.append(worker)
 
 
 _RENDERER = ChatRenderer()  # of this process's one event loop
@@ -129,6 +182,7 @@ def _message(message: Any) -> dict[str, str]:
         raise Refusal(400, f"A message is {shown(message)}. Send a role and a content.", param="messages")
     content = message.get("content")
     if isinstance(content, list):
+        check_count(len(content), "messages", MESSAGES)
         content = "".join(_part(part) for part in content)
     return {"role": message["role"], "content": text(content, "messages")}
 

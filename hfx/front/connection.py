@@ -38,11 +38,12 @@ class Receiving(Enum):
 
 
 class ClientConnection(HttpToolsProtocol):
-    """A client's connection; `upstreams` are those to Triton that work for it, closed when the client leaves."""
+    """A client's connection. When the client leaves, the connections to Triton and `tasks` that work for it end."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.upstreams: set[UpstreamConnection] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self._limits = cast("App", self.app).limits
         self._receiving = Receiving.HEAD
         self._since = self.loop.time()  # when something came or went
@@ -77,6 +78,8 @@ class ClientConnection(HttpToolsProtocol):
         """The client has left: Triton need not go on."""
         for upstream in self.upstreams:
             upstream.abort()
+        for task in self.tasks:
+            task.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -88,6 +88,20 @@ class Inference:
         if not is_whole:
             raise ServerUnreachable(BROKEN, "Send the request again.")
 
+    async def while_connected(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, which is cancelled once the client has left. Raises Disconnected then."""
+        task = asyncio.create_task(work)
+        client = self._client
+        client.tasks.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            _check_client(client)
+            raise
+        finally:
+            client.tasks.discard(task)
+            task.cancel()
+
     async def _batch(self, model: ServedModel, batch: Sequence[Call[Result]]) -> list[Result]:
         for call in batch:
             check_values(model.metadata, call.values)

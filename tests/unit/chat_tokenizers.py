@@ -1,13 +1,15 @@
-"""The kinds of tokenizers that chat models have, templates of chats, and conversations.
+"""The kinds of tokenizers that chat models have, templates of chats, conversations, and a renderer for them.
 
 The kinds differ in what a text gets before and behind it where special tokens are added, and in where "▁" goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from hfx.front.chat import ChatRenderer
 from tests.unit.generation_tokenizers import LINES, byte_fallback, byte_level, unigram, word_pieces
 from tests.zoo import tokenization
 
@@ -74,3 +76,18 @@ CONVERSATIONS = (
     [{"role": "user", "content": "<s>[CLS]<|bos|><|im_end|></s><|eot_id|> is<end_of_turn>text [SEP]<|endoftext|>"}],
     [{"role": "system", "content": "हिन्दी में"}, {"role": "user", "content": " Привет, мир! e\u0301 "}],
 )  # fmt: skip
+
+
+def run(render: Callable[[ChatRenderer], Awaitable[Any]]) -> Any:
+    """What `render` makes with a renderer, whose processes end then."""
+
+    async def main() -> Any:
+        renderer = ChatRenderer()
+        try:
+            return await render(renderer)
+        finally:
+            for worker in renderer._idle:
+                worker.kill()
+                await worker.wait()
+
+    return asyncio.run(main())

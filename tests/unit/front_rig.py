@@ -23,10 +23,14 @@ LARGE = 12 << 20  # bytes of an answer to a body with the word large: more than 
 
 @dataclass
 class Seen:
-    """The requests that reached the server behind the front; `left` is released when a client of it leaves."""
+    """The requests that reached the server behind the front; `left` is released when a client of it leaves.
+
+    `answers` are those to GET, by their paths; others are empty objects.
+    """
 
     connections: int = 0
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     hold: threading.Event = field(default_factory=threading.Event)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     left: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -41,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
 
     def do_GET(self) -> None:
-        self._answer(200, {})
+        self._answer(200, self.seen.answers.get(self.path, {}))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))

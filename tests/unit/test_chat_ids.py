@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hfx.names import ADD_SPECIAL_TOKENS
 from hfx.python_backends.generation.generator import _tokenizer
 from hfx.python_backends.generation.prompts import PromptEncoder
 from hfx.python_backends.generation.settings import resolve_config
-from tests.unit.chat_tokenizers import CONVERSATIONS, KINDS, TEMPLATES
+from tests.unit.chat_tokenizers import CONVERSATIONS, KINDS, TEMPLATES, run
 from tests.unit.generation_models import configuration
 
 NAME = "talker"
@@ -58,8 +57,7 @@ def test_a_chat_has_the_ids_of_transformers(kind: str, tmp_path: Path) -> None:
     tokenizer = KINDS[kind]()
     differing = []
 
-    async def compare() -> None:
-        renderer = ChatRenderer()
+    async def compare(renderer: ChatRenderer) -> None:
         for name, template in TEMPLATES.items():
             tokenizer.chat_template = template
             folder = published(tmp_path, tokenizer)
@@ -69,7 +67,7 @@ def test_a_chat_has_the_ids_of_transformers(kind: str, tmp_path: Path) -> None:
                 if list(ids) != expected["input_ids"]:
                     differing.append((name, conversation, list(ids)[:6], expected["input_ids"][:6]))
 
-    asyncio.run(compare())
+    run(compare)
     assert not differing, f"{len(differing)} of {len(TEMPLATES) * len(CONVERSATIONS)}: {json.dumps(differing[0])}"
 
 
@@ -79,7 +77,7 @@ def test_a_model_without_the_setting_gets_its_beginning_once(tmp_path: Path) -> 
     folder = published(tmp_path, tokenizer)
     expected = tokenizer.apply_chat_template(CONVERSATIONS[0], tokenize=True, add_generation_prompt=True)
     assert chat_settings(model(), {"top_k": 3}) == {"top_k": 3}
-    assert list(asyncio.run(served_ids(ChatRenderer(), folder, CONVERSATIONS[0]))) == expected["input_ids"]
+    assert list(run(lambda renderer: served_ids(renderer, folder, CONVERSATIONS[0]))) == expected["input_ids"]
 
 
 def test_a_caller_may_have_special_tokens_around_a_chat() -> None:

@@ -160,7 +160,8 @@ async def chat_completions(request: DialectRequest) -> bytes | Events:
     fields = json_object(request.content)
     model = await _named_model(request, fields)
     check_generator(model)
-    prompt = await chat_prompt(request.files, model, fields.get("messages"))
+    rendering = chat_prompt(request.files, model, fields.get("messages"))
+    prompt = await request.inference.while_connected(rendering)
     return await _answer(request, CHAT, _completion(request.id, CHAT, model, chat_settings(model, fields), [prompt]))
 
 
