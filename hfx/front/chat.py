@@ -9,7 +9,7 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from hfx.front.refusals import Refusal, overloaded
 from hfx.names import ADD_SPECIAL_TOKENS
 
 WORKERS = 4  # processes
-SECONDS = 5.0  # to wait, and to render: milliseconds in most templates, 0.2 s more where a process is started
-QUICK_SECONDS = 0.1  # of processor time
-WAITING = 256  # chats of one template
+SECONDS = 5.0  # to render: milliseconds in most templates, 0.2 s more where a process is started
+WAIT_SECONDS = 10.0
+PROCESSOR_SECONDS = (0.25, 1.0)  # of one render, and of the same again where that is too little
+CHATS = 256  # of one template at a time
 MESSAGES, BYTES = 2048, 4 << 20  # of a conversation: a million tokens
 ANSWER_BYTES = 64 << 20  # of a prompt as JSON
 WORKER = Path(__file__).with_name("chat_worker.py")
@@ -74,11 +75,11 @@ def checked_messages(messages: Any) -> list[dict[str, str]]:
 
 @dataclass(eq=False)
 class _Template:
-    """A template's turns: one render at a time. `is_quick` is whether the last one took little processor time."""
+    """A template's turns: one render at a time, of so many chats; `is_slow` is whether the last one was."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: int = 0
-    is_quick: bool = False
+    chats: int = 0
+    is_slow: bool = False
 
 
 def _first_token(_: str, encoding: Any) -> str:
@@ -89,13 +90,13 @@ class ChatRenderer:
     """Renders templates in processes (chat_worker.py), one render of each template at a time; for one event loop.
 
     A template is a program that comes with the checkpoint: jinja2's sandbox bounds neither its time nor its memory. A
-    process that takes too much is killed. Half of the processes are for templates that were quick the last time, so
-    that others, however many, do not hold them up.
+    process that takes too much is killed. What takes more than the first of PROCESSOR_SECONDS is rendered again, as is
+    its template's next chat, beside others of this kind only: half of the processes are for what is quick.
     """
 
     def __init__(self) -> None:
         self._templates: defaultdict[str, _Template] = defaultdict(_Template)
-        self._room = {is_quick: asyncio.Semaphore(WORKERS // 2) for is_quick in (False, True)}
+        self._rooms = [(seconds, asyncio.Semaphore(WORKERS // 2)) for seconds in PROCESSOR_SECONDS]
         self._idle: list[asyncio.subprocess.Process] = []
 
     async def prompt(
@@ -104,35 +105,32 @@ class ChatRenderer:
         """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501, 503)."""
         if importlib.util.find_spec("jinja2") is None:
             raise Refusal(501, f"Chat templates need jinja2. Run: {install_command('front')}")
-        variables = {**special_tokens, **CONSTANT, "messages": messages}
         state = self._templates[template]
-        async with self._turn(state):
-            state.is_quick = False  # also where its caller leaves meanwhile
-            answer = await self._answer(json.dumps({"template": template, "variables": variables}).encode())
-            state.is_quick = answer.get("seconds", QUICK_SECONDS) < QUICK_SECONDS
+        if state.chats >= CHATS:
+            raise overloaded(f"{CHATS} chats of this model are rendered or wait for it, as many as may.")
+        state.chats += 1
+        try:
+            async with _held(state.lock):
+                request = {"template": template, "variables": {**special_tokens, **CONSTANT, "messages": messages}}
+                answer = await self._rendered(state, request)
+        finally:
+            state.chats -= 1
         if "text" not in answer:
             message = f"The model's chat template refuses the messages: {answer['error']}. Send others."
             raise Refusal(400, message, param="messages")
         return str(answer["text"])
 
-    @asynccontextmanager
-    async def _turn(self, template: _Template) -> AsyncIterator[None]:
-        """A turn of the template, and one of the processes. Raises Refusal (503) where too many wait, or too long."""
-        if template.waiting >= WAITING:
-            raise overloaded(f"{WAITING} chats wait for the model's chat template, as many as may.")
-        template.waiting += 1
-        async with AsyncExitStack() as turn:
-            try:
-                async with asyncio.timeout(SECONDS):
-                    await turn.enter_async_context(template.lock)
-                    await turn.enter_async_context(self._room[template.is_quick])
-            except TimeoutError:
-                raise overloaded(f"Other chats have taken the chat templates for {SECONDS:g} s.") from None
-            finally:
-                template.waiting -= 1
-            yield
+    async def _rendered(self, template: _Template, request: Mapping[str, Any]) -> dict[str, Any]:
+        for seconds, room in self._rooms[template.is_slow :]:
+            async with _held(room):
+                answer = await self._answer(json.dumps({**request, "seconds": seconds}).encode())
+            template.is_slow = answer is None or answer.get("seconds", seconds) >= PROCESSOR_SECONDS[0]
+            if answer is not None:
+                return answer
+        return {"error": "it takes more processor time than a template may have"}
 
-    async def _answer(self, request: bytes) -> dict[str, Any]:
+    async def _answer(self, request: bytes) -> dict[str, Any] | None:
+        """A worker's answer; None where it takes more processor time than `request` says."""
         worker = await self._worker()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -143,7 +141,7 @@ class ChatRenderer:
                 await worker.stdin.drain()
                 line = await worker.stdout.readline()
                 if not line and await worker.wait() == -signal.SIGPROF:
-                    return {"error": "it takes more processor time than a template may have"}
+                    return None
                 answer: dict[str, Any] = json.loads(line)
             complete = True
         except TimeoutError:
@@ -160,7 +158,7 @@ class ChatRenderer:
 
     async def _worker(self) -> asyncio.subprocess.Process:
         while True:
-            if not self._idle:
+            while not self._idle:
                 await asyncio.shield(self._start())  # a caller that leaves meanwhile leaves it to the next one
             worker = self._idle.pop()
             if worker.returncode is None:
@@ -172,6 +170,20 @@ class ChatRenderer:
             sys.executable, "-I", str(WORKER), stdin=pipe, stdout=pipe, limit=ANSWER_BYTES
         )
         self._idle.append(worker)
+
+
+@asynccontextmanager
+async def _held(lock: asyncio.Lock | asyncio.Semaphore) -> AsyncIterator[None]:
+    """`lock`, as `async with` holds it. Raises Refusal (503) where it is not free in WAIT_SECONDS."""
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            await lock.acquire()
+    except TimeoutError:
+        raise overloaded(f"Other chats have been rendered for {WAIT_SECONDS:g} s.") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 _RENDERER = ChatRenderer()  # of this process's one event loop

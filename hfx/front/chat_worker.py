@@ -1,8 +1,8 @@
 """Renders chat templates in a process of its own, as a template from a stranger can loop for ever or fill the memory.
 
-Run as a script: for each line of JSON on stdin, {"template", "variables"}, a line on stdout, {"text"} or {"error"}, and
-the processor time in "seconds"; it ends by SIGPROF when one takes more than SECONDS, and with its parent. The
-environment is that of transformers' apply_chat_template, so that the prompts are the same.
+Run as a script: for each line of JSON on stdin, {"template", "variables", "seconds"}, a line on stdout, {"text"} or
+{"error"}, with the processor time in "seconds". It ends by SIGPROF when one takes more than the request's "seconds",
+and with its parent. The environment is that of transformers' apply_chat_template, so that the prompts are the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 BYTES = 1 << 28  # of address space
-SECONDS = 1.0  # of processor time, for one template
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 TEMPLATES_KEPT = 16
 
@@ -71,9 +70,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        began = time.process_time()
         request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])
+        began = time.process_time()
         answer = rendered(request["template"], request["variables"])
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps({**answer, "seconds": time.process_time() - began}), flush=True)

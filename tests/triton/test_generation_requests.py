@@ -58,7 +58,8 @@ OUT_OF_RANGE: dict[str, Any] = {
     "timeout_ms": 0,
 }
 # Every value that a tensor of these can hold is in range, and num_return_sequences is no tensor.
-ALL_IN_RANGE = {"do_sample", "return_log_probs", "seed", "return_num_input_tokens", "return_num_output_tokens"}
+FLAGS = {"do_sample", "add_special_tokens", "return_log_probs", "return_num_input_tokens", "return_num_output_tokens"}
+ALL_IN_RANGE = {*FLAGS, "seed"}
 NO_TENSOR = {"num_return_sequences"}
 # What goes beside a value so that nothing but the value is wrong.
 BESIDE: dict[str, dict[str, Any]] = {

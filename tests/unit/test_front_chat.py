@@ -137,10 +137,9 @@ async def rendered(renderer: ChatRenderer, template: str, messages: list[dict[st
         return f"{refusal.status} {refusal.message}"
 
 
-def test_a_quick_template_does_not_wait_for_slow_ones() -> None:
+def test_a_quick_chat_does_not_wait_for_slow_ones() -> None:
     async def render(renderer: ChatRenderer) -> None:
-        assert await renderer.prompt("quick", {}, ONE) == "quick"
-        slow = [asyncio.create_task(rendered(renderer, f"{number}{SLOW}", TALK)) for number in range(6)]
+        slow = [asyncio.create_task(rendered(renderer, f"{number}{SLOW}", TALK)) for number in range(4)]
         await asyncio.sleep(0.1)  # they have begun
         assert [await renderer.prompt("quick", {}, ONE) for _ in range(5)] == ["quick"] * 5
         assert not all(task.done() for task in slow)
@@ -161,7 +160,7 @@ def test_a_slow_template_has_one_process_however_many_chats_it_has() -> None:
 
 
 def test_chats_that_wait_have_a_largest_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "WAITING", 2)
+    monkeypatch.setattr(chat, "CHATS", 3)
 
     async def render(renderer: ChatRenderer) -> None:
         slow = []
@@ -171,7 +170,6 @@ def test_chats_that_wait_have_a_largest_number(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(Refusal, match="as many as may") as caught:
             await renderer.prompt(SLOW, {}, ONE)
         assert (caught.value.status, caught.value.headers) == (503, [RETRY])
-        assert "processor time" in await slow[0]
         assert await renderer.prompt("another", {}, ONE) == "another"
         await cancelled(slow)
 
@@ -185,7 +183,7 @@ def test_a_chat_does_not_wait_for_those_whose_callers_have_left() -> None:
         good = asyncio.create_task(rendered(renderer, SLOW + "good", ONE))
         same = asyncio.create_task(rendered(renderer, SLOW, ONE))
         await cancelled(slow)
-        assert [await good, await same] == ["good", ""]  # in less than SECONDS, or they were refused
+        assert [await good, await same] == ["good", ""]  # in less than WAIT_SECONDS, or they were refused
 
     run(render)
 
@@ -224,7 +222,7 @@ def test_a_client_that_leaves_ends_the_rendering_of_its_chat(tmp_path: Path) -> 
             wait_until(lambda: chat_workers(front))
         with connect(front) as patient:
             patient.sendall(chat_of(ONE))
-            assert seen.entered.acquire(timeout=SECONDS)  # in less than chat.SECONDS, or it was refused
+            assert seen.entered.acquire(timeout=SECONDS)  # in less than WAIT_SECONDS, or it was refused
             [(_, _, body)] = seen.requests
             assert json.loads(body)["text_input"] == "hold"
 
