@@ -96,7 +96,7 @@ class ChatRenderer:
 
     def __init__(self) -> None:
         self._templates: defaultdict[str, _Template] = defaultdict(_Template)
-        self._rooms = [(seconds, asyncio.Semaphore(WORKERS // 2)) for seconds in PROCESSOR_SECONDS]
+        self._slots = [(seconds, asyncio.Semaphore(WORKERS // 2)) for seconds in PROCESSOR_SECONDS]
         self._idle: list[asyncio.subprocess.Process] = []
 
     async def prompt(
@@ -121,8 +121,8 @@ class ChatRenderer:
         return str(answer["text"])
 
     async def _rendered(self, template: _Template, request: Mapping[str, Any]) -> dict[str, Any]:
-        for seconds, room in self._rooms[template.is_slow :]:
-            async with _held(room):
+        for seconds, slots in self._slots[template.is_slow :]:
+            async with _held(slots):
                 answer = await self._answer(json.dumps({**request, "seconds": seconds}).encode())
             template.is_slow = answer is None or answer.get("seconds", seconds) >= PROCESSOR_SECONDS[0]
             if answer is not None:

@@ -94,6 +94,7 @@ class Inference:
         client = self._client
         client.tasks.add(task)
         try:
+            _check_client(client)  # it may have left before
             return await task
         except asyncio.CancelledError:
             _check_client(client)
