@@ -53,7 +53,7 @@ class Folder:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `hfx batch cancel` has been called since the last run began."""
+        """Whether `hfx batch cancel` has been called, and `resume` has not since."""
         return (self.path / CANCEL).exists()
 
     def check_cancelled(self) -> None:
@@ -62,15 +62,19 @@ class Folder:
             raise JobCancelled(f"{self.path} was cancelled.", f"`hfx batch resume {self.path}` goes on.")
 
     def cancel(self) -> None:
-        """Let all runners, on any machine, stop."""
+        """Let all runners, on any machine, stop; those that are started again, too, until `uncancel`."""
         write_file(self.path / CANCEL, lambda file: None)
 
+    def uncancel(self) -> None:
+        """Let runners work again."""
+        with storage(self.path):
+            (self.path / CANCEL).unlink(missing_ok=True)
+
     def clear(self) -> None:
-        """Remove what interrupted writers left, and an earlier cancellation; the caller has the lock."""
+        """Remove what interrupted writers left; the caller has the lock."""
         for folder in (self.path, self.parts):
             for leftover in folder.glob(f"{TEMPORARY}*"):
                 leftover.unlink(missing_ok=True)
-        (self.path / CANCEL).unlink(missing_ok=True)
 
     def log(self, event: dict[str, Any]) -> None:
         """Append a line with the time, for people; a job does not depend on it."""
@@ -101,9 +105,7 @@ class Folder:
                     f"Another process is working on {self.path}.",
                     "Wait until it has finished, or end it by `hfx batch cancel`.",
                 )
-            if shared:  # writers of other shards may be at work
-                (self.path / CANCEL).unlink(missing_ok=True)
-            else:
+            if not shared:  # else writers of other shards may be at work
                 self.clear()
             yield
         finally:

@@ -81,6 +81,7 @@ class ChunkTask:
 
     def _scored(self, ids: Sequence[int]) -> Mapping[str, Any]:
         folder, options = Folder(self.folder), self.model.options
+        folder.check_cancelled()
         job, planned = read_job(folder), read_plan(folder)
         check_machine(job, options)
         done = folder.done()

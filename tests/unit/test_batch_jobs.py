@@ -192,6 +192,21 @@ def test_a_cancelled_job_goes_on_later(batch: CommandLine, classifier: Opened, t
     assert code == 2 and "is completed" in text and batch.value("show", folder)["state"] == "Completed"
 
 
+def test_only_a_resume_undoes_a_cancel(
+    unfinished: Path, batch: CommandLine, classifier: Opened, tmp_path: Path
+) -> None:
+    batch.done("cancel", unfinished)
+    words = batch.new(CLASSIFIER, unfinished, tmp_path / "a.csv", *SMALL)
+    for shard in ("3/3", "2/3", "2/3"):  # the first has nothing left to do; a launcher starts the others again
+        code, text = batch(*words, "--shard", shard)
+        assert (code, "was cancelled" in text) == (130, True), text
+    assert batch("publish", unfinished)[0] == 2
+    assert Folder(unfinished).done() == {0} and batch.value("show", unfinished)["state"] == "Cancelled"
+    batch.done("resume", unfinished, "--shard", "2/3")
+    batch.done(*words, "--shard", "1/3")
+    assert (unfinished / "predictions.csv").read_bytes() == classifier.run(tmp_path / "whole", [tmp_path / "a.csv"])
+
+
 def test_standard_input_is_kept_for_a_resume(
     batch: CommandLine, classifier: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

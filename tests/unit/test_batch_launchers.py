@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 
 from hfx.batch.folder import Folder
 from hfx.batch.shards import Shard, parse
 from hfx.cli.commands import load
+from hfx.errors import JobCancelled
 from tests.published import export_zoo
 from tests.triton.generation_rig import RUNTIMES, WRITERS
 from tests.waiting import wait_until
@@ -86,11 +88,17 @@ def test_ranks_are_counted_only_where_they_are_asked_for(tmp_path: Path) -> None
 
 
 def test_the_manifest_of_kubernetes_has_a_command_that_parses() -> None:
-    job = yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))["spec"]
+    document = yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
+    kubernetes_validate.validate(document, "1.37", strict=True)
+    job = document["spec"]
     container = job["template"]["spec"]["containers"][0]
     variables = {each["name"]: each["value"] for each in container["env"]}
     assert variables["JOB_COMPLETIONS"] == str(job["completions"]) and job["completionMode"] == "Indexed"
     assert parse("env", {**variables, "JOB_COMPLETION_INDEX": "5"}) == Shard(5, job["completions"])
+    [rule] = job["podFailurePolicy"]["rules"]  # pods of a cancelled job are not started again
+    codes = {"containerName": container["name"], "operator": "In", "values": [JobCancelled.exit_code]}
+    assert rule == {"action": "FailJob", "onExitCodes": codes}
+    assert job["template"]["spec"]["restartPolicy"] == "Never"  # a policy needs it
     words = [*container["command"], *container["args"]]
     assert words[:3] == ["hfx", "batch", "run"]
     context = load("batch").make_context("batch", words[2:])

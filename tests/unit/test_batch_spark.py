@@ -319,7 +319,7 @@ def test_a_job_that_spark_has_not_finished_is_resumed_on_this_machine(
         folder.cancel()
         with pytest.raises(JobCancelled):
             by_spark.score(folder, range(7, 30), print)
-        folder.clear()
+        folder.uncancel()
         without_model = replace(by_spark, model=replace(by_spark.model, options=RunOptions(str(tmp_path))))
         without_model.score(folder, range(7), print)  # a task that is run again for parts that are there
         with pytest.raises(ModelMissing):

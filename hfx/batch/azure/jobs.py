@@ -131,6 +131,7 @@ class AzureJob:
                 if failed:
                     self.script_part(batch, failed).unlink()
         (self.folder.path / STATUS).unlink(missing_ok=True)
+        self.folder.uncancel()
         self._spawn()
 
     def _spawn(self) -> None:
@@ -160,8 +161,6 @@ class AzureJob:
             raise JobError(f"The job {self.name} is {self.status}.", "Only a job that has not ended can be cancelled.")
         self.folder.cancel()
         while self.folder.is_locked:
-            if not self.folder.is_cancelled:  # a process that started meanwhile has cleared it
-                self.folder.cancel()
             time.sleep(POLL_SECONDS)
 
     def download(self, folder: Path, output: str, logs: bool) -> Path:

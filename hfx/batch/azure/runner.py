@@ -28,6 +28,7 @@ def main(folder: Path) -> int:
     with job.folder.locked():
         write_file(folder / PID, lambda file: file.write(str(os.getpid()).encode()))
         try:
+            job.folder.check_cancelled()
             _run(job)
         except StorageFull as error:  # the job stays Paused
             log.error("%s", error)

@@ -76,7 +76,9 @@ def logs(ctx: typer.Context, folder: Dir) -> None:
 
 
 def cancel(ctx: typer.Context, folder: Dir) -> None:
-    """Stop a job, on whatever machines it runs; what is done is kept, and `hfx batch resume` goes on.
+    """Stop a job, on whatever machines it runs; what is done is kept, and only `hfx batch resume` goes on.
+
+    Shards that a launcher starts again end at once, too, with exit code 130.
 
     Examples:
       hfx batch cancel scored

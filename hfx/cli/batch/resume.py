@@ -51,6 +51,7 @@ def command(
     options = run_options(place, work, RunOptions.of(job.run))
     shard = parsed_shard(work.shard)
     with working(job_folder, shard, f"Scoring by {job.model.name}", report) as show:
+        job_folder.uncancel()
         planned = read_plan(job_folder)
         on_event = logged(job_folder, shard, Watcher.of(job_folder, planned, shard, show))
         if missing := missing_chunks(job_folder, planned, shard):

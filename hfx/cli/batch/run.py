@@ -128,6 +128,7 @@ def command(
     folder = Folder(target.output)
     prepare(folder, shared=shard is not None)
     with working(folder, shard, f"Scoring by {name}", report) as show:
+        folder.check_cancelled()
         show("planning")
         with opened_runner(engine, name, options, chosen, probe=True) as running:
             job, planned = create(folder, spec, task, options, running.open, shared=shard is not None)
