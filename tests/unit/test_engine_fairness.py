@@ -162,6 +162,7 @@ def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
         made.batch = scheduler.batch_of(made)
         return made
 
+    assert scheduler.free_rows == RESERVED
     passing = [job() for _ in range(RESERVED)]
     scheduler.check_room(passing, max_queue=4)
     with pytest.raises(QueueFull):
