@@ -11,7 +11,9 @@ import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tritonclient.grpc import service_pb2
 
@@ -24,6 +26,7 @@ from hfx.triton import EmbeddedServer
 
 CONNECTIONS, STREAMS = 16, 2000  # of an open load: a connection sends a whole number of requests a second
 METHOD = "inference.GRPCInferenceService/ModelInfer"
+NO_SETTINGS: Mapping[str, int] = MappingProxyType({})
 ANSWERED = "nv_inference_request_success"
 
 
@@ -33,10 +36,17 @@ def is_installed() -> bool:
 
 
 def run(
-    server: EmbeddedServer, model: str, text: str, plan: Closed | Open, seconds: float, deadline: float
+    server: EmbeddedServer,
+    model: str,
+    text: str,
+    plan: Closed | Open,
+    seconds: float,
+    deadline: float,
+    settings: Mapping[str, int] = NO_SETTINGS,
 ) -> dict[str, float | None]:
-    """`text` again and again for `seconds`, each request with a deadline of so many seconds. Raises LoadFailed.
+    """`text` with INT32 `settings` again and again for `seconds`, each request with a deadline of so many seconds.
 
+    Raises LoadFailed.
     Answers a second are those of the whole run, with its end, in which what waits is still answered.
     """
     if isinstance(plan, Closed):
@@ -46,7 +56,7 @@ def run(
         options = [f"-c{CONNECTIONS}", f"-m{STREAMS}", f"--rps={rate}", "-n", str(round(CONNECTIONS * rate * seconds))]
     with tempfile.TemporaryDirectory() as folder:
         request, log = Path(folder) / "request", Path(folder) / "log"
-        request.write_bytes(_frame(model, text))
+        request.write_bytes(_frame(model, text, settings))
         before, began = read(server.metrics_url), time.perf_counter()
         command = ["h2load", *options, "-H", "content-type: application/grpc", "-H", "te: trailers",
                    "-H", f"grpc-timeout: {deadline:.0f}S", "-d", str(request), f"--log-file={log}",
@@ -68,10 +78,13 @@ def run(
     }
 
 
-def _frame(model: str, text: str) -> bytes:
+def _frame(model: str, text: str, settings: Mapping[str, int]) -> bytes:
     content = text.encode()
     request = service_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name=TEXT_INPUT, datatype="BYTES", shape=[1, 1])
     request.raw_input_contents.append(struct.pack("<I", len(content)) + content)
+    for name, value in settings.items():
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 1])
+        request.raw_input_contents.append(struct.pack("<i", value))
     message = request.SerializeToString()
     return b"\0" + struct.pack(">I", len(message)) + message

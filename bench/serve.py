@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from bench import command, interference
+from bench import command, h2load, interference
 from bench.cases import SEED_BURST, SEED_RATE, SEED_SECONDS, SEED_TOKENS, SENTENCE, TIMEOUT, Served, callers
 from bench.child import Child, Run
 from bench.client import Record, drive, posts, run_figures, summary
@@ -24,6 +24,7 @@ from bench.exports import NAME
 from bench.figures import Figures, Goal, add_measured, noted, take_turns
 from bench.peers import mlserver
 from bench.scenarios import mlserver_client
+from hfx.errors import LoadFailed
 from hfx.names import MAX_TOKENS, MIN_TOKENS, TEXT_INPUT
 from hfx.perf.load import Closed, Limits, Open, Plan, Request, RequestSet, parse_lengths, synthetic
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
@@ -175,10 +176,45 @@ def seed(settings: Settings, figures: Figures) -> None:
             add_measured(figures, mlserver.LABEL, case.name, 0, partial(_posted, peer, case))
 
 
+def overload(settings: Settings, figures: Figures) -> None:
+    """Callers who wait, few and many, and more requests than can be answered, whose callers don't wait for others."""
+    if not h2load.is_installed():
+        raise LoadFailed("h2load is not on PATH.", "Install nghttp2-client: a generator in Python takes a core.")
+    seconds = 3.0 if settings.quick else OVERLOAD_SECONDS
+    wanted = {MAX_TOKENS: OVERLOAD_TOKENS, MIN_TOKENS: OVERLOAD_TOKENS}
+    with EmbeddedServer(OVERLOADED.repository("int8", settings.quick)) as server:
+
+        def run(plan: Closed | Open) -> dict[str, float | None]:
+            return h2load.run(server, NAME, SENTENCE, plan, seconds, OVERLOAD_DEADLINE, wanted)
+
+        def excess(times: float, case: str) -> dict[str, float | None]:
+            peak = figures.median(PEAK, case, "answers/s") or run(Closed(PEAK_CALLERS))["answers/s"] or 1.0
+            return run(Open(rate=times * peak))
+
+        ways: dict[str, Callable[[str], dict[str, float | None]]] = {
+            PEAK: lambda _: run(Closed(PEAK_CALLERS)),
+            MANY: lambda _: run(Closed(MANY_CALLERS)),
+            **{offered(times): partial(excess, times) for times in OFFERED},
+        }
+        with noted(figures, "warming up"):
+            run(Closed(PEAK_CALLERS))
+        take_turns(figures, "overload", {OVERLOAD_CASE: OVERLOAD_CASE}, ways, settings.turns(3))
+
+
+def offered(times: float) -> str:
+    """The name of a load of so many times the peak."""
+    return f"{times:g} times the peak"
+
+
 def _posted(client: Child, case: LoadCase) -> dict[str, float | None]:
     return summary(client.run((case.plan, case.requests), warm=False).value)
 
 
+PEAK_CALLERS, MANY_CALLERS, OFFERED = 64, 500, (1.6, 4.0, 8.0)
+PEAK, MANY = callers(PEAK_CALLERS), callers(MANY_CALLERS)
+OVERLOADED = Served("distilgpt2", slots=32)
+OVERLOAD_TOKENS, OVERLOAD_SECONDS, OVERLOAD_DEADLINE = 32, 15.0, 60.0
+OVERLOAD_CASE = f"{OVERLOAD_TOKENS} tokens"
 RATE_CASE, BURST_CASE = "50 requests/s for 3 s", f"{SEED_BURST} at once"
 WORKS = {
     "load": Work("Callers who each send the next request after an answer", load, COLUMNS, (WHOLE,), "tokens/s", (
@@ -193,6 +229,12 @@ WORKS = {
           for way in (UNARY, STREAM, HTTP)),
         *(Goal(BURST_CASE, "seconds", (way,), most=0.4, against=(mlserver.LABEL,)) for way in (UNARY, STREAM, HTTP)),
     )),
+    "overload": Work(
+        f'"{SENTENCE}", {OVERLOAD_TOKENS} tokens, {OVERLOADED.slots} slots, more than can be answered', overload,
+        ("answers/s", "refused/s", "late", "p99 ms", "refused p99 ms"), (PEAK,), "answers/s",
+        tuple(Goal(OVERLOAD_CASE, "answers/s", (way,), least=0.9, against=(PEAK,))
+              for way in (MANY, *map(offered, OFFERED))),
+    ),
     "interference": Work("Requests beside larger ones", interference.interference, interference.COLUMNS, goals=(
         interference.GOALS
     )),
