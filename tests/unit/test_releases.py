@@ -1,11 +1,25 @@
-"""The table of Triton releases."""
+"""The table of Triton releases, and the least versions of hfx's dependencies."""
 
 import re
+import tomllib
+from itertools import chain
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from hfx.errors import UsageError
 from hfx.releases import RELEASES, for_generators, release, security_warning
+
+ROOT = Path(__file__).resolve().parents[2]
+# Dependency -> the first version without vulnerabilities that are known of it, with the last of those.
+FIRST_SECURE = {
+    "jinja2": ("3.1.6", "CVE-2025-27516"),
+    "onnx": ("1.21.0", "CVE-2026-27489, CVE-2026-28500, CVE-2026-34445, CVE-2026-34446"),
+    "sentencepiece": ("0.2.1", "CVE-2026-1260"),
+    "torch": ("2.6.0", "CVE-2025-32434"),
+}
 
 
 @pytest.mark.parametrize("tag", ["24.08", "26.99", "", "latest", "24.10-py3"])
@@ -33,3 +47,23 @@ def test_tags_are_unique_ordered_and_well_formed_and_no_newer_release_runs_fewer
     assert all(re.fullmatch(r"\d\d\.\d\d", tag) for tag in tags)
     known = [(entry.opset, entry.ir) for entry in RELEASES if entry.opset and entry.ir]
     assert known == sorted(known)
+
+
+def ranges() -> list[Requirement]:
+    """What pyproject.toml and the constraints say of the packages of FIRST_SECURE."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    for file in ROOT.glob("constraints*.txt"):
+        lines += [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    return [entry for entry in map(Requirement, lines) if entry.name.lower() in FIRST_SECURE]
+
+
+@pytest.mark.parametrize("range_", ranges(), ids=str)
+def test_no_range_admits_a_version_with_a_known_vulnerability(range_: Requirement) -> None:
+    secure, known = FIRST_SECURE[range_.name.lower()]
+    least = [Version(part.version) for part in range_.specifier if part.operator in (">=", "==", "~=")]
+    assert least and max(least) >= Version(secure), f"{range_} admits {known}"
+
+
+def test_each_of_those_packages_is_a_dependency() -> None:
+    assert {entry.name.lower() for entry in ranges()} == set(FIRST_SECURE)
