@@ -10,13 +10,15 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter.config_file import read_json
+from hfx.exporter.sentencepiece_normalizer import SPACE, one_of
+from hfx.exporter.sentencepiece_normalizer import normalizer as normalizer_of
 
-SPACE = "▁"  # SentencePiece's space
 MODELS = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "sentencepiece.model")
 MARIAN_MODELS = ("source.spm", "target.spm")
 NUMBER_COMMA = re.compile("[0-9],$")
@@ -27,9 +29,12 @@ HIDDEN, UNKNOWN_CODE, UNKNOWN_RUN = "\ufdd0", "\ufdd1", "\ufdd2"
 FIRST_CODE = 0x10F000  # private characters, one for each language that a text can begin with
 LANGUAGES = ("src_lang", "tgt_lang")
 LONGEST = 1000  # spaces at the beginning of an answer
-USER_DEFINED = 4  # types of pieces
-UNIGRAM = 1  # type of model
-NO_TEXT = (2, 3)  # the unknown piece, and control pieces
+# Types of pieces. No text has the unknown piece, or control pieces.
+NORMAL, USER_DEFINED, UNUSED, BYTE = 1, 4, 5, 6
+NO_TEXT = (2, 3)
+UNIGRAM, BPE, CHARACTERS = 1, 2, 4  # types of models
+UNKNOWN_PENALTY = 10  # of a character without a piece, below the worst piece; the library's
+WITH_FILE = "Use a checkpoint that has a tokenizer.json."
 CODE = ">>[\\s\\S]*?<<"  # Marian's target language, at the beginning of a text
 
 
@@ -48,54 +53,91 @@ def as_fast(tokenizer: Any, folder: Path) -> Any:
 
 
 def read_model(file: Path) -> Any:
-    """The SentencePiece model (a ModelProto) in `file`. Raises google.protobuf's DecodeError."""
+    """The SentencePiece model (a ModelProto) in `file`. Raises CheckpointUnsupported for a kind that is not read."""
     from transformers.convert_slow_tokenizer import import_protobuf
 
     model = import_protobuf().ModelProto()
     model.ParseFromString(file.read_bytes())
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    refused = {
+        "whole words as pieces": trainer.model_type not in (UNIGRAM, BPE, CHARACTERS),
+        "spaces behind words": trainer.treat_whitespace_as_suffix,
+        "spaces that are no pieces": not normalizer.escape_whitespaces,
+        "pieces that are not used": any(piece.type == UNUSED for piece in model.pieces),
+    }
+    for kind in filter(refused.get, refused):
+        raise CheckpointUnsupported(f"{file.name} is a SentencePiece model with {kind}.", WITH_FILE)
     return model
-
-
-def damaged_model(folder: Path) -> str | None:
-    """The name of a file in `folder` that should be a SentencePiece model and is none, as a pointer of git-lfs."""
-    from google.protobuf.message import DecodeError
-
-    for name in (*MODELS, *MARIAN_MODELS):
-        try:
-            if (folder / name).is_file() and not read_model(folder / name).pieces:
-                return name
-        except DecodeError:
-            return name
-    return None
 
 
 def _sentencepiece(tokenizer: Any, model: Any) -> Any:
     """The tokenizer that transformers 5 has built from `model`, with SentencePiece's own way to read a text."""
+    from tokenizers import normalizers
+
     built = tokenizer.backend_tokenizer
-    symbols = {piece.piece for piece in model.pieces if piece.type == USER_DEFINED}
-    symbols -= set(tokenizer.special_tokens_map.values())
-    has_bytes = model.trainer_spec.byte_fallback
-    normalizer = _normalizer(model.normalizer_spec, before=_steps_before(tokenizer))
-    exact = _reading_words(_scored(tokenizer, has_bytes), model, normalizer)
-    exact.decoder, exact.post_processor = _spelling({}) if has_bytes else built.decoder, built.post_processor
+    special = set(tokenizer.special_tokens_map.values())
+    symbols = {piece.piece for piece in model.pieces if piece.type == USER_DEFINED} - special
+    named = {symbol: character for symbol, character in stand_ins(model).items() if symbol in symbols}
+    replaced = [normalizers.Replace(symbol, named[symbol]) for symbol in sorted(named, key=len, reverse=True)]
+    normalizer = normalizer_of(model.normalizer_spec, before=steps_before(tokenizer), after=replaced)
+    tokens = [named.get(token, token) for token in _vocabulary(built)]
+    build = _scored if model.trainer_spec.model_type == UNIGRAM else _merged
+    exact = _reading_words(build(tokenizer, model, tokens), model, normalizer)
+    usual = not (named or model.trainer_spec.byte_fallback)
+    exact.decoder = built.decoder if usual else _spelling({character: symbol for symbol, character in named.items()})
+    exact.post_processor = built.post_processor
     _add_tokens(exact, [token for _, token in sorted(built.get_added_tokens_decoder().items())], symbols)
     return exact
 
 
-def _scored(tokenizer: Any, has_bytes: bool) -> Any:
-    """The pieces and their scores; with `has_bytes`, characters that no piece has become bytes.
+def _vocabulary(built: Any) -> list[str]:
+    """The tokens of `built` but for added ones, by their ids."""
+    pieces = json.loads(built.to_str())["model"]["vocab"]  # ids by piece, or pairs of a piece and its score
+    return _in_order(pieces) if isinstance(pieces, dict) else [piece for piece, _ in pieces]
 
-    ALBERT splits a number from the comma behind it.
+
+def _in_order(ids: Mapping[str, int]) -> list[str]:
+    """The tokens by their ids, which have to be 0, 1, 2 and so on. Raises ValueError."""
+    tokens = sorted(ids, key=ids.__getitem__)
+    if [ids[token] for token in tokens] != list(range(len(tokens))):
+        raise ValueError("the ids in vocab.json are not 0, 1, 2 and so on")
+    return tokens
+
+
+def stand_ins(model: Any) -> dict[str, str]:
+    """The character that stands for each symbol of the user in texts, so that it is not merged with its neighbours.
+
+    None for unigram models, where a symbol competes with other pieces.
+    """
+    if model.trainer_spec.model_type == UNIGRAM:
+        return {}
+    symbols = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
+    return {symbol: chr(FIRST_CODE + place) for place, symbol in enumerate(symbols)}
+
+
+def _scored(tokenizer: Any, model: Any, tokens: Sequence[str]) -> Any:
+    """The pieces and their scores; where `model` has bytes as pieces, characters that no piece has become bytes.
+
+    A symbol of the user has the score that the library gives it. No text has the name of a byte, which costs more than
+    its characters. ALBERT splits a number from the comma behind it.
     """
     from tokenizers import models
 
-    content = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    usual = [piece.score for piece in model.pieces if piece.type == NORMAL]
+    best, worst = max(usual, default=0.0), min(usual, default=0.0)
+    scores = dict.fromkeys(tokens, 0.0)
+    for piece in model.pieces:
+        if piece.type == USER_DEFINED:
+            scores[piece.piece] = len(piece.piece.encode()) * best - 0.1
+        elif piece.type not in NO_TEXT:
+            scores[piece.piece] = piece.score if piece.type == NORMAL else len("<0x00>") * (worst - UNKNOWN_PENALTY) - 1
     never = NEVER_IN_TEXT if type(tokenizer).__name__ == "AlbertTokenizer" else 0.0
-    pieces = [(piece, score + never * bool(NUMBER_COMMA.search(piece))) for piece, score in content["vocab"]]
-    return models.Unigram(pieces, content["unk_id"], byte_fallback=has_bytes)
+    pieces = [(token, scores[token] + never * bool(NUMBER_COMMA.search(token))) for token in tokens]
+    unknown = tokens.index(str(tokenizer.unk_token))
+    return models.Unigram(pieces, unknown, byte_fallback=model.trainer_spec.byte_fallback)
 
 
-def _steps_before(tokenizer: Any) -> list[Any]:
+def steps_before(tokenizer: Any) -> list[Any]:
     """What the Python tokenizer of a class does with a text before SentencePiece reads it."""
     from tokenizers import Regex, normalizers
 
@@ -113,12 +155,7 @@ def _steps_before(tokenizer: Any) -> list[Any]:
 
 def _all(is_one: Callable[[str], Any]) -> str:
     """The pattern of a character for which `is_one` holds."""
-    return _one_of(filter(is_one, map(chr, range(sys.maxunicode + 1))))
-
-
-def _one_of(characters: Iterable[str], none: bool = False) -> str:
-    """The pattern of one (or with `none` of none) of `characters`."""
-    return f"[{'^' * none}" + "".join(f"\\x{{{ord(character):x}}}" for character in sorted(characters)) + "]"
+    return one_of(filter(is_one, map(chr, range(sys.maxunicode + 1))))
 
 
 def _spelling(replaced: Mapping[str, str]) -> Any:
@@ -127,33 +164,6 @@ def _spelling(replaced: Mapping[str, str]) -> Any:
 
     steps = [decoders.Replace(character, text) for character, text in {**replaced, SPACE: " "}.items()]
     return decoders.Sequence([*steps, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", LONGEST, 0)])
-
-
-def _normalizer(spec: Any, before: Sequence[Any] = (), after: Sequence[Any] = (), begins: str = "") -> Any:
-    """What SentencePiece does with a text, with steps before and after its table of characters.
-
-    A text may begin with a character of the pattern `begins`, behind which its first word is.
-    """
-    from tokenizers import Regex, normalizers
-
-    steps = list(before)
-    if spec.precompiled_charsmap:
-        # The library applies the table to a letter with its marks: of such that the table has not as a whole, it loses
-        # some where the letter is in the table.
-        if spec.name.startswith("nmt"):
-            steps.append(normalizers.Replace("\ufffd", " "))
-        steps += [
-            normalizers.NFKC() if "nfkc" in spec.name else normalizers.NFC(),
-            normalizers.Precompiled(spec.precompiled_charsmap),
-        ]
-    steps += after
-    if spec.remove_extra_whitespaces:
-        for pattern, content in ((r"\A +", ""), (rf"[ {SPACE}]+\z", ""), (" {2,}", " ")):
-            steps.append(normalizers.Replace(Regex(pattern), content))
-    if spec.add_dummy_prefix:
-        first = f"(?:\\A(?!{begins})|(?<=\\A{begins}))" if begins else r"\A"
-        steps.append(normalizers.Replace(Regex(f"{first}(?=[\\s\\S])"), SPACE))
-    return normalizers.Sequence(steps)
 
 
 def _reading_words(pieces: Any, model: Any, normalizer: Any) -> Any:
@@ -225,7 +235,7 @@ def _marian(tokenizer: Any, folder: Path) -> Any:
         (rf"(?<=\A{begins}) +", ""),
     ]
     after = [normalizers.Replace(Regex(pattern), content) for pattern, content in steps]
-    normalizer = _normalizer(model.normalizer_spec, after=after, begins=begins)
+    normalizer = normalizer_of(model.normalizer_spec, after=after, begins=begins)
     exact = _reading_words(_numbered(model, ids, codes, tokenizer), model, normalizer)
     language = pre_tokenizers.Split(Regex(rf"\A{begins}"), "isolated")
     exact.pre_tokenizer = pre_tokenizers.Sequence([language, exact.pre_tokenizer])
@@ -237,7 +247,7 @@ def _marian(tokenizer: Any, folder: Path) -> Any:
 def _none_of(model: Any, others: Sequence[str]) -> str:
     """The pattern of a character that is neither in a piece of `model` nor one of `others`."""
     known = {character for piece in model.pieces if piece.type not in NO_TEXT for character in piece.piece}
-    return _one_of(known.union(others), none=True)
+    return one_of(known.union(others), none=True)
 
 
 def _numbered(model: Any, ids: Mapping[str, int], codes: Mapping[str, str], tokenizer: Any) -> Any:
@@ -250,9 +260,7 @@ def _numbered(model: Any, ids: Mapping[str, int], codes: Mapping[str, str], toke
     spelled = {token: token for token in scores.keys() | added} | {t: t for t in ids if len(t) == 1}
     spelled |= {code: character for character, code in codes.items()}
     best = dict.fromkeys(codes.values(), 0.0)
-    tokens = sorted(ids, key=ids.__getitem__)
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise ValueError("the ids in vocab.json are not 0, 1, 2 and so on")
+    tokens = _in_order(ids)
     pieces = [(spelled.get(token, HIDDEN + token), best.get(token, scores.get(token, lowest))) for token in tokens]
     return models.Unigram(pieces, ids[str(tokenizer.unk_token)], byte_fallback=False)
 
@@ -287,8 +295,8 @@ def _m2m(tokenizer: Any, folder: Path) -> Any:
 
     model, ids = read_model(folder / "sentencepiece.bpe.model"), read_json(folder / "vocab.json")
     unigram = model.trainer_spec.model_type == UNIGRAM
-    pieces = _numbered(model, ids, {}, tokenizer) if unigram else _merged(model, ids)
-    exact = _reading_words(pieces, model, _normalizer(model.normalizer_spec))
+    pieces = _numbered(model, ids, {}, tokenizer) if unigram else _merged(tokenizer, model, _in_order(ids))
+    exact = _reading_words(pieces, model, normalizer_of(model.normalizer_spec))
     exact.decoder = _spelling({HIDDEN: ""})
     exact.add_special_tokens(list(tokenizer.lang_token_to_id))  # numbered in this order, as in Python
     language, end = tokenizer.convert_ids_to_tokens(tokenizer.cur_lang_id), tokenizer.eos_token
@@ -300,16 +308,21 @@ def _m2m(tokenizer: Any, folder: Path) -> Any:
     return exact
 
 
-def _merged(model: Any, ids: Mapping[str, int]) -> Any:
-    """Byte-pair pieces: of two neighbours, those that make the piece with the best score are merged first."""
+def _merged(tokenizer: Any, model: Any, tokens: Sequence[str]) -> Any:
+    """Byte-pair pieces: of two neighbours, those that make the piece with the best score are merged first.
+
+    Symbols of the user are not merged with others; characters alone are not merged at all.
+    """
     from tokenizers import models
 
-    scores = {piece.piece: piece.score for piece in model.pieces if piece.type not in NO_TEXT}
+    ids = {token: place for place, token in enumerate(tokens)}
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL and piece.piece in ids}
     merges = []
     for piece in sorted(scores, key=lambda piece: -scores[piece]):
         splits = ((piece[:place], piece[place:]) for place in range(1, len(piece)))
-        merges += [(left, right) for left, right in splits if left in ids and right in ids and piece in ids]
-    return models.BPE(dict(ids), merges, unk_token="<unk>", fuse_unk=True)
+        merges += [(left, right) for left, right in splits if left in scores and right in scores]
+    unknown, has_bytes = str(tokenizer.unk_token), model.trainer_spec.byte_fallback
+    return models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=has_bytes)
 
 
 PYTHON_TOKENIZERS: dict[str, Callable[[Any, Path], Any]] = {

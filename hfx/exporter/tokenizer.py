@@ -7,25 +7,21 @@ No remote code is run.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError, UsageError
-from hfx.exporter.config_file import AGAIN, TOKENIZER_CONFIG, read_optional_json
+from hfx.exporter.config_file import TOKENIZER_CONFIG, read_optional_json
 from hfx.exporter.load import first_lines
 from hfx.exporter.quiet import quiet_libraries
-from hfx.exporter.slow_tokenizers import as_fast, damaged_model
+from hfx.exporter.slow_tokenizers import as_fast
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tokenizer_trial import BYTES, SECONDS, TrialFailed, TrialStopped, try_tokenizer
+from hfx.exporter.tokenizer_checks import PROBE, TOKENIZER_FILE, try_built, try_files
 from hfx.exporter.transformers_versions import keep_tokenizer_file
 
-TOKENIZER_FILE = "tokenizer.json"
 # The keys by which a tokenizer's config can name files of its own.
 TOKENIZER_FILE_KEYS = ("tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "added_tokens_file")
-PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
-TRIED_LENGTH = 512  # tokens of the longest text that a tokenizer is tried with
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -38,10 +34,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     loader: Any = transformers.AutoTokenizer
     _check_tokenizer_config(checkpoint.folder)
     file = checkpoint.view / TOKENIZER_FILE
-    if file.is_file():
-        _try(checkpoint, file)
-    elif name := damaged_model(checkpoint.view):
-        raise CheckpointCorrupt(f"{checkpoint.folder / name} is no SentencePiece model.", AGAIN)
+    try_files(checkpoint)
     try:
         with quiet_libraries():
             tokenizer = loader.from_pretrained(
@@ -49,7 +42,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             )
             if not file.is_file():
                 tokenizer = as_fast(tokenizer, checkpoint.view)
-                _try_built(checkpoint, tokenizer)
+                try_built(checkpoint, tokenizer)
             if tokenizer.is_fast:
                 keep_tokenizer_file(tokenizer, checkpoint)
             tokenizer(PROBE, verbose=False)
@@ -71,33 +64,6 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         )
     _check_ids(checkpoint, tokenizer)
     return tokenizer
-
-
-def _try(checkpoint: Checkpoint, file: Path) -> None:
-    """Refuse a tokenizer that takes too long or too much memory for the texts of the gate, or fails on one."""
-    from hfx.exporter.parity.texts import bundled_texts, edge_texts
-
-    try:
-        try_tokenizer(file, [PROBE, *bundled_texts(), *edge_texts(TRIED_LENGTH)])
-    except TrialStopped:
-        raise CheckpointUnsafe(
-            f"The tokenizer of {checkpoint.folder} needs more than {SECONDS} s or {BYTES >> 30} GB for short texts.",
-            "A normalizer or a pattern in its tokenizer.json is hostile or broken; use a checkpoint that you trust.",
-        ) from None
-    except TrialFailed as error:
-        raise CheckpointCorrupt(
-            f"The tokenizer of {checkpoint.folder} fails on a text: {error}.",
-            "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
-        ) from None
-
-
-def _try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
-    """The same for a tokenizer that was built from other files."""
-    if tokenizer.is_fast:
-        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-            file.write(tokenizer.backend_tokenizer.to_str())
-            file.flush()
-            _try(checkpoint, Path(file.name))
 
 
 def _tokenizer_error(checkpoint: Checkpoint, error: BaseException) -> SourceError:

@@ -1,7 +1,8 @@
-"""A tokenizer.json from a stranger is tried in a process of its own, with little time and memory, before it is used.
+"""A stranger's tokenizer is tried in a process of its own, with little time and memory, before it is used.
 
-A pattern can take years for a short text, and a normalizer can make gigabytes of it. Run as a script, this file is that
-process: it imports nothing but the tokenizers library.
+A pattern in a tokenizer.json can take years for a short text, a normalizer can make gigabytes of it, and the library of
+SentencePiece models, in C++, can crash on a crafted one (CVE-2026-1260). Run as a script, this file is that process: it
+imports nothing but the library of the file.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 SECONDS = 30  # of processor time; a vocabulary of 250,000 pieces is read in 2, and the texts take less than one
 WALL_SECONDS = 4 * SECONDS  # on a busy machine
 BYTES = 4 << 30
-CANT_TOKENIZE = 3  # exit status
+MOST_ANSWERED = 64 << 20  # bytes of tokens; those of the gate's texts have 200 KB
+CANT_TOKENIZE, CANT_READ, TOO_MUCH = 3, 4, 5  # exit status
+
+
+class TrialUnread(Exception):
+    """The file is no tokenizer."""
 
 
 class TrialFailed(Exception):
@@ -26,13 +32,13 @@ class TrialFailed(Exception):
 
 
 class TrialStopped(Exception):
-    """The tokenizer took more than it may have."""
+    """The tokenizer crashed, or took more than it may have."""
 
 
-def try_tokenizer(file: Path, texts: Sequence[str]) -> None:
-    """Tokenize `texts` by the tokenizer.json `file`, within SECONDS and BYTES. Raises TrialFailed, TrialStopped.
+def try_tokenizer(file: Path, texts: Sequence[str]) -> list[list[str]]:
+    """The tokens of `texts` by `file`, a tokenizer.json or else a SentencePiece model, within SECONDS and BYTES.
 
-    A file that can't be read at all passes: it is refused where it is loaded.
+    Raises TrialUnread, TrialFailed, TrialStopped.
     """
     command = [sys.executable, "-I", __file__, str(file)]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
@@ -49,8 +55,12 @@ def try_tokenizer(file: Path, texts: Sequence[str]) -> None:
         raise TrialStopped from None
     if done.returncode == CANT_TOKENIZE:
         raise TrialFailed(done.stdout.decode(errors="replace").strip())
+    if done.returncode == CANT_READ:
+        raise TrialUnread
     if done.returncode:
         raise TrialStopped
+    tokens: list[list[str]] = json.loads(done.stdout)
+    return tokens
 
 
 def _main(file: str) -> int:
@@ -58,24 +68,39 @@ def _main(file: str) -> int:
     _limit(resource.RLIMIT_CPU, SECONDS)
     _limit(resource.RLIMIT_CORE, 0)
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    from tokenizers import Tokenizer
-
     texts = json.load(sys.stdin)
     try:
-        tokenizer = Tokenizer.from_file(file)
-    except BaseException:  # the library's panics are no Exceptions
-        return 0
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+        tokens_of = _tokenizer(file) if file.endswith(".json") else _sentencepiece(file)
+    except BaseException:  # the libraries' panics are no Exceptions
+        return CANT_READ
     try:
-        for text in texts:
-            tokenizer.encode(text)
+        tokens = [tokens_of(text) for text in texts]
     except MemoryError:
         raise
     except BaseException as error:
         print(str(error)[:300])
         return CANT_TOKENIZE
+    answer = json.dumps(tokens)
+    if len(answer) > MOST_ANSWERED:
+        return TOO_MUCH
+    print(answer)
     return 0
+
+
+def _tokenizer(file: str) -> Callable[[str], list[str]]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(file)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: list(tokenizer.encode(text).tokens)
+
+
+def _sentencepiece(file: str) -> Callable[[str], list[str]]:
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor(model_file=file)
+    return lambda text: list(processor.encode(text, out_type=str))
 
 
 def _limit(kind: int, most: int) -> None:

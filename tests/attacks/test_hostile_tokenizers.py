@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
 from hfx.exporter import tokenizer_trial
+from hfx.exporter.parity.texts import bundled_texts
+from hfx.exporter.slow_tokenizers import read_model
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from tests.attacks.damage import edit_json, load, plan, refused
+from tests.unit.test_slow_tokenizers import train
 
 pytestmark = pytest.mark.slow
 
@@ -170,3 +174,28 @@ def test_a_pattern_or_normalizer_without_bounds_is_refused(
         monkeypatch.setattr(tokenizer_trial, "WALL_SECONDS", 2)
     edit_json(folder / "tokenizer.json", **parts)
     assert said in refused(kind, folder, lambda: read(folder))
+
+
+def crashing_model(file: Path) -> None:
+    """A SentencePiece model whose table of characters leads the library out of it: signal 11 in 0.2.1."""
+    train(file, bundled_texts()[:100])
+    model = read_model(file)
+    draw = random.Random(1)
+    table = bytes(draw.randrange(256) for _ in range(1024))
+    model.normalizer_spec.precompiled_charsmap = len(table).to_bytes(4, "little") + table + b"abc\0"
+    file.write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_sentencepiece_model_that_crashes_its_library_is_refused(folder: Path, alone: bool) -> None:
+    """Also beside a tokenizer.json, as some of transformers' tokenizers read both."""
+    crashing_model(folder / "spiece.model")
+    if alone:
+        (folder / "tokenizer.json").unlink()
+        edit_json(folder / "tokenizer_config.json", tokenizer_class="T5Tokenizer")
+    assert "crashes" in refused(CheckpointUnsafe, folder, lambda: read(folder))
+
+
+def test_a_file_that_is_no_model_beside_a_tokenizer_is_not_read(folder: Path) -> None:
+    (folder / "spiece.model").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert read(folder).is_fast

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from hfx import names
-from hfx.errors import CheckpointCorrupt
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.settings import GenerationSettings
 from hfx.exporter.parity.texts import bundled_texts, edge_texts
-from hfx.exporter.slow_tokenizers import NO_TEXT, read_model
+from hfx.exporter.slow_tokenizers import NO_TEXT, read_model, stand_ins
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.local.generator import LocalGenerator
@@ -31,7 +31,18 @@ pytestmark = pytest.mark.slow
 PIECES = 500
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 FAIRSEQ = {"unk_id": 0, "bos_id": 1, "eos_id": 2}
-NAMED = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+XLMR = ("XLMRobertaTokenizer", "xlm-roberta", "sentencepiece.bpe.model")
+BPE = {"model_type": "bpe"}
+NAMED = {
+    "pad_id": 0,
+    "bos_id": 1,
+    "eos_id": 2,
+    "unk_id": 3,
+    "pad_piece": "[PAD]",
+    "bos_piece": "[CLS]",
+    "eos_piece": "[SEP]",
+    "unk_piece": "[UNK]",
+}
 ALBERT = {
     "pad_id": 0,
     "unk_id": 1,
@@ -45,21 +56,29 @@ SENTENCEPIECE: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "t5": ("T5Tokenizer", "t5", "spiece.model", T5),
     "mt5": ("T5Tokenizer", "mt5", "spiece.model", T5 | {"byte_fallback": True, "vocab_size": PIECES + 256}),
     "albert": ("AlbertTokenizer", "albert", "spiece.model", ALBERT),
-    "deberta": (
-        "DebertaV2Tokenizer",
-        "deberta-v2",
-        "spm.model",
-        {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, **NAMED},
-    ),
-    "xlm-roberta": ("XLMRobertaTokenizer", "xlm-roberta", "sentencepiece.bpe.model", FAIRSEQ),
+    "deberta": ("DebertaV2Tokenizer", "deberta-v2", "spm.model", NAMED),
+    "xlm-roberta": (*XLMR, FAIRSEQ),
     "mbart": ("MBartTokenizer", "mbart", "sentencepiece.bpe.model", FAIRSEQ),
     "pegasus": ("PegasusTokenizer", "pegasus", "spiece.model", T5),
-    "identity": (
-        "XLMRobertaTokenizer",
-        "xlm-roberta",
-        "sentencepiece.bpe.model",
-        FAIRSEQ | {"normalization_rule_name": "identity"},
-    ),
+    "identity": (*XLMR, FAIRSEQ | {"normalization_rule_name": "identity"}),
+    "folded": (*XLMR, FAIRSEQ | {"normalization_rule_name": "nfkc_cf"}),
+    "spaces": (*XLMR, FAIRSEQ | {"remove_extra_whitespaces": False, "normalization_rule_name": "nfkc"}),
+    "no prefix": (*XLMR, FAIRSEQ | {"add_dummy_prefix": False}),
+    "symbols": (*XLMR, FAIRSEQ | {"user_defined_symbols": "Tel.,the,//", "control_symbols": "<ctrl>"}),
+    "t5 bpe": ("T5Tokenizer", "t5", "spiece.model", T5 | BPE),
+    "deberta bpe": ("DebertaV2Tokenizer", "deberta-v2", "spm.model", NAMED | BPE),
+    "xlm-roberta bpe": (*XLMR, FAIRSEQ | BPE),
+    "mbart bpe": ("MBartTokenizer", "mbart", "sentencepiece.bpe.model", FAIRSEQ | BPE),
+    "pegasus bpe": ("PegasusTokenizer", "pegasus", "spiece.model", T5 | BPE),
+    "nllb bpe": ("NllbTokenizer", "nllb", "sentencepiece.bpe.model", FAIRSEQ | BPE),
+    "bpe bytes": ("T5Tokenizer", "t5", "spiece.model", T5 | BPE | {"byte_fallback": True, "vocab_size": PIECES + 256}),
+    "bpe spaces": (*XLMR, FAIRSEQ | BPE | {"remove_extra_whitespaces": False, "normalization_rule_name": "identity"}),
+    "bpe symbols": (*XLMR, FAIRSEQ | BPE | {"user_defined_symbols": "Tel.,the,//", "control_symbols": "<ctrl>"}),
+    "characters": (*XLMR, FAIRSEQ | {"model_type": "char"}),
+}
+REFUSED: dict[str, dict[str, Any]] = {
+    "whole words": {"model_type": "word"},
+    "spaces behind words": {"treat_whitespace_as_suffix": True},
 }
 SPELLS_SPECIAL = ("<", "[")
 CODES = (">>fra<<", ">>deu<<")
@@ -128,6 +147,8 @@ def test_ids_are_those_of_sentencepiece(sentencepiece_folder: Path) -> None:
     reference = sentencepiece.SentencePieceProcessor(model_file=str(file))
     prepare: Callable[[str], str] = as_albert if type(tokenizer).__name__ == "AlbertTokenizer" else str
     vocabulary, compared = tokenizer.get_vocab(), 0
+    for symbol, character in stand_ins(read_model(file)).items():
+        vocabulary[symbol] = vocabulary[character]
     for text in texts(300):
         if any(opening in text for opening in SPELLS_SPECIAL):
             continue  # special tokens are no pieces
@@ -135,6 +156,28 @@ def test_ids_are_those_of_sentencepiece(sentencepiece_folder: Path) -> None:
         assert tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] == expected, text
         compared += 1
     assert compared > 400
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_model_that_no_fast_tokenizer_is_equal_to_is_refused(kind: str, tmp_path: Path) -> None:
+    train(tmp_path / XLMR[2], bundled_texts(), **FAIRSEQ, **REFUSED[kind])
+    with pytest.raises(CheckpointUnsupported, match=f"is a SentencePiece model with {kind}"):
+        loaded(write(tmp_path, XLMR[1], XLMR[0]))
+
+
+@pytest.mark.parametrize("tokenizer_class", ["MarianTokenizer", "XLMRobertaTokenizer"])
+def test_a_tokenizer_that_differs_from_sentencepiece_on_a_text_is_refused(tokenizer_class: str, tmp_path: Path) -> None:
+    """Marian's of byte pairs, and one of which control characters alone make a space, differ."""
+    if tokenizer_class == "MarianTokenizer":
+        train(tmp_path / "source.spm", bundled_texts(), **BPE)
+        train(tmp_path / "target.spm", bundled_texts(), **BPE)
+        vocabulary = ("</s>", "<unk>", *pieces(tmp_path / "source.spm"), "<pad>")
+        write(tmp_path, "marian", tokenizer_class, *vocabulary)
+    else:
+        train(tmp_path / XLMR[2], bundled_texts(), **FAIRSEQ, remove_extra_whitespaces=False)
+        write(tmp_path, XLMR[1], tokenizer_class)
+    with pytest.raises(CheckpointUnsupported, match="otherwise than sentencepiece"):
+        loaded(tmp_path)
 
 
 def pieces(file: Path) -> list[str]:

@@ -1,0 +1,121 @@
+"""What a checkpoint's tokenizer is tried with before it is used: texts of many kinds, in a process of their own.
+
+One that is built from a SentencePiece model is compared with the sentencepiece library on them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
+from hfx.exporter.config_file import AGAIN
+from hfx.exporter.parity.texts import bundled_texts, edge_texts
+from hfx.exporter.slow_tokenizers import (
+    MARIAN_MODELS,
+    MODELS,
+    NO_TEXT,
+    USER_DEFINED,
+    WITH_FILE,
+    read_model,
+    stand_ins,
+    steps_before,
+)
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.tokenizer_trial import BYTES, SECONDS, TrialFailed, TrialStopped, TrialUnread, try_tokenizer
+
+TOKENIZER_FILE = "tokenizer.json"
+PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
+TRIED_LENGTH = 512  # tokens of the longest text that a tokenizer is tried with
+HARD_FOR_SENTENCEPIECE = (
+    "a\u0302\u0323 e\u0323\u0302 \u1ea1\u0302 o\u031b\u0323\u0301 \u0323\u0302",  # marks in other orders
+    "A\u20dd \uff21\u0301 \u24b7\u0308 a\U0001f3fb 1\ufe0f\u20e3 x\u200d",
+    "\uff76\uff9e \uff8a\uff9f \u30db\u3099 \u1112\u1161\u11ab\u1100 \u0e01\u0e33 \u0915\u093c \u0958",
+    "\uff5e \u3000 \u337f \ufdfa \u00df \u0130 \u0390 \u1e9e \u2126 \u212b",  # of several characters, and of one
+    "  leading   inner \u00a0 trailing  ",
+    "\u2581word \u2581\u2581 \u2581 word\u2581",
+    "tabs\t\tand\r\nlines\n\n\r",
+    "<0x41><0xE4> <0x0A>",
+    "0,1,2, 3,000,000, ,4",
+    "a" * 37 + " " + "ab" * 19 + " " * 11 + "\u754c" * 7,
+)
+MOST_SYMBOLS = 50  # of a model's, that are tried
+
+
+def try_files(checkpoint: Checkpoint) -> None:
+    """Try the checkpoint's tokenizer.json, and its SentencePiece models, which transformers may read beside it.
+
+    Raises CheckpointUnsafe for a file that takes too much, or crashes; CheckpointCorrupt.
+    """
+    file = checkpoint.view / TOKENIZER_FILE
+    models = sorted(path for path in checkpoint.view.iterdir() if path.suffix in (".model", ".spm"))
+    needed = () if file.is_file() else (*MODELS, *MARIAN_MODELS)
+    for path in (file, *models) if file.is_file() else models:
+        try:
+            _tokens(checkpoint, path, _texts())
+        except TrialUnread:  # of others, transformers says why
+            if path.name in needed:
+                raise CheckpointCorrupt(f"{checkpoint.folder / path.name} is no SentencePiece model.", AGAIN) from None
+
+
+def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
+    """Try a tokenizer that was built of other files than a tokenizer.json. Raises CheckpointUnsupported, too."""
+    if not tokenizer.is_fast:
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        file.write(tokenizer.backend_tokenizer.to_str())
+        file.flush()
+        _tokens(checkpoint, Path(file.name), _texts())
+    used = next(
+        (checkpoint.view / name for name in (*MODELS, *MARIAN_MODELS) if (checkpoint.view / name).is_file()), None
+    )
+    if used is not None:
+        _compare(checkpoint, tokenizer, used)
+
+
+def _texts() -> list[str]:
+    return [PROBE, *bundled_texts(), *edge_texts(TRIED_LENGTH), *HARD_FOR_SENTENCEPIECE]
+
+
+def _tokens(checkpoint: Checkpoint, file: Path, texts: Sequence[str]) -> list[list[str]]:
+    """The tokens of `texts` by `file`. Raises TrialUnread, CheckpointUnsafe, CheckpointCorrupt."""
+    try:
+        return try_tokenizer(file, texts)
+    except TrialStopped:
+        raise CheckpointUnsafe(
+            f"The tokenizer of {checkpoint.folder} crashes or takes {SECONDS} s or {BYTES >> 30} GB for short texts.",
+            "It is hostile or broken, such as by a normalizer or a pattern; use a checkpoint that you trust.",
+        ) from None
+    except TrialFailed as error:
+        raise CheckpointCorrupt(
+            f"The tokenizer of {checkpoint.folder} fails on a text: {error}.",
+            "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
+        ) from None
+
+
+def _compare(checkpoint: Checkpoint, tokenizer: Any, file: Path) -> None:
+    """Refuse `tokenizer` if it reads a text otherwise than the sentencepiece library, which reads `file`.
+
+    Texts that spell added tokens, which are no pieces, are left out.
+    """
+    from tokenizers import normalizers
+
+    model, added = read_model(file), tokenizer.get_added_vocab()
+    symbols = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED][:MOST_SYMBOLS]
+    texts = [*_texts(), *(f"{symbol} a{symbol}b {symbol}{symbol}" for symbol in symbols)]
+    texts = [text for text in texts if not any(token in text for token in added)]
+    before = normalizers.Sequence(steps_before(tokenizer))
+    by_library = _tokens(checkpoint, file, [before.normalize_str(text) for text in texts])
+    ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
+    ids |= {symbol: ids[character] for symbol, character in stand_ins(model).items() if character in ids}
+    without_id = {piece.piece for piece in model.pieces if piece.type not in NO_TEXT} - ids.keys()  # by vocab.json
+    for text, pieces in zip(texts, by_library, strict=True):
+        expected = [ids.get(piece, unknown) for piece in pieces]
+        read = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        if read != expected and without_id.isdisjoint(pieces):
+            raise CheckpointUnsupported(
+                f"The tokenizer that hfx makes of {file.name} reads {text[:60]!r} otherwise than sentencepiece.",
+                WITH_FILE,
+            )
