@@ -21,6 +21,7 @@ from hfx.errors import UsageError
 
 DEFAULT_TAG = "24.10"  # the embedded server's: opset 21, IR 10, which every later release loads
 MINIMUM_SECURE = "26.07"
+QUEUE_POLICY_FIXED = "26.08"  # triton-inference-server/core #509: dynamic batchers with a queue policy no longer stall
 BULLETIN = "NVIDIA's security bulletin 5875 of 2026-09-08"  # nvidia.custhelp.com, a_id 5875: fixed in 26.07
 GENERATOR_PYTHON = "3.11"  # onnxruntime 1.31, which generators need, has no wheel for an older one
 

@@ -1,8 +1,9 @@
 """Which requests of an encoder are taken: no more than the net answers within a bound, the others are refused at once.
 
 The bound is enforced here, before a text is tokenized, because the dynamic batcher's own queue policies make requests
-wait for 0.5 s now and then (Triton 2.51). What waits at the net is Triton's gauge of pending requests; how fast the net
-is, its counters say. Nothing is counted down, so that no cancelled or failed request is ever missing from a count.
+wait for 0.5 s now and then (Triton 2.51; fixed in 26.08 by triton-inference-server/core #509). What waits at the net is
+Triton's gauge of pending requests; how fast the net is, its counters say. Nothing is counted down, so that no cancelled
+or failed request is ever missing from a count.
 """
 
 from __future__ import annotations

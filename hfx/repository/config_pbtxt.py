@@ -123,7 +123,7 @@ def to_protobuf(config: ModelConfig) -> Any:
         instance_group=[pb.ModelInstanceGroup(kind=config.instance_kind, count=1)] if config.instance_kind else [],
         # No preferred_batch_size: small batches would wait for it. No queue policy: with a queue size or timeout Triton
         # prepares no batch ahead, and misses the moment when the model is free again: under any load, requests wait
-        # for 0.5 s now and then (measured on 2.51; triton-inference-server #8870). The tokenizing step bounds queues.
+        # for 0.5 s now and then (measured on 2.51; fixed in 26.08, core #509). The tokenizing step bounds queues.
         dynamic_batching=pb.ModelDynamicBatching(default_queue_policy={}) if config.batching else None,
         optimization=_optimization(config.cpu_accelerators) if config.cpu_accelerators else None,
         parameters={key: pb.ModelParameter(string_value=value) for key, value in config.parameters.items()},

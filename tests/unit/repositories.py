@@ -23,7 +23,6 @@ from tests.unit.manifests import manifest
 
 CORES = 4
 OnnxInput = tuple[str, int, Sequence[int | str] | None]  # name, data type, dims
-QUEUE = "{ max_queue_size: 128 default_timeout_microseconds: 5000000 }"
 TEXT = TensorSpec("text_input", "TYPE_STRING", (1,))
 TOP_K = TensorSpec("top_k", "TYPE_INT32", (1,), optional=True)
 SCORES = TensorSpec("score", "TYPE_FP32", (-1,))
@@ -82,8 +81,7 @@ def put(repository: Path, config: ModelConfig, variant: str = "") -> None:
     folder = repository / config.name
     path = folder / "configs" / f"{variant}.pbtxt" if variant else folder / "config.pbtxt"
     path.parent.mkdir(exist_ok=True)
-    text = render(config, "hfx export tests --name m")
-    path.write_text(text.replace("default_queue_policy { }", f"default_queue_policy {QUEUE}"))
+    path.write_text(render(config, "hfx export tests --name m"))
 
 
 def seal(repository: Path, precision: Precision | None = None) -> Path:

@@ -14,9 +14,11 @@ from onnx import TensorProto
 
 from hfx.errors import RepositoryError, UsageError
 from hfx.manifest import Precision, TritonTarget, read_manifest, write_manifest
-from hfx.releases import MINIMUM_SECURE
+from hfx.releases import MINIMUM_SECURE, QUEUE_POLICY_FIXED, release
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, render
 from hfx.repository.lint import RULES, lint
+from hfx.repository.rules.scheduling import queue_policy
+from hfx.repository.subject import read_subject
 from tests.unit.repositories import (
     CORES,
     ENSEMBLE,
@@ -25,7 +27,6 @@ from tests.unit.repositories import (
     NET,
     NET_GPU,
     POSTPROCESS,
-    QUEUE,
     SCORES,
     TEXT,
     TOKENIZE,
@@ -158,6 +159,7 @@ CPU_FILE, GPU_FILE = "m_net/configs/cpu.pbtxt", "m_net/configs/gpu.pbtxt"
 ONNX, ONNX_FP16 = "m_net/1/model.onnx", "m_net/1/model.fp16.onnx"
 SETTINGS, GENERATION, PYTHON = (f"m_tokenize/1/{name}" for name in ("settings.json", "generation.json", "model.py"))
 FILENAME = "default_model_filename"
+NO_POLICY = "default_queue_policy { }"
 BATCHING, PREFERRED = "dynamic_batching {", "preferred_batch_size: 8"
 FIXED_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", 8])
 PLAIN_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["rows", "width"])
@@ -229,7 +231,10 @@ MISTAKES = (
     Mistake("HFX414", changed(ENSEMBLE, inputs=(TEXT, TOP_K, EXTRA)), ENSEMBLE_FILE, "^input.*extra"),
     Mistake("HFX414", configure(UNUSED_OUTPUT, steps(UNUSED_STEP)), ENSEMBLE_FILE, "output_map.*unused"),
     Mistake("HFX501", edit(TOKENIZE_FILE, BATCHING, f"{BATCHING} {PREFERRED}"), TOKENIZE_FILE, PREFERRED),
-    Mistake("HFX502", edit(TOKENIZE_FILE, "max_queue_size: 128", ""), TOKENIZE_FILE, "dynamic_batching"),
+    *(
+        Mistake("HFX502", edit(TOKENIZE_FILE, NO_POLICY, f"default_queue_policy {{ {field} }}"), TOKENIZE_FILE, field)
+        for field in ("max_queue_size: 128", "default_timeout_microseconds: 5000000", "allow_timeout_override: true")
+    ),
     Mistake("HFX503", lambda folder: single(folder, max_batch_size=0), "single/config.pbtxt", "dynamic_batching"),
     Mistake("HFX504", changed(POSTPROCESS, instance_kind="KIND_GPU"), POSTPROCESS_FILE, "KIND_GPU"),
     Mistake("HFX505", edit(CPU_FILE, "count: 1", "count: 2"), CPU_FILE, "intra_op_thread_count"),
@@ -326,16 +331,27 @@ def errors(repository: Path, triton: str) -> set[str]:
     return {finding.rule for finding in lint(repository, triton, cores=CORES) if finding.severity == "error"}
 
 
-@pytest.mark.parametrize(("seconds", "bounded"), [("4", True), ("0", False)])
-def test_a_tokenizing_step_that_refuses_bounds_the_queues_of_its_ensemble(
-    repository: Path, seconds: str, bounded: bool
+@pytest.mark.parametrize(
+    ("policy", "seconds", "bounded"),
+    [
+        ("{ }", "4", True),
+        ("{ }", "0", False),
+        ("{ max_queue_size: 128 }", "0", False),
+        ("{ max_queue_size: 128 default_timeout_microseconds: 5000000 }", "0", True),
+    ],
+)
+def test_a_release_whose_queue_policies_work_wants_one_or_a_tokenizing_step_that_refuses(
+    repository: Path, policy: str, seconds: str, bounded: bool
 ) -> None:
+    (repository / TOKENIZE_FILE).write_text(
+        render(replace(TOKENIZE, parameters={"max_queue_seconds": seconds}), "tests")
+    )
     for path in repository.rglob("*.pbtxt"):
-        path.write_text(path.read_text().replace(QUEUE, "{ }"))
-    configured = render(replace(TOKENIZE, parameters={"max_queue_seconds": seconds}), "tests")
-    (repository / TOKENIZE_FILE).write_text(configured)
-    seal(repository)
-    assert ("HFX502" in {finding.rule for finding in lint(repository)}) is not bounded
+        path.write_text(path.read_text().replace(NO_POLICY, f"default_queue_policy {policy}"))
+    fixed = replace(release("26.07"), tag=QUEUE_POLICY_FIXED)
+    assert any(queue_policy.findings(read_subject(repository, fixed, CORES))) is not bounded
+    stalls = any(queue_policy.findings(read_subject(repository, release("26.07"), CORES)))
+    assert stalls is ("max_queue_size" in policy)
 
 
 def test_threads_are_counted_along_an_ensemble(repository: Path) -> None:

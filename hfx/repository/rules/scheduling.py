@@ -9,6 +9,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from hfx import names
+from hfx.releases import QUEUE_POLICY_FIXED
 from hfx.repository.rules.files import backend_of
 from hfx.repository.subject import DEFAULT, ConfigFile, Problem, Subject, View, rule
 
@@ -23,16 +24,36 @@ def preferred_batch_size(subject: Subject) -> Iterator[Problem]:
             yield config.problem("preferred_batch_size lets smaller batches wait.", "preferred_batch_size")
 
 
-@rule("HFX502", "warning", "Set both in default_queue_policy, so that a server under overload says so.")
-def unbounded_queue(subject: Subject) -> Iterator[Problem]:
-    """A queue without bounds."""
+@rule(
+    "HFX502", "warning", f"Leave default_queue_policy empty before {QUEUE_POLICY_FIXED}; bound the queue before Triton."
+)
+def queue_policy(subject: Subject) -> Iterator[Problem]:
+    """A queue policy that makes requests wait, or a queue without bounds."""
     admitted = {name for view in subject.views for name in _behind_admission(view)}
     for model, _, config in subject.parsed():
-        policy = config.message.dynamic_batching.default_queue_policy
-        bounded = (policy.max_queue_size and policy.default_timeout_microseconds) or model.name in admitted
-        if config.message.HasField("dynamic_batching") and not bounded:
-            missing = "the queue lacks max_queue_size or default_timeout_microseconds"
-            yield config.problem(f"{missing}: overload shows as endless waiting.", "dynamic_batching")
+        if not config.message.HasField("dynamic_batching"):
+            continue
+        if subject.release.tag < QUEUE_POLICY_FIXED:
+            yield from _stalling(config)
+        elif model.name not in admitted:
+            yield from _unbounded(config)
+
+
+def _stalling(config: ConfigFile) -> Iterator[Problem]:
+    batching = config.message.dynamic_batching
+    for policy in (batching.default_queue_policy, *batching.priority_queue_policy.values()):
+        fields = ("max_queue_size", "default_timeout_microseconds", "allow_timeout_override")
+        if field := next((field for field in fields if getattr(policy, field)), None):
+            message = f"with {field} the batcher prepares no batch ahead: requests wait for 0.5 s now and then."
+            yield config.problem(message, "dynamic_batching", field)
+
+
+def _unbounded(config: ConfigFile) -> Iterator[Problem]:
+    policy = config.message.dynamic_batching.default_queue_policy
+    if not (policy.max_queue_size and policy.default_timeout_microseconds):
+        missing = "the queue lacks max_queue_size or default_timeout_microseconds"
+        fix = "Set both in default_queue_policy, so that a server under overload says so."
+        yield config.problem(f"{missing}: overload shows as endless waiting.", "dynamic_batching", fix=fix)
 
 
 @rule("HFX503", "warning", "Set max_batch_size, or remove dynamic_batching.")
