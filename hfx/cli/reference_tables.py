@@ -32,6 +32,7 @@ PARAMETERS = (
     ("NAME_stream", "cpu_runtime", "onnxruntime, openvino or native"),
     ("NAME_stream", "slots", "sequences that are decoded at a time; each beam takes one"),
     ("NAME_stream", "max_queue_size", "requests that may wait for slots; the next one is refused"),
+    ("NAME_stream", "max_queue_seconds", "no more requests wait than will have begun by then; 0: no bound"),
     ("NAME_stream", "prefix_cache_mb", "MB for beginnings that prompts have in common, of decoders on CPU; 0: none"),
     ("NAME_stream", "intra_op_thread_count", "threads of each operator"),
     ("NAME_stream", "drain_seconds", "time that running requests get when the model is unloaded"),

@@ -171,9 +171,9 @@ def alerts(deployment: Deployment) -> Iterator[Alert]:
     )
     for model in deployment.models:
         if model.is_generator:
-            waiting = int(QUEUE_SHARE * model.needs.queue)
-            expression = f'max by (model) (hfx_queue_length{{model="{model.name}"}}) > {waiting}'
-            summary = f"{waiting} of the {model.needs.queue} requests that may wait for {model.name} do."
+            select = f'{{model="{model.name}"}}'
+            expression = f"max by (model) (hfx_queue_length{select} / hfx_queue_limit{select}) > {QUEUE_SHARE}"
+            summary = f"The queue of {model.name} is nearly full."
         else:
             members = "|".join(model.manifest.folders)
             select = f'{{model=~"{members}"}}'

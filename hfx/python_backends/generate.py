@@ -48,6 +48,7 @@ class TritonPythonModel:
             runtime=parameters.get("cpu_runtime"),
             slots=int(parameters["slots"]),
             max_queue=int(parameters["max_queue_size"]),
+            max_queue_seconds=float(parameters.get("max_queue_seconds", 0)),
             threads=int(parameters["intra_op_thread_count"]),
             prefix_cache_mb=int(parameters["prefix_cache_mb"]) if "prefix_cache_mb" in parameters else None,
         )
@@ -56,6 +57,7 @@ class TritonPythonModel:
         self.registry = CancelRegistry()
         self.refused: Counter[str] = Counter()
         self.under_way = 0
+        self.direct = 0  # of these, requests that came from Triton, not from a relay
         self.changed = threading.Condition()
         self.draining = False
         self.dispatcher = Dispatcher(self._open, self._ended, pb.Logger.log_error)
@@ -64,9 +66,13 @@ class TritonPythonModel:
         )
         self.folder = args["model_repository"]
         self.published = publication(self.folder)
-        most_open = self.generator.engine.most_open
         self.relays = RelayServer(
-            config["name"], self._take_relayed, self.registry.cancel, most_open, self._count_full, self.published
+            config["name"],
+            self._take_relayed,
+            self.registry.cancel,
+            self._most_relayed,
+            self._count_full,
+            self.published,
         )
 
     def execute(self, requests: list[Any]) -> None:
@@ -95,6 +101,11 @@ class TritonPythonModel:
         self.relays.close()
         self.metrics.close()
 
+    def _most_relayed(self) -> int | None:
+        """How many requests of relays may be under way; None for any number."""
+        most = self.generator.engine.most_open()
+        return None if most is None else most - self.direct
+
     def _take_relayed(self, tensors: Tensors, parameters: str, channel: Channel, request_id: str) -> None:
         self._take(GenerateRequest(channel, request_id), tensors, parameters, has_one_response=True)
 
@@ -119,6 +130,7 @@ class TritonPythonModel:
         self.registry.add(request)
         with self.changed:
             self.under_way += 1
+            self.direct += isinstance(request.channel, TritonChannel)
         self.dispatcher.submit(request)
 
     def _open(self, request: GenerateRequest) -> TextStream:
@@ -132,6 +144,7 @@ class TritonPythonModel:
             self._count(error)
         with self.changed:
             self.under_way -= 1
+            self.direct -= isinstance(request.channel, TritonChannel)
             self.changed.notify_all()
 
     def _count_full(self, requests: int) -> None:

@@ -11,6 +11,7 @@ import itertools
 import json
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import triton_python_backend_utils as pb
@@ -21,7 +22,6 @@ from .serving.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, publication,
 from .serving.triton_channel import TritonChannel
 
 IDLE_SECONDS = 0.05
-CANCEL_REQUEST = "cancel_request"
 TOO_LONG, QUEUE_FULL = "TOO_LONG", "QUEUE_FULL"  # reasons by which the engine would refuse (response_writer.py)
 OLD_SECONDS = 0.25  # an answer that is older refuses nothing: the next request brings a new one
 
@@ -59,7 +59,7 @@ class TritonPythonModel:
         self._connection: FramedSocket | None = None
         self._most_open: int | None = None  # by the engine's last answer
         self._most_open_until = 0.0
-        self._refused = 0  # calls, since the last message to the engine, which counts them
+        self._refused = 0  # calls that the engine, which counts them, was not told of
         self._poller: CancellationPoller[PendingCall] = CancellationPoller()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="cancellation", daemon=True)
@@ -82,8 +82,8 @@ class TritonPythonModel:
 
     def _submit(self, request: Any) -> None:
         call = PendingCall(request, next(self._numbers))
-        if self._is_full() and not any(tensor.name() == CANCEL_REQUEST for tensor in request.inputs()):
-            message = f"{len(self._open)} requests are under way, of {self._most_open} that may. Try again later"
+        if self._is_full():
+            message = "as many requests are under way as may. Try again later"
             call.channel.fail(f"[hfx:{QUEUE_FULL}] {message}", "UNAVAILABLE")
             self._refused += 1
             return
@@ -101,10 +101,7 @@ class TritonPythonModel:
             self._open[call.number] = call
         self._poller.add(call)
         try:
-            refused, self._refused = self._refused, 0
-            connection.send(
-                {"id": call.number, "inputs": inputs, "parameters": request.parameters(), "refused": refused}
-            )
+            connection.send({"id": call.number, "inputs": inputs, "parameters": request.parameters()})
         except OSError:
             connection.close()
             self._abandon(connection)  # its reader may have done so before this call was there
@@ -163,6 +160,15 @@ class TritonPythonModel:
     def _poll(self) -> None:
         while not self._closing.wait(self._poller.wait() or IDLE_SECONDS):
             self._cancel(self._poller.due(time.monotonic()))
+            self._report()
+
+    def _report(self) -> None:
+        """Tell the engine how many calls were refused."""
+        connection, refused = self._connection, self._refused
+        if connection is not None and refused:
+            with suppress(OSError):
+                connection.send({"refused": refused})
+                self._refused -= refused
 
     def _cancel(self, calls: list[PendingCall]) -> None:
         """Cancel those of `calls` whose callers have left."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import time
 from collections import Counter
@@ -28,6 +30,7 @@ AT_ONCE = 2.0  # seconds; a request that waited for a slot would need longer
 SHORT = 10.0  # seconds
 MEGABYTE = 2**20
 # What each door says of a full queue; Triton's generate endpoints know no other status for an error of a model.
+FULL = "QUEUE_FULL"  # the reason, whoever refuses: the engine, or the process that hands requests on to it
 BUSY = {
     "HTTP infer": 503,
     "gRPC infer": "UNAVAILABLE",
@@ -54,10 +57,33 @@ def test_a_full_queue_refuses_at_once(writing_server: EmbeddedServer) -> None:
     with full_engine(writing_server):
         for name, door in DOORS.items():
             begin = time.monotonic()
-            with pytest.raises(AskFailed, match="wait") as refused:
+            with pytest.raises(AskFailed, match=FULL) as refused:
                 door(writing_server, Ask(RECITAL, "a", ENDLESS))
             assert time.monotonic() - begin < AT_ONCE, name
             assert refused.value.status == BUSY[name]
+
+
+def test_a_full_queue_refuses_plain_calls_without_the_engine(writing_server: EmbeddedServer) -> None:
+    def refuses(_: int = 0) -> bool:
+        try:
+            DOORS["gRPC infer"](writing_server, Ask(RECITAL, "a", {"max_tokens": 1}))
+        except AskFailed as refused:
+            return FULL in str(refused)
+        return False
+
+    with full_engine(writing_server), ThreadPoolExecutor(CROWD) as pool:
+        assert refuses()  # the answer says how many may be under way
+        engine = writing_server.stubs()[f"{RECITAL}_stream_0_0"][0]
+        before = metrics(writing_server, RECITAL)["hfx_requests_refused_total"]
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            calls = [pool.submit(refuses) for _ in range(CROWD)]
+            wait_until(lambda: sum(call.done() for call in calls) >= CROWD - 4, "refused while the engine stands", 5)
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        assert all(call.result(SHORT) for call in calls)
+        refused = before + CROWD
+        wait_until(lambda: metrics(writing_server, RECITAL)["hfx_requests_refused_total"] >= refused, "counted", 5)
 
 
 @pytest.mark.parametrize("door", ["gRPC infer", "HTTP infer", "grpc stream"])

@@ -136,11 +136,18 @@ class Gate:
         self._opened.set()
 
 
-def gated_engine(folder: Path, gate: Gate, slots: int, max_queue: int = 64, limits: Limits | None = None) -> Engine:
+def gated_engine(
+    folder: Path,
+    gate: Gate,
+    slots: int,
+    max_queue: int = 64,
+    limits: Limits | None = None,
+    max_queue_seconds: float = 0.0,
+) -> Engine:
     """An engine that is not watched but stands still at `gate`."""
     core = make_core(folder, slots, limits)
     core._observer = gate
-    return serve(folder, core, max_queue)
+    return Engine(read_spec(folder), core, max_queue, max_queue_seconds=max_queue_seconds)
 
 
 def poison(array: NDArray[Any]) -> float:

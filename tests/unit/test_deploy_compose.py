@@ -108,8 +108,14 @@ CASES = {
         ],
     ),
     "HfxQueue_g": (
-        [series("hfx_queue_length", f"103x{MINUTES}", model="g")],
-        [series("hfx_queue_length", f"102x{MINUTES}", model="g")],
+        [
+            series("hfx_queue_length", f"103x{MINUTES}", model="g"),
+            series("hfx_queue_limit", f"128x{MINUTES}", model="g"),
+        ],
+        [
+            series("hfx_queue_length", f"102x{MINUTES}", model="g"),
+            series("hfx_queue_limit", f"128x{MINUTES}", model="g"),
+        ],
     ),
     "HfxQueue_m": (
         [

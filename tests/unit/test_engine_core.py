@@ -151,6 +151,25 @@ def test_a_full_queue_refuses_and_takes_nothing(folder: Path) -> None:
         assert len(engine.submit(ask((1, 2), 9, folder)).result(10)[0].ids) == 9
 
 
+def test_no_more_wait_than_begin_in_time_by_what_others_took(folder: Path) -> None:
+    first, second = Gate(), Gate()
+    with gated_engine(folder, first, slots=1, max_queue_seconds=1.0) as engine:
+        taken = engine.submit(ask((1, 2), 3, folder))
+        first.wait_until_reached()
+        time.sleep(0.3)
+        first.open()
+        taken.result(10)
+        engine._core._observer = second
+        assert engine.stats().most_waiting in (1, 2, 3)  # of 0.3 s or more each
+        handles = [engine.submit(ask((1, 2), 3, folder))]
+        second.wait_until_reached()
+        handles += [engine.submit(ask((1, 2), 3, folder)) for _ in range(engine.stats().most_waiting)]
+        with pytest.raises(QueueFull, match=r"of [123] that may"):
+            engine.submit(ask((1, 2), 3, folder))
+        second.open()
+        assert all(len(handle.result(10)[0].ids) == 3 for handle in handles)
+
+
 def test_requests_that_get_a_row_at_once_need_no_place_in_the_queue(folder: Path) -> None:
     gate = Gate()
     with gated_engine(folder, gate, slots=6, max_queue=1) as engine:

@@ -73,7 +73,8 @@ def test_bytes_of_any_kind_travel(raw: bytes, engine: Engine, connection: Framed
 
 def test_answers_and_errors_come_back_with_their_numbers(engine: Engine, connection: FramedSocket) -> None:
     for number in (7, 8):
-        connection.send({"id": number, "inputs": {"text_input": [str(number)]}, "refused": 2})
+        connection.send({"refused": 2})
+        connection.send({"id": number, "inputs": {"text_input": [str(number)]}})
         engine.wait()
     engine.asked[1][1].fail("[hfx:QUEUE_FULL] 9 requests wait", "UNAVAILABLE")
     sent = outputs("a 🦊", finish_reason="stop", input_tokens=3, output_tokens=2, log_probs=(-0.5,))

@@ -23,6 +23,8 @@ from .request import Event
 from .runner import DecoderRunner, EncoderDecoderRunner, Outputs, Runner
 from .search import Step
 
+RECENT = 1 / 16  # weight of the last request in the mean of `row_seconds`
+
 Observer = Callable[[Plan, FairScheduler], None]
 
 # Upper bounds of the histograms, in seconds.
@@ -53,7 +55,7 @@ class Stats:
     were guessed and run, `accepted_tokens` were what their sequences chose. `failed` holds the `deadlines` that passed.
     `first_token` is the time from a request's submission to its first token (of beams: to their end), `inter_token`
     that from one step with a token of a request to its next. The last fields are those of a snapshot: `slots`,
-    `slots_used`, `slots_free` are rows; `waiting` requests have none yet.
+    `slots_used`, `slots_free` are rows; `waiting` requests have none yet, of `most_waiting` that may.
     """
 
     steps: int = 0
@@ -73,6 +75,7 @@ class Stats:
     slots_used: int = 0
     slots_free: int = 0
     waiting: int = 0
+    most_waiting: int = 0
     requests: int = 0
 
 
@@ -89,6 +92,7 @@ class Core:
         self.counters = Stats()
         self.jobs: dict[int, Job] = {}  # by arrival
         self.runners = runners
+        self.row_seconds = 0.0  # of a completed request: its rows by the time that it had them, a mean of recent ones
         self._picker = picker
         self._observer = observer
         self._deadlines: list[tuple[float, int]] = []  # and arrival
@@ -130,6 +134,8 @@ class Core:
 
     def _carry_out(self, plan: Plan) -> None:
         started = time.perf_counter()
+        for job in plan.jobs if isinstance(plan, Encode) else plan.joining if isinstance(plan, Run) else ():
+            job.began = job.began or time.monotonic()
         outputs: Outputs | None = None
         try:
             runner = self.runner_of(plan.jobs[0])
@@ -185,7 +191,11 @@ class Core:
                 events.setdefault(job, [])
                 failures.setdefault(job, result)
         self.counters.failed += len(failures)
-        self.counters.completed += sum(job.over for job in events) - len(failures)
+        completed = [job for job in events if job.over and job not in failures]
+        self.counters.completed += len(completed)
+        for job in completed:
+            row_seconds = job.rows * (now - job.began)
+            self.row_seconds += (row_seconds - self.row_seconds) * (RECENT if self.row_seconds else 1)
         takes = (self._deliver(job, tuple(new), job.over, failures.get(job)) for job, new in events.items())
         notify_all(listener for listeners in takes for listener in listeners)
 

@@ -37,10 +37,13 @@ CPU = "CPU"  # the provider whose memory is real where it is written only, so th
 class Engine:
     """A model that answers many requests at once. Use as a context manager, or `close()` it."""
 
-    def __init__(self, spec: EngineSpec, core: Core, max_queue: int, guesses: bool = True) -> None:
+    def __init__(
+        self, spec: EngineSpec, core: Core, max_queue: int, guesses: bool = True, max_queue_seconds: float = 0.0
+    ) -> None:
         self.spec = spec
         self.guesses = guesses
         self.max_queue = max_queue
+        self.max_queue_seconds = max_queue_seconds
         self._core = core
         self._arrivals = itertools.count()
         self._submitted: list[Job] = []
@@ -62,6 +65,7 @@ class Engine:
         *,
         slots: int = DEFAULT_SLOTS,
         max_queue: int = 64,
+        max_queue_seconds: float = 0.0,
         threads: int = 0,
         provider: str = "CPU",
         beams: Collection[int] = (),
@@ -72,12 +76,13 @@ class Engine:
         """The engine of the model in `folder` (with engine.json).
 
         `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
-        that have rows. `threads` of each operator, 0 for one a core. `beams` are usual: an encoder-decoder's decoders
-        for them are opened now, others with the first request that needs them, and requests of more rows are not light
-        (see FairScheduler). `runtime` is one of spec.RUNTIMES; None: the model's own choice on CPU, or onnxruntime
-        where it can't be had. Of a decoder that ONNX Runtime runs on CPU, `prefix_cache_mb` MB of keys and values are
-        kept of beginnings that prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see Drafter. Raises
-        ModelRefused in its kinds.
+        that have rows, and with `max_queue_seconds` no more than will have begun by then, by the time that requests
+        have taken so far; as many as there are rows may always wait. `threads` of each operator, 0 for one a core.
+        `beams` are usual: an encoder-decoder's decoders for them are opened now, others with the first request that
+        needs them, and requests of more rows are not light (see FairScheduler). `runtime` is one of spec.RUNTIMES;
+        None: the model's own choice on CPU, or onnxruntime where it can't be had. Of a decoder that ONNX Runtime runs
+        on CPU, `prefix_cache_mb` MB of keys and values are kept of beginnings that prompts have in common (0: none;
+        None: DEFAULT_MB). `guesses`: see Drafter. Raises ModelRefused in its kinds.
         """
         for name, value in (("slots", slots), ("max_queue", max_queue)):
             if value < 1:
@@ -94,6 +99,7 @@ class Engine:
             settings,
             slots=slots,
             max_queue=max_queue,
+            max_queue_seconds=max_queue_seconds,
             beams=beams,
             prefix_cache_mb=prefix_cache_mb,
             guesses=guesses,
@@ -108,6 +114,7 @@ class Engine:
         *,
         slots: int,
         max_queue: int,
+        max_queue_seconds: float = 0.0,
         beams: Collection[int] = (),
         prefix_cache_mb: int | None = None,
         guesses: bool = True,
@@ -120,7 +127,7 @@ class Engine:
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
         scheduler = FairScheduler(slots, spec.has_encoder, runner.limits, light_rows, prefixes)
-        return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings)), max_queue, guesses)
+        return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings)), max_queue, guesses, max_queue_seconds)
 
     @property
     def runtime(self) -> str:
@@ -155,10 +162,11 @@ class Engine:
             return None
         scheduler = self._core.scheduler
         waiting = scheduler.waiting + len(self._submitted)
-        if 2 * waiting >= self.max_queue:
+        most = self._most_waiting()
+        if 2 * waiting >= most:
             self._full_until = now + FULL_SECONDS
         free = scheduler.free_rows
-        return len(self._core.jobs) + len(self._submitted) - waiting + free + self.max_queue
+        return len(self._core.jobs) + len(self._submitted) - waiting + free + most
 
     def stats(self) -> Stats:
         """Counters and the state at the moment."""
@@ -170,6 +178,7 @@ class Engine:
                 slots_used=scheduler.rows_in_use,
                 slots_free=max(0, scheduler.slots - scheduler.rows_in_use),
                 waiting=scheduler.waiting + len(self._submitted),
+                most_waiting=self._most_waiting(),
                 requests=len(self._core.jobs),
             )
 
@@ -191,13 +200,20 @@ class Engine:
         with self._lock:
             self._refuse_if_closed()
             try:
-                self._core.scheduler.check_room([*self._submitted, job], self.max_queue)
+                self._core.scheduler.check_room([*self._submitted, job], self._most_waiting())
             except QueueFull:
                 self._full_until = time.monotonic() + FULL_SECONDS
                 raise
             job.arrival = next(self._arrivals)
             self._submitted.append(job)
             self._work.notify()
+
+    def _most_waiting(self) -> int:
+        """How many requests may wait; see `open`."""
+        slots, row_seconds = self._core.scheduler.slots, self._core.row_seconds
+        if not (self.max_queue_seconds and row_seconds):
+            return self.max_queue
+        return min(self.max_queue, max(slots, int(self.max_queue_seconds * slots / row_seconds)))
 
     def _open_partition(self, job: Job) -> None:
         runner, width = self._core.runner_of(job), job.sequences[0].width

@@ -138,8 +138,8 @@ class Job:
     """A request and its sequences. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests.
 
     `batch` is the number of the one that runs it (fair_scheduler.py); `admitted` jobs have their rows reserved;
-    `prefilled` positions of the prompt have been run. `submitted`, and `last_token` (0 before the first), are in
-    seconds of `time.monotonic`.
+    `prefilled` positions of the prompt have been run. `submitted`, `began`, when the prompt was first run, and
+    `last_token` (both 0 before) are in seconds of `time.monotonic`.
     """
 
     request: Request
@@ -152,6 +152,7 @@ class Job:
     prefilled: int = 0
     over: bool = False
     submitted: float = 0.0
+    began: float = 0.0
     last_token: float = 0.0
     handle: Handle = field(init=False, repr=False)
 

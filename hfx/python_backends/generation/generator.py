@@ -69,6 +69,7 @@ class TextGenerator:
         runtime: str | None = None,
         slots: int = DEFAULT_SLOTS,
         max_queue: int = 64,
+        max_queue_seconds: float = 0.0,
         threads: int = 0,
         prefix_cache_mb: int | None = None,
     ) -> TextGenerator:
@@ -76,9 +77,9 @@ class TextGenerator:
 
         `provider` runs the files of one device on another; without it they run on their own. `runtime` is the one that
         computes on the CPU, as the configuration names it: openvino or native (onnxruntime where that can't be had), or
-        onnxruntime; None: what engine.json says. `slots`, `max_queue`, `threads` and `prefix_cache_mb` are those of
-        Engine.open. The decoder for the default number of beams is open when this returns. Raises ModelRefused in its
-        kinds.
+        onnxruntime; None: what engine.json says. `slots`, `max_queue`, `max_queue_seconds`, `threads` and
+        `prefix_cache_mb` are those of Engine.open. The decoder for the default number of beams is open when this
+        returns. Raises ModelRefused in its kinds.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)
@@ -90,6 +91,7 @@ class TextGenerator:
             folder / device,
             slots=slots,
             max_queue=max_queue,
+            max_queue_seconds=max_queue_seconds,
             threads=threads,
             prefix_cache_mb=prefix_cache_mb,
             provider=provider or PROVIDERS[device],

@@ -35,6 +35,7 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ("hfx_slots_used", "gauge", "Rows of the engine in use", lambda stats: stats.slots_used),
     ("hfx_slots_free", "gauge", "Rows of the engine that are free", lambda stats: stats.slots_free),
     ("hfx_queue_length", "gauge", "Requests that wait for rows", lambda stats: stats.waiting),
+    ("hfx_queue_limit", "gauge", "Requests that may wait for rows", lambda stats: stats.most_waiting),
     ("hfx_generated_tokens_total", "counter", "Tokens generated", lambda stats: stats.tokens),
     ("hfx_draft_tokens_total", "counter", "Tokens guessed and run beside a step", lambda stats: stats.draft_tokens),
     ("hfx_accepted_tokens_total", "counter", "Guessed tokens that were right", lambda stats: stats.accepted_tokens),

@@ -18,7 +18,7 @@ RETRY_SECONDS = 0.1
 
 # Takes a request's tensors and parameters, the channel to its caller, and an id that nobody can guess.
 Take = Callable[[Tensors, str, Channel, str], None]
-MostOpen = Callable[[], Optional[int]]  # how many requests may be under way; None: any number
+MostOpen = Callable[[], Optional[int]]  # how many requests of relays may be under way; None: any number
 
 
 class RelayChannel:
@@ -125,13 +125,14 @@ class RelayServer:
             while (message := connection.receive()) is not None:
                 if "cancel" in message:
                     self._cancel(f"{relay}-{message['cancel']}")
+                elif "refused" in message:
+                    self._count_refused(message["refused"])
                 else:
                     self._request(message, RelayChannel(connection, message["id"], self._most_open), relay)
         finally:
             connection.close()  # also after a bug: the relay then fails its calls, which would wait for ever
 
     def _request(self, message: dict[str, Any], channel: RelayChannel, relay: str) -> None:
-        self._count_refused(message.get("refused", 0))
         try:
             tensors = ((name, list(map(_raw, items))) for name, items in message["inputs"].items())
             self._take(tensors, message.get("parameters", ""), channel, f"{relay}-{message['id']}")
