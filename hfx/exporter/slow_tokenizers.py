@@ -33,6 +33,7 @@ LONGEST = 1000  # spaces at the beginning of an answer
 NORMAL, USER_DEFINED, UNUSED, BYTE = 1, 4, 5, 6
 NO_TEXT = (2, 3)
 UNIGRAM, BPE, CHARACTERS = 1, 2, 4  # types of models
+USER_DEFINED_PENALTY = 0.1
 UNKNOWN_PENALTY = 10  # of a character without a piece, below the worst piece; the library's
 WITH_FILE = "Use a checkpoint that has a tokenizer.json."
 CODE = ">>[\\s\\S]*?<<"  # Marian's target language, at the beginning of a text
@@ -123,12 +124,12 @@ def _scored(tokenizer: Any, model: Any, tokens: Sequence[str]) -> Any:
     """
     from tokenizers import models
 
-    usual = [piece.score for piece in model.pieces if piece.type == NORMAL]
-    best, worst = max(usual, default=0.0), min(usual, default=0.0)
+    usual = [0.0, *(piece.score for piece in model.pieces if piece.type == NORMAL)]
+    best, worst = max(usual), min(usual)
     scores = dict.fromkeys(tokens, 0.0)
     for piece in model.pieces:
         if piece.type == USER_DEFINED:
-            scores[piece.piece] = len(piece.piece.encode()) * best - 0.1
+            scores[piece.piece] = len(piece.piece.encode()) * best - USER_DEFINED_PENALTY
         elif piece.type not in NO_TEXT:
             scores[piece.piece] = piece.score if piece.type == NORMAL else len("<0x00>") * (worst - UNKNOWN_PENALTY) - 1
     never = NEVER_IN_TEXT if type(tokenizer).__name__ == "AlbertTokenizer" else 0.0
@@ -164,6 +165,16 @@ def _spelling(replaced: Mapping[str, str]) -> Any:
 
     steps = [decoders.Replace(character, text) for character, text in {**replaced, SPACE: " "}.items()]
     return decoders.Sequence([*steps, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", LONGEST, 0)])
+
+
+def pieces_read_otherwise(tokenizer: Any, model: Any, ids: Mapping[str, int]) -> set[str]:
+    """The pieces of `model` that the Python tokenizer does not take from its library as they are.
+
+    Those that have no id, by Marian's vocab.json, and a number with a comma, which ALBERT splits.
+    """
+    pieces = {piece.piece for piece in model.pieces if piece.type not in NO_TEXT}
+    albert = type(tokenizer).__name__ == "AlbertTokenizer"
+    return {piece for piece in pieces if piece not in ids or (albert and NUMBER_COMMA.search(piece))}
 
 
 def _reading_words(pieces: Any, model: Any, normalizer: Any) -> Any:

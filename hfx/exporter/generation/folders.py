@@ -42,6 +42,7 @@ SETTINGS_FILE, TOKENIZER, CHAT_FILE = "generation.json", "tokenizer.json", "chat
 # One request a call: both models answer requests one by one, and batching is the engine's.
 MAX_BATCH_SIZE = 1
 DRAIN_SECONDS = 10  # that requests have to finish when the server stops
+MAX_QUEUE_SECONDS = 30  # until a request that is taken has begun, about
 NO_CACHE = (
     "No response_cache: Triton's cache knows a request by its tensors, and can't tell one that samples without a seed,",
     "whose next answer is another one, from one that has the same answer always.",
@@ -121,6 +122,7 @@ def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) 
             **of_the_cpu,
             "slots": str(plan.slots),
             "max_queue_size": str(plan.max_queue),
+            "max_queue_seconds": str(MAX_QUEUE_SECONDS),
             **({"prefix_cache_mb": str(DEFAULT_MB)} if of_onnxruntime else {}),
             "intra_op_thread_count": str(plan.threads),
             "drain_seconds": str(DRAIN_SECONDS),
