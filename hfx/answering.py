@@ -66,7 +66,9 @@ class Model:
     """An opened model; `answer` may be called from `at_once` threads, and raises HfxError.
 
     `stream` gives the text of a generator as it comes (None: of an encoder); closing it cancels the request.
-    `answer_many` answers requests together, faster than one by one (None: there is no such way).
+    `answer_many` answers requests together, faster than one by one (None: there is no such way). `sha256` is that of
+    its files (empty: unknown). `is_unchanged` is false where it can't be told now whether they are still what answers;
+    it raises ModelChanged where another model does.
     """
 
     task: Task
@@ -75,6 +77,8 @@ class Model:
     stream: Callable[[Request], Parts] | None
     at_once: int
     answer_many: Callable[[Sequence[Request]], list[Answer | HfxError]] | None = None
+    sha256: str = ""
+    is_unchanged: Callable[[], bool] = lambda: True
 
     def answer_each(
         self, items: Iterable[Item], request_of: Callable[[Item], Request]

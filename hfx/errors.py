@@ -194,6 +194,10 @@ class InputChanged(JobError):
     """An input of a batch job is not what it was when the job was planned."""
 
 
+class ModelChanged(JobError):
+    """The model of a batch job is not the one that it was planned with."""
+
+
 class TooManyErrors(HfxError):
     """More rows of a batch job failed than its error threshold allows; what was done is kept."""
 

@@ -126,6 +126,20 @@ def hash_folder(folder: Path, relative_to: Path) -> dict[str, FileEntry]:
     return entries
 
 
+def model_sha256(files: Mapping[str, FileEntry]) -> str:
+    """The SHA-256 by which servers tell a published model from others: of `files` but their configurations.
+
+    What configurations say of queues and threads changes no answer, and they hold the digest.
+    """
+    listed = [[path, entry.sha256] for path, entry in sorted(files.items()) if not is_config(path)]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def is_config(path: str) -> bool:
+    """Whether a path FOLDER/… is that of a config.pbtxt, or of one of configs/."""
+    return PurePosixPath(path).suffix == ".pbtxt"
+
+
 def _walk(folder: Path) -> Iterator[Path]:
     """Every file below `folder`, links to folders included as themselves."""
     for root, names, files in os.walk(folder):

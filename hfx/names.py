@@ -76,6 +76,7 @@ SOURCE_LANG = "source_lang"
 TARGET_LANG = "target_lang"
 STREAM = "stream"
 TIMEOUT_MS = "timeout_ms"
+MODEL_SHA256 = "model_sha256"  # parameter of a published model's configuration: see hfx.manifest.model_sha256
 CANCEL_REQUEST = "cancel_request"  # of an engine: the id of another request, which is to end
 RETURN_LOG_PROBS = "return_log_probs"
 LOGPROBS = "logprobs"

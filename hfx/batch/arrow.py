@@ -12,7 +12,7 @@ from hfx import names
 from hfx.answering import Answer, Model, Request
 from hfx.batch import columns, scoring
 from hfx.batch.rows import row_seed
-from hfx.errors import HfxError, UsageError
+from hfx.errors import HfxError, ServerUnreachable, UsageError
 from hfx.metadata import check_text
 from hfx.names import Task
 
@@ -70,7 +70,8 @@ def score_batches(
 ) -> Generator[pa.RecordBatch, None, None]:
     """`batches` in parts of at most ROWS rows, in order, with the predictions appended.
 
-    The model's window of rows runs across batches. Raises what is no fact about a row, as `scoring.score` does.
+    The model's window of rows runs across batches. Raises what is no fact about a row, as `scoring.score` does, and
+    ModelChanged where another model has answered.
     """
     predictions = plan.predictions()
     parts: deque[pa.RecordBatch] = deque()  # read, and not yet yielded
@@ -88,6 +89,8 @@ def score_batches(
         for _, outcome in scored:
             outcomes.append(outcome)
             if len(outcomes) == parts[0].num_rows:
+                if not model.is_unchanged():
+                    raise ServerUnreachable("A server went away before it was sure which model it has.", "Try again.")
                 yield _appended(parts.popleft(), outcomes, predictions)
                 outcomes = []
 

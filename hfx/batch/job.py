@@ -17,8 +17,7 @@ from hfx.answering import Model, Request
 from hfx.batch.folder import JOB, LOG, PLAN, SPOOLED, TEMPORARY, Folder, storage, write_file
 from hfx.batch.records import record_of
 from hfx.errors import JobError, UsageError
-from hfx.manifest import hash_file
-from hfx.names import MANIFEST_FILE, NUM_RETURN_SEQUENCES, Task
+from hfx.names import NUM_RETURN_SEQUENCES, Task
 from hfx.rows import Source
 
 FORMAT = 1
@@ -46,11 +45,11 @@ IN_PROCESS = (NUM_RETURN_SEQUENCES,)  # inputs that a server's model does not ha
 
 @dataclass(frozen=True)
 class JobModel:
-    """The model: SHA-256 of its manifest (empty behind a server, which does not show it) and of its inputs."""
+    """The model: SHA-256 of its files (empty behind a server that does not say) and of its inputs."""
 
     name: str
     task: str
-    manifest: str
+    files: str
     inputs: str
     labels: tuple[str, ...]
 
@@ -115,15 +114,12 @@ class Job:
     run: Mapping[str, Any]
 
 
-def model_record(model: Model, repository: str | None, labels: tuple[str, ...]) -> JobModel:
-    """The record of an opened model, of a `repository` or (None) behind a server."""
+def model_record(model: Model, labels: tuple[str, ...]) -> JobModel:
+    """The record of an opened model."""
     described = [tensor for tensor in model.metadata.inputs if tensor.name not in IN_PROCESS]
     tensors = [[tensor.name, tensor.datatype, *tensor.shape] for tensor in described]
-    manifest = ""
-    if repository is not None:
-        manifest = hash_file(Path(repository, model.metadata.name, MANIFEST_FILE)).sha256
     inputs = hashlib.sha256(json.dumps(sorted(tensors)).encode()).hexdigest()
-    return JobModel(model.metadata.name, str(model.task), manifest, inputs, labels)
+    return JobModel(model.metadata.name, str(model.task), model.sha256, inputs, labels)
 
 
 def this_machine(in_process: bool) -> Machine:

@@ -28,7 +28,7 @@ from hfx.batch.records import record_of
 from hfx.batch.shards import Shard
 from hfx.batch.threshold import Threshold
 from hfx.batch.worker import COMMAND, Start, Work, reported
-from hfx.errors import JobError, ServerError
+from hfx.errors import JobError, ModelChanged, ServerError
 from hfx.triton.process import ends_with_parent, exit_reason
 
 DEATHS_TOGETHER, DEATHS_ALONE = 3, 2
@@ -174,7 +174,7 @@ class Runner:
         elif "finished" in content:
             working.remove(worker)
         elif "opened" in content and record_of(JobModel, content["opened"]["model"]) != self.model:
-            raise JobError(f"{self.start.name} was exported anew during the run.", "Start a new job.")
+            raise ModelChanged(f"{self.start.name} was exported anew during the run.", "Start a new job.")
         elif "error" in content:
             raise reported(content["error"])
 
@@ -290,9 +290,14 @@ def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, option
     check_inputs(job.inputs, planned)
     if model.task != job.model.task or model.inputs != job.model.inputs or model.labels != job.model.labels:
         raise JobError(f"{model.name} is another model than when the job was planned.", "Start a new job.")
-    if model.manifest and job.model.manifest and model.manifest != job.model.manifest:
-        raise JobError(f"{model.name} was exported anew since the job was planned.", "Start a new job.")
+    check_files(model.files, job)
     check_machine(job, options)
+
+
+def check_files(sha256: str, job: Job) -> None:
+    """Raise ModelChanged where the model's files are not those that the job was planned with, as far as both say."""
+    if sha256 and job.model.files and sha256 != job.model.files:
+        raise ModelChanged(f"{job.model.name} was exported anew since the job was planned.", "Start a new job.")
 
 
 def check_machine(job: Job, options: RunOptions) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hfx import names
 from hfx.answering import Model, Request
 from hfx.batch.servers import Persistence, persistent
-from hfx.errors import UsageError
+from hfx.errors import ModelChanged, UsageError
 from hfx.metadata import ModelMetadata
 
 BATCHES = (1, 2, 8, 16)  # rows of one text that must be answered alike, to the bit
@@ -31,12 +31,14 @@ class Repository:
 class Servers:
     """Addresses of servers of one and the same model, each of which gets up to `at_once` requests at a time.
 
-    `options` are keyword arguments of hfx.client.Client, such as `headers`, and `tls_ca`, a file.
+    `options` are keyword arguments of hfx.client.Client, such as `headers`, and `tls_ca`, a file. `sha256` is that of
+    the files that the model must have; empty for any.
     """
 
     urls: tuple[str, ...]
     at_once: int = 64
     options: dict[str, Any] = field(default_factory=dict, hash=False)
+    sha256: str = ""
 
 
 Place = Repository | Servers
@@ -53,7 +55,7 @@ def open_model(name: str, place: Place, persistence: Persistence | None = None) 
     with ExitStack() as stack:
         if isinstance(place, Servers):
             models = [stack.enter_context(_served(name, url, place, persistence)) for url in place.urls]
-            _check_equal(models)
+            _check_equal(models, place.sha256)
             yield persistent(models, persistence)
             return
         from hfx.local.models import local_model
@@ -65,15 +67,18 @@ def open_model(name: str, place: Place, persistence: Persistence | None = None) 
         yield persistent([model], persistence, returns=False)
 
 
-def describe(name: str, place: Place) -> tuple[names.Task, ModelMetadata]:
-    """The task and the inputs of a model, without opening it. Raises RepositoryError or ServerError."""
+def describe(name: str, place: Place) -> tuple[names.Task, ModelMetadata, Place]:
+    """The task and the inputs of a model, without opening it, and the place of just this model.
+
+    Raises RepositoryError or ServerError.
+    """
     if isinstance(place, Repository):
         from hfx.local.models import published_metadata
 
         metadata = published_metadata(place.path, name)
-        return names.Task(metadata.task), metadata
+        return names.Task(metadata.task), metadata, place
     with _served(name, place.urls[0], place, Persistence()) as model:
-        return model.task, model.metadata
+        return model.task, model.metadata, replace(place, sha256=model.sha256)
 
 
 @contextmanager
@@ -107,12 +112,14 @@ def _check_independence(model: Model) -> None:
             )
 
 
-def _check_equal(models: Sequence[Model]) -> None:
-    """Raise UsageError if servers have different models under one name."""
+def _check_equal(models: Sequence[Model], sha256: str) -> None:
+    """Raise UsageError if servers have different models under one name, ModelChanged if not that of `sha256`."""
     first = models[0]
     for model in models[1:]:
-        if model.task != first.task or model.metadata != first.metadata:
+        if (model.task, model.metadata, model.sha256) != (first.task, first.metadata, first.sha256):
             raise UsageError(
                 f"The servers have different models of the name {first.metadata.name!r}.",
                 "Give servers of one and the same repository.",
             )
+    if sha256 and first.sha256 != sha256:
+        raise ModelChanged(f"The servers have another model {first.metadata.name!r} than before.", "Start anew.")

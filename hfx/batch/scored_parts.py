@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -45,6 +45,10 @@ class Watch:
     row: Callable[[int], object] = lambda number: None
 
 
+class _Unsure(Exception):
+    """A server went away before it could say that the rows of a chunk were answered by the job's model."""
+
+
 def part_format(job: Job, layout: Layout) -> PartFormat:
     """The format of a job's parts and output."""
     types = kept_types(job.inputs, job.output.keep) if job.output.ending == ".parquet" else {}
@@ -80,30 +84,36 @@ def score_chunks(
     """Score chunks, write their parts, and yield each when it is on the disk.
 
     Rows whose numbers are `killers` become error rows without being computed. With `alone`, one row is under way at a
-    time. Raises InputChanged, StorageFull, and what `score` raises; parts that are there stay. Close the generator to
+    time. Where it can't be told which model has answered a chunk, its rows are asked again. Raises InputChanged,
+    ModelChanged, StorageFull, and what `score` raises; parts that are there stay. Close the generator to
     cancel what is under way.
     """
     watch = watch or Watch()
     layout, request_of = layout_of(job), Requests.of(job)
     written = part_format(job, layout)
-    deadly = frozenset(killers)
+    deadly, began = frozenset(killers), time.monotonic()
 
     def checked_request(item: NumberedRow) -> Request:
         if item.number in deadly:
             raise RequestRefused(KILLER)
         return request_of(item)
 
-    rows = {chunk.number: len(chunk.rows) for chunk in planned}
-    items = _watched(rows_of(job.inputs, planned, [*job.columns.values(), *layout.kept]), watch)
-    began = time.monotonic()
-    with closing(score(model, items, checked_request, 1 if alone else at_once)) as outcomes:
-        for number, group in groupby(outcomes, key=lambda outcome: outcome[0].chunk):
-            errors: Counter[str] = Counter()
-            with new_file(folder.part(number, job.output.ending)) as file:
-                written.write(file, _blocks(layout, group, errors))
-            now = time.monotonic()
-            yield ChunkDone(number, rows[number], commonest(errors), now - began)
-            began = now
+    done: set[int] = set()
+    while left := [chunk for chunk in planned if chunk.number not in done]:
+        items = _watched(rows_of(job.inputs, left, [*job.columns.values(), *layout.kept]), watch)
+        rows = {chunk.number: len(chunk.rows) for chunk in left}
+        with suppress(_Unsure), closing(score(model, items, checked_request, 1 if alone else at_once)) as outcomes:
+            for number, group in groupby(outcomes, key=lambda outcome: outcome[0].chunk):
+                errors: Counter[str] = Counter()
+                with new_file(folder.part(number, job.output.ending)) as file:
+                    written.write(file, _blocks(layout, group, errors))
+                    if not model.is_unchanged():
+                        raise _Unsure
+                done.add(number)
+                now = time.monotonic()
+                yield ChunkDone(number, rows[number], commonest(errors), now - began)
+                began = now
+            return
 
 
 def _watched(items: Iterable[NumberedRow], watch: Watch) -> Iterator[NumberedRow]:

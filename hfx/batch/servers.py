@@ -52,6 +52,8 @@ class Server:
         self.limit = float(model.at_once)
         self.pause = 0.0
         self.next = 0.0  # when it may get a request again
+        self.may_differ = False  # it was away: perhaps it has another model now
+        self.unchecked = False  # it has answered since its model was last compared
 
     def succeeded(self) -> None:
         """Allow a little more: one request more for each round of as many."""
@@ -60,12 +62,19 @@ class Server:
 
     def failed(self, now: float, busy: bool) -> None:
         """Wait longer each time; a busy server gets half as many requests at a time."""
+        self.may_differ = self.may_differ or not busy
         if now < self.next:
             return  # another request has failed at the same time
         self.pause = SHORTEST if busy else min(LONGEST, max(SHORTEST, 2 * self.pause))
         self.next = now + self.pause
         if busy:
             self.limit = max(1.0, self.limit / 2)
+
+    def is_unchanged(self) -> bool:
+        """Whether it has the model that it had at first; false where it doesn't say. Raises ModelChanged."""
+        is_same = self.model.is_unchanged()
+        self.may_differ = self.may_differ and not is_same
+        return is_same
 
 
 class Servers:
@@ -83,6 +92,7 @@ class Servers:
         self._alone: object | None = None  # the request that must be the only one
         self._last_answer = self._last_sound = time.monotonic()  # to a row of the job; to any request
         self._answered: Request | None = None  # the last one that was
+        self._unsure = 0  # times in a row that it could not be told which model had answered
 
     def answer(self, request: Request) -> Answer:
         """The answer of one of the servers."""
@@ -93,9 +103,12 @@ class Servers:
             server = self._acquire(request, alone)
             is_sound = False
             try:
+                if server.may_differ and not server.is_unchanged():
+                    raise ServerUnreachable("The server does not say which model it has.", "Is it up?")
                 if failed:
                     is_sound = (self._last_sound > failed and not alone) or self._probe(server)
                 answer = server.model.answer(request)
+                server.unchecked = True
             except (RequestRefused, ServerError) as error:
                 self._release(server, request, error)
                 self._check(error, began)
@@ -111,6 +124,26 @@ class Servers:
                 self._last_answer = self._last_sound = time.monotonic()
                 self._answered = request
                 return answer
+
+    def is_unchanged(self) -> bool:
+        """Whether all that was answered since the last call is the first model's.
+
+        False where that can't be told, because a server is away: ask again what it may have answered. Raises
+        ModelChanged, and ServerError when this has happened too often.
+        """
+        asked = [server for server in self._servers if server.unchecked]
+        for server in asked:
+            server.unchecked = False  # before it is looked: what is answered meanwhile counts for the next call
+        away = [server for server in asked if not server.is_unchanged()]
+        for server in away:
+            server.failed(time.monotonic(), busy=False)
+        self._unsure = self._unsure + 1 if away else 0
+        if self._unsure > max(1, self._persistence.retries):
+            raise ServerUnreachable(
+                "A server does not say which model it has, each time that it has answered.",
+                "Nothing is lost: `hfx batch resume DIR` goes on, with other addresses if need be.",
+            )
+        return not away
 
     def _probe(self, server: Server) -> bool:
         """Whether `server` answers again what was answered before; False where nothing was. Raises ServerError."""
@@ -199,4 +232,5 @@ def persistent(models: Sequence[Model], persistence: Persistence, returns: bool 
     """One Model of several of the same name, with the answers of `Servers`."""
     first = models[0]
     at_once = sum(model.at_once for model in models)
-    return replace(first, answer=Servers(models, persistence, returns).answer, stream=None, at_once=at_once)
+    servers = Servers(models, persistence, returns)
+    return replace(first, answer=servers.answer, stream=None, at_once=at_once, is_unchanged=servers.is_unchanged)

@@ -23,7 +23,7 @@ from hfx.batch.arrow import Kind, Scoring, score_batches
 from hfx.batch.models import Place, Repository, Servers, describe, open_model
 from hfx.batch.rows import INPUTS, inputs_of
 from hfx.batch.servers import Persistence
-from hfx.errors import RequestTimeout, ServerBusy, ServerUnreachable, UsageError
+from hfx.errors import ModelChanged, RequestTimeout, ServerBusy, ServerUnreachable, UsageError
 from hfx.metadata import check_values
 from hfx.names import Task
 
@@ -153,8 +153,7 @@ def make_predict_fn(*, model: str, **options: Unpack[Options]) -> PredictFunctio
 
 
 def _scorer(model: str, column: str | Mapping[str, str] | None, prefix: str, options: Options) -> Scorer:
-    place = _place(options)
-    task, metadata = describe(model, place)
+    task, metadata, place = describe(model, _place(options))
     settings: Request = {
         name: list(value) if isinstance(value, list | tuple) else [value]
         for name, value in options.get("settings", {}).items()
@@ -219,6 +218,8 @@ def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
     """
     place = _placed(place)
     key = name, place, persistence
+    if key in _models and not _is_still(_models[key][1]):
+        _models.pop(key)[0].close()
     if key not in _models:
         while len(_models) >= KEPT:
             _models.pop(next(iter(_models)))[0].close()
@@ -226,6 +227,14 @@ def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
         _models[key] = stack, _patiently(lambda: stack.enter_context(open_model(*key)), persistence.patience)
     _models[key] = _models.pop(key)  # the last one is the one used last
     return _models[key][1]
+
+
+def _is_still(model: Model) -> bool:
+    """Whether a model that is open is still served, so that another one begins a job of its own."""
+    try:
+        return model.is_unchanged()
+    except ModelChanged:
+        return False
 
 
 def _patiently(open_it: Callable[[], Model], patience: float) -> Model:

@@ -20,7 +20,7 @@ from hfx.answering import Model, Request
 from hfx.batch.columns import labels_of
 from hfx.batch.folder import Folder
 from hfx.batch.job import JobModel, model_record, read_job
-from hfx.batch.local import Progress, check_machine
+from hfx.batch.local import Progress, check_files, check_machine
 from hfx.batch.options import RunOptions
 from hfx.batch.plan import read_plan
 from hfx.batch.publish import count
@@ -63,8 +63,7 @@ class ModelTask:
         model = self.opened()
         if self.probe:
             probe(model, self.settings)
-        repository = self.options.repository if self.options.in_process else None
-        return {"model": asdict(model_record(model, repository, labels_of(model, self.settings)))}
+        return {"model": asdict(model_record(model, labels_of(model, self.settings)))}
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,9 @@ class ChunkTask:
         missing = [planned[number] for number in (self.chunks[at] for at in ids) if number not in done]
         if not missing:
             return {}
-        for _ in score_chunks(folder, job, missing, self.model.opened(), at_once=options.max_concurrency):
+        model = self.model.opened()
+        check_files(model.sha256, job)
+        for _ in score_chunks(folder, job, missing, model, at_once=options.max_concurrency):
             folder.check_cancelled()
         return {}
 

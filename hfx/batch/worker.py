@@ -84,8 +84,7 @@ def _serve(start: Start, options: RunOptions, reports: TextIO) -> None:
         seconds = time.monotonic() - began
         if start.probe or not options.in_process:  # what was answered once tells a sound server from a row's own fault
             probe(model, start.settings)
-        repository = options.repository if options.in_process else None
-        record = model_record(model, repository, labels_of(model, start.settings))
+        record = model_record(model, labels_of(model, start.settings))
         _report(reports, opened={"model": asdict(record), "seconds": seconds})
         while line := sys.stdin.readline():
             _score(model, Work(**json.loads(line)), options, reports)

@@ -28,6 +28,7 @@ PARAMETERS = (
     ("NAME_net", "skips_padding", "1: it computes nothing for padding, so that rows of near widths share a run"),
     ("NAME", "engine", "of a generator: the model that holds the engine"),
     ("NAME", "task", "of a generator: its task, which clients can't tell from the tensors"),
+    ("NAME", "model_sha256", "of the published files but configurations: by it `hfx batch --url` sees another model"),
     ("NAME_stream", "device", "cpu or gpu"),
     ("NAME_stream", "cpu_runtime", "onnxruntime, openvino or native"),
     ("NAME_stream", "slots", "sequences that are decoded at a time; each beam takes one"),

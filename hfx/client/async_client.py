@@ -74,6 +74,10 @@ class AsyncClient:
         """The input and output tensors of a model, requested once."""
         return await self._session.metadata(name)
 
+    async def model_sha256(self, name: str) -> str:
+        """The SHA-256 of the files of the model that answers now; empty where the server does not say."""
+        return await self._session.model_sha256(name)
+
     async def each(
         self, call: Callable[[Item], Awaitable[Result]], items: Iterable[Item]
     ) -> AsyncGenerator[Result | HfxError, None]:

@@ -81,6 +81,10 @@ class Client:
         """The input and output tensors of a model, requested once."""
         return run(self._session.metadata(name))
 
+    def model_sha256(self, name: str) -> str:
+        """The SHA-256 of the files of the model that answers now; empty where the server does not say."""
+        return run(self._session.model_sha256(name))
+
     def each(self, call: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result | HfxError]:
         """The result of `call` or its HfxError for each item, in order; `call` is a method of this client, for example.
 

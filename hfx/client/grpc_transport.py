@@ -142,8 +142,13 @@ class _GrpcTransport:
         description = await self._call("ModelMetadata", pb.ModelMetadataRequest(name=model), timeout)
         outputs = _tensors(description.outputs)
         writes = any(tensor.name == TEXT_OUTPUT for tensor in outputs)
-        task = await self._task(model, timeout) if writes else ""
+        task = await self.parameter(model, TASK, timeout) if writes else ""
         return ModelMetadata(model, _tensors(description.inputs), outputs, task)
+
+    async def parameter(self, model: str, name: str, timeout: float) -> str:
+        response = await self._call("ModelConfig", pb.ModelConfigRequest(name=model), timeout)
+        parameters = response.config.parameters
+        return str(parameters[name].string_value) if name in parameters else ""
 
     async def close(self) -> None:
         closing = self._channel.close()
@@ -156,11 +161,6 @@ class _GrpcTransport:
         except ServerError as error:
             errors.check_authorized(error)
             return False
-
-    async def _task(self, model: str, timeout: float) -> str:
-        response = await self._call("ModelConfig", pb.ModelConfigRequest(name=model), timeout)
-        parameters = response.config.parameters
-        return str(parameters[TASK].string_value) if TASK in parameters else ""
 
     async def _call(self, method: str, message: Any, timeout: float) -> Any:
         with _translated(self.url, timeout):

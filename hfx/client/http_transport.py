@@ -92,8 +92,11 @@ class _HttpTransport:
         metadata = http_messages.decode_metadata(model, content)
         if not any(tensor.name == TEXT_OUTPUT for tensor in metadata.outputs):
             return metadata
+        return replace(metadata, task=await self.parameter(model, TASK, timeout))
+
+    async def parameter(self, model: str, name: str, timeout: float) -> str:
         _, config = await self._fetch(_path(model, "/config"), timeout)
-        return replace(metadata, task=http_messages.decode_parameter(config, TASK))
+        return http_messages.decode_parameter(config, name)
 
     async def close(self) -> None:
         await self._connection.close()

@@ -13,6 +13,7 @@ from hfx.client.results import Token
 from hfx.client.session import TruncationWarning
 from hfx.client.settings import GenerationSettings, Settings, merged
 from hfx.client.tasks import task_of
+from hfx.errors import ModelChanged, RequestRefused, ServerError
 from hfx.names import GENERATION_TASKS
 from hfx.python_backends.engine.generation_settings import LISTS, from_text
 
@@ -40,7 +41,27 @@ def served_model(client: Client, name: str) -> Model:
                     _tables(piece.tokens),
                 )
 
-    return Model(task, metadata, answer, stream if task in GENERATION_TASKS else None, client.max_in_flight)
+    sha256 = client.model_sha256(name)
+
+    def is_unchanged() -> bool:
+        try:
+            if not sha256 or client.model_sha256(name) == sha256:
+                return True
+        except (RequestRefused, ServerError):
+            return False
+        raise ModelChanged(
+            f"{client.url} serves another model {name!r} than before.", "Serve the former one, or start a new job."
+        )
+
+    return Model(
+        task,
+        metadata,
+        answer,
+        stream if task in GENERATION_TASKS else None,
+        client.max_in_flight,
+        sha256=sha256,
+        is_unchanged=is_unchanged,
+    )
 
 
 def _tables(tokens: Sequence[Token]) -> dict[str, list[list[Any]]]:

@@ -21,7 +21,7 @@ from hfx.client.retries import Deadline, Retries, RetryPolicy
 from hfx.client.transport import PROBE_SECONDS, Request, Transport
 from hfx.errors import ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
 from hfx.metadata import INT32_MAX, TEMPORARY, ModelMetadata, check_outputs, check_text, check_values
-from hfx.names import MEMBER_SUFFIXES, TIMEOUT_MS
+from hfx.names import MEMBER_SUFFIXES, MODEL_SHA256, TIMEOUT_MS
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -79,6 +79,17 @@ class Session:
         """The input and output tensors of model `name`, requested once."""
         deadline = self.deadline(timeout)
         return await self.retries.call(lambda: self._describe(name, deadline), deadline)
+
+    async def model_sha256(self, name: str) -> str:
+        """What the model's configuration says of its files; requested each time."""
+        deadline = self.deadline(None)
+        check_text(name, "model's name")
+
+        async def ask() -> str:
+            sent = self.transport.parameter(name, MODEL_SHA256, deadline.left())
+            return await self.explain_errors(name, "", deadline, sent)
+
+        return await self.retries.call(ask, deadline)
 
     async def models(self) -> list[str]:
         """The names that can be requested, sorted: the ready models without the members of others."""

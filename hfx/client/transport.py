@@ -70,6 +70,9 @@ class Transport(Protocol):
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         """The inputs and outputs of `model`; of a generator, its task."""
 
+    async def parameter(self, model: str, name: str, timeout: float) -> str:
+        """A parameter of the configuration of `model`; empty where it has none of this `name`."""
+
     async def close(self) -> None:
         """Close the connection; what is under way ends with an error."""
 

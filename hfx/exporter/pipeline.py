@@ -8,7 +8,7 @@ export ends alike: the manifest, the repository's rules, and the move into the r
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +17,26 @@ from typing import Any, Generic, TypeVar
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.plan import Plan
 from hfx.exporter.runtime import CpuChoice
-from hfx.manifest import Manifest, Precision, Source, TritonTarget, created_now, hash_folder, write_manifest
-from hfx.names import GENERATION_TASKS, MANIFEST_FILE
+from hfx.manifest import (
+    FileEntry,
+    Manifest,
+    Precision,
+    Source,
+    TritonTarget,
+    created_now,
+    hash_file,
+    hash_folder,
+    is_config,
+    model_sha256,
+    write_manifest,
+)
+from hfx.names import GENERATION_TASKS, MANIFEST_FILE, MODEL_SHA256
 from hfx.releases import for_generators
 from hfx.repository import Staging, check_target, publish, recover
+from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, parse_config
+from hfx.repository.edit import rendered
 from hfx.repository.lint import check_rules
+from hfx.strict_json import read_text
 
 VERSIONED = ("hfx", "torch", "transformers", "tokenizers", "optimum", "onnx", "onnxruntime", "openvino", "numpy")
 
@@ -100,6 +115,8 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
     opset = next(entry.version for entry in net.opset_import if entry.domain in ("", "ai.onnx"))
     root = artefacts.staging.root
     listed = sorted(path.name for path in root.iterdir())
+    files = {name: entry for folder in listed for name, entry in hash_folder(root / folder, root).items()}
+    files |= stamp(root, plan.name, files)
     checkpoint = plan.checkpoint
     manifest = Manifest(
         name=plan.name,
@@ -113,7 +130,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
         ir=net.ir_version,
         triton=TritonTarget(plan.release.tag, _minimum(plan)),
         folders=(plan.name, *(name for name in listed if name != plan.name)),
-        files={name: entry for folder in listed for name, entry in hash_folder(root / folder, root).items()},
+        files=files,
         versions=_versions(),
         created=created_now(),
         parity=artefacts.parity,
@@ -121,6 +138,18 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
     )
     write_manifest(manifest, root / plan.name / MANIFEST_FILE)
     return replace(artefacts, manifest=manifest)
+
+
+def stamp(root: Path, name: str, files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    """Write the model's SHA-256 into the configurations of its entry point; their new entries."""
+    digest, stamped = model_sha256(files), {}
+    for path in (path for path in files if path.startswith(f"{name}/") and is_config(path)):
+        text = read_text(root / path, MAX_CONFIG_BYTES)
+        config = parse_config(text)
+        config.parameters[MODEL_SHA256].string_value = digest
+        (root / path).write_text(rendered(text, config), encoding="utf-8")
+        stamped[path] = hash_file(root / path)
+    return stamped
 
 
 def lint_staged(plan: Plan, artefacts: A) -> A:

@@ -14,8 +14,9 @@ from hfx import names
 from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
 from hfx.errors import HfxError, UsageError
 from hfx.local import Device, read_config
+from hfx.manifest import model_sha256
 from hfx.metadata import INT32_MAX, ModelMetadata, TensorMetadata
-from hfx.names import GENERATION_TASKS, Task
+from hfx.names import GENERATION_TASKS, MODEL_SHA256, Task
 from hfx.repository.catalog import model as published_model
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ def local_model(
     of an encoder.
     """
     task = published_model(repository, name).task
-    metadata = published_metadata(repository, name)
+    metadata, sha256 = published_metadata(repository, name), _sha256(repository, name)
     if task in GENERATION_TASKS:
         from hfx.local.generator import LocalGenerator
 
         with LocalGenerator.open(repository, name, device, threads=threads) as generator:
-            yield _generator(generator, task, metadata, timeout)
+            yield replace(_generator(generator, task, metadata, timeout), sha256=sha256)
         return
     if timeout is not None:
         raise UsageError(f"A {task} model in this process keeps no timeout.", "Leave the timeout out.")
@@ -54,8 +55,21 @@ def local_model(
         return [each if isinstance(each, HfxError) else plain_values(each) for each in encoder.answer_each(requests)]
 
     yield Model(
-        task, metadata, lambda request: plain_values(encoder.infer(request)), None, at_once=1, answer_many=answer_many
+        task,
+        metadata,
+        lambda request: plain_values(encoder.infer(request)),
+        None,
+        at_once=1,
+        answer_many=answer_many,
+        sha256=sha256,
     )
+
+
+def _sha256(repository: Path, name: str) -> str:
+    """What a server would say of a published model's files."""
+    parameters = read_config(repository / name / "config.pbtxt").get("parameters", {})
+    stamped = parameters.get(MODEL_SHA256, {}).get("string_value")
+    return stamped or model_sha256(published_model(repository, name).files)
 
 
 def published_metadata(repository: Path, name: str) -> ModelMetadata:

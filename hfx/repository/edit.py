@@ -203,10 +203,10 @@ def _apply(message: Any, edit: Edit) -> str:
     return f"{edit.field} {old} -> {edit.value}"
 
 
-def rendered(old: str, message: Any, comment: str) -> str:
-    """The text of `message` below the comments that the `old` text begins with, and one more."""
+def rendered(old: str, message: Any, *comments: str) -> str:
+    """The text of `message` below the comments that the `old` text begins with, and further ones."""
     head = itertools.takewhile(lambda line: line.startswith("#"), old.splitlines())
-    return render_message(message, (*(line.removeprefix("# ") for line in head), comment))
+    return render_message(message, (*(line.removeprefix("# ") for line in head), *comments))
 
 
 # Files

@@ -16,6 +16,7 @@ import pytest
 
 from hfx.client import Client
 from hfx.errors import HfxError
+from hfx.exporter.pipeline import stamp
 from hfx.manifest import hash_folder, read_manifest, write_manifest
 from hfx.names import MANIFEST_FILE
 from hfx.triton import EmbeddedServer
@@ -24,6 +25,7 @@ from tests.published import export_zoo
 from tests.triton.repeated_calls import calling
 from tests.triton.serve_process import HFX, SECONDS, ServeProcess, infer, post, serving
 from tests.triton.toy_models import write_toy
+from tests.unit.batch_jobs import CommandLine, texts
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
@@ -54,6 +56,7 @@ def publish_another(repository: Path) -> None:
     path.write_text(json.dumps(tokenizer))
     manifest = read_manifest(repository / "stories" / MANIFEST_FILE)
     files = {k: v for folder in manifest.folders for k, v in hash_folder(repository / folder, repository).items()}
+    files |= stamp(repository, "stories", files)
     write_manifest(replace(manifest, files=files), repository / "stories" / MANIFEST_FILE)
 
 
@@ -86,6 +89,29 @@ def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository
             whole(client)
         wait_until(lambda: generated(server) == count + 40, "the new engine counts on")
         assert server.stop()
+
+
+def test_a_batch_has_no_rows_of_a_model_that_came_meanwhile(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch, folder = CommandLine(repository, capsys), tmp_path / "job"
+    source = texts(tmp_path / "a.csv", 400)
+    settings = ("--max-tokens", "24", "--min-tokens", "24")
+    batch.done(*batch.new("stories", tmp_path / "here", source, *settings))
+    aside = shutil.copytree(repository, tmp_path / "aside")
+    with EmbeddedServer(repository, private=True) as server:
+        words = batch.new("stories", folder, source, *settings, "--url", server.grpc_url, "--mini-batch-size", "8")
+        with batch.start(*words, "--max-concurrency", "4") as running:
+            wait_until(lambda: len([*folder.glob("parts/0*")]) >= 3, "three parts")
+            publish_another(repository)
+            server.loaded.reload("stories")
+            assert running.wait(60) == 2
+            assert "serves another model 'stories' than before" in running.communicate()[0]
+        code, said = batch("resume", folder)
+        assert code == 2 and "was exported anew since the job was planned" in said
+    with EmbeddedServer(aside, private=True) as server:
+        batch.done("resume", folder, "--url", server.grpc_url)
+    assert (folder / "predictions.csv").read_bytes() == (tmp_path / "here" / "predictions.csv").read_bytes()
 
 
 def generated(server: EmbeddedServer) -> float:

@@ -62,7 +62,7 @@ class Opened:
         job_folder = Folder(folder)
         prepare(job_folder)
         place = self.repository and str(self.repository)
-        record = model_record(self.model, place, labels_of(self.model, settings))
+        record = model_record(self.model, labels_of(self.model, settings))
         options = RunOptions(repository=place or "")
         return create(job_folder, replace(spec, **changes), self.model.task, options, lambda: record)
 

@@ -47,6 +47,8 @@ class Script:
     """What the server is to do, and what it has seen."""
 
     task: str = "summarization"
+    model_sha256: str = ""
+    hides: bool = False  # its configuration
     busy: int = 0  # so many of the next requests are refused
     truncated: int = 0
     texts: list[str] = field(default_factory=list)
@@ -56,6 +58,11 @@ class Script:
     asked: int = 0  # how often for metadata
     left: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Those of the model's configuration."""
+        return {"task": self.task, "model_sha256": self.model_sha256}
 
     def pieces(self, values: dict[str, Any], headers: dict[str, str], request_id: str) -> Iterator[dict[str, Any]]:
         """The answers to a request. Raises Refused."""
@@ -131,8 +138,11 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         return pb.ModelMetadataResponse(name=request.name, inputs=_metadata(INPUTS), outputs=_metadata(OUTPUTS))
 
     def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self.script.hides:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no configurations here")
         response = pb.ModelConfigResponse()
-        response.config.parameters["task"].string_value = self.script.task
+        for name, value in self.script.parameters.items():
+            response.config.parameters[name].string_value = value
         return response
 
     def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -177,7 +187,9 @@ class Handler(BaseHTTPRequestHandler):
         if words[3] not in MODELS:
             return self.reply(400, {"error": f"Request for unknown model: '{words[3]}' is not found"})
         if words[-1] == "config":
-            return self.reply(200, {"parameters": {"task": {"string_value": self.script.task}}})
+            return self.reply(
+                200, {"parameters": {name: {"string_value": value} for name, value in self.script.parameters.items()}}
+            )
         self.script.asked += 1
         return self.reply(200, {"name": words[3], "inputs": _metadata(INPUTS), "outputs": _metadata(OUTPUTS)})
 

@@ -66,7 +66,7 @@ def test_what_has_changed_since_the_plan_is_refused(
     for old, new, reason in (
         ('"instructions": [', '"instructions": ["sve",', "--mixed-processors"),
         ('"onnxruntime": "', '"onnxruntime": "0.', "onnxruntime"),
-        ('"manifest": "', '"manifest": "0', "was exported anew since the job was planned"),
+        ('"files": "', '"files": "0', "was exported anew since the job was planned"),
         ('"positive"', '"brilliant"', "is another model"),
     ):
         assert old in job

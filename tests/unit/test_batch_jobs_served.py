@@ -14,7 +14,7 @@ from hfx.answering import Answer, Request
 from hfx.batch.models import Servers, open_model
 from hfx.batch.scoring import reason, score
 from hfx.batch.servers import Persistence
-from hfx.errors import HfxError, ServerBusy, ServerError, ServerUnreachable
+from hfx.errors import HfxError, ModelChanged, ServerBusy, ServerError, ServerUnreachable
 from tests.unit.batch_jobs import CLASSIFIER, CommandLine, texts
 from tests.unit.client_servers import Script, grpc_server
 
@@ -141,3 +141,100 @@ def test_what_is_not_served_is_refused_at_once(
     assert (code, reason in text) == (expected, True), text
     assert time.monotonic() - began < 10
     assert not (tmp_path / "job").exists()
+
+
+def orders(path: Path, *texts: str) -> Path:
+    """A CSV file with the texts."""
+    path.write_text("text\n" + "".join(f"{text}\n" for text in texts))
+    return path
+
+
+def parts(job: Path) -> int:
+    return len([*job.glob("parts/0*")])
+
+
+def test_servers_of_different_models_are_refused(script: Script, url: str, batch: CommandLine, tmp_path: Path) -> None:
+    script.model_sha256 = "a"
+    with grpc_server(Script(model_sha256="b")) as other:
+        both = ("--url", url, "--url", other)
+        code, text = batch(*batch.new("writer", tmp_path / "job", orders(tmp_path / "a.csv", "write 1"), *both))
+    assert code == 2 and "The servers have different models of the name 'writer'" in text
+
+
+def test_what_another_model_may_have_answered_is_not_published(
+    script: Script, url: str, batch: CommandLine, tmp_path: Path
+) -> None:
+    script.model_sha256 = "a"
+    options = ("--url", url, "--mini-batch-size", "3", "--max-concurrency", "1")
+    words = batch.new("writer", tmp_path / "job", orders(tmp_path / "a.csv", *["sleep 0.1 write 1"] * 9), *options)
+
+    def publish_another() -> None:
+        script.model_sha256 = "b"
+
+    changing = script.when_asked(6, publish_another)  # the probe's, three rows, and two of the next three
+    code, text = batch(*words)
+    changing.join()
+    assert code == 2 and "serves another model 'writer' than before" in text
+    assert parts(tmp_path / "job") == 1
+    code, text = batch("resume", tmp_path / "job")
+    assert code == 2 and "was exported anew since the job was planned" in text
+    script.model_sha256 = "a"
+    batch.done("resume", tmp_path / "job")
+    assert parts(tmp_path / "job") == 3
+
+
+def test_a_server_that_comes_back_with_another_model_gets_no_row(script: Script) -> None:
+    script.model_sha256 = "a"
+    with ExitStack() as stack:
+        url = stack.enter_context(grpc_server(script))
+        with scoring(url, persistence=Persistence(patience=20.0, retries=0)) as scored:
+
+            def restart() -> None:
+                stack.close()
+                script.model_sha256, script.texts[:] = "b", []
+                stack.enter_context(grpc_server(script, port=int(url.rpartition(":")[2])))
+
+            restarting = script.when_asked(8, restart)
+            with pytest.raises(ModelChanged):
+                scored(["sleep 0.1 write 1"] * 20)
+            restarting.join()
+    assert not script.texts
+
+
+def test_rows_of_a_server_that_left_before_it_said_what_it_has_are_asked_again(
+    script: Script, batch: CommandLine, tmp_path: Path
+) -> None:
+    other = Script(model_sha256="a")
+    script.model_sha256 = "a"
+    with grpc_server(script) as stays, ExitStack() as stack:
+        leaves = stack.enter_context(grpc_server(other))
+        options = ("--url", stays, "--url", leaves, "--mini-batch-size", "20", "--max-concurrency", "4")
+        leaving = other.when_asked(4, stack.close)
+        rows = orders(tmp_path / "a.csv", *["sleep 0.05 write 1"] * 20)
+        batch.done(*batch.new("writer", tmp_path / "job", rows, *options))
+        leaving.join()
+    assert len(script.texts) >= 20  # all of the chunk
+
+
+def test_a_server_that_never_says_what_it_has_ends_the_run(script: Script) -> None:
+    script.model_sha256 = "a"
+    with grpc_server(script) as url, open_model("writer", Servers((url,), at_once=4), IMPATIENT) as model:
+        model.answer({names.TEXT_INPUT: ["write 1"]})
+        assert model.is_unchanged()
+        script.hides = True
+        for _ in range(IMPATIENT.retries):
+            model.answer({names.TEXT_INPUT: ["write 1"]})
+            assert not model.is_unchanged()
+            script.hides = False  # or the next request waits for it
+            model.answer({names.TEXT_INPUT: ["write 1"]})
+            script.hides = True
+        with pytest.raises(ServerUnreachable, match="does not say which model it has"):
+            model.is_unchanged()
+
+
+def test_a_server_that_does_not_say_which_model_it_has_is_warned_of(
+    url: str, batch: CommandLine, tmp_path: Path
+) -> None:
+    words = batch.new("writer", tmp_path / "job", orders(tmp_path / "a.csv", "write 1"), "--url", url)
+    code, text = batch(*words)
+    assert code == 0 and "does not say which files writer has" in text

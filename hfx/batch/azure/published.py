@@ -63,7 +63,7 @@ def published_model(deployment: Deployment) -> PublishedModel:
         workers=settings.processes,
         error_threshold=str(settings.error_threshold),
     )
-    task, metadata = describe(deployment.model.name, options.place())
+    task, metadata, _ = describe(deployment.model.name, options.place())
     chosen = row_settings(task, metadata, variables)
     output = Output(settings.output_action, settings.output_file_name, (), "")
     return PublishedModel(deployment.model.name, task, chosen.columns, chosen.settings, chosen.seed, options, output)

@@ -16,6 +16,7 @@ from hfx.cli.batch.running import (
     parsed_shard,
     report_end,
     run_options,
+    warn_of_unknown,
     working,
 )
 from hfx.cli.commands import grouped
@@ -59,4 +60,5 @@ def command(
                 check_job(job, planned, running.open(), options)
                 score_missing(job_folder, job, planned, missing, running, on_event)
         summary = finish(job_folder, job, planned, options.threshold, on_event)
+    warn_of_unknown(job, report)
     report_end(job_folder, summary, shard, report)

@@ -17,6 +17,7 @@ from hfx.cli.batch.running import (
     parsed_shard,
     report_end,
     run_options,
+    warn_of_unknown,
     working,
 )
 from hfx.cli.commands import grouped
@@ -110,7 +111,7 @@ def command(
         from hfx.batch.options import RunOptions
     options = run_options(place, work, RunOptions(repository=str(Path("model_repository").absolute())))
     shard = parsed_shard(work.shard)
-    task, metadata = describe(name, options.place())
+    task, metadata, _ = describe(name, options.place())
     chosen = checked(settings(task, encoder, generation), metadata)
     seed = chosen.pop("seed", [0])[0]
     spec = JobSpec(
@@ -135,4 +136,5 @@ def command(
             on_event = logged(folder, shard, Watcher.of(folder, planned, shard, show))
             score_missing(folder, job, planned, missing_chunks(folder, planned, shard), running, on_event)
         summary = finish(folder, job, planned, options.threshold, on_event)
+    warn_of_unknown(job, report)
     report_end(folder, summary, shard, report)

@@ -18,6 +18,7 @@ from hfx.errors import HfxError, UsageError
 if TYPE_CHECKING:
     from hfx.answering import Request
     from hfx.batch.folder import Folder
+    from hfx.batch.job import Job
     from hfx.batch.local import ChunkRunner
     from hfx.batch.options import RunOptions
     from hfx.batch.plan import PlannedChunk
@@ -229,6 +230,15 @@ def duration(left: float) -> str:
     minutes, rest = divmod(round(left), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def warn_of_unknown(job: Job, report: Reporter) -> None:
+    """Say where servers don't tell which model they have."""
+    if not job.model.files:
+        report.warn(
+            f"The server does not say which files {job.model.name} has: rows may be of different models if it was "
+            "changed meanwhile. Models that are exported anew say it."
+        )
 
 
 def report_end(folder: Folder, summary: Mapping[str, Any] | None, shard: Shard | None, report: Reporter) -> None:
