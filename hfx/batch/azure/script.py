@@ -24,7 +24,7 @@ from typing import Any
 from hfx.batch.azure import worker
 from hfx.batch.azure.deployment import DEFAULT_MINI_BATCH, Deployment
 from hfx.batch.azure.jobs import AzureJob
-from hfx.batch.folder import TEMPORARY, storage, write_file
+from hfx.batch.folder import storage, temporary, write_file
 from hfx.errors import JobCancelled, StorageFull, TooManyErrors, UsageError
 from hfx.triton.process import ends_with_parent, exit_reason, kill
 
@@ -209,7 +209,7 @@ class ScriptRunner:
         self._publish(batch, len(self.batches[batch]))
 
     def _temporary(self, batch: int) -> Path:
-        return self.job.folder.parts / f"{TEMPORARY}{batch:06d}"
+        return temporary(self.job.folder.parts / f"{batch:06d}")
 
     def _publish(self, batch: int, failed: int) -> None:
         target = self.job.script_part(batch, failed)
