@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import platform
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -89,12 +91,12 @@ class Folder:
     def log(self, event: dict[str, Any]) -> None:
         """Append a line with the time, for people; a job does not depend on it."""
         line = json.dumps({"time": round(time.time(), 3), **event}) + "\n"
-        with suppress(OSError), (self.path / LOG).open("ab") as file:
+        with suppress(OSError), open(self.path / LOG, "ab", opener=_open_regular) as file:
             file.write(line.encode())
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What was logged; a line that was cut off by a crash, or can't be read, is left out."""
-        with suppress(OSError), (self.path / LOG).open("rb") as file:
+        with suppress(OSError), open_file(self.path / LOG) as file:
             for line in file:
                 with suppress(ValueError, RecursionError):
                     event = json.loads(line)
@@ -127,7 +129,7 @@ class Folder:
         """Whether a runner on this machine works on the job, as far as the storage has locks. Raises JobError."""
         access = os.O_RDWR if os.access(self.path / LOCK, os.W_OK) else os.O_RDONLY
         try:
-            descriptor = os.open(self.path / LOCK, access | os.O_CLOEXEC)
+            descriptor = os.open(self.path / LOCK, access | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return False
         try:
@@ -196,8 +198,35 @@ def _is_abandoned(path: Path) -> bool:
     return False
 
 
+def open_file(path: Path) -> io.BufferedReader:
+    """Open a file of a job to read it. Raises OSError for what is none, such as a FIFO, whose writer may never come."""
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # a folder is what `open` itself refuses
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "Not a regular file", path)
+
+
+class HashedFile(io.BufferedWriter):
+    """A new file, written from its beginning to its end, and the SHA-256 of what was written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "xb"))
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any, /) -> int:
+        """Write and hash."""
+        self.sha256.update(data)
+        return super().write(data)
+
+
 @contextmanager
-def new_file(target: Path) -> Iterator[BinaryIO]:
+def new_file(target: Path) -> Iterator[HashedFile]:
     """A file that becomes `target` as a whole, or not at all: write, fsync, rename, fsync the folder.
 
     Raises StorageFull, and JobError for other reasons of the file system; `target` is then as it was.
@@ -205,7 +234,7 @@ def new_file(target: Path) -> Iterator[BinaryIO]:
     written = temporary(target.with_name(f"{target.name}-{secrets.token_hex(4)}"))
     with storage(target):
         try:
-            with written.open("xb") as file:
+            with HashedFile(written) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -215,6 +244,34 @@ def new_file(target: Path) -> Iterator[BinaryIO]:
                 written.unlink(missing_ok=True)
             raise
         flush(target.parent)
+
+
+@contextmanager
+def new_part(target: Path) -> Iterator[HashedFile]:
+    """A part, written as a new file; its SHA-256 is on the disk before it is there."""
+    with new_file(target) as file:
+        yield file
+        write_sum(target, file.sha256.hexdigest())
+
+
+def write_sum(part: Path, sha256: str) -> None:
+    """Write the SHA-256 of a part beside it, as `sha256sum --check` reads it."""
+    write_file(_sum_of(part), lambda file: file.write(f"{sha256}  {part.name}\n".encode()))
+
+
+def check_sum(part: Path, file: io.BufferedReader) -> None:
+    """Raise ValueError for a part, open as `file`, that is not as it was written. Earlier versions wrote no sums."""
+    path = _sum_of(part)
+    if path.exists():
+        with storage(path), open_file(path) as sums:
+            expected = sums.read(64)
+        if hashlib.file_digest(file, "sha256").hexdigest().encode() != expected:
+            raise ValueError(f"its SHA-256 is not the one in {path.name}")
+        file.seek(0)
+
+
+def _sum_of(part: Path) -> Path:
+    return part.with_name(f".{part.name}.sha256")
 
 
 def write_file(target: Path, write: Callable[[BinaryIO], object]) -> None:

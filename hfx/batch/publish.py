@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -12,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hfx.batch.folder import SUMMARY, Folder, new_file, storage, write_file
+from hfx.batch.folder import SUMMARY, Folder, check_sum, new_file, open_file, storage, write_file
 from hfx.batch.job import Job
 from hfx.batch.plan import PlannedChunk, count_rows
 from hfx.batch.rows import layout_of
@@ -88,7 +87,7 @@ def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: T
     target = folder.path / f"{name.stem}{mark}{name.suffix}"
     with new_file(target) as file:
         figures = _figures(_joined(folder, job, there, file), threshold, total)
-    return {"output": target.name, **figures, "sha256": _sha256(target)}
+    return {"output": target.name, **figures, "sha256": file.sha256.hexdigest()}
 
 
 def _figures(counts: Counts, threshold: Threshold, total: int) -> dict[str, Any]:
@@ -140,12 +139,13 @@ class _Parts:
         self.current = folder.parts
 
     def files(self) -> Iterator[BinaryIO]:
-        """Each part, closed when the next is opened. Raises ValueError for one without all of its rows."""
+        """Each part, closed when the next is opened. Raises ValueError for one that is not as it was written."""
         for path, rows in self._parts:
             self.current, self._expected = path, iter(rows)
             with storage(path):
-                file = path.open("rb")
+                file = open_file(path)
             with file:
+                check_sum(path, file)
                 yield file
             if (lacking := next(self._expected, None)) is not None:
                 raise ValueError(f"the row {lacking} is missing")
@@ -166,8 +166,3 @@ def ranges(numbers: Sequence[int]) -> str:
             found.append([number, number])
     texts = [f"{first}-{last}" if first < last else str(first) for first, last in found]
     return ", ".join(texts[:SHOWN_RANGES]) + (", …" if len(texts) > SHOWN_RANGES else "")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
