@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 from hfx.batch.folder import SUMMARY, Folder, check_sum, new_file, open_file, storage, write_file
 from hfx.batch.job import Job
 from hfx.batch.plan import PlannedChunk, count_rows
+from hfx.batch.records import record_of
 from hfx.batch.rows import layout_of
 from hfx.batch.scored_parts import commonest, kind_of, part_format
 from hfx.batch.shards import Shard
@@ -32,6 +34,9 @@ class Counts:
     rows: int
     errors: int
     kinds: dict[str, int]
+
+
+MEMBERS = {"rows": "rows", "errors": "errors", "kinds": "errors_by_kind"}  # of summary.json
 
 
 def publish(
@@ -59,6 +64,30 @@ def publish(
     text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
     write_file(folder.path / name, lambda file: file.write(text.encode()))
     return summary
+
+
+def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold) -> dict[str, Any] | None:
+    """The summary of a job whose output is there as it was published; None for another. Nothing is written.
+
+    Raises JobError for a damaged part of summary_only, and TooManyErrors.
+    """
+    output = job.output.file_name if job.output.action == "append_row" else None
+    try:
+        with open_file(folder.summary) as file:
+            summary = json.load(file)
+        counts = record_of(Counts, {name: summary[member] for name, member in MEMBERS.items()})
+        is_whole = (summary["status"], summary.get("output")) == ("completed", output)
+        is_whole &= folder.done().issuperset(chunk.number for chunk in planned)
+        if is_whole and output:
+            with open_file(folder.path / output) as file:
+                is_whole = hashlib.file_digest(file, "sha256").hexdigest() == summary["sha256"]
+        elif is_whole:
+            is_whole = count(folder, job, planned) == counts
+    except (*DAMAGE, OSError):
+        return None
+    if is_whole:
+        _figures(counts, threshold, counts.rows)
+    return dict(summary) if is_whole else None
 
 
 def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError:
@@ -93,7 +122,7 @@ def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: T
 def _figures(counts: Counts, threshold: Threshold, total: int) -> dict[str, Any]:
     if threshold.is_exceeded(counts.errors, total):
         raise too_many(counts.errors, total, threshold)
-    return {"rows": counts.rows, "errors": counts.errors, "errors_by_kind": counts.kinds}
+    return {member: getattr(counts, name) for name, member in MEMBERS.items()}
 
 
 def too_many(errors: int, total: int, threshold: Threshold) -> TooManyErrors:

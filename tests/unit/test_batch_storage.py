@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import platform
 import signal
@@ -104,6 +105,49 @@ def test_an_endpoint_does_not_run_jobs_without_locks(tmp_path: Path, capsys: pyt
     assert rig.show("first")["status"] == "Paused"
     rig.done("job", "resume", "--name", "first")
     assert rig.wait("first")["status"] == "Completed"
+
+
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+
+
+def read_only(folder: Path, *words: str) -> tuple[int, str]:
+    """Exit code and output of `hfx batch WORDS FOLDER` where `folder` can only be read."""
+    command = ("unshare", "--mount", "--map-root-user", "sh", "-c", READ_ONLY, str(folder))
+    try:
+        subprocess.run([*command, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a mount of one's own is not permitted: {error}")
+    ended = subprocess.run([*command, *HFX, *words, str(folder)], capture_output=True, text=True, cwd=TREE, timeout=120)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["append_row", "summary_only"])
+def test_a_finished_job_on_read_only_storage_is_resumed_with_its_summary(
+    action: str, batch: CommandLine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    words = batch.new(CLASSIFIER, folder, texts(tmp_path / "a.csv", 6), "--mini-batch-size", "2")
+    first = batch.value(*words, "--output-action", action)
+    code, text = read_only(folder, "resume", "--json")
+    assert code == 0, text
+    assert json.loads(text) == first
+    (folder / "parts" / "000001.csv").unlink()
+    code, text = read_only(folder, "resume")
+    assert code == 2 and "Read-only file system" in text and "Unexpected" not in text
+
+
+@pytest.mark.slow
+def test_an_output_that_was_changed_is_published_again(batch: CommandLine, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    batch.done(*batch.new(CLASSIFIER, folder, texts(tmp_path / "a.csv", 6)))
+    output, summary = folder / "predictions.csv", folder / "summary.json"
+    whole = output.read_bytes(), summary.read_bytes()
+    changed = whole[1].replace(b"predictions", b"parts/0")
+    for path, content in ((output, whole[0][:-1]), (summary, b"["), (summary, b"{}"), (summary, changed)):
+        path.write_bytes(content)
+        assert "6 rows, 0 errors" in batch.done("resume", folder)
+        assert (output.read_bytes(), summary.read_bytes()) == whole
 
 
 @contextmanager
